@@ -1,0 +1,179 @@
+"""Frames and headers around messages.
+
+A frame is an int32 size and that many bytes: a header, then the body.
+
+    request header v1   int16 api key, int16 version, int32 correlation id, nullable string client id
+    request header v2   the same and a tag section; the client id stays a string with an int16 length
+    response header v0  int32 correlation id
+    response header v1  the same and a tag section
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from oncelog.protocol.api import request_header_version, response_header_version
+from oncelog.protocol.decoder import skip_tags
+from oncelog.protocol.primitives import MalformedRequest, Readable
+
+MAX_FRAME_BYTES: Final = 100 * 1024 * 1024
+"""Kafka's default of `socket.request.max.bytes`."""
+RECEIVE_BUFFER_BYTES: Final = 64 * 1024
+DIRECT_BYTES_MIN: Final = RECEIVE_BUFFER_BYTES // 4
+"""When more than this is missing of a frame, it is worth memory of its own and one copy less."""
+FIRST_STEP_BYTES: Final = 1024 * 1024
+"""As much is set aside for a frame on its word alone; more only as its bytes arrive."""
+STEP_FACTOR: Final = 4
+
+_SIZE: Final = struct.Struct(">i")
+_REQUEST_HEAD: Final = struct.Struct(">hhih")
+_FRAME_REQUEST_HEAD: Final = struct.Struct(">ihhih")
+_INT32_PAIR: Final = struct.Struct(">ii")
+
+
+class RequestHeader(NamedTuple):
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+
+
+class FrameTooLarge(ValueError):
+    def __init__(self, size: int) -> None:
+        super().__init__(f"a frame claims {size} bytes; is the peer speaking Kafka, and without TLS?")
+        self.size = size
+
+
+def parse_request_header(frame: Readable) -> tuple[RequestHeader, int]:
+    """The header and the position of the body. Raises MalformedRequest."""
+    try:
+        api_key, api_version, correlation_id, length = _REQUEST_HEAD.unpack_from(frame)
+        position = _REQUEST_HEAD.size
+        client_id = None
+        if length >= 0:
+            end = position + length
+            if end > len(frame):
+                raise MalformedRequest(f"the client id claims {length} bytes, {len(frame) - position} are left")
+            client_id = str(frame[position:end], "utf-8")
+            position = end
+        if request_header_version(api_key, api_version) >= 2:
+            position = _after_tags(frame, position)
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise MalformedRequest(f"request header: {error}") from error
+    return RequestHeader(api_key, api_version, correlation_id, client_id), position
+
+
+def parse_response_header(frame: Readable, header_version: int) -> tuple[int, int]:
+    """Correlation id and the position of the body. Raises MalformedRequest."""
+    try:
+        correlation_id: int = _SIZE.unpack_from(frame)[0]
+        position = _SIZE.size
+        if header_version >= 1:
+            position = _after_tags(frame, position)
+    except (struct.error, IndexError) as error:
+        raise MalformedRequest(f"response header: {error}") from error
+    return correlation_id, position
+
+
+def _after_tags(frame: Readable, position: int) -> int:
+    count = frame[position]
+    return skip_tags(frame, position + 1, count) if count else position + 1
+
+
+def frame_response(correlation_id: int, header_version: int, buffers: Iterable[Readable]) -> list[Readable]:
+    """The buffers of a whole frame, the body's among them uncopied."""
+    body = list(buffers)
+    tags = b"\0" if header_version >= 1 else b""
+    size = _SIZE.size + len(tags) + sum(map(len, body))
+    return [_INT32_PAIR.pack(size, correlation_id) + tags, *body]
+
+
+def encode_request_frame(
+    api_key: int, api_version: int, correlation_id: int, client_id: str | None, buffers: Iterable[Readable]
+) -> list[Readable]:
+    body = list(buffers)
+    name = b"" if client_id is None else client_id.encode()
+    tags = b"\0" if request_header_version(api_key, api_version) >= 2 else b""
+    size = _REQUEST_HEAD.size + len(name) + len(tags) + sum(map(len, body))
+    length = -1 if client_id is None else len(name)
+    head = _FRAME_REQUEST_HEAD.pack(size, api_key, api_version, correlation_id, length)
+    return [head + name + tags, *body]
+
+
+def response_header_version_of(header: RequestHeader) -> int:
+    return response_header_version(header.api_key, header.api_version)
+
+
+class FrameReader:
+    """Cuts a stream into frames, with the two calls of `asyncio.BufferedProtocol` and no I/O of its own.
+
+    Theory of operation. Bytes arrive in a small buffer that is used again and again; complete frames are copied out of
+    it. When the rest of a frame is long, the frame gets memory of its own and its bytes are received straight into it.
+    That memory starts small and grows with what has arrived, so that a size which is only claimed costs little. It is
+    exchanged rather than resized, since the event loop may still hold the last buffer it was given.
+    """
+
+    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+        self._max_frame_bytes = max_frame_bytes
+        self._small = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
+        self._filled = 0
+        self._frame: memoryview | None = None
+        """Memory of the frame being received directly, if any; `_filled` counts in it then."""
+        self._frame_size = 0
+
+    def get_buffer(self, sizehint: int = -1) -> memoryview:
+        """Where the next bytes are to be received; never empty."""
+        target = self._small if self._frame is None else self._frame
+        return target[self._filled :]
+
+    def buffer_updated(self, count: int) -> list[memoryview]:
+        """Take note of `count` received bytes. Returns the frames they complete, without sizes, each in its own memory.
+
+        Raises FrameTooLarge for a size that is negative or beyond the bound: the stream cannot be followed any more.
+        """
+        self._filled += count
+        if self._frame is None:
+            return self._cut()
+        if self._filled < len(self._frame):
+            return []
+        if self._filled < self._frame_size:
+            self._frame = self._grown(self._frame)
+            return []
+        frame = self._frame.toreadonly()
+        self._frame = None
+        self._filled = 0
+        return [frame]
+
+    def _cut(self) -> list[memoryview]:
+        frames: list[memoryview] = []
+        small, filled, start = self._small, self._filled, 0
+        while filled - start >= _SIZE.size:
+            (size,) = _SIZE.unpack_from(small, start)
+            if not 0 <= size <= self._max_frame_bytes:
+                raise FrameTooLarge(size)
+            body = start + _SIZE.size
+            end = body + size
+            if end > filled:
+                if end - filled > DIRECT_BYTES_MIN or end - start > RECEIVE_BUFFER_BYTES:
+                    self._start_direct(size, small[body:filled])
+                    return frames
+                break
+            frames.append(memoryview(bytes(small[body:end])))
+            start = end
+        self._filled = filled - start
+        if start and self._filled:
+            small[: self._filled] = small[start:filled]
+        return frames
+
+    def _start_direct(self, size: int, arrived: memoryview) -> None:
+        self._frame_size = size
+        self._filled = len(arrived)
+        self._frame = memoryview(bytearray(min(size, FIRST_STEP_BYTES)))
+        self._frame[: self._filled] = arrived
+
+    def _grown(self, frame: memoryview) -> memoryview:
+        larger = memoryview(bytearray(min(self._frame_size, len(frame) * STEP_FACTOR)))
+        larger[: len(frame)] = frame
+        return larger

@@ -1,0 +1,33 @@
+"""AlterConfigs (33): replace all settings of a resource; IncrementalAlterConfigs is the safer one."""
+
+from __future__ import annotations
+
+from oncelog.protocol.schema import Message, array, boolean, int8, int16, int32, string
+
+
+class AlterableConfig(Message):
+    name: str = string()
+    value: str | None = string(nullable=True)
+
+
+class AlterConfigsResource(Message):
+    resource_type: int = int8()
+    resource_name: str = string()
+    configs: list[AlterableConfig] = array(AlterableConfig)
+
+
+class AlterConfigsRequest(Message, api=33, versions=(0, 2), flexible=2):
+    resources: list[AlterConfigsResource] = array(AlterConfigsResource)
+    validate_only: bool = boolean()
+
+
+class AlterConfigsResourceResponse(Message):
+    error_code: int = int16()
+    error_message: str | None = string(nullable=True)
+    resource_type: int = int8()
+    resource_name: str = string()
+
+
+class AlterConfigsResponse(Message, api=33, versions=(0, 2), flexible=2):
+    throttle_time_ms: int = int32()
+    responses: list[AlterConfigsResourceResponse] = array(AlterConfigsResourceResponse)

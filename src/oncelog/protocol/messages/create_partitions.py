@@ -1,0 +1,32 @@
+"""CreatePartitions (37): let topics grow; `count` is the new total."""
+
+from __future__ import annotations
+
+from oncelog.protocol.schema import Message, array, boolean, int16, int32, string
+
+
+class CreatePartitionsAssignment(Message):
+    broker_ids: list[int] = array(int32)
+
+
+class CreatePartitionsTopic(Message):
+    name: str = string()
+    count: int = int32()
+    assignments: list[CreatePartitionsAssignment] | None = array(CreatePartitionsAssignment, nullable=True)
+
+
+class CreatePartitionsRequest(Message, api=37, versions=(0, 3), flexible=2):
+    topics: list[CreatePartitionsTopic] = array(CreatePartitionsTopic)
+    timeout_ms: int = int32()
+    validate_only: bool = boolean()
+
+
+class CreatePartitionsTopicResult(Message):
+    name: str = string()
+    error_code: int = int16()
+    error_message: str | None = string(nullable=True, default=None)
+
+
+class CreatePartitionsResponse(Message, api=37, versions=(0, 3), flexible=2):
+    throttle_time_ms: int = int32()
+    results: list[CreatePartitionsTopicResult] = array(CreatePartitionsTopicResult)

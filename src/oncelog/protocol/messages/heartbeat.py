@@ -1,0 +1,17 @@
+"""Heartbeat (12): a member of a classic group is alive, and learns that a rebalance goes on."""
+
+from __future__ import annotations
+
+from oncelog.protocol.schema import Message, int16, int32, string
+
+
+class HeartbeatRequest(Message, api=12, versions=(0, 4), flexible=4):
+    group_id: str = string()
+    generation_id: int = int32()
+    member_id: str = string()
+    group_instance_id: str | None = string(since=3, nullable=True, default=None)
+
+
+class HeartbeatResponse(Message, api=12, versions=(0, 4), flexible=4):
+    throttle_time_ms: int = int32(since=1)
+    error_code: int = int16()

@@ -1,0 +1,20 @@
+"""ListConfigResources (74): what has settings. v0 knows only client metrics, v1 any resource type."""
+
+from __future__ import annotations
+
+from oncelog.protocol.schema import Message, array, int8, int16, int32, string
+
+
+class ListConfigResourcesRequest(Message, api=74, versions=(0, 1), flexible=0):
+    resource_types: list[int] = array(int8, since=1)
+
+
+class ConfigResource(Message):
+    resource_name: str = string()
+    resource_type: int = int8(since=1, default=16)
+
+
+class ListConfigResourcesResponse(Message, api=74, versions=(0, 1), flexible=0):
+    throttle_time_ms: int = int32()
+    error_code: int = int16()
+    config_resources: list[ConfigResource] = array(ConfigResource)
