@@ -1,0 +1,1 @@
+"""Pure state machines of the transaction and the group coordinator: decide, log, apply."""

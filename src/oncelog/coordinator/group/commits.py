@@ -1,0 +1,244 @@
+"""Offsets: commit, plain and in a transaction, fetch, delete, expire."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from oncelog.coordinator.group.config import GroupConfig
+from oncelog.coordinator.group.group import ClassicGroup
+from oncelog.coordinator.group.offsets import CommittedOffset, OffsetStore
+from oncelog.coordinator.group.outcome import Outcome, ReplyHandle
+from oncelog.coordinator.group.rebalance import Rebalancer
+from oncelog.coordinator.group.records import group_tombstone, offset_record, offset_tombstone
+from oncelog.coordinator.group.requests import (
+    NO_RETENTION,
+    FetchedOffset,
+    OffsetCommitRequest,
+    OffsetCommitResult,
+    OffsetDeleteRequest,
+    OffsetDeleteResult,
+    OffsetFetchRequest,
+    OffsetFetchResult,
+    OffsetToCommit,
+    PartitionError,
+    PartitionToFetch,
+    TxnOffsetCommitRequest,
+)
+from oncelog.coordinator.group.state import GroupState
+from oncelog.coordinator.outcome import CoordinatorRecord
+from oncelog.core.errors import ErrorCode
+from oncelog.core.ids import NULL_UUID, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
+
+LONG_MAX: Final = 2**63 - 1
+
+
+class OffsetCommits:
+    def __init__(
+        self, config: GroupConfig, groups: Mapping[str, ClassicGroup], offsets: OffsetStore, rebalancer: Rebalancer
+    ) -> None:
+        self._config = config
+        self._groups = groups
+        self._offsets = offsets
+        self._rebalancer = rebalancer
+
+    # --- commit ----------------------------------------------------------------------------------------------------
+
+    def commit(self, request: OffsetCommitRequest, reply: ReplyHandle, now_ms: int) -> Outcome:
+        group = self._groups.get(request.group_id)
+        error = _check_commit(group, request)
+        if error:
+            return Outcome().reply(reply, _all_failed(request.offsets, error))
+        if group is not None and group.is_in(GroupState.STABLE, GroupState.PREPARING_REBALANCE):
+            self._rebalancer.keep_alive(group, group.members[request.member_id], now_ms)
+        expire_ms = None if request.retention_ms == NO_RETENTION else min(now_ms + request.retention_ms, LONG_MAX)
+        return self._store(request.group_id, request.offsets, expire_ms, reply, now_ms)
+
+    def commit_in_transaction(self, request: TxnOffsetCommitRequest, reply: ReplyHandle, now_ms: int) -> Outcome:
+        """The shell has made sure that the transaction is open and knows this partition of `__consumer_offsets`."""
+        error = ErrorCode.NONE if request.group_id else ErrorCode.INVALID_GROUP_ID
+        error = error or _check_commit(self._groups.get(request.group_id), request)
+        if error:
+            return Outcome().reply(reply, _all_failed(request.offsets, error))
+        out = self._store(request.group_id, request.offsets, None, reply, now_ms)
+        out.producer = ProducerIdAndEpoch(ProducerId(request.producer_id), ProducerEpoch(request.producer_epoch))
+        return out
+
+    def _store(
+        self,
+        group_id: str,
+        offsets: Iterable[OffsetToCommit],
+        expire_ms: int | None,
+        reply: ReplyHandle,
+        now_ms: int,
+    ) -> Outcome:
+        out = Outcome()
+        partitions: list[PartitionError] = []
+        for entry in offsets:
+            metadata = entry.metadata or ""
+            if len(metadata) > self._config.offset_metadata_max_bytes:
+                partitions.append(PartitionError(entry.topic, entry.partition, ErrorCode.OFFSET_METADATA_TOO_LARGE))
+                continue
+            partitions.append(PartitionError(entry.topic, entry.partition, ErrorCode.NONE))
+            offset = CommittedOffset(
+                offset=entry.offset,
+                leader_epoch=entry.leader_epoch,
+                metadata=metadata,
+                commit_timestamp_ms=now_ms,
+                expire_timestamp_ms=expire_ms,
+                topic_id=entry.topic_id,
+            )
+            out.records.append(offset_record(group_id, TopicPartition(entry.topic, entry.partition), offset))
+        return out.reply(reply, OffsetCommitResult(partitions=tuple(partitions)))
+
+    # --- fetch -----------------------------------------------------------------------------------------------------
+
+    def fetch(self, request: OffsetFetchRequest) -> OffsetFetchResult:
+        """An unknown group is not an error: it has committed nothing."""
+        group_id = request.group_id
+        wanted = request.partitions
+        if wanted is None:
+            known = sorted(self._offsets.of_group(group_id)) if group_id in self._groups else []
+            wanted = tuple(PartitionToFetch(topic, partition) for topic, partition in known)
+        return OffsetFetchResult(
+            group_id=group_id,
+            offsets=tuple(self._fetch_one(group_id, entry, request.require_stable) for entry in wanted),
+        )
+
+    def _fetch_one(self, group_id: str, entry: PartitionToFetch, require_stable: bool) -> FetchedOffset:
+        partition = TopicPartition(entry.topic, entry.partition)
+        nothing = FetchedOffset(*partition)
+        if group_id not in self._groups:
+            return nothing
+        if require_stable and self._offsets.is_unstable(group_id, partition):
+            return nothing._replace(error=ErrorCode.UNSTABLE_OFFSET_COMMIT)
+        committed = self._offsets.get(group_id, partition)
+        if committed is None or _of_another_topic(committed, entry):
+            return nothing
+        return FetchedOffset(*partition, committed.offset, committed.leader_epoch, committed.metadata)
+
+    # --- delete ----------------------------------------------------------------------------------------------------
+
+    def delete(self, request: OffsetDeleteRequest, reply: ReplyHandle) -> Outcome:
+        group = self._groups.get(request.group_id)
+        error = _check_delete(request.group_id, group)
+        if error or group is None:
+            return Outcome().reply(reply, OffsetDeleteResult(error=error))
+        out = Outcome()
+        partitions: list[PartitionError] = []
+        for partition in request.partitions:
+            subscribed = group.is_subscribed_to(partition.topic)
+            code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if subscribed else ErrorCode.NONE
+            partitions.append(PartitionError(*partition, code))
+            if not subscribed and self._has_any(request.group_id, partition):
+                out.records.append(offset_tombstone(request.group_id, partition))
+        return out.reply(reply, OffsetDeleteResult(partitions=tuple(partitions)))
+
+    def tombstones_of_group(self, group_id: str) -> list[CoordinatorRecord]:
+        return [offset_tombstone(group_id, partition) for partition in self._offsets.of_group(group_id)]
+
+    def topics_deleted(self, topics: Iterable[PartitionToFetch]) -> Outcome:
+        """Offsets of deleted topics go, unless they are known to belong to another topic that had the same name."""
+        out = Outcome()
+        for topic in topics:
+            for group_id, partition in self._offsets.partitions_of_topic(topic.topic, topic.topic_id):
+                out.records.append(offset_tombstone(group_id, partition))
+        return out
+
+    def _has_any(self, group_id: str, partition: TopicPartition) -> bool:
+        is_committed = self._offsets.get(group_id, partition) is not None
+        return is_committed or self._offsets.is_unstable(group_id, partition)
+
+    # --- expiry ----------------------------------------------------------------------------------------------------
+
+    def expire(self, now_ms: int, out: Outcome) -> None:
+        """Expired offsets go, and with its last offset an empty group.
+
+        Never what a transaction may still change: neither an offset that has a pending successor, nor a group that
+        has anything pending (KAFKA-19163).
+        """
+        for group in self._groups.values():
+            expired = [
+                partition
+                for partition, offset in self._offsets.of_group(group.group_id).items()
+                if self._is_expired(group, partition, offset, now_ms)
+            ]
+            out.records.extend(offset_tombstone(group.group_id, partition) for partition in expired)
+            everything_gone = len(expired) == len(self._offsets.of_group(group.group_id))
+            is_unused = group.state is GroupState.EMPTY and not group.expected_members
+            if everything_gone and is_unused and not self._offsets.has_pending(group.group_id):
+                out.records.append(group_tombstone(group.group_id))
+                out.notes.append(f"group {group.group_id}: empty, its offsets have expired, removed")
+
+    def _is_expired(self, group: ClassicGroup, partition: TopicPartition, offset: CommittedOffset, now_ms: int) -> bool:
+        unused_since_ms = _unused_since_ms(group, offset)
+        if unused_since_ms is None or group.is_subscribed_to(partition.topic):
+            return False
+        if self._offsets.is_unstable(group.group_id, partition):
+            return False
+        if offset.expire_timestamp_ms is not None:
+            return now_ms >= offset.expire_timestamp_ms
+        return now_ms - unused_since_ms >= self._config.offsets_retention_ms
+
+
+def _unused_since_ms(group: ClassicGroup, offset: CommittedOffset) -> int | None:
+    """When the retention of an offset starts to run; None while the group may still need it.
+
+    A group that only stores offsets, and topics that stable consumers no longer subscribe to: with the last commit.
+    A group that had members: when it became empty.
+    """
+    if group.protocol_type is None:
+        return offset.commit_timestamp_ms
+    if group.state is GroupState.EMPTY:
+        return offset.commit_timestamp_ms if group.state_timestamp_ms is None else group.state_timestamp_ms
+    if group.state is GroupState.STABLE and group.uses_consumer_protocol and group.topics is not None:
+        return offset.commit_timestamp_ms
+    return None
+
+
+def _check_commit(group: ClassicGroup | None, request: OffsetCommitRequest | TxnOffsetCommitRequest) -> ErrorCode:
+    """Whether the sender may commit: a member of the current generation, or anybody while there are no members.
+
+    A commit in a transaction is not held up by a rebalance, and one without any member data is let in for clients
+    older than KIP-447: their transactional id fences them.
+    """
+    if group is None:
+        if request.generation_id < 0:
+            return ErrorCode.NONE
+        knows = request.understands_group_id_not_found
+        return ErrorCode.GROUP_ID_NOT_FOUND if knows else ErrorCode.ILLEGAL_GENERATION
+    if request.generation_id < 0 and group.state is GroupState.EMPTY:
+        return ErrorCode.NONE
+    is_transactional = isinstance(request, TxnOffsetCommitRequest)
+    if request.generation_id < 0 and not request.member_id and request.group_instance_id is None:
+        return ErrorCode.NONE if is_transactional else ErrorCode.UNKNOWN_MEMBER_ID
+    error = group.check_member(request.member_id, request.group_instance_id)
+    if error:
+        return error
+    if request.generation_id != group.generation_id:
+        return ErrorCode.ILLEGAL_GENERATION
+    if not is_transactional and group.state is GroupState.COMPLETING_REBALANCE:
+        return ErrorCode.REBALANCE_IN_PROGRESS
+    return ErrorCode.NONE
+
+
+def _check_delete(group_id: str, group: ClassicGroup | None) -> ErrorCode:
+    if not group_id:
+        return ErrorCode.INVALID_GROUP_ID
+    if group is None:
+        return ErrorCode.GROUP_ID_NOT_FOUND
+    if group.state is not GroupState.EMPTY and not group.uses_consumer_protocol:
+        return ErrorCode.NON_EMPTY_GROUP
+    return ErrorCode.NONE
+
+
+def _all_failed(offsets: Iterable[OffsetToCommit], error: ErrorCode) -> OffsetCommitResult:
+    return OffsetCommitResult(
+        partitions=tuple(PartitionError(entry.topic, entry.partition, error) for entry in offsets)
+    )
+
+
+def _of_another_topic(committed: CommittedOffset, entry: PartitionToFetch) -> bool:
+    """Committed to a topic that had this name before it was deleted and made again."""
+    are_known = committed.topic_id != NULL_UUID and entry.topic_id != NULL_UUID
+    return are_known and committed.topic_id != entry.topic_id

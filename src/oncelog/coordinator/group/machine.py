@@ -1,0 +1,297 @@
+"""`GroupShard`: all groups of one partition of `__consumer_offsets`, as a pure state machine.
+
+Decide, log, apply. An operation checks, may change what lives in memory only (parked requests, timers, members of a
+round in progress) and returns an `Outcome`. Offsets, and what the log remembers of groups, change in `replay` and
+`complete_transaction` alone; loading a partition and living with it share them. `outcome` has the contract with the
+shell, `state` the theory of groups, `offsets` that of pending offsets.
+
+A shard starts out loading: the shell replays the partition from its first record and calls `loaded`. Operations are
+for a loaded shard; `unload` ends its life.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from oncelog.coordinator.group.commits import OffsetCommits
+from oncelog.coordinator.group.config import GroupConfig
+from oncelog.coordinator.group.group import ClassicGroup, JoinReply, SyncReply
+from oncelog.coordinator.group.joining import Joining
+from oncelog.coordinator.group.membership import Membership, adopt
+from oncelog.coordinator.group.metadata import GroupMetadata
+from oncelog.coordinator.group.offsets import OffsetStore
+from oncelog.coordinator.group.outcome import Outcome, Reply, ReplyHandle, response_error
+from oncelog.coordinator.group.rebalance import Rebalancer
+from oncelog.coordinator.group.records import GroupRecord, OffsetRecord, SkippedRecord, decode, group_tombstone
+from oncelog.coordinator.group.requests import (
+    GROUP_TYPE_CLASSIC,
+    DeletedGroup,
+    DeleteGroupsResult,
+    DescribedGroup,
+    DescribedMember,
+    HeartbeatRequest,
+    JoinRequest,
+    LeaveRequest,
+    ListedGroup,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetFetchRequest,
+    OffsetFetchResult,
+    PartitionToFetch,
+    SyncRequest,
+    TxnOffsetCommitRequest,
+)
+from oncelog.coordinator.group.state import GroupState
+from oncelog.coordinator.group.timers import TimerKey, TimerKind, TimerQueue
+from oncelog.core.errors import ErrorCode
+from oncelog.core.ids import NO_PRODUCER_ID
+from oncelog.core.invariant import invariant
+
+_EXPIRY = TimerKey(TimerKind.EXPIRY)
+
+
+class GroupShard:
+    def __init__(self, config: GroupConfig, *, new_member_suffix: Callable[[], str]) -> None:
+        """`new_member_suffix` makes member ids unique: a fresh random UUID as text on every call."""
+        self._config = config
+        self._is_loaded = False
+        self._groups: dict[str, ClassicGroup] = {}
+        self._logged: dict[str, GroupMetadata | None] = {}
+        """What the log remembers of each group: None for one that is known by its offsets only."""
+        self._offsets = OffsetStore()
+        self._timers = TimerQueue()
+        self._rebalancer = Rebalancer(config, self._timers)
+        self._joining = Joining(config, self._groups, self._logged, self._rebalancer, new_member_suffix)
+        self._membership = Membership(self._groups, self._rebalancer)
+        self._commits = OffsetCommits(config, self._groups, self._offsets, self._rebalancer)
+
+    # --- durable state ---------------------------------------------------------------------------------------------
+
+    def replay(self, key: bytes, value: bytes | None, *, offset: int, producer_id: int = NO_PRODUCER_ID) -> str | None:
+        """Apply a record of the partition. Returns a warning for the operator when it cannot be understood."""
+        record = decode(key, value, offset)
+        if isinstance(record, SkippedRecord):
+            return record.warning
+        if isinstance(record, GroupRecord):
+            self._replay_group(record)
+        else:
+            self._replay_offset(record, producer_id)
+        return None
+
+    def complete_transaction(self, producer_id: int, producer_epoch: int, *, commit: bool) -> int:
+        """Apply a transaction marker of the partition, loaded or just appended. Returns how many offsets it published.
+
+        The epoch does not matter here: the log took the marker, and a producer has one transaction at a time.
+        """
+        return self._offsets.complete(producer_id, commit=commit)
+
+    def _replay_offset(self, record: OffsetRecord, producer_id: int) -> None:
+        if record.offset is None:
+            self._offsets.remove(record.group_id, record.partition)
+            return
+        if record.group_id not in self._logged:
+            self._logged[record.group_id] = None
+        if self._is_loaded and record.group_id not in self._groups:
+            self._groups[record.group_id] = ClassicGroup.loaded(record.group_id, self._logged[record.group_id])
+        if producer_id == NO_PRODUCER_ID:
+            self._offsets.put(record.group_id, record.partition, record.offset)
+        else:
+            self._offsets.put_pending(producer_id, record.group_id, record.partition, record.offset)
+
+    def _replay_group(self, record: GroupRecord) -> None:
+        if record.metadata is None:
+            self._logged.pop(record.group_id, None)
+            self._remove_live(record.group_id)
+            return
+        self._logged[record.group_id] = record.metadata
+        group = self._groups.get(record.group_id)
+        if group is not None:
+            adopt(group, record.metadata)
+
+    def _remove_live(self, group_id: str) -> None:
+        group = self._groups.pop(group_id, None)
+        if group is not None:
+            invariant(group.state is GroupState.EMPTY, "group %s is removed in state %s", group_id, group.state)
+            self._rebalancer.forget_group(group)
+
+    # --- life cycle ------------------------------------------------------------------------------------------------
+
+    def loaded(self, now_ms: int) -> Outcome:
+        """The partition has been replayed to its end: bring the groups to life."""
+        invariant(not self._is_loaded, "a shard is loaded once")
+        self._is_loaded = True
+        out = Outcome()
+        for group_id, metadata in self._logged.items():
+            group = self._groups[group_id] = ClassicGroup.loaded(group_id, metadata)
+            for member in group.members.values():
+                self._rebalancer.keep_alive(group, member, now_ms)
+            if len(group.members) > self._config.max_size:
+                reason = f"{len(group.members)} members are more than group.max.size={self._config.max_size}"
+                self._rebalancer.prepare(group, reason, now_ms, out)
+        self._timers.schedule(_EXPIRY, now_ms + self._config.offsets_retention_check_interval_ms)
+        return out
+
+    def unload(self) -> Outcome:
+        """Another broker takes over: whoever waits is sent to look for it."""
+        out = Outcome()
+        for group in self._groups.values():
+            for member_id in group.members:
+                self._rebalancer.release(group, member_id, ErrorCode.NOT_COORDINATOR, member_id, out)
+            self._rebalancer.forget_group(group)
+        self._groups.clear()
+        self._timers.cancel(_EXPIRY)
+        self._is_loaded = False
+        return out
+
+    def append_failed(self, outcome: Outcome, error: ErrorCode, now_ms: int) -> Outcome:
+        """What to deliver in place of `outcome`, whose records the log did not take."""
+        told = response_error(error)
+        out = Outcome(replies=[Reply(reply.reply_to, reply.response.failed(told)) for reply in outcome.replies])
+        if self._is_loaded:
+            for compensate in reversed(outcome.compensations):
+                compensate(told, now_ms, out)
+        return out
+
+    # --- time ------------------------------------------------------------------------------------------------------
+
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` has something to do next."""
+        return self._timers.next_deadline_ms()
+
+    def tick(self, now_ms: int) -> Outcome:
+        """Let every timer run that is due."""
+        out = Outcome()
+        while (key := self._timers.pop_due(now_ms)) is not None:
+            if key.kind is TimerKind.EXPIRY:
+                self._timers.schedule(_EXPIRY, now_ms + self._config.offsets_retention_check_interval_ms)
+                self._commits.expire(now_ms, out)
+                continue
+            group = self._groups.get(key.group_id)
+            if group is None:
+                continue
+            if key.kind is TimerKind.SESSION:
+                self._rebalancer.session_expired(group, key.member_id, now_ms, out)
+            elif key.kind is TimerKind.JOIN:
+                self._rebalancer.join_expired(group, now_ms, out)
+            else:
+                self._rebalancer.sync_expired(group, now_ms, out)
+        return out
+
+    def expire_offsets(self, now_ms: int) -> Outcome:
+        """`tick` does this every `offsets.retention.check.interval.ms`."""
+        out = Outcome()
+        self._commits.expire(now_ms, out)
+        return out
+
+    # --- membership ------------------------------------------------------------------------------------------------
+
+    def join(self, request: JoinRequest, reply: JoinReply, now_ms: int) -> Outcome:
+        return self._joining.join(request, reply, now_ms)
+
+    def sync(self, request: SyncRequest, reply: SyncReply, now_ms: int) -> Outcome:
+        return self._membership.sync(request, reply, now_ms)
+
+    def heartbeat(self, request: HeartbeatRequest, reply: ReplyHandle, now_ms: int) -> Outcome:
+        return self._membership.heartbeat(request, reply, now_ms)
+
+    def leave(self, request: LeaveRequest, reply: ReplyHandle, now_ms: int) -> Outcome:
+        return self._membership.leave(request, reply, now_ms)
+
+    # --- offsets ---------------------------------------------------------------------------------------------------
+
+    def commit_offsets(self, request: OffsetCommitRequest, reply: ReplyHandle, now_ms: int) -> Outcome:
+        return self._commits.commit(request, reply, now_ms)
+
+    def commit_offsets_in_transaction(
+        self, request: TxnOffsetCommitRequest, reply: ReplyHandle, now_ms: int
+    ) -> Outcome:
+        return self._commits.commit_in_transaction(request, reply, now_ms)
+
+    def fetch_offsets(self, request: OffsetFetchRequest) -> OffsetFetchResult:
+        return self._commits.fetch(request)
+
+    def delete_offsets(self, request: OffsetDeleteRequest, reply: ReplyHandle) -> Outcome:
+        return self._commits.delete(request, reply)
+
+    def topics_deleted(self, topics: Iterable[PartitionToFetch]) -> Outcome:
+        """Forget the offsets of deleted topics; of each entry only name and id count."""
+        return self._commits.topics_deleted(topics)
+
+    # --- administration --------------------------------------------------------------------------------------------
+
+    def delete_groups(self, group_ids: Iterable[str], reply: ReplyHandle) -> Outcome:
+        out = Outcome()
+        deleted: list[DeletedGroup] = []
+        for group_id in dict.fromkeys(group_ids):
+            error = self._check_delete(group_id)
+            deleted.append(DeletedGroup(group_id, error))
+            if not error:
+                out.records.extend(self._commits.tombstones_of_group(group_id))
+                out.records.append(group_tombstone(group_id))
+                out.notes.append(f"group {group_id}: deleted")
+        return out.reply(reply, DeleteGroupsResult(groups=tuple(deleted)))
+
+    def _check_delete(self, group_id: str) -> ErrorCode:
+        """Kafka deletes pending offsets along with a group; here a group with an open transaction is not empty."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        if group.state is not GroupState.EMPTY or self._offsets.has_pending(group_id):
+            return ErrorCode.NON_EMPTY_GROUP
+        return ErrorCode.NONE
+
+    def describe_group(self, group_id: str) -> DescribedGroup:
+        group = self._groups.get(group_id)
+        if group is None:
+            return DescribedGroup(
+                group_id=group_id,
+                error=ErrorCode.GROUP_ID_NOT_FOUND,
+                error_message=f"Group {group_id} not found.",
+                state=GroupState.DEAD.value,
+            )
+        name = (group.protocol_name or "") if group.state is GroupState.STABLE else None
+        return DescribedGroup(
+            group_id=group_id,
+            state=group.state.value,
+            protocol_type=group.protocol_type or "",
+            protocol_name=name or "",
+            members=tuple(
+                DescribedMember(
+                    member.member_id,
+                    member.group_instance_id,
+                    member.client_id,
+                    member.client_host,
+                    b"" if name is None else member.metadata(name),
+                    member.assignment,
+                )
+                for member in group.members.values()
+            ),
+        )
+
+    def list_groups(self, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[ListedGroup]:
+        """Filters ignore case; an empty filter lets everything through, an unknown name nothing."""
+        wanted_states = {state.strip().lower() for state in states}
+        wanted_types = {group_type.strip().lower() for group_type in types}
+        if wanted_types and GROUP_TYPE_CLASSIC not in wanted_types:
+            return []
+        return [
+            ListedGroup(group.group_id, group.protocol_type or "", group.state.value)
+            for group in self._groups.values()
+            if not wanted_states or group.state.value.lower() in wanted_states
+        ]
+
+    # --- figures ---------------------------------------------------------------------------------------------------
+
+    def group_count_by_state(self) -> Counter[GroupState]:
+        return Counter(group.state for group in self._groups.values())
+
+    def offset_count(self) -> int:
+        return len(self._offsets)
+
+    def producers_with_pending_offsets(self) -> list[int]:
+        return self._offsets.producers_with_pending()
+
+    def durable_state(self) -> tuple[object, ...]:
+        """Everything that a replay of the log must rebuild, as plain values to compare two shards by."""
+        return (dict(self._logged), *self._offsets.snapshot())

@@ -1,0 +1,75 @@
+"""One member of a classic group."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from oncelog.coordinator.group.metadata import MemberMetadata
+from oncelog.coordinator.group.requests import JoinProtocol
+from oncelog.core.invariant import InvariantError
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocols: dict[str, bytes]
+    """In the member's order of preference."""
+    assignment: bytes = b""
+    is_new: bool = False
+    """Its first JoinGroup is still parked: it has no id yet, so it cannot send heartbeats."""
+
+    @classmethod
+    def loaded(cls, metadata: MemberMetadata, protocol_name: str | None) -> Member:
+        return cls(
+            member_id=metadata.member_id,
+            group_instance_id=metadata.group_instance_id,
+            client_id=metadata.client_id,
+            client_host=metadata.client_host,
+            rebalance_timeout_ms=metadata.rebalance_timeout_ms,
+            session_timeout_ms=metadata.session_timeout_ms,
+            protocols={protocol_name or "": metadata.subscription},
+            assignment=metadata.assignment,
+        )
+
+    @property
+    def is_static(self) -> bool:
+        return self.group_instance_id is not None
+
+    def metadata(self, protocol_name: str) -> bytes:
+        return self.protocols[protocol_name]
+
+    def matches(self, protocols: Iterable[JoinProtocol]) -> bool:
+        """Whether the member would say the same as it did last time, in the same order."""
+        return list(self.protocols.items()) == list(unique_protocols(protocols).items())
+
+    def vote(self, candidates: Collection[str]) -> str:
+        for name in self.protocols:
+            if name in candidates:
+                return name
+        raise InvariantError(f"member {self.member_id} supports none of {sorted(candidates)}")
+
+    def durable(self, protocol_name: str, assignment: bytes) -> MemberMetadata:
+        return MemberMetadata(
+            member_id=self.member_id,
+            group_instance_id=self.group_instance_id,
+            client_id=self.client_id,
+            client_host=self.client_host,
+            rebalance_timeout_ms=self.rebalance_timeout_ms,
+            session_timeout_ms=self.session_timeout_ms,
+            subscription=self.metadata(protocol_name),
+            assignment=assignment,
+        )
+
+
+def unique_protocols(protocols: Iterable[JoinProtocol]) -> dict[str, bytes]:
+    """By name; of a name given twice the first counts."""
+    unique: dict[str, bytes] = {}
+    for name, metadata in protocols:
+        unique.setdefault(name, metadata)
+    return unique

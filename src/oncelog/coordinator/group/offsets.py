@@ -1,0 +1,144 @@
+"""Committed and pending offsets of the groups of one `__consumer_offsets` partition.
+
+An offset that was committed in a transaction is *pending* until the transaction's marker is in the log: a commit
+publishes it, an abort forgets it. While anybody's transaction has a pending offset for a partition, what is committed
+there is *unstable*: it may be about to change.
+
+Each offset carries the offset of its own record in the log. A commit marker publishes a pending offset only if its
+record is younger than the record of what is committed: a plain commit that was written later wins, before and after
+compaction alike.
+
+Everything here is durable state: only `GroupShard.replay` and the transaction markers change it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TypeVar
+
+from oncelog.core.ids import NULL_UUID, TopicPartition
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedOffset:
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    commit_timestamp_ms: int = -1
+    expire_timestamp_ms: int | None = None
+    """Set only when an old client asked for a retention of its own."""
+    topic_id: uuid.UUID = NULL_UUID
+    record_offset: int = -1
+    """Where in the log this was written."""
+
+
+_NOTHING: Mapping[TopicPartition, CommittedOffset] = MappingProxyType({})
+
+
+class OffsetStore:
+    def __init__(self) -> None:
+        self._committed: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+        self._pending: dict[int, dict[str, dict[TopicPartition, CommittedOffset]]] = {}
+        self._open: dict[str, dict[TopicPartition, set[int]]] = {}
+        """Which producers have something pending, the way `_pending` is asked most: by group and partition."""
+
+    # --- reading ---------------------------------------------------------------------------------------------------
+
+    def get(self, group_id: str, partition: TopicPartition) -> CommittedOffset | None:
+        return self._committed.get(group_id, _NOTHING).get(partition)
+
+    def of_group(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
+        return self._committed.get(group_id, _NOTHING)
+
+    def is_unstable(self, group_id: str, partition: TopicPartition) -> bool:
+        by_partition = self._open.get(group_id)
+        return by_partition is not None and partition in by_partition
+
+    def has_pending(self, group_id: str) -> bool:
+        return group_id in self._open
+
+    def producers_with_pending(self) -> list[int]:
+        return list(self._pending)
+
+    def pending_of(self, producer_id: int, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
+        return self._pending.get(producer_id, {}).get(group_id, _NOTHING)
+
+    def partitions_of_topic(self, topic: str, topic_id: uuid.UUID) -> Iterator[tuple[str, TopicPartition]]:
+        """Groups and partitions with an offset, committed or pending, of this topic; ids, where known, must agree."""
+        seen: set[tuple[str, TopicPartition]] = set()
+        for by_group in (self._committed, *self._pending.values()):
+            for group_id, offsets in by_group.items():
+                for partition, offset in offsets.items():
+                    same = offset.topic_id in (topic_id, NULL_UUID)
+                    if partition.topic == topic and same and (group_id, partition) not in seen:
+                        seen.add((group_id, partition))
+                        yield group_id, partition
+
+    def __len__(self) -> int:
+        return sum(map(len, self._committed.values()))
+
+    def snapshot(self) -> tuple[object, object]:
+        """Committed and pending offsets as plain values, to compare two stores by."""
+        committed = {group_id: dict(offsets) for group_id, offsets in self._committed.items()}
+        pending = {
+            producer_id: {group_id: dict(offsets) for group_id, offsets in by_group.items()}
+            for producer_id, by_group in self._pending.items()
+        }
+        return committed, pending
+
+    # --- changing --------------------------------------------------------------------------------------------------
+
+    def put(self, group_id: str, partition: TopicPartition, offset: CommittedOffset) -> None:
+        self._committed.setdefault(group_id, {})[partition] = offset
+
+    def put_pending(self, producer_id: int, group_id: str, partition: TopicPartition, offset: CommittedOffset) -> None:
+        self._pending.setdefault(producer_id, {}).setdefault(group_id, {})[partition] = offset
+        self._open.setdefault(group_id, {}).setdefault(partition, set()).add(producer_id)
+
+    def remove(self, group_id: str, partition: TopicPartition) -> None:
+        """A tombstone forgets what is committed and what is pending."""
+        _discard(self._committed, group_id, partition)
+        for producer_id in list(self._open.get(group_id, {}).get(partition, ())):
+            self._remove_pending(producer_id, group_id, partition)
+
+    def complete(self, producer_id: int, *, commit: bool) -> int:
+        """The transaction of this producer has ended. Returns how many offsets were published."""
+        published = 0
+        for group_id, offsets in self._pending.pop(producer_id, {}).items():
+            for partition, offset in offsets.items():
+                self._close(producer_id, group_id, partition)
+                if commit and self._is_younger(group_id, partition, offset):
+                    self.put(group_id, partition, offset)
+                    published += 1
+        return published
+
+    def _is_younger(self, group_id: str, partition: TopicPartition, offset: CommittedOffset) -> bool:
+        committed = self.get(group_id, partition)
+        return committed is None or offset.record_offset > committed.record_offset
+
+    def _remove_pending(self, producer_id: int, group_id: str, partition: TopicPartition) -> None:
+        by_group = self._pending[producer_id]
+        _discard(by_group, group_id, partition)
+        if not by_group:
+            del self._pending[producer_id]
+        self._close(producer_id, group_id, partition)
+
+    def _close(self, producer_id: int, group_id: str, partition: TopicPartition) -> None:
+        by_partition = self._open[group_id]
+        producers = by_partition[partition]
+        producers.discard(producer_id)
+        if not producers:
+            _discard(self._open, group_id, partition)
+
+
+def _discard(by_group: dict[str, dict[TopicPartition, _T]], group_id: str, partition: TopicPartition) -> None:
+    offsets = by_group.get(group_id)
+    if offsets is not None:
+        offsets.pop(partition, None)
+        if not offsets:
+            del by_group[group_id]

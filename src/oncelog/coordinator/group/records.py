@@ -1,0 +1,190 @@
+"""Records of `__consumer_offsets`: keys and values, as Kafka 4.3 writes them.
+
+The first two bytes of a key say what the record is about. Three kinds are ours:
+
+    0, 1   an offset of (group, topic, partition); 0 is what very old brokers wrote
+    2      a classic group
+
+Offsets are written as value version 4, which carries the topic id; as version 1 when an old client asked for a
+retention of its own, the only version that has a field for it. Groups are written as value version 3. A record
+without a value is a tombstone.
+
+Kinds 3 to 23 belong to group types that are not served here (consumer, share and streams groups). They stay in the
+log untouched and are skipped. A kind that nobody has heard of is skipped as well, with a warning.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from oncelog.coordinator.group.metadata import GroupMetadata, MemberMetadata
+from oncelog.coordinator.group.offsets import CommittedOffset
+from oncelog.coordinator.outcome import CoordinatorRecord
+from oncelog.core.ids import TopicPartition
+from oncelog.protocol.compiler import decode_versioned, encode_versioned, read_version
+from oncelog.protocol.messages import group_metadata_log as log
+from oncelog.protocol.primitives import MalformedRequest
+
+OFFSET_KEY_VERSION: Final = 1
+GROUP_KEY_VERSION: Final = 2
+OFFSET_VALUE_VERSION: Final = 4
+OFFSET_VALUE_VERSION_WITH_EXPIRY: Final = 1
+GROUP_VALUE_VERSION: Final = 3
+
+_OFFSET_KINDS: Final = frozenset({0, 1})
+_GROUP_KIND: Final = 2
+_OTHER_GROUP_TYPES: Final = range(3, 24)
+_NO_TIMESTAMP: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRecord:
+    group_id: str
+    partition: TopicPartition
+    offset: CommittedOffset | None
+    """None in a tombstone."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    group_id: str
+    metadata: GroupMetadata | None
+    """None in a tombstone."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedRecord:
+    warning: str | None
+    """None when skipping is nothing unusual."""
+
+
+# --- encoding ------------------------------------------------------------------------------------------------------
+
+
+def offset_record(group_id: str, partition: TopicPartition, offset: CommittedOffset) -> CoordinatorRecord:
+    has_expiry = offset.expire_timestamp_ms is not None
+    value = log.OffsetCommitValue(
+        offset=offset.offset,
+        leader_epoch=offset.leader_epoch,
+        metadata=offset.metadata,
+        commit_timestamp=offset.commit_timestamp_ms,
+        expire_timestamp=_NO_TIMESTAMP if offset.expire_timestamp_ms is None else offset.expire_timestamp_ms,
+        topic_id=offset.topic_id,
+    )
+    version = OFFSET_VALUE_VERSION_WITH_EXPIRY if has_expiry else OFFSET_VALUE_VERSION
+    return CoordinatorRecord(_offset_key(group_id, partition), encode_versioned(value, version))
+
+
+def offset_tombstone(group_id: str, partition: TopicPartition) -> CoordinatorRecord:
+    return CoordinatorRecord(_offset_key(group_id, partition), None)
+
+
+def group_record(group_id: str, metadata: GroupMetadata) -> CoordinatorRecord:
+    value = log.GroupMetadataValue(
+        protocol_type=metadata.protocol_type or "",
+        generation=metadata.generation_id,
+        protocol=metadata.protocol_name,
+        leader=metadata.leader_id,
+        current_state_timestamp=_NO_TIMESTAMP if metadata.state_timestamp_ms is None else metadata.state_timestamp_ms,
+        members=[_encode_member(member) for member in metadata.members],
+    )
+    return CoordinatorRecord(_group_key(group_id), encode_versioned(value, GROUP_VALUE_VERSION))
+
+
+def group_tombstone(group_id: str) -> CoordinatorRecord:
+    return CoordinatorRecord(_group_key(group_id), None)
+
+
+def _offset_key(group_id: str, partition: TopicPartition) -> bytes:
+    key = log.OffsetCommitKey(group=group_id, topic=partition.topic, partition=partition.partition)
+    return encode_versioned(key, OFFSET_KEY_VERSION)
+
+
+def _group_key(group_id: str) -> bytes:
+    return encode_versioned(log.GroupMetadataKey(group=group_id), GROUP_KEY_VERSION)
+
+
+def _encode_member(member: MemberMetadata) -> log.MemberMetadata:
+    return log.MemberMetadata(
+        member_id=member.member_id,
+        group_instance_id=member.group_instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        rebalance_timeout=member.rebalance_timeout_ms,
+        session_timeout=member.session_timeout_ms,
+        subscription=member.subscription,
+        assignment=member.assignment,
+    )
+
+
+# --- decoding ------------------------------------------------------------------------------------------------------
+
+
+def decode(key: bytes, value: bytes | None, record_offset: int) -> OffsetRecord | GroupRecord | SkippedRecord:
+    """Never raises: a record that cannot be read must not keep a whole partition of groups from loading."""
+    try:
+        kind = read_version(key)
+        if kind in _OFFSET_KINDS:
+            return _decode_offset(key, value, record_offset)
+        if kind == _GROUP_KIND:
+            return _decode_group(key, value)
+    except MalformedRequest as error:
+        return SkippedRecord(f"the record at offset {record_offset} of __consumer_offsets cannot be read: {error}")
+    if kind in _OTHER_GROUP_TYPES:
+        return SkippedRecord(None)
+    return SkippedRecord(f"the record at offset {record_offset} of __consumer_offsets is of an unknown kind: {kind}")
+
+
+def _decode_offset(key: bytes, value: bytes | None, record_offset: int) -> OffsetRecord:
+    decoded_key = decode_versioned(log.OffsetCommitKey, key)
+    partition = TopicPartition(decoded_key.topic, decoded_key.partition)
+    if value is None:
+        return OffsetRecord(decoded_key.group, partition, None)
+    decoded = decode_versioned(log.OffsetCommitValue, value)
+    return OffsetRecord(
+        decoded_key.group,
+        partition,
+        CommittedOffset(
+            offset=decoded.offset,
+            leader_epoch=decoded.leader_epoch,
+            metadata=decoded.metadata,
+            commit_timestamp_ms=decoded.commit_timestamp,
+            expire_timestamp_ms=None if decoded.expire_timestamp == _NO_TIMESTAMP else decoded.expire_timestamp,
+            topic_id=decoded.topic_id,
+            record_offset=record_offset,
+        ),
+    )
+
+
+def _decode_group(key: bytes, value: bytes | None) -> GroupRecord:
+    group_id = decode_versioned(log.GroupMetadataKey, key).group
+    if value is None:
+        return GroupRecord(group_id, None)
+    decoded = decode_versioned(log.GroupMetadataValue, value)
+    timestamp_ms = decoded.current_state_timestamp
+    return GroupRecord(
+        group_id,
+        GroupMetadata(
+            protocol_type=decoded.protocol_type or None,
+            generation_id=decoded.generation,
+            protocol_name=decoded.protocol,
+            leader_id=decoded.leader,
+            state_timestamp_ms=None if timestamp_ms == _NO_TIMESTAMP else timestamp_ms,
+            members=tuple(_decode_member(member) for member in decoded.members),
+        ),
+    )
+
+
+def _decode_member(member: log.MemberMetadata) -> MemberMetadata:
+    has_rebalance_timeout = member.rebalance_timeout != -1
+    return MemberMetadata(
+        member_id=member.member_id,
+        group_instance_id=member.group_instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        rebalance_timeout_ms=member.rebalance_timeout if has_rebalance_timeout else member.session_timeout,
+        session_timeout_ms=member.session_timeout,
+        subscription=bytes(member.subscription),
+        assignment=bytes(member.assignment),
+    )

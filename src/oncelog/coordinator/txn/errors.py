@@ -1,0 +1,86 @@
+"""Which error code goes out: by the request's version, by the API that asked, by what the append said."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from oncelog.core.errors import ErrorCode
+from oncelog.protocol.api import ApiKey
+
+_PRODUCER_FENCED_SINCE: Final[dict[int, int]] = {
+    ApiKey.INIT_PRODUCER_ID: 4,
+    ApiKey.ADD_PARTITIONS_TO_TXN: 2,
+    ApiKey.ADD_OFFSETS_TO_TXN: 2,
+    ApiKey.END_TXN: 2,
+}
+_TXN_OFFSET_COMMIT_KNOWS_LOADING_SINCE: Final = 2
+_TXN_OFFSET_COMMIT_KNOWS_ABORTABLE_SINCE: Final = 4
+_PRODUCE_KNOWS_ABORTABLE_SINCE: Final = 11
+_PRODUCE_ADDS_PARTITIONS_SINCE: Final = 12
+
+
+def error_for_version(api_key: int, version: int, code: ErrorCode) -> ErrorCode:
+    """The code an older client understands in place of one that came later."""
+    if code is ErrorCode.PRODUCER_FENCED and version < _PRODUCER_FENCED_SINCE.get(api_key, 0):
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if (
+        code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        and api_key == ApiKey.TXN_OFFSET_COMMIT
+        and version < _TXN_OFFSET_COMMIT_KNOWS_LOADING_SINCE
+    ):
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return code
+
+
+def error_for_produce(version: int, code: ErrorCode) -> ErrorCode:
+    """What a Produce answers when the coordinator refused to add or verify its partition."""
+    match code:
+        case (
+            ErrorCode.NETWORK_EXCEPTION
+            | ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            | ErrorCode.COORDINATOR_NOT_AVAILABLE
+            | ErrorCode.NOT_COORDINATOR
+        ):
+            # Retriable for every producer, and unlike the codes of the coordinator without a metadata refresh.
+            return ErrorCode.NOT_ENOUGH_REPLICAS
+        case ErrorCode.CONCURRENT_TRANSACTIONS:
+            return code if version >= _PRODUCE_ADDS_PARTITIONS_SINCE else ErrorCode.NOT_ENOUGH_REPLICAS
+        case ErrorCode.PRODUCER_FENCED:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        case ErrorCode.TRANSACTION_ABORTABLE:
+            return code if version >= _PRODUCE_KNOWS_ABORTABLE_SINCE else ErrorCode.INVALID_TXN_STATE
+        case ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            return ErrorCode.INVALID_TXN_STATE
+        case _:
+            return code
+
+
+def error_for_txn_offset_commit(version: int, code: ErrorCode) -> ErrorCode:
+    """What a TxnOffsetCommit answers when the transaction coordinator refused to add or verify its partition."""
+    match code:
+        case ErrorCode.PRODUCER_FENCED:
+            mapped = ErrorCode.INVALID_PRODUCER_EPOCH
+        case ErrorCode.TRANSACTION_ABORTABLE if version < _TXN_OFFSET_COMMIT_KNOWS_ABORTABLE_SINCE:
+            mapped = ErrorCode.INVALID_TXN_STATE
+        case ErrorCode.NETWORK_EXCEPTION:
+            mapped = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        case _:
+            mapped = code
+    return error_for_version(ApiKey.TXN_OFFSET_COMMIT, version, mapped)
+
+
+_AFTER_FAILED_APPEND: Final[dict[ErrorCode, ErrorCode]] = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+
+
+def error_for_failed_append(code: ErrorCode) -> ErrorCode:
+    """What the client is told when a record could not be appended to `__transaction_state`."""
+    return _AFTER_FAILED_APPEND.get(code, code)

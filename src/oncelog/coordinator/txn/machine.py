@@ -1,0 +1,483 @@
+"""All of one partition of `__transaction_state`: the transaction coordinator as a pure state machine.
+
+The shell reads the partition's log into `replay`, calls `on_loaded`, and from then on runs the operations. See
+`coordinator.outcome` for what it does with what they return, `state` for the states and their transitions, `epochs` for
+how epochs move, and one module per request for its rules. What is here: finding the id, marking it pending, encoding
+the record, and applying it when it is committed.
+
+`replay` is the only place that changes what the log says about an id. Beside it live, in memory only: the pending
+state, the last epoch of a client that asked for a bump, and the memory of why somebody was fenced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from oncelog.coordinator.outcome import NO_COORDINATOR_EPOCH, CoordinatorRecord, Outcome
+from oncelog.coordinator.txn import (
+    completeness,
+    end_txn,
+    epochs,
+    fencing,
+    init_producer_id,
+    listing,
+    markers,
+    partitions,
+    records,
+)
+from oncelog.coordinator.txn.config import TxnConfig
+from oncelog.coordinator.txn.decision import Transition
+from oncelog.coordinator.txn.effects import Effect, Replayed, SendMarkers
+from oncelog.coordinator.txn.end_txn import EndTxnRequest
+from oncelog.coordinator.txn.epochs import AllocateProducerId
+from oncelog.coordinator.txn.errors import error_for_failed_append
+from oncelog.coordinator.txn.init_producer_id import InitProducerIdRequest
+from oncelog.coordinator.txn.listing import TransactionFilter
+from oncelog.coordinator.txn.metadata import PendingTransition, TxnEntry, TxnMetadata
+from oncelog.coordinator.txn.records import DecodedRecord, UnknownRecord
+from oncelog.coordinator.txn.results import (
+    EndTxnResult,
+    IdResult,
+    InitProducerIdResult,
+    PartitionsResult,
+    Result,
+    TransactionDescription,
+    TransactionListing,
+)
+from oncelog.coordinator.txn.state import COMPLETED, NAME_OF, PREPARED, TxnState, check_path
+from oncelog.coordinator.txn.versions import TransactionVersion
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.ids import (
+    TRANSACTION_STATE_TOPIC,
+    CoordinatorEpoch,
+    ProducerEpoch,
+    ProducerId,
+    ProducerIdAndEpoch,
+    TopicPartition,
+)
+from oncelog.core.invariant import InvariantError, invariant
+
+R = TypeVar("R", bound=Result)
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What became of committed records."""
+
+    error: ErrorCode = ErrorCode.NONE
+    """Other than NONE: the records were not applied, and this is to be answered instead of the outcome's response."""
+    reason: str = ""
+    effects: tuple[Effect, ...] = ()
+
+
+class TxnShard:
+    def __init__(self, partition: int, config: TxnConfig, allocate_producer_id: AllocateProducerId) -> None:
+        self.partition = partition
+        self.config = config
+        self.coordinator_epoch = NO_COORDINATOR_EPOCH
+        self._allocate_producer_id = allocate_producer_id
+        self._is_loaded = False
+        self._entries: dict[str, TxnEntry] = {}
+        self._ongoing: set[str] = set()
+
+    # Loading and applying
+
+    @property
+    def is_loaded(self) -> bool:
+        return self._is_loaded
+
+    def on_loaded(self, coordinator_epoch: CoordinatorEpoch, now_ms: int) -> list[Effect]:
+        """The whole log was replayed: begin to serve. Decided transactions are carried on, under the new epoch."""
+        invariant(not self._is_loaded, "%s-%s was loaded twice", TRANSACTION_STATE_TOPIC, self.partition)
+        self._is_loaded = True
+        self.coordinator_epoch = coordinator_epoch
+        return [
+            markers.begin(entry, coordinator_epoch)
+            for entry in self._entries.values()
+            if entry.metadata.state in PREPARED
+        ]
+
+    def unload(self) -> None:
+        """The partition is led elsewhere. Results that are still to come for this epoch will be turned away."""
+        self._is_loaded = False
+        self.coordinator_epoch = NO_COORDINATOR_EPOCH
+        self._entries.clear()
+        self._ongoing.clear()
+
+    def replay(self, key: bytes, value: bytes | None) -> Replayed:
+        """Apply a committed record, at load or just written. Nothing else changes what is durable."""
+        decoded = records.decode_record(key, value)
+        if isinstance(decoded, UnknownRecord):
+            invariant(not self._is_loaded, "this broker wrote a record that it cannot read: %s", decoded.warning)
+            return Replayed(warning=decoded.warning)
+        if self._is_loaded:
+            return self._replay_live(decoded)
+        if decoded.metadata is None:
+            self._entries.pop(decoded.transactional_id, None)
+            self._ongoing.discard(decoded.transactional_id)
+        else:
+            self._install(TxnEntry(decoded.transactional_id, decoded.metadata), decoded.metadata)
+        return Replayed()
+
+    def append_committed(self, outcome: Outcome[R]) -> Applied:
+        """The records of an outcome are committed: check that they are still wanted, and apply them."""
+        if not self._is_loaded or outcome.coordinator_epoch != self.coordinator_epoch:
+            return Applied(ErrorCode.NOT_COORDINATOR, f"decided under coordinator epoch {outcome.coordinator_epoch}")
+        effects: list[Effect] = []
+        for record in outcome.records:
+            error = self._recheck(record)
+            if error is not ErrorCode.NONE:
+                return Applied(error, f"transactional id {outcome.transactional_id!r} changed in the meantime")
+            effects += self.replay(record.key, record.value).effects
+        return Applied(effects=tuple(effects))
+
+    def append_failed(self, transactional_id: str, error: ErrorCode) -> ErrorCode:
+        """The records of an outcome were not committed. Returns what the client is to be told."""
+        mapped = error_for_failed_append(error)
+        entry = self._entries.get(transactional_id)
+        if entry is None or entry.in_flight is None:
+            return mapped
+        in_flight, entry.in_flight = entry.in_flight, None
+        if in_flight.target is not None and in_flight.target.state in COMPLETED:
+            # The outcome is decided and the markers are written: the id stays pending, and `markers_acknowledged`
+            # hands the record out once more.
+            return mapped
+        entry.pending_state = None
+        if in_flight.is_epoch_fence and not self.config.transaction_version.bumps_epochs:
+            entry.has_failed_epoch_fence = True
+            if in_flight.fence is not None:
+                entry.remember(in_flight.fence)
+        if not entry.metadata.exists:
+            del self._entries[transactional_id]
+        return mapped
+
+    def is_settled(self, transactional_id: str) -> bool:
+        """Whether a request that met CONCURRENT_TRANSACTIONS would get another answer now."""
+        entry = self._entries.get(transactional_id)
+        return entry is None or entry.is_settled
+
+    # Requests
+
+    def init_producer_id(
+        self,
+        transactional_id: str,
+        timeout_ms: int,
+        expected: ProducerIdAndEpoch | None,
+        enable_2pc: bool,
+        keep_prepared: bool,
+        now_ms: int,
+    ) -> Outcome[InitProducerIdResult]:
+        request = InitProducerIdRequest(timeout_ms, expected, enable_2pc, keep_prepared)
+        try:
+            init_producer_id.check_request(transactional_id, request, self.config)
+            entry = self._find(transactional_id)
+            if entry is None:
+                producer_id = self._allocate_producer_id()
+                entry = TxnEntry(transactional_id, epochs.created(producer_id, request.stored_timeout_ms, now_ms))
+            decision = init_producer_id.decide(entry, request, self.config, self._allocate_producer_id, now_ms)
+        except KafkaError as error:
+            return self._refuse(InitProducerIdResult, transactional_id, expected, error)
+        return self._carry_out(entry, decision, expected)
+
+    def force_terminate(self, transactional_id: str, timeout_ms: int, now_ms: int) -> Outcome[InitProducerIdResult]:
+        """Fence whoever holds the id and abort what is open, prepared or not: the operator's way out."""
+        return self.init_producer_id(transactional_id, timeout_ms, None, False, False, now_ms)
+
+    def add_partitions(
+        self,
+        transactional_id: str | None,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
+        partitions_to_add: Iterable[TopicPartition],
+        client_version: TransactionVersion,
+        now_ms: int,
+    ) -> Outcome[PartitionsResult]:
+        presented = ProducerIdAndEpoch(producer_id, producer_epoch)
+        wanted = frozenset(partitions_to_add)
+        try:
+            entry = self._existing(transactional_id)
+            decision = partitions.add(entry, presented, wanted, client_version, now_ms)
+        except KafkaError as error:
+            return self._refuse_partitions(transactional_id, presented, wanted, error)
+        return self._carry_out(entry, decision, presented)
+
+    def verify_partitions(
+        self,
+        transactional_id: str | None,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
+        partitions_to_verify: Iterable[TopicPartition],
+    ) -> Outcome[PartitionsResult]:
+        presented = ProducerIdAndEpoch(producer_id, producer_epoch)
+        wanted = frozenset(partitions_to_verify)
+        try:
+            entry = self._existing(transactional_id)
+            decision = partitions.verify(entry, presented, wanted)
+        except KafkaError as error:
+            return self._refuse_partitions(transactional_id, presented, wanted, error)
+        return self._carry_out(entry, decision, presented)
+
+    def end_txn(
+        self,
+        transactional_id: str | None,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
+        commit: bool,
+        client_version: TransactionVersion,
+        now_ms: int,
+    ) -> Outcome[EndTxnResult]:
+        presented = ProducerIdAndEpoch(producer_id, producer_epoch)
+        try:
+            entry = self._existing(transactional_id)
+            request = EndTxnRequest(presented, commit, client_version)
+            decision = end_txn.decide(entry, request, self._allocate_producer_id, now_ms)
+        except KafkaError as error:
+            return self._refuse(EndTxnResult, transactional_id, presented, error)
+        return self._carry_out(entry, decision, presented)
+
+    def describe(self, transactional_id: str) -> TransactionDescription:
+        if not transactional_id:
+            return TransactionDescription.failed(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
+        try:
+            entry = self._find(transactional_id)
+        except KafkaError as error:
+            return replace(TransactionDescription.failed(error.code, error.message), transactional_id=transactional_id)
+        if entry is None or not entry.metadata.exists:
+            reason = f"{self._subject(transactional_id)}: it was never initialised, or is forgotten since"
+            failed = TransactionDescription.failed(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, reason)
+            return replace(failed, transactional_id=transactional_id)
+        return listing.description_of(entry)
+
+    def list_transactions(self, wanted: TransactionFilter, now_ms: int) -> list[TransactionListing]:
+        """Raises COORDINATOR_LOAD_IN_PROGRESS: a list without this partition's ids would be mistaken for all."""
+        self._check_loaded()
+        return [listing.listing_of(entry) for entry in self._entries.values() if wanted.includes(entry, now_ms)]
+
+    # The coordinator's own work
+
+    def markers_acknowledged(
+        self, sent: SendMarkers, acknowledged: Iterable[TopicPartition], now_ms: int
+    ) -> Outcome[IdResult]:
+        """These partitions have the marker. The last one makes the outcome carry the Complete* record.
+
+        Also the way to ask for that record again, with no partitions, after its append failed.
+        """
+        entry = self._being_completed(sent)
+        if entry is None:
+            return Outcome(IdResult(ErrorCode.NOT_COORDINATOR, "this completion is over", sent.transactional_id))
+        if not markers.acknowledge(entry, frozenset(acknowledged)):
+            return Outcome(IdResult(transactional_id=sent.transactional_id))
+        target = epochs.completed(entry.metadata, now_ms)
+        reason = f"{'committed' if sent.commit else 'aborted'} on all partitions"
+        response = IdResult(ErrorCode.NONE, reason, sent.transactional_id, target.transaction_identity)
+        return self._log(entry, Transition(target, response))
+
+    def partitions_dropped(
+        self, sent: SendMarkers, dropped: Iterable[TopicPartition], why: str, now_ms: int
+    ) -> Outcome[IdResult]:
+        """No marker can be written to these any more, because their topic was deleted: do not wait for them."""
+        gone = frozenset(dropped)
+        outcome = self.markers_acknowledged(sent, gone, now_ms)
+        names = ", ".join(str(partition) for partition in sorted(gone))
+        outcome.response = replace(outcome.response, reason=f"no marker was written to {names}: {why}")
+        return outcome
+
+    def markers_given_up(self, sent: SendMarkers, code: ErrorCode) -> str:
+        """A partition refused the marker for good (see `markers.reaction_to`). No Complete* will be logged.
+
+        The id stays pending until another coordinator, or this one under a new epoch, loads it. Returns what to log.
+        """
+        sender = ProducerIdAndEpoch(sent.producer_id, sent.producer_epoch)
+        return (
+            f"{self._subject(sent.transactional_id, sender)}: {code.name} for its marker under coordinator epoch "
+            f"{sent.coordinator_epoch}; a newer coordinator or producer has taken over, no more markers are sent"
+        )
+
+    def abort_timed_out(self, now_ms: int) -> list[Outcome[IdResult]]:
+        """One outcome for each transaction that was open for longer than its producer allowed."""
+        if not self._is_loaded:
+            return []
+        entries = [self._entries[transactional_id] for transactional_id in sorted(self._ongoing)]
+        return [self._abort_timed_out(entry, now_ms) for entry in entries if fencing.has_timed_out(entry, now_ms)]
+
+    def expire_ids(self, now_ms: int) -> list[Outcome[IdResult]]:
+        """One outcome with a tombstone for each id nobody has used for longer than `transactional.id.expiration.ms`."""
+        if not self._is_loaded:
+            return []
+        oldest_ms = now_ms - self.config.transactional_id_expiration_ms
+        idle = [
+            entry for entry in self._entries.values() if entry.is_at_rest and entry.metadata.last_update_ms <= oldest_ms
+        ]
+        return [self._expire(entry, now_ms) for entry in idle[: self.config.expired_ids_per_scan_max]]
+
+    # Inside
+
+    def _check_loaded(self) -> None:
+        if not self._is_loaded:
+            raise KafkaError(
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{TRANSACTION_STATE_TOPIC}-{self.partition} is being loaded"
+            )
+
+    def _find(self, transactional_id: str) -> TxnEntry | None:
+        self._check_loaded()
+        return self._entries.get(transactional_id)
+
+    def _existing(self, transactional_id: str | None) -> TxnEntry:
+        if not transactional_id:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
+        entry = self._find(transactional_id)
+        if entry is None:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+                f"the id is unknown: it was never initialised, or was not used for "
+                f"{self.config.transactional_id_expiration_ms} ms",
+            )
+        return entry
+
+    def _being_completed(self, sent: SendMarkers) -> TxnEntry | None:
+        entry = self._entries.get(sent.transactional_id)
+        return entry if entry is not None and entry.markers is sent else None
+
+    def _abort_timed_out(self, entry: TxnEntry, now_ms: int) -> Outcome[IdResult]:
+        identity = entry.metadata.client_identity
+        try:
+            decision = fencing.abort_timed_out(entry, self.config, self._allocate_producer_id, now_ms)
+        except KafkaError as error:
+            reason = f"{self._subject(entry.transactional_id, identity)}: not aborted yet, {error.message}"
+            return Outcome(IdResult(error.code, reason, entry.transactional_id, identity))
+        return self._carry_out(entry, decision, identity)
+
+    def _expire(self, entry: TxnEntry, now_ms: int) -> Outcome[IdResult]:
+        transactional_id, metadata = entry.transactional_id, entry.metadata
+        check_path(transactional_id, (metadata.state, TxnState.DEAD), self.config.transaction_version)
+        record = records.encode_tombstone(transactional_id)
+        entry.pending_state = TxnState.DEAD
+        entry.in_flight = PendingTransition(record, target=None)
+        identity = metadata.client_identity
+        idle_ms = now_ms - metadata.last_update_ms
+        reason = f"{self._subject(transactional_id, identity)}: forgotten, it was not used for {idle_ms} ms"
+        return Outcome(
+            IdResult(ErrorCode.NONE, reason, transactional_id, identity),
+            records=[record],
+            transactional_id=transactional_id,
+            coordinator_epoch=self.coordinator_epoch,
+        )
+
+    def _carry_out(
+        self, entry: TxnEntry, decision: Transition[R] | R, presented: ProducerIdAndEpoch | None
+    ) -> Outcome[R]:
+        if not isinstance(decision, Transition):
+            return Outcome(self._worded(decision, entry.transactional_id, presented))
+        response = self._worded(decision.response, entry.transactional_id, presented)
+        return self._log(entry, replace(decision, response=response))
+
+    def _log(self, entry: TxnEntry, transition: Transition[R]) -> Outcome[R]:
+        """Mark the id as pending and hand its record out."""
+        target, transactional_id = transition.target, entry.transactional_id
+        invariant(entry.in_flight is None, "%r: two records in flight", transactional_id)
+        invariant(
+            entry.pending_state is None or entry.pending_state is target.state,
+            "%r: a move to %s while one to %s is pending",
+            transactional_id,
+            NAME_OF[target.state],
+            entry.pending_state,
+        )
+        through = (TxnState.PREPARE_EPOCH_FENCE,) if transition.is_epoch_fence else ()
+        check_path(transactional_id, (entry.metadata.state, *through, target.state), target.client_version)
+        entry.pending_state = target.state
+        record = records.encode_record(transactional_id, target, self.config.transaction_version)
+        entry.in_flight = PendingTransition(record, target, transition.is_epoch_fence, transition.fence)
+        self._entries[transactional_id] = entry
+        return Outcome(
+            transition.response,
+            records=[record],
+            transactional_id=transactional_id,
+            wait_for=transactional_id if transition.then_wait else None,
+            coordinator_epoch=self.coordinator_epoch,
+        )
+
+    def _recheck(self, record: CoordinatorRecord) -> ErrorCode:
+        """Whether the id is still waiting for this record. Under one coordinator epoch it always is, short of a bug."""
+        decoded = records.decode_record(record.key, record.value)
+        entry = self._entries.get(decoded.transactional_id) if isinstance(decoded, DecodedRecord) else None
+        if entry is None:
+            return ErrorCode.NOT_COORDINATOR
+        if entry.in_flight is not None and entry.in_flight.record is record:
+            return ErrorCode.NONE
+        written = decoded.metadata if isinstance(decoded, DecodedRecord) else None
+        if written is not None and written.producer_id != entry.metadata.producer_id:
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        if written is not None and entry.metadata.producer_epoch - written.producer_epoch not in (0, 1):
+            return ErrorCode.PRODUCER_FENCED
+        return ErrorCode.INVALID_TXN_STATE if entry.pending_state is None else ErrorCode.CONCURRENT_TRANSACTIONS
+
+    def _replay_live(self, decoded: DecodedRecord) -> Replayed:
+        transactional_id = decoded.transactional_id
+        entry = self._entries.get(transactional_id)
+        in_flight = None if entry is None else entry.in_flight
+        if entry is None or in_flight is None:
+            raise InvariantError(f"{transactional_id!r}: a record was applied that nobody had decided")
+        self._check_as_decided(transactional_id, decoded.metadata, in_flight.target)
+        if in_flight.target is None:
+            del self._entries[transactional_id]
+            return Replayed()
+        completeness.check(transactional_id, entry.metadata, in_flight.target, is_epoch_fence=in_flight.is_epoch_fence)
+        entry.pending_state = entry.in_flight = entry.markers = None
+        if in_flight.fence is not None:
+            entry.remember(in_flight.fence)
+        self._install(entry, in_flight.target)
+        if in_flight.target.state not in PREPARED:
+            return Replayed()
+        entry.has_failed_epoch_fence = False
+        return Replayed(effects=(markers.begin(entry, self.coordinator_epoch),))
+
+    def _check_as_decided(
+        self, transactional_id: str, written: TxnMetadata | None, decided: TxnMetadata | None
+    ) -> None:
+        """Schema v0 has no room for the tagged fields: what it cannot hold is not compared."""
+        if decided is not None:
+            decided = records.as_recorded(decided, self.config.transaction_version)
+        invariant(written == decided, "%r: %s was written, %s was decided", transactional_id, written, decided)
+
+    def _install(self, entry: TxnEntry, metadata: TxnMetadata) -> None:
+        entry.metadata = metadata
+        self._entries[entry.transactional_id] = entry
+        if metadata.state is TxnState.ONGOING:
+            self._ongoing.add(entry.transactional_id)
+        else:
+            self._ongoing.discard(entry.transactional_id)
+
+    def _refuse(
+        self,
+        result: type[R],
+        transactional_id: str | None,
+        presented: ProducerIdAndEpoch | None,
+        error: KafkaError,
+    ) -> Outcome[R]:
+        response = self._worded(result.failed(error.code, error.message), transactional_id or "", presented)
+        waits = error.code is ErrorCode.CONCURRENT_TRANSACTIONS
+        return Outcome(response, wait_for=transactional_id if waits else None)
+
+    def _refuse_partitions(
+        self,
+        transactional_id: str | None,
+        presented: ProducerIdAndEpoch,
+        wanted: frozenset[TopicPartition],
+        error: KafkaError,
+    ) -> Outcome[PartitionsResult]:
+        outcome = self._refuse(PartitionsResult, transactional_id, presented, error)
+        outcome.response = replace(outcome.response, partitions=dict.fromkeys(wanted, error.code))
+        return outcome
+
+    def _worded(self, response: R, transactional_id: str, presented: ProducerIdAndEpoch | None) -> R:
+        if not response.reason:
+            return response
+        return replace(response, reason=f"{self._subject(transactional_id, presented)}: {response.reason}")
+
+    def _subject(self, transactional_id: str, identity: ProducerIdAndEpoch | None = None) -> str:
+        text = f"transactional id {transactional_id!r} ({TRANSACTION_STATE_TOPIC}-{self.partition})"
+        if identity is None:
+            return text
+        return f"{text}, producer id {identity.producer_id} epoch {identity.epoch}"

@@ -1,0 +1,85 @@
+"""What the operations answer. Each carries an error code and a `reason` in words: for the broker's log, and for the
+`error_message` of those responses that have one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+from oncelog.coordinator.txn.metadata import NO_IDENTITY
+from oncelog.core.errors import ErrorCode
+from oncelog.core.ids import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP,
+    ProducerEpoch,
+    ProducerId,
+    ProducerIdAndEpoch,
+    TopicPartition,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    error: ErrorCode = ErrorCode.NONE
+    reason: str = ""
+
+    @classmethod
+    def failed(cls, error: ErrorCode, reason: str) -> Self:
+        return cls(error=error, reason=reason)
+
+    def but(self, error: ErrorCode, reason: str) -> Self:
+        """The answer to give instead, because the records could not be logged or applied."""
+        return type(self).failed(error, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class InitProducerIdResult(Result):
+    identity: ProducerIdAndEpoch = NO_IDENTITY
+    ongoing: ProducerIdAndEpoch = NO_IDENTITY
+    """The prepared transaction that was kept (KIP-939): OngoingTxnProducerId and OngoingTxnProducerEpoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsResult(Result):
+    """Of adding or verifying partitions. `error` is that of the whole; `partitions` has the code of each."""
+
+    partitions: dict[TopicPartition, ErrorCode] = field(default_factory=dict)
+
+    def but(self, error: ErrorCode, reason: str) -> Self:
+        return replace(self, error=error, reason=reason, partitions=dict.fromkeys(self.partitions, error))
+
+
+@dataclass(frozen=True, slots=True)
+class EndTxnResult(Result):
+    identity: ProducerIdAndEpoch = NO_IDENTITY
+    """What the client goes on with. Only EndTxn v5 carries it; without it the client keeps what it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdResult(Result):
+    """Of work the coordinator does on its own: completions, time-outs, expiry."""
+
+    transactional_id: str = ""
+    identity: ProducerIdAndEpoch = NO_IDENTITY
+
+    def but(self, error: ErrorCode, reason: str) -> Self:
+        return replace(self, error=error, reason=reason)
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDescription(Result):
+    transactional_id: str = ""
+    state: str = ""
+    timeout_ms: int = 0
+    start_ms: int = NO_TIMESTAMP
+    producer_id: ProducerId = NO_PRODUCER_ID
+    producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
+    partitions: frozenset[TopicPartition] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionListing:
+    transactional_id: str
+    producer_id: ProducerId
+    state: str

@@ -1,0 +1,44 @@
+"""An fsync that is to be done: a list of files, and what may be said of the log afterwards.
+
+It is made by the owner of the broker's state and may run on a worker thread, because it knows paths only and opens
+descriptors of its own. A file that is gone by then was deleted or cut off since, and needs no fsync.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from oncelog.core import failpoints
+from oncelog.core.ids import TopicPartition
+from oncelog.storage.atomic_file import sync_path
+
+
+@dataclass(frozen=True, slots=True)
+class FlushWork:
+    partition: TopicPartition
+    files: tuple[Path, ...]
+    folder: Path | None
+    """Given if it or files in it were made or renamed, so that the names must survive as well."""
+    end_offset: int
+    """Everything below is on disk when the work is done."""
+    generation: int
+    """Of the log when the work was made: a truncation since makes `end_offset` meaningless."""
+
+    def run(self) -> None:
+        """Raises OSError. What the kernel could not write then is lost: the log must be recovered before it goes on."""
+        failpoints.hit("log.flush.before_fsync")
+        for path in self.files:
+            try:
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue
+            try:
+                os.fdatasync(descriptor)
+            finally:
+                os.close(descriptor)
+        if self.folder is not None and self.folder.exists():
+            sync_path(self.folder)
+            sync_path(self.folder.parent)
+        failpoints.hit("log.flush.after_fsync")

@@ -1,0 +1,296 @@
+"""A data folder: its lock, its identity, its checkpoints and the logs in it.
+
+    .lock                               held while a broker uses the folder
+    meta.properties                     whose folder it is
+    .kafka_cleanshutdown                only while no broker uses it, after a clean stop
+    *-checkpoint                        offsets of all logs
+    <topic>-<partition>/                one folder per log
+    <topic>-<partition>.<id>-delete/    a deleted log, to be removed
+
+After a clean stop with both checkpoints at hand nothing is read but these files and the names of the folders, so that
+a start takes the same time whatever the logs hold. `__cluster_metadata` is the log of Kafka's own controllers: it has
+no meaning here and is left alone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import re
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from oncelog.core import failpoints
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.ids import TopicPartition
+from oncelog.storage import checkpoints, clean_shutdown
+from oncelog.storage.atomic_file import sync_path
+from oncelog.storage.deletions import DeletionQueue, unlink_all
+from oncelog.storage.file_cache import OPEN_FILES_MAX, FileCache
+from oncelog.storage.flush_work import FlushWork
+from oncelog.storage.log import Log
+from oncelog.storage.log_config import LogConfig
+from oncelog.storage.meta_properties import MetaProperties, ensure_meta_properties
+from oncelog.storage.recovery import LogPlace
+
+LOCK_FILE: Final = ".lock"
+CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
+FOLDER_NAME_CHARS_MAX: Final = 255
+
+_LOG_FOLDER: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)")
+_MARKED_FOLDER: Final = re.compile(r".+\.[0-9a-f]{32}-(?P<mark>delete|stray|future)")
+
+logger = logging.getLogger("oncelog.storage")
+
+
+class LogDirError(Exception):
+    """The folder cannot be used. The text says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointWork:
+    """fsyncs, and the files that may be written when they are done. May run on a worker thread."""
+
+    folder: Path
+    flushes: tuple[FlushWork, ...]
+    offsets: Mapping[str, Mapping[TopicPartition, int]]
+
+    def run(self) -> None:
+        """Raises OSError; no checkpoint has moved then."""
+        for flush in self.flushes:
+            flush.run()
+        for name, offsets in self.offsets.items():
+            failpoints.hit(f"checkpoint.{name}")
+            checkpoints.write_offsets(self.folder / name, offsets)
+
+
+class LogDir:
+    """Made by `LogDir.open`. Belongs to the thread that owns the broker's state."""
+
+    def __init__(
+        self, path: Path, lock: int, meta: MetaProperties, *, was_clean: bool, now_ms: int, open_files_max: int
+    ) -> None:
+        self.path = path
+        self.meta = meta
+        self.was_clean = was_clean
+        """Whether the last stop was clean: otherwise every log was recovered."""
+        self.logs: dict[TopicPartition, Log] = {}
+        self.deletions = DeletionQueue()
+        self.high_watermarks: dict[TopicPartition, int] = {}
+        """As the last checkpoint has them."""
+        self._lock = lock
+        self._now_ms = now_ms
+        self._files = FileCache(open_files_max)
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        *,
+        node_id: int,
+        config_for: Callable[[str], LogConfig],
+        now_ms: int,
+        cluster_id: str | None = None,
+        open_files_max: int = OPEN_FILES_MAX,
+        on_locked: Callable[[], None] = lambda: None,
+    ) -> LogDir:
+        """Take possession of a folder and open all logs in it. Without `cluster_id` the folder's is taken.
+
+        `on_locked` is called once the folder is ours, before any log is opened or its configuration asked for.
+
+        Raises LogDirError or MetaPropertiesError when the folder is not ours to use.
+        """
+        path.mkdir(parents=True, exist_ok=True)
+        lock = _take_lock(path)
+        try:
+            meta = ensure_meta_properties(path, cluster_id=cluster_id, node_id=node_id)
+            on_locked()
+            was_clean = clean_shutdown.take_marker(path)
+            log_dir = cls(path, lock, meta, was_clean=was_clean, now_ms=now_ms, open_files_max=open_files_max)
+            log_dir._open_logs(config_for)
+        except BaseException:
+            os.close(lock)
+            raise
+        return log_dir
+
+    def _open_logs(self, config_for: Callable[[str], LogConfig]) -> None:
+        recovery_points = self._read_checkpoint(checkpoints.RECOVERY_POINTS)
+        log_starts = self._read_checkpoint(checkpoints.LOG_START_OFFSETS)
+        self.high_watermarks = self._read_checkpoint(checkpoints.HIGH_WATERMARKS)
+        configs: dict[str, LogConfig] = {}
+        for partition in self._find_logs():
+            if partition.topic not in configs:
+                configs[partition.topic] = config_for(partition.topic)
+            self.logs[partition] = Log(
+                self._place(partition, self._now_ms),
+                configs[partition.topic],
+                clean=self.was_clean,
+                log_start_offset=log_starts.get(partition),
+                recovery_point=recovery_points.get(partition),
+                on_truncated=self._write_recovery_points,
+            )
+
+    def _read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
+        """A damaged checkpoint costs time, not data: offsets are found out from the logs, all of which are read."""
+        try:
+            return checkpoints.read_offsets(self.path / name)
+        except checkpoints.CorruptCheckpointError as error:
+            logger.warning("going without a checkpoint: %s", error)
+            return {}
+
+    def _find_logs(self) -> Iterable[TopicPartition]:
+        with os.scandir(self.path) as entries:
+            names = sorted(entry.name for entry in entries if entry.is_dir())
+        for name in names:
+            marked = _MARKED_FOLDER.fullmatch(name)
+            match = _LOG_FOLDER.fullmatch(name)
+            if marked is not None:
+                if marked["mark"] == "delete":
+                    self.deletions.add([self.path / name], 0)
+                else:
+                    logger.warning("leaving %s alone: it is marked as %s", self.path / name, marked["mark"])
+            elif match is None:
+                logger.warning("leaving %s alone: it is not named like a partition", self.path / name)
+            elif match["topic"] != CLUSTER_METADATA_TOPIC:
+                yield TopicPartition(match["topic"], int(match["partition"]))
+
+    def _place(self, partition: TopicPartition, now_ms: int) -> LogPlace:
+        return LogPlace(self.path / str(partition), partition, now_ms, self._files, self.deletions.add)
+
+    # Logs
+
+    def create_log(self, partition: TopicPartition, topic_id: uuid.UUID, config: LogConfig, *, now_ms: int) -> Log:
+        if partition in self.logs:
+            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"{partition} is in {self.path} already")
+        try:
+            log = Log.create(self._place(partition, now_ms), config, topic_id, on_truncated=self._write_recovery_points)
+        except OSError as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"could not create {partition}: {error}") from error
+        self.logs[partition] = log
+        return log
+
+    def delete_log(self, partition: TopicPartition, deletion_id: uuid.UUID | None = None) -> None:
+        """Rename the folder, so that it is gone at once; it is unlinked later. Unknown logs are no error."""
+        log = self.logs.pop(partition, None)
+        if log is None:
+            return
+        log.close(clean=False)
+        mark = f"-{partition.partition}.{(deletion_id or uuid.uuid4()).hex}-delete"
+        target = self.path / (partition.topic[: FOLDER_NAME_CHARS_MAX - len(mark)] + mark)
+        try:
+            log.folder.rename(target)
+            sync_path(self.path)
+        except OSError as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"could not delete {partition}: {error}") from error
+        self.deletions.add([target], log.config.file_delete_delay_ms)
+
+    # Checkpoints
+
+    def prepare_checkpoint(self, high_watermarks: Mapping[TopicPartition, int]) -> CheckpointWork:
+        """All that has been appended, to be fsynced, and the offsets that hold then."""
+        flushes = {log.topic_partition: work for log in self.logs.values() if (work := log.prepare_flush()) is not None}
+        self.high_watermarks = {**self.high_watermarks, **high_watermarks}
+        return CheckpointWork(
+            self.path,
+            tuple(flushes.values()),
+            {
+                checkpoints.RECOVERY_POINTS: {
+                    partition: flushes[partition].end_offset if partition in flushes else log.recovery_point
+                    for partition, log in self.logs.items()
+                },
+                checkpoints.LOG_START_OFFSETS: {
+                    partition: log.log_start_offset for partition, log in self.logs.items()
+                },
+                checkpoints.HIGH_WATERMARKS: {
+                    partition: offset for partition, offset in self.high_watermarks.items() if partition in self.logs
+                },
+            },
+        )
+
+    def finish_checkpoint(self, work: CheckpointWork) -> None:
+        for flush in work.flushes:
+            if (log := self.logs.get(flush.partition)) is not None:
+                log.finish_flush(flush)
+
+    def fail_checkpoint(self, work: CheckpointWork, error: OSError) -> None:
+        """It is not known which fsync failed, so no log that took part can go on."""
+        for flush in work.flushes:
+            if (log := self.logs.get(flush.partition)) is not None:
+                log.fail_flush(error)
+
+    def checkpoint(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        """Everything appended so far is on disk, and the checkpoints say so, when this returns."""
+        work = self.prepare_checkpoint(high_watermarks)
+        try:
+            work.run()
+        except OSError as error:
+            self.fail_checkpoint(work, error)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"checkpoint of {self.path} failed: {error}") from error
+        self.finish_checkpoint(work)
+
+    def _write_recovery_points(self) -> None:
+        points = {partition: log.recovery_point for partition, log in self.logs.items()}
+        checkpoints.write_offsets(self.path / checkpoints.RECOVERY_POINTS, points)
+
+    def take_deletions(self, now_ms: int) -> list[Path]:
+        """Files and folders to be given to `deletions.unlink_all`, on any thread."""
+        return self.deletions.take_due(now_ms)
+
+    # Stopping
+
+    def close(self, high_watermarks: Mapping[TopicPartition, int], *, broker_epoch: int = -1) -> bool:
+        """Write and fsync everything, in order, and leave the marker of a clean stop. Returns whether it was one."""
+        try:
+            is_clean = self._close_logs()
+            self.checkpoint(high_watermarks)
+            unlink_all(self.deletions.take_all())
+            failpoints.hit("log_dir.close.before_marker")
+            if is_clean:
+                clean_shutdown.write_marker(self.path, broker_epoch)
+            else:
+                logger.error("%s: a log has failed, so the next start will recover all logs", self.path)
+        finally:
+            self.abandon()
+        return is_clean
+
+    def _close_logs(self) -> bool:
+        """All of them, also when one cannot be closed."""
+        are_clean = []
+        for log in self.logs.values():
+            try:
+                are_clean.append(log.close())
+            except KafkaError as error:
+                logger.error("%s", error)
+                are_clean.append(False)
+        return all(are_clean)
+
+    def abandon(self) -> None:
+        """Give the folder back as it is, like a crash does."""
+        self._files.close_all()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _take_lock(path: Path) -> int:
+    """An open, locked descriptor; closing it gives the lock back. The file says who holds it."""
+    lock_path = path / LOCK_FILE
+    descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    except BlockingIOError:
+        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+        os.close(descriptor)
+        raise LogDirError(
+            f"{path} is in use by the process {holder}, which holds {lock_path}: stop it, or set another log.dirs"
+        ) from None
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor

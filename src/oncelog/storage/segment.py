@@ -1,0 +1,450 @@
+"""One segment of a log: `<base offset>.log`, the batches, and its `.index`, `.timeindex` and `.txnindex`.
+
+The number in the name is the base offset in 20 digits. A `.log` file is a plain concatenation of record batches
+(see `protocol.batch`); the formats of the indexes stand in their modules. Opening a segment touches no file: sizes come
+from the folder's listing, indexes are opened when something is looked up, and descriptors are the file cache's.
+
+An index that is missing or does not fit its log is rebuilt from the batch headers, whenever that is noticed.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from oncelog.core import failpoints
+from oncelog.core.ids import NO_TIMESTAMP
+from oncelog.protocol.batch import (
+    HEADER_BYTES,
+    LENGTH_OVERHEAD_BYTES,
+    MAGIC,
+    BatchHeader,
+    CorruptBatchError,
+    decode_records,
+    read_header,
+)
+from oncelog.protocol.primitives import Readable
+from oncelog.storage.file_cache import FileCache
+from oncelog.storage.index_file import CorruptIndexError
+from oncelog.storage.log_config import LogConfig
+from oncelog.storage.offset_index import RELATIVE_OFFSET_MAX, OffsetIndex
+from oncelog.storage.time_index import TimeIndex, TimestampEntry
+from oncelog.storage.txn_index import AbortedTxn, TxnIndex, TxnIndexSearch
+
+LOG_SUFFIX: Final = ".log"
+INDEX_SUFFIX: Final = ".index"
+TIME_INDEX_SUFFIX: Final = ".timeindex"
+TXN_INDEX_SUFFIX: Final = ".txnindex"
+DELETED_SUFFIX: Final = ".deleted"
+
+HEADER_CHUNK_BYTES: Final = 16 * 1024
+"""Read at a time when only headers are wanted: a little more than lies between two index entries."""
+WHOLE_CHUNK_BYTES: Final = 1024 * 1024
+"""Read at a time when batches are wanted whole."""
+BUFFERS_PER_WRITE_MAX: Final = 1024
+"""The least IOV_MAX of the systems this runs on."""
+
+logger = logging.getLogger("oncelog.storage")
+
+
+def file_name(base_offset: int, suffix: str) -> str:
+    return f"{base_offset:020d}{suffix}"
+
+
+def offset_of(name: str) -> int | None:
+    """The offset a file is named after, or None."""
+    digits = name.partition(".")[0]
+    return int(digits) if len(digits) == 20 and digits.isdigit() else None
+
+
+class FileBatch(NamedTuple):
+    """A batch in the `.log` file. Its bytes start at `start` of `data`; they are all there if it was read whole."""
+
+    position: int
+    header: BatchHeader
+    data: bytes
+    start: int
+
+    @property
+    def end_position(self) -> int:
+        return self.position + self.header.batch_length + LENGTH_OVERHEAD_BYTES
+
+
+class FoundTimestamp(NamedTuple):
+    """A record found by its timestamp. `leader_epoch` is -1 if unknown."""
+
+    timestamp: int
+    offset: int
+    leader_epoch: int
+
+
+class Segment:
+    __slots__ = (
+        "_config",
+        "_files",
+        "_first_timestamp",
+        "_folder",
+        "_largest",
+        "_offset_index",
+        "_time_index",
+        "_txn_index",
+        "_unindexed_bytes",
+        "base_offset",
+        "created_ms",
+        "log_file",
+        "size_bytes",
+    )
+
+    def __init__(
+        self, folder: Path, base_offset: int, *, size_bytes: int, files: FileCache, config: LogConfig, now_ms: int
+    ) -> None:
+        self._folder = folder
+        self.base_offset = base_offset
+        self.size_bytes = size_bytes
+        self.created_ms = now_ms
+        self.log_file = files.handle(folder / file_name(base_offset, LOG_SUFFIX))
+        self._files = files
+        self._config = config
+        self._offset_index: OffsetIndex | None = None
+        self._time_index: TimeIndex | None = None
+        self._txn_index: TxnIndex | None = None
+        self._largest: TimestampEntry | None = None
+        self._first_timestamp: int | None = None
+        self._unindexed_bytes = 0
+
+    @classmethod
+    def create(cls, folder: Path, base_offset: int, *, files: FileCache, config: LogConfig, now_ms: int) -> Segment:
+        """Make the files of an empty segment. What is left of an older one of that offset is overwritten."""
+        segment = cls(folder, base_offset, size_bytes=0, files=files, config=config, now_ms=now_ms)
+        segment.log_file.create()
+        failpoints.hit("segment.create.after_log_file")
+        segment.reset_indexes()
+        segment.txn_index.delete()
+        return segment
+
+    def __repr__(self) -> str:
+        return f"Segment({self.log_file.path}, {self.size_bytes} bytes)"
+
+    # Indexes
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        index = self._offset_index
+        return index if index is not None else self._load_indexes()[0]
+
+    @property
+    def time_index(self) -> TimeIndex:
+        index = self._time_index
+        return index if index is not None else self._load_indexes()[1]
+
+    @property
+    def txn_index(self) -> TxnIndex:
+        if self._txn_index is None:
+            self._txn_index = TxnIndex(self._path(TXN_INDEX_SUFFIX), self.base_offset)
+        return self._txn_index
+
+    def add_aborted(self, aborted: AbortedTxn) -> None:
+        self.txn_index.append(aborted)
+        self._files.lend(self.txn_index)
+
+    def collect_aborted(self, fetch_offset: int, upper_bound: int) -> TxnIndexSearch:
+        """Aborted transactions whose marker is here, and whether later segments need not be asked."""
+        index = self.txn_index
+        if not len(index):
+            return TxnIndexSearch([], complete=False)
+        self._files.lend(index)
+        return index.collect(fetch_offset, upper_bound)
+
+    def _new_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        size_bytes_max = self._config.segment_index_bytes
+        return (
+            OffsetIndex(self._files.handle(self._path(INDEX_SUFFIX)), self.base_offset, size_bytes_max),
+            TimeIndex(self._files.handle(self._path(TIME_INDEX_SUFFIX)), self.base_offset, size_bytes_max),
+        )
+
+    def _load_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        try:
+            return self.open_indexes()
+        except (FileNotFoundError, CorruptIndexError) as error:
+            logger.warning("rebuilding the indexes of %s: %s", self.log_file.path, error)
+            return self.rebuild_indexes()
+
+    def open_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        """The indexes as they are on disk. FileNotFoundError or CorruptIndexError if they cannot be used."""
+        offset_index, time_index = self._new_indexes()
+        offset_index.load()
+        time_index.load()
+        offset_index.check_against(self.size_bytes)
+        time_index.check_ends()
+        self._offset_index, self._time_index = offset_index, time_index
+        return offset_index, time_index
+
+    def rebuild_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        """Both indexes, from the headers of all batches."""
+        offset_index, time_index = self.reset_indexes()
+        for batch in self.batches():
+            self.add_to_indexes(batch.header, batch.position)
+        time_index.append_if_greater(*self.largest)
+        return offset_index, time_index
+
+    def reset_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        """Both indexes empty, as at the start of a scan."""
+        offset_index, time_index = self._new_indexes()
+        offset_index.create()
+        time_index.create()
+        self._offset_index, self._time_index = offset_index, time_index
+        self._largest = TimestampEntry(NO_TIMESTAMP, self.base_offset)
+        self._unindexed_bytes = 0
+        return offset_index, time_index
+
+    def truncate_indexes(self, offset: int) -> None:
+        """Forget what the indexes, the transaction index too, say of batches that end at or above `offset`."""
+        self.offset_index.truncate_to(offset)
+        self.time_index.truncate_to(offset)
+        self.txn_index.truncate_to(offset)
+        self._largest = self.time_index.last
+        self._unindexed_bytes = 0
+
+    def add_to_indexes(self, header: BatchHeader, position: int) -> None:
+        """Count a batch that lies at `position`, and index it when its turn has come."""
+        last_offset = header.base_offset + header.last_offset_delta
+        largest = self._largest or self.largest
+        if header.max_timestamp > largest.timestamp:
+            self._largest = largest = TimestampEntry(header.max_timestamp, last_offset)
+        if self._unindexed_bytes > self._config.index_interval_bytes:
+            self.offset_index.append(last_offset, position)
+            self.time_index.append_if_greater(*largest)
+            self._unindexed_bytes = 0
+        self._unindexed_bytes += header.batch_length + LENGTH_OVERHEAD_BYTES
+
+    @property
+    def largest(self) -> TimestampEntry:
+        """The largest timestamp and the last offset of the batch that has it."""
+        if self._largest is None:
+            self._largest = self.time_index.last
+        return self._largest
+
+    @property
+    def largest_timestamp_ms(self) -> int:
+        """For retention: without any timestamp, the time of the last write counts."""
+        if self.largest.timestamp >= 0:
+            return self.largest.timestamp
+        return int(self.log_file.path.stat().st_mtime * 1000)
+
+    # Appending
+
+    def should_roll(
+        self, *, added_bytes: int, last_offset: int, max_timestamp: int, now_ms: int, config: LogConfig, name: str
+    ) -> bool:
+        size = self.size_bytes
+        return (
+            size > config.segment_bytes - added_bytes
+            or last_offset - self.base_offset > RELATIVE_OFFSET_MAX
+            or self.offset_index.is_full
+            or self.time_index.is_full
+            or (size > 0 and self._waited_ms(max_timestamp, now_ms) > config.roll_after_ms(name, self.base_offset))
+        )
+
+    def _waited_ms(self, max_timestamp: int, now_ms: int) -> int:
+        """By the clock of the records if the first batch has a timestamp, by the broker's clock otherwise."""
+        if self._first_timestamp is None:
+            first = next(self.batches(), None)
+            self._first_timestamp = NO_TIMESTAMP if first is None else first.header.max_timestamp
+        if self._first_timestamp >= 0:
+            return max_timestamp - self._first_timestamp
+        return now_ms - self.created_ms
+
+    def write(self, buffers: Sequence[Readable], added_bytes: int) -> None:
+        """Put bytes behind the last batch. On OSError the file is cut back, and the segment is as it was.
+
+        `size_bytes` grows with `commit_write`. Writing at a position, not with O_APPEND, makes the next write right
+        even if the cut fails.
+        """
+        try:
+            position = self.size_bytes
+            for first in range(0, len(buffers), BUFFERS_PER_WRITE_MAX):
+                position += os.pwritev(
+                    self.log_file.descriptor(), buffers[first : first + BUFFERS_PER_WRITE_MAX], position
+                )
+            if position != self.size_bytes + added_bytes:
+                written = position - self.size_bytes
+                raise OSError(errno.ENOSPC, f"wrote {written} of {added_bytes} bytes", str(self.log_file.path))
+        except OSError:
+            self._cut_back()
+            raise
+
+    def _cut_back(self) -> None:
+        try:
+            os.ftruncate(self.log_file.descriptor(), self.size_bytes)
+        except OSError:
+            logger.exception("%s: could not cut a failed write back to %d bytes", self.log_file.path, self.size_bytes)
+
+    def commit_write(self, headers: Sequence[BatchHeader]) -> None:
+        """Take over the batches that `write` has put into the file, one by one, into size and indexes."""
+        if self.size_bytes == 0:
+            self._first_timestamp = max(header.max_timestamp for header in headers)
+        for header in headers:
+            position = self.size_bytes
+            self.size_bytes = position + header.batch_length + LENGTH_OVERHEAD_BYTES
+            self.add_to_indexes(header, position)
+
+    def become_inactive(self) -> None:
+        """Nothing is appended any more, at least for now: the time index gets its last entry."""
+        self.time_index.append_if_greater(*self.largest)
+        self.write_index_tails()
+
+    def write_index_tails(self) -> None:
+        if self._offset_index is not None:
+            self._offset_index.write_tail()
+        if self._time_index is not None:
+            self._time_index.write_tail()
+
+    # Reading
+
+    def batches(self, position: int = 0, end: int | None = None, *, whole: bool = False) -> Iterator[FileBatch]:
+        """The batches from `position`, where one must start, to `end`. CorruptBatchError at the first that is none."""
+        end = self.size_bytes if end is None else end
+        chunk_bytes = WHOLE_CHUNK_BYTES if whole else HEADER_CHUNK_BYTES
+        chunk, chunk_position = b"", position
+        while position < end:
+            start = position - chunk_position
+            if start + HEADER_BYTES > len(chunk):
+                chunk, chunk_position, start = self._pread(min(chunk_bytes, end - position), position), position, 0
+            header = read_header(chunk, start)
+            size = header.batch_length + LENGTH_OVERHEAD_BYTES
+            if header.magic != MAGIC or not HEADER_BYTES <= size <= end - position:
+                raise CorruptBatchError(
+                    f"{self.log_file.path}: no batch at byte {position}: magic {header.magic}, size {size}, "
+                    f"{end - position} bytes left"
+                )
+            if whole and start + size > len(chunk):
+                wanted = max(size, min(chunk_bytes, end - position))
+                chunk, chunk_position, start = self._pread(wanted, position), position, 0
+            yield FileBatch(position, header, chunk, start)
+            position += size
+
+    def read_whole(self, batch: FileBatch) -> FileBatch:
+        """The same batch with all its bytes."""
+        size = batch.end_position - batch.position
+        if batch.start + size <= len(batch.data):
+            return batch
+        return FileBatch(batch.position, batch.header, self._pread(size, batch.position), 0)
+
+    def read_bytes(self, position: int, size: int) -> bytes:
+        return self._pread(size, position)
+
+    def find(self, offset: int) -> FileBatch | None:
+        """The first batch that ends at or above `offset`."""
+        for _ in range(2):
+            entry = self.offset_index.lookup(offset)
+            try:
+                for batch in self.batches(entry.position):
+                    last_offset = batch.header.last_offset
+                    if batch.position == entry.position > 0 and last_offset != entry.offset:
+                        raise CorruptIndexError(f"{entry} points at a batch that ends at offset {last_offset}")
+                    if last_offset >= offset:
+                        return batch
+                return None
+            except (CorruptIndexError, CorruptBatchError) as error:
+                if entry.position == 0:
+                    raise
+                logger.warning("rebuilding the indexes of %s: %s", self.log_file.path, error)
+                self.rebuild_indexes()
+        raise CorruptBatchError(f"{self.log_file.path}: offset {offset} cannot be found")
+
+    def find_timestamp(self, timestamp: int, start_offset: int) -> FoundTimestamp | None:
+        """The first record from `start_offset` on whose timestamp is not below `timestamp`."""
+        entry = self.time_index.lookup(timestamp)
+        position = self.offset_index.lookup(max(entry.offset, start_offset)).position
+        for batch in self.batches(position):
+            if batch.header.max_timestamp >= timestamp and batch.header.last_offset >= start_offset:
+                for found in self._timestamps(batch):
+                    if found.timestamp >= timestamp and found.offset >= start_offset:
+                        return found
+        return None
+
+    def find_largest_timestamp(self) -> FoundTimestamp | None:
+        """The first record that has the segment's largest timestamp."""
+        timestamp, offset = self.largest
+        batch = self.find(offset) if timestamp >= 0 else None
+        if batch is None:
+            return None
+        return next((found for found in self._timestamps(batch) if found.timestamp == timestamp), None)
+
+    def _timestamps(self, batch: FileBatch) -> Iterator[FoundTimestamp]:
+        header = batch.header
+        whole = self.read_whole(batch)
+        for record in decode_records(whole.data, whole.start):
+            timestamp = (
+                header.max_timestamp if header.timestamp_type_append else header.base_timestamp + record.timestamp_delta
+            )
+            yield FoundTimestamp(timestamp, header.base_offset + record.offset_delta, header.leader_epoch)
+
+    def read_next_offset(self) -> int:
+        """The offset after the last batch. CorruptBatchError if the file does not end with a whole batch."""
+        next_offset = self.base_offset
+        for batch in self.batches(self.offset_index.last.position):
+            next_offset = batch.header.next_offset
+        return next_offset
+
+    def _pread(self, size: int, position: int) -> bytes:
+        data = os.pread(self.log_file.descriptor(), size, position)
+        if len(data) != size:
+            raise CorruptBatchError(f"{self.log_file.path}: {len(data)} of {size} bytes at {position} are there")
+        return data
+
+    # Cutting and removing
+
+    def truncate_to(self, offset: int) -> int:
+        """Remove batches that end at or above `offset`. Returns the first offset that is free now."""
+        batch = self.find(offset)
+        if batch is not None:
+            self.truncate_indexes(batch.header.base_offset)
+            self.truncate_log(batch.position)
+            self._largest = self._largest_after_cut()
+        return self.read_next_offset()
+
+    def truncate_log(self, size_bytes: int) -> None:
+        os.ftruncate(self.log_file.descriptor(), size_bytes)
+        self.size_bytes = size_bytes
+        if size_bytes == 0:
+            self._first_timestamp = None
+
+    def _largest_after_cut(self) -> TimestampEntry:
+        largest = self.time_index.last
+        for batch in self.batches(self.offset_index.lookup(largest.offset).position):
+            if batch.header.max_timestamp > largest.timestamp:
+                largest = TimestampEntry(batch.header.max_timestamp, batch.header.last_offset)
+        return largest
+
+    def rename_deleted(self) -> list[Path]:
+        """Take the files out of the way by adding `.deleted`; returns what is to be unlinked later."""
+        self.close()
+        renamed = []
+        for path in self.paths():
+            target = path.with_name(path.name + DELETED_SUFFIX)
+            path.rename(target)
+            renamed.append(target)
+        return renamed
+
+    def paths(self) -> list[Path]:
+        """The files that exist."""
+        suffixes = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+        return [path for path in map(self._path, suffixes) if path.exists()]
+
+    def close(self) -> None:
+        """Give descriptors back. What is not written yet is not written."""
+        self.log_file.close()
+        if self._offset_index is not None:
+            self._offset_index.close()
+        if self._time_index is not None:
+            self._time_index.close()
+        if self._txn_index is not None:
+            self._files.take_back(self._txn_index)
+
+    def _path(self, suffix: str) -> Path:
+        return self._folder / file_name(self.base_offset, suffix)

@@ -1,0 +1,69 @@
+"""The `.snapshot` files of a log: which offsets there are, reading, writing and clearing out.
+
+The content is `producer_snapshot`'s. A snapshot is written at each roll, named after the new segment's base offset, and
+at a clean stop, named after the end of the log. One is kept for each segment, and the newest. They are not fsynced one
+by one: the next flush does it, and a torn one is recognised by its checksum and rebuilt.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right, insort
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Final
+
+from oncelog.core import failpoints
+from oncelog.storage.atomic_file import replace_file
+from oncelog.storage.segment import file_name, offset_of
+
+SNAPSHOT_SUFFIX: Final = ".snapshot"
+
+logger = logging.getLogger("oncelog.storage")
+
+
+def snapshot_offsets(names: Iterable[str]) -> list[int]:
+    """The offsets of the snapshots among the files of a folder."""
+    return [offset for name in names if name.endswith(SNAPSHOT_SUFFIX) and (offset := offset_of(name)) is not None]
+
+
+class SnapshotFiles:
+    def __init__(self, folder: Path, offsets: Iterable[int] = ()) -> None:
+        self._folder = folder
+        self.offsets: list[int] = sorted(offsets)
+        self.unsynced: set[int] = set()
+        """Written since they were last fsynced. Cleared by whoever fsyncs the files."""
+
+    def path(self, offset: int) -> Path:
+        return self._folder / file_name(offset, SNAPSHOT_SUFFIX)
+
+    def newest_up_to(self, offset: int) -> int | None:
+        index = bisect_right(self.offsets, offset)
+        return self.offsets[index - 1] if index else None
+
+    def read(self, offset: int) -> bytes:
+        return self.path(offset).read_bytes()
+
+    def write(self, offset: int, content: bytes) -> None:
+        failpoints.hit("log.snapshot.before_write")
+        replace_file(self.path(offset), content, durable=False)
+        failpoints.hit("log.snapshot.after_write")
+        if offset not in self.offsets:
+            insort(self.offsets, offset)
+        self.unsynced.add(offset)
+
+    def remove(self, offset: int) -> None:
+        self.path(offset).unlink(missing_ok=True)
+        self.offsets.remove(offset)
+        self.unsynced.discard(offset)
+
+    def remove_outside(self, first: int, last: int) -> None:
+        """Keep those from `first` to `last`, both included."""
+        for offset in [offset for offset in self.offsets if not first <= offset <= last]:
+            self.remove(offset)
+
+    def remove_strays(self, base_offsets: Collection[int]) -> None:
+        """Keep those of segments and the newest one."""
+        for offset in self.offsets[:-1]:
+            if offset not in base_offsets:
+                self.remove(offset)

@@ -1,0 +1,169 @@
+"""The `.txnindex` file: the aborted transactions whose marker lies in one segment. Big-endian, no header.
+
+    offset  size  field
+    0       2     version = 0
+    2       8     producerId
+    10      8     firstOffset: first data offset of the transaction on the partition, maybe in an earlier segment
+    18      8     lastOffset: offset of the ABORT marker
+    26      8     lastStableOffset right after the abort: first offset of the oldest other open transaction,
+                  else lastOffset + 1
+
+Entries are appended in marker order, so lastOffset ascends strictly and lastStableOffset never falls: both can be
+searched by halving. The file is created with its first entry; most segments never have one. Everything read comes
+straight from the file, so an index of any length costs no memory.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from bisect import bisect_left
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from oncelog.core.failpoints import hit
+from oncelog.core.invariant import invariant
+
+ENTRY_SIZE_BYTES: Final = 34
+ENTRY_VERSION: Final = 0
+
+_ENTRY: Final = struct.Struct(">hqqqq")
+_OFFSET: Final = struct.Struct(">q")
+_LAST_OFFSET_POSITION: Final = 18
+_READ_CHUNK_ENTRIES: Final = 128
+
+
+class CorruptTxnIndexError(Exception):
+    """The file cannot be trusted: rebuild it from the segments."""
+
+
+class AbortedTxn(NamedTuple):
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+    def encode(self) -> bytes:
+        return _ENTRY.pack(ENTRY_VERSION, *self)
+
+
+class TxnIndexSearch(NamedTuple):
+    """`complete` means that no later segment can hold another aborted transaction of the range."""
+
+    aborted: list[AbortedTxn]
+    complete: bool
+
+
+class TxnIndex:
+    """The transaction index of the segment that starts at `base_offset`. Opens its file when first needed."""
+
+    def __init__(self, path: Path, base_offset: int) -> None:
+        self.path = path
+        self.base_offset = base_offset
+        self._fd: int | None = None
+        self._count = path.stat().st_size // ENTRY_SIZE_BYTES if path.exists() else 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def append(self, txn: AbortedTxn) -> None:
+        """Add an entry. Its marker lies behind that of every entry before. On OSError the entry is not in the index."""
+        floor = self._last_offset_at(self._count - 1) if self._count else self.base_offset - 1
+        invariant(txn.last_offset > floor, "%s: marker offset %s is not above %s", self.path, txn.last_offset, floor)
+        hit("txn_index.append.before_write")
+        written = os.pwrite(self._open(create=True), txn.encode(), self._count * ENTRY_SIZE_BYTES)
+        if written != ENTRY_SIZE_BYTES:
+            raise OSError(errno.ENOSPC, f"wrote {written} of {ENTRY_SIZE_BYTES} bytes", str(self.path))
+        self._count += 1
+
+    def collect(self, fetch_offset: int, upper_bound: int) -> TxnIndexSearch:
+        """The aborted transactions that overlap [fetch_offset, upper_bound), in marker order.
+
+        Starts at the first marker at or above `fetch_offset` and stops at the first entry whose last stable offset has
+        reached `upper_bound`: all that were open below it are decided by then. Entries before the start cannot be that
+        stopping entry, since their last stable offset is at most `fetch_offset`.
+        """
+        aborted: list[AbortedTxn] = []
+        start = bisect_left(range(self._count), fetch_offset, key=self._last_offset_at)
+        for txn in self._entries_from(start):
+            if txn.first_offset < upper_bound:
+                aborted.append(txn)
+            if txn.last_stable_offset >= upper_bound:
+                return TxnIndexSearch(aborted, complete=True)
+        return TxnIndexSearch(aborted, complete=False)
+
+    def entries(self) -> Iterator[AbortedTxn]:
+        return self._entries_from(0)
+
+    def truncate_to(self, offset: int) -> None:
+        """Remove every entry whose marker is at or above `offset`."""
+        keep = bisect_left(range(self._count), offset, key=self._last_offset_at)
+        if keep < self._count:
+            self._truncate(keep)
+
+    def reset(self) -> None:
+        """Remove all entries, whole or torn. The file stays if it is there."""
+        if self.path.exists():
+            self._truncate(0)
+
+    def sanity_check(self) -> None:
+        """Read everything; CorruptTxnIndexError for a torn entry, an unknown version or offsets out of order."""
+        size = self.path.stat().st_size if self.path.exists() else 0
+        if size != self._count * ENTRY_SIZE_BYTES:
+            raise CorruptTxnIndexError(f"{self.path}: {size} bytes are no multiple of {ENTRY_SIZE_BYTES}")
+        floor = self.base_offset - 1
+        for position, txn in enumerate(self.entries()):
+            if not floor < txn.last_offset or not txn.first_offset <= txn.last_offset:
+                raise CorruptTxnIndexError(f"{self.path}: entry {position} is out of order: {txn}")
+            floor = txn.last_offset
+
+    def flush(self) -> None:
+        if self._fd is not None:
+            os.fsync(self._fd)
+
+    def close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def delete(self) -> None:
+        """Close and remove the file, which need not exist."""
+        self.close()
+        self.path.unlink(missing_ok=True)
+        self._count = 0
+
+    def rename(self, path: Path) -> None:
+        """Move the file, if there is one, and use the new path from now on."""
+        if self.path.exists():
+            self.path.replace(path)
+        self.path = path
+
+    def _open(self, *, create: bool = False) -> int:
+        if self._fd is None:
+            flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+            self._fd = os.open(self.path, flags, 0o644)
+        return self._fd
+
+    def _truncate(self, count: int) -> None:
+        os.ftruncate(self._open(), count * ENTRY_SIZE_BYTES)
+        self._count = count
+
+    def _last_offset_at(self, index: int) -> int:
+        raw = os.pread(self._open(), _OFFSET.size, index * ENTRY_SIZE_BYTES + _LAST_OFFSET_POSITION)
+        if len(raw) != _OFFSET.size:
+            raise CorruptTxnIndexError(f"{self.path}: entry {index} of {self._count} is missing")
+        offset: int = _OFFSET.unpack(raw)[0]
+        return offset
+
+    def _entries_from(self, start: int) -> Iterator[AbortedTxn]:
+        for index in range(start, self._count, _READ_CHUNK_ENTRIES):
+            wanted = min(_READ_CHUNK_ENTRIES, self._count - index) * ENTRY_SIZE_BYTES
+            raw = os.pread(self._open(), wanted, index * ENTRY_SIZE_BYTES)
+            if len(raw) != wanted:
+                raise CorruptTxnIndexError(f"{self.path}: entry {index + len(raw) // ENTRY_SIZE_BYTES} is missing")
+            for version, *fields in _ENTRY.iter_unpack(raw):
+                if version != ENTRY_VERSION:
+                    raise CorruptTxnIndexError(f"{self.path}: version {version} is unknown, expected {ENTRY_VERSION}")
+                yield AbortedTxn(*fields)
