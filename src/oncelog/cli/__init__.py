@@ -1,0 +1,1 @@
+"""The command `oncelog`: one module per command group, each a few lines over the library."""

@@ -1,0 +1,70 @@
+"""`oncelog serve`: a broker on this machine."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+import click
+
+from oncelog.core.config import ConfigError
+
+
+@click.command("serve")
+@click.option(
+    "--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Data folder.  [default: oncelog-data]"
+)
+@click.option("--listen", metavar="HOST:PORT", help="Where to accept clients; port 0 picks a free one.")
+@click.option("--advertised-listener", metavar="HOST:PORT", help="What clients are told to connect to.")
+@click.option("--config", "config_file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+              help="A server.properties file with Kafka's keys.")  # fmt: skip
+@click.option("--set", "assignments", metavar="KEY=VALUE", multiple=True, help="A broker setting; may be repeated.")
+@click.option("--metrics-port", type=int, help="Serve Prometheus metrics on this port.")
+@click.option("--log-level", default="info", show_default=True,
+              type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False))  # fmt: skip
+@click.option("--failpoint", "failpoints", multiple=True, hidden=True)
+def serve_command(
+    data_dir: Path | None,
+    listen: str | None,
+    advertised_listener: str | None,
+    config_file: Path | None,
+    assignments: tuple[str, ...],
+    metrics_port: int | None,
+    log_level: str,
+    failpoints: tuple[str, ...],
+) -> None:
+    """Run a broker that Kafka clients can use.
+
+    Prints "oncelog ready on HOST:PORT" when it accepts clients, logs to stderr, and stops in order on SIGTERM or
+    Ctrl-C.
+    """
+    from oncelog.server import main as server_main
+    from oncelog.server.listener import Address
+    from oncelog.storage.log_dir import LogDirError
+
+    server_main.set_up_logging(log_level)
+    server_main.arm_failpoints(failpoints)
+    overrides = {
+        "log.dirs": str(data_dir) if data_dir is not None else None,
+        "listeners": listen,
+        "advertised.listeners": advertised_listener,
+        "oncelog.metrics.port": str(metrics_port) if metrics_port is not None else None,
+    }
+    try:
+        settings, warnings = server_main.load_settings(
+            config_file, assignments, {name: text for name, text in overrides.items() if text is not None}
+        )
+        for warning in warnings:
+            logging.getLogger("oncelog.server").warning(warning)
+        folder = Path(settings.optional_text("log.dirs") or server_main.DEFAULT_DATA_DIR)
+
+        def ready(address: Address) -> None:
+            click.echo(f"oncelog ready on {address}")
+            sys.stdout.flush()
+
+        server_main.run(folder, settings, ready)
+    except (ConfigError, LogDirError) as error:
+        raise click.ClickException(str(error)) from error
+    except OSError as error:
+        raise click.ClickException(f"{error}") from error

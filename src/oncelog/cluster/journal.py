@@ -1,0 +1,142 @@
+"""The journal behind a single node's metadata: a text file that survives a kill at any byte.
+
+One line per change: eight hexadecimal digits of CRC-32C over the rest, a space, a JSON object, a newline. A change is
+made by appending its line and fsyncing the file before anybody is told. At start lines are read until one is
+incomplete or fails its CRC: from there on the file is cut. Only the last line can be in that state after a crash,
+because nothing is appended before the line ahead of it is on disk; a bad line with good ones after it is damage, and
+is reported instead of being dropped.
+
+The file is rewritten (`<name>.tmp`, fsync, rename, fsync of the folder) when it has grown to several times what its
+state needs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.failpoints import hit
+
+JournalEntry = dict[str, Any]
+
+
+class JournalDamaged(Exception):
+    """The journal is broken in the middle: not the trace of a crash, so not ours to repair by guessing."""
+
+
+class Journal:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lines = 0
+        self._size_bytes = 0
+        self._fd = -1
+
+    def open(self) -> tuple[list[JournalEntry], int]:
+        """All entries, and how many bytes of a torn last line were cut."""
+        self.path.with_suffix(".tmp").unlink(missing_ok=True)
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        data = self.path.read_bytes()
+        entries, good_bytes = _parse(data, self.path)
+        torn_bytes = len(data) - good_bytes
+        if torn_bytes:
+            os.ftruncate(self._fd, good_bytes)
+            os.fsync(self._fd)
+        self._size_bytes, self.lines = good_bytes, len(entries)
+        return entries, torn_bytes
+
+    def append(self, entry: JournalEntry) -> None:
+        line = _format(entry)
+        hit("journal.append.before_write")
+        try:
+            written = os.write(self._fd, line)
+            if written != len(line):
+                raise OSError(f"only {written} of {len(line)} bytes were written")
+            hit("journal.append.after_write")
+            os.fsync(self._fd)
+        except OSError as error:
+            self._cut_back()
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.path} cannot be written: {error}") from error
+        self._size_bytes += len(line)
+        self.lines += 1
+
+    def _cut_back(self) -> None:
+        # The line was never promised to anyone; left in place, the next one would follow a torn line.
+        os.ftruncate(self._fd, self._size_bytes)
+
+    def rewrite(self, entries: Iterable[JournalEntry]) -> None:
+        lines = [_format(entry) for entry in entries]
+        temporary = self.path.with_suffix(".tmp")
+        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+        try:
+            content = memoryview(b"".join(lines))
+            while content:
+                content = content[os.write(fd, content) :]
+            os.fsync(fd)
+            hit("journal.rewrite.before_rename")
+            temporary.rename(self.path)
+        except OSError as error:
+            os.close(fd)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{temporary} cannot be written: {error}") from error
+        sync_folder(self.path.parent)
+        os.close(self._fd)
+        self._fd, self._size_bytes, self.lines = fd, sum(map(len, lines)), len(lines)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _format(entry: JournalEntry) -> bytes:
+    body = json.dumps(entry, separators=(",", ":"), sort_keys=True).encode()
+    return b"%08x %s\n" % (google_crc32c.value(body), body)
+
+
+def _parse(data: bytes, path: Path) -> tuple[list[JournalEntry], int]:
+    entries: list[JournalEntry] = []
+    position = 0
+    while position < len(data):
+        end = data.find(b"\n", position)
+        entry = _parse_line(data[position:end]) if end >= 0 else None
+        if entry is None:
+            if end >= 0 and _parse_any(data[end + 1 :]):
+                raise JournalDamaged(
+                    f"{path} is damaged at byte {position}, with intact changes behind it. Restore the file from a "
+                    f"copy, or cut it at that byte to give up every later change to topics and settings."
+                )
+            break
+        entries.append(entry)
+        position = end + 1
+    return entries, position
+
+
+def _parse_any(rest: bytes) -> bool:
+    return any(_parse_line(line) is not None for line in rest.split(b"\n"))
+
+
+def _parse_line(line: bytes) -> JournalEntry | None:
+    if len(line) < 10 or line[8:9] != b" ":
+        return None
+    body = line[9:]
+    try:
+        expected = int(line[:8], 16)
+    except ValueError:
+        return None
+    if google_crc32c.value(body) != expected:
+        return None
+    entry = json.loads(body)
+    return entry if isinstance(entry, dict) else None

@@ -1,0 +1,165 @@
+"""The metadata store of one node: topics, their settings, broker settings, producer id blocks, incarnations.
+
+Everything changes in two steps, as in the coordinators: a change is journalled as an entry, then `_apply` puts it
+into the image. Loading applies the same entries. Entry kinds:
+
+| kind | fields |
+| --- | --- |
+| start | incarnation: how often a broker was started on this folder |
+| topic | name, id, partitions, configs, born (incarnation), internal |
+| partitions | name, count |
+| topic_config | name, configs (all of them) |
+| delete | name, id |
+| broker_config | node ("" = all), configs |
+| producer_ids | next: first id of no block yet |
+
+A partition's leader epoch is the number of broker starts since its topic was made: it grows with every change of
+leadership, as in a cluster, without a write per partition.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from oncelog.cluster.journal import Journal, JournalEntry
+from oncelog.core.ids import LeaderEpoch, ProducerId, uuid_from_text, uuid_to_text
+
+PRODUCER_ID_BLOCK: Final = 1000
+JOURNAL_FILE: Final = "oncelog-metadata.journal"
+_REWRITE_LINES_MIN: Final = 1000
+_REWRITE_GROWTH: Final = 4
+
+
+@dataclass(slots=True)
+class Topic:
+    name: str
+    topic_id: uuid.UUID
+    partition_count: int
+    configs: dict[str, str] = field(default_factory=dict)
+    born: int = 0
+
+
+class MetadataStore:
+    def __init__(self, folder: Path) -> None:
+        self._journal = Journal(folder / JOURNAL_FILE)
+        self.topics: dict[str, Topic] = {}
+        self.topics_by_id: dict[uuid.UUID, Topic] = {}
+        self.broker_configs: dict[str, dict[str, str]] = {}
+        self.incarnation = -1
+        self.is_new = False
+        self._next_producer_id = 0
+        self._block = range(0)
+
+    def open(self) -> int:
+        """Loads the image and counts this start. Returns the torn bytes that were cut off the journal."""
+        entries, torn_bytes = self._journal.open()
+        self.is_new = not entries
+        for entry in entries:
+            self._apply(entry)
+        self._commit({"kind": "start", "incarnation": self.incarnation + 1})
+        return torn_bytes
+
+    def close(self) -> None:
+        self._journal.close()
+
+    def leader_epoch(self, topic: Topic) -> LeaderEpoch:
+        return LeaderEpoch(self.incarnation - topic.born)
+
+    def create_topic(self, name: str, partition_count: int, configs: Mapping[str, str], topic_id: uuid.UUID) -> Topic:
+        self._commit(
+            {
+                "kind": "topic",
+                "name": name,
+                "id": uuid_to_text(topic_id),
+                "partitions": partition_count,
+                "configs": dict(configs),
+                "born": self.incarnation,
+            }
+        )
+        return self.topics[name]
+
+    def adopt_topic(self, name: str, partition_count: int, topic_id: uuid.UUID, leader_epoch: int) -> Topic:
+        """A topic found on disk: its epochs go on from the last one its log has seen."""
+        topic = self.create_topic(name, partition_count, {}, topic_id)
+        if leader_epoch >= 0:
+            self._commit({**_topic_entry(topic), "born": self.incarnation - leader_epoch - 1})
+        return self.topics[name]
+
+    def add_partitions(self, name: str, partition_count: int) -> None:
+        self._commit({"kind": "partitions", "name": name, "count": partition_count})
+
+    def set_topic_configs(self, name: str, configs: Mapping[str, str]) -> None:
+        self._commit({"kind": "topic_config", "name": name, "configs": dict(configs)})
+
+    def set_broker_configs(self, node: str, configs: Mapping[str, str]) -> None:
+        self._commit({"kind": "broker_config", "node": node, "configs": dict(configs)})
+
+    def delete_topic(self, name: str) -> None:
+        self._commit({"kind": "delete", "name": name, "id": uuid_to_text(self.topics[name].topic_id)})
+
+    def skip_producer_ids_to(self, first_free: int) -> None:
+        if first_free > self._next_producer_id:
+            self._commit({"kind": "producer_ids", "next": first_free})
+
+    def next_producer_id(self) -> ProducerId:
+        """Ids are reserved a block at a time, so that a crash can waste some and never hand one out twice."""
+        if not self._block:
+            first = self._next_producer_id
+            self._commit({"kind": "producer_ids", "next": first + PRODUCER_ID_BLOCK})
+            self._block = range(first, first + PRODUCER_ID_BLOCK)
+        producer_id, self._block = self._block[0], self._block[1:]
+        return ProducerId(producer_id)
+
+    def _commit(self, entry: JournalEntry) -> None:
+        self._journal.append(entry)
+        self._apply(entry)
+        needed = len(self.topics) + len(self.broker_configs) + 2
+        if self._journal.lines > max(_REWRITE_LINES_MIN, _REWRITE_GROWTH * needed):
+            self._journal.rewrite(self._image_entries())
+
+    def _image_entries(self) -> list[JournalEntry]:
+        entries: list[JournalEntry] = [
+            {"kind": "start", "incarnation": self.incarnation},
+            {"kind": "producer_ids", "next": self._next_producer_id},
+        ]
+        entries += [_topic_entry(topic) for topic in self.topics.values()]
+        entries += [
+            {"kind": "broker_config", "node": node, "configs": configs} for node, configs in self.broker_configs.items()
+        ]
+        return entries
+
+    def _apply(self, entry: JournalEntry) -> None:
+        match entry["kind"]:
+            case "start":
+                self.incarnation = entry["incarnation"]
+            case "topic":
+                topic_id = uuid_from_text(entry["id"])
+                topic = Topic(entry["name"], topic_id, entry["partitions"], dict(entry["configs"]), entry["born"])
+                self.topics[topic.name] = self.topics_by_id[topic_id] = topic
+            case "partitions":
+                self.topics[entry["name"]].partition_count = entry["count"]
+            case "topic_config":
+                self.topics[entry["name"]].configs = dict(entry["configs"])
+            case "delete":
+                del self.topics_by_id[self.topics.pop(entry["name"]).topic_id]
+            case "broker_config":
+                self.broker_configs[entry["node"]] = dict(entry["configs"])
+            case "producer_ids":
+                self._next_producer_id = entry["next"]
+            case unknown:
+                raise ValueError(f"the metadata journal has an entry of unknown kind {unknown!r}: a newer Oncelog?")
+
+
+def _topic_entry(topic: Topic) -> JournalEntry:
+    return {
+        "kind": "topic",
+        "name": topic.name,
+        "id": uuid_to_text(topic.topic_id),
+        "partitions": topic.partition_count,
+        "configs": topic.configs,
+        "born": topic.born,
+    }

@@ -1,0 +1,73 @@
+"""The partitions of this broker, opened when somebody first asks for one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from oncelog.cluster.metadata import MetadataStore, Topic
+from oncelog.cluster.partition import Partition
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.ids import TopicPartition
+from oncelog.storage.log_config import LogConfig
+from oncelog.storage.log_dir import LogDir
+
+
+class PartitionTable:
+    def __init__(
+        self,
+        log_dir: LogDir,
+        metadata: MetadataStore,
+        log_config: Callable[[Topic], LogConfig],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._log_dir = log_dir
+        self._metadata = metadata
+        self._log_config = log_config
+        self._now_ms = now_ms
+        self._open: dict[tuple[str, int], Partition] = {}
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(list(self._open.values()))
+
+    def find(self, topic: str, index: int) -> Partition | None:
+        partition = self._open.get((topic, index))
+        return partition if partition is not None else self._load(topic, index)
+
+    def get(self, topic: str, index: int) -> Partition:
+        partition = self._open.get((topic, index)) or self._load(topic, index)
+        if partition is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{index}")
+        return partition
+
+    def has_data(self, topic: str, index: int) -> bool:
+        log = self._log_dir.logs.get(TopicPartition(topic, index))
+        return log is not None and log.log_end_offset > 0
+
+    def _load(self, name: str, index: int) -> Partition | None:
+        topic = self._metadata.topics.get(name)
+        if topic is None or not 0 <= index < topic.partition_count:
+            return None
+        key = TopicPartition(name, index)
+        log = self._log_dir.logs.get(key)
+        if log is None:
+            log = self._log_dir.create_log(key, topic.topic_id, self._log_config(topic), now_ms=self._now_ms())
+        partition = Partition(log, self._metadata.leader_epoch(topic))
+        self._open[key] = partition
+        return partition
+
+    def reconfigure(self, topic: Topic) -> None:
+        """Hands a topic's changed settings to its logs, open or not."""
+        config = self._log_config(topic)
+        for index in range(topic.partition_count):
+            log = self._log_dir.logs.get(TopicPartition(topic.name, index))
+            if log is not None:
+                log.config = config
+
+    def delete(self, topic: Topic) -> None:
+        for index in range(topic.partition_count):
+            key = TopicPartition(topic.name, index)
+            partition = self._open.pop(key, None)
+            if key in self._log_dir.logs:
+                self._log_dir.delete_log(key)
+            if partition is not None:
+                partition.close()

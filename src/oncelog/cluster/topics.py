@@ -1,0 +1,194 @@
+"""Making, changing and deleting topics: Kafka's rules for names, counts and settings, one node's for replicas."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from oncelog.cluster.metadata import MetadataStore, Topic
+from oncelog.cluster.partitions import PartitionTable
+from oncelog.core.config import ConfigError
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.ids import INTERNAL_TOPICS, NodeId
+from oncelog.core.topic_config import TOPIC_CONFIG
+
+TOPIC_NAME_LENGTH_MAX: Final = 249
+PARTITIONS_PER_REQUEST_MAX: Final = 10_000
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+class TopicCatalog:
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        partitions: PartitionTable,
+        node_id: NodeId,
+        new_uuid: Callable[[], uuid.UUID],
+    ) -> None:
+        self._metadata = metadata
+        self._partitions = partitions
+        self._node_id = node_id
+        self._new_uuid = new_uuid
+        self.on_deleted: list[Callable[[Topic], None]] = []
+
+    def find(self, name: str) -> Topic | None:
+        return self._metadata.topics.get(name)
+
+    def require(self, name: str) -> Topic:
+        topic = self._metadata.topics.get(name)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+        return topic
+
+    def check_new(
+        self,
+        name: str,
+        partition_count: int,
+        replication_factor: int,
+        assignments: Mapping[int, Sequence[int]],
+        configs: Mapping[str, str | None],
+    ) -> tuple[int, dict[str, str]]:
+        """The partition count and settings a new topic would get; raises what CreateTopics must answer."""
+        check_name(name)
+        if name in self._metadata.topics:
+            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        self._check_collision(name)
+        if assignments:
+            partition_count = self._check_assignments(partition_count, replication_factor, assignments)
+        else:
+            _check_counts(partition_count, replication_factor)
+        return partition_count, check_configs(configs)
+
+    def create(self, name: str, partition_count: int, configs: Mapping[str, str]) -> Topic:
+        return self._metadata.create_topic(name, partition_count, configs, self._new_uuid())
+
+    def delete(self, topic: Topic) -> None:
+        self._metadata.delete_topic(topic.name)
+        self._partitions.delete(topic)
+        for callback in self.on_deleted:
+            callback(topic)
+
+    def check_partition_count(self, topic: Topic, count: int, assignments: Sequence[Sequence[int]] | None) -> None:
+        if topic.name in INTERNAL_TOPICS:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"{topic.name} cannot grow: the partition of a group or transactional id depends on the count.",
+            )
+        if count <= topic.partition_count:
+            relation = "already has" if count == topic.partition_count else "would not be an increase over"
+            raise KafkaError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"Topic currently has {topic.partition_count} partitions; {count} {relation} that many.",
+            )
+        if count - topic.partition_count > PARTITIONS_PER_REQUEST_MAX:
+            raise KafkaError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"At most {PARTITIONS_PER_REQUEST_MAX} partitions can be added by one request.",
+            )
+        if assignments is not None:
+            self._check_added_assignments(count - topic.partition_count, assignments)
+
+    def set_partition_count(self, topic: Topic, count: int) -> None:
+        self._metadata.add_partitions(topic.name, count)
+
+    def set_configs(self, topic: Topic, configs: Mapping[str, str]) -> None:
+        self._metadata.set_topic_configs(topic.name, configs)
+        self._partitions.reconfigure(topic)
+
+    def _check_collision(self, name: str) -> None:
+        # '.' and '_' both become '_' in metric names, so Kafka refuses names that differ in these only.
+        flat = name.replace(".", "_")
+        if flat == name and "_" not in name:
+            return
+        for other in self._metadata.topics:
+            if other.replace(".", "_") == flat:
+                raise KafkaError(
+                    ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}"
+                )
+
+    def _check_assignments(
+        self, partition_count: int, replication_factor: int, assignments: Mapping[int, Sequence[int]]
+    ) -> int:
+        if partition_count != -1 or replication_factor != -1:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                "A manual partition assignment was specified, but partition count or replication factor was not -1.",
+            )
+        if sorted(assignments) != list(range(len(assignments))):
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence"
+            )
+        self._check_added_assignments(len(assignments), list(assignments.values()))
+        return len(assignments)
+
+    def _check_added_assignments(self, added: int, assignments: Sequence[Sequence[int]]) -> None:
+        if len(assignments) != added:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Attempted to add {added} additional partition(s), but only {len(assignments)} assignment(s) "
+                "were specified.",
+            )
+        for replicas in assignments:
+            if list(replicas) != [self._node_id]:
+                raise KafkaError(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    f"The manual partition assignment {list(replicas)} is not possible: the only broker is "
+                    f"{self._node_id}.",
+                )
+
+
+def check_name(name: str) -> None:
+    problem = name_problem(name)
+    if problem is not None:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
+
+
+def name_problem(name: str) -> str | None:
+    if not name:
+        return "the empty string is not allowed"
+    if name in (".", ".."):
+        return "'.' or '..' is not allowed"
+    if len(name) > TOPIC_NAME_LENGTH_MAX:
+        return f"the length of '{name}' is longer than the max allowed length {TOPIC_NAME_LENGTH_MAX}"
+    if not _LEGAL_NAME.fullmatch(name):
+        return f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
+    return None
+
+
+def _check_counts(partition_count: int, replication_factor: int) -> None:
+    if partition_count < 1:
+        raise KafkaError(ErrorCode.INVALID_PARTITIONS, "Number of partitions must be larger than 0.")
+    if partition_count > PARTITIONS_PER_REQUEST_MAX:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS, f"A topic is made with at most {PARTITIONS_PER_REQUEST_MAX} partitions."
+        )
+    if replication_factor < 1:
+        raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, "Replication factor must be larger than 0.")
+    if replication_factor > 1:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Unable to replicate the partition {replication_factor} time(s): The target replication factor of "
+            f"{replication_factor} cannot be reached because only 1 broker(s) are registered.",
+        )
+
+
+def check_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
+    """Settings a topic may have. A null value at creation asks for the default, so it is left out."""
+    checked: dict[str, str] = {}
+    for name, text in configs.items():
+        try:
+            key = TOPIC_CONFIG.key(name)
+            if text is not None:
+                key.parse(text)
+                checked[name] = text
+        except ConfigError as error:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
+    low, high = checked.get("min.compaction.lag.ms"), checked.get("max.compaction.lag.ms")
+    if low is not None and high is not None and int(low) > int(high):
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"min.compaction.lag.ms ({low}) must not be larger than max.compaction.lag.ms ({high}).",
+        )
+    return checked

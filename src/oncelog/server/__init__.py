@@ -1,0 +1,1 @@
+"""The broker: handlers and runtimes over the pure layers, and the asyncio shell that feeds them bytes."""

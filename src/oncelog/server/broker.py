@@ -1,0 +1,279 @@
+"""The broker without its sockets: everything a handler can reach, and the work that recurs.
+
+It runs on whatever scheduler and worker it is given: an event loop with threads in a server, a virtual clock in a
+simulation. Nothing in here waits or blocks longer than a file operation on the page cache.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from oncelog.cluster.adoption import adopt_folders
+from oncelog.cluster.metadata import MetadataStore, Topic
+from oncelog.cluster.partitions import PartitionTable
+from oncelog.cluster.topic_settings import BrokerSettings
+from oncelog.cluster.topics import TopicCatalog
+from oncelog.core.clock import Scheduler, Timer
+from oncelog.core.config import Settings
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.ids import (
+    GROUP_METADATA_TOPIC,
+    INTERNAL_TOPICS,
+    NULL_UUID,
+    TRANSACTION_STATE_TOPIC,
+    NodeId,
+    TopicPartition,
+)
+from oncelog.server.context import RequestContext
+from oncelog.server.dispatch import Dispatcher
+from oncelog.server.fetch_session import FetchSessionCache
+from oncelog.server.group_runtime import GroupRuntime
+from oncelog.server.loop import Worker
+from oncelog.server.markers import MarkerSender
+from oncelog.server.metrics import Metrics
+from oncelog.server.txn_runtime import TxnRuntime
+from oncelog.storage.deletions import unlink_all
+from oncelog.storage.log import Log
+from oncelog.storage.log_config import LogConfig
+from oncelog.storage.log_dir import LogDir
+
+log = logging.getLogger("oncelog.server")
+
+FLUSH_CHECK_INTERVAL_MS: Final = 1_000
+DELETE_CHECK_INTERVAL_MS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What differs between a server and a simulation."""
+
+    scheduler: Scheduler
+    worker: Worker
+    new_uuid: Callable[[], uuid.UUID]
+    random_below: Callable[[int], int]
+
+
+class Broker:
+    def __init__(self, data_dir: Path, settings: Settings, environment: Environment) -> None:
+        self.scheduler = environment.scheduler
+        self.worker = environment.worker
+        self._environment = environment
+        self.node_id = NodeId(settings.integer("node.id"))
+        self._static_settings = settings
+        self.null_uuid = NULL_UUID
+        self.advertised_host, self.advertised_port = "127.0.0.1", 0
+        self.metrics = Metrics()
+        self.metadata = MetadataStore(data_dir)
+        self.log_dir = LogDir.open(
+            data_dir,
+            node_id=self.node_id,
+            cluster_id=settings.optional_text("cluster.id"),
+            now_ms=self.now_ms(),
+            open_files_max=settings.integer("oncelog.open.files.max"),
+            on_locked=self._load_metadata,
+            config_for=self._log_config_by_name,
+        )
+        adopt_folders(self.log_dir, self.metadata)
+        self.partitions = PartitionTable(self.log_dir, self.metadata, self.log_config, self.now_ms)
+        self.topics = TopicCatalog(self.metadata, self.partitions, self.node_id, environment.new_uuid)
+        self.fetch_sessions = FetchSessionCache(
+            self.settings.integer("max.incremental.fetch.session.cache.slots"),
+            lambda: environment.random_below(2**31 - 1) + 1,
+        )
+        self.markers = MarkerSender(self)
+        self.transactions = TxnRuntime(self)
+        self.groups = GroupRuntime(self)
+        self.topics.on_deleted.append(self.groups.on_topic_deleted)
+        self.dispatcher = Dispatcher(self)
+        self._timers: dict[str, Timer] = {}
+        self.stopped = False
+
+    # -- identity and settings
+
+    @property
+    def cluster_id(self) -> str:
+        return self.log_dir.meta.cluster_id
+
+    def now_ms(self) -> int:
+        return self.scheduler.now_ms()
+
+    def new_member_suffix(self) -> str:
+        return str(self._environment.new_uuid())
+
+    def advertised_for(self, context: RequestContext) -> tuple[str, int]:
+        return self.advertised_host, self.advertised_port
+
+    def _load_metadata(self) -> None:
+        torn_bytes = self.metadata.open()
+        if torn_bytes:
+            log.warning("the metadata journal ended in an unfinished change: %d bytes were cut", torn_bytes)
+        self._load_settings()
+
+    def _load_settings(self) -> None:
+        self.broker_settings = BrokerSettings(self._static_settings, self.metadata.broker_configs, str(self.node_id))
+        self.settings = self.broker_settings.settings
+        self.fetch_max_bytes = self.settings.integer("fetch.max.bytes")
+
+    def set_broker_configs(self, node: str, configs: Mapping[str, str]) -> None:
+        self.metadata.set_broker_configs(node, configs)
+        self._load_settings()
+        for topic in self.metadata.topics.values():
+            self.partitions.reconfigure(topic)
+
+    def log_config(self, topic: Topic) -> LogConfig:
+        return LogConfig.from_values(
+            self.broker_settings.topic_settings(topic.configs).values,
+            producer_id_expiration_ms=self.settings.integer("producer.id.expiration.ms"),
+        )
+
+    def _log_config_by_name(self, name: str) -> LogConfig:
+        topic = self.metadata.topics.get(name)
+        return self.log_config(topic if topic is not None else Topic(name, NULL_UUID, 1))
+
+    # -- topics that come to be by themselves
+
+    def auto_create_topic(self, name: str) -> Topic | None:
+        if name in INTERNAL_TOPICS:
+            return self.internal_topic(name)
+        if not self.settings.boolean("auto.create.topics.enable"):
+            return None
+        count, configs = self.topics.check_new(name, self.settings.integer("num.partitions"), 1, {}, {})
+        log.info("topic %s is created with %d partition(s) because a client asked for it", name, count)
+        return self.topics.create(name, count, configs)
+
+    def internal_topic(self, name: str) -> Topic:
+        topic = self.metadata.topics.get(name)
+        if topic is not None:
+            return topic
+        prefix = "offsets.topic" if name == GROUP_METADATA_TOPIC else "transaction.state.log"
+        configs = {
+            "cleanup.policy": "compact",
+            "compression.type": "producer" if name == GROUP_METADATA_TOPIC else "uncompressed",
+            "internal.segment.bytes": str(self.settings.integer(f"{prefix}.segment.bytes")),
+        }
+        if name == TRANSACTION_STATE_TOPIC:
+            configs["unclean.leader.election.enable"] = "false"
+        return self.topics.create(name, self.settings.integer(f"{prefix}.num.partitions"), configs)
+
+    # -- start, recurring work, stop
+
+    def start(self) -> None:
+        self.transactions.start()
+        self.groups.start()
+        settings = self.settings
+        self._every("retention", settings.integer("log.retention.check.interval.ms"), self._delete_old_segments)
+        self._every("checkpoint", settings.integer("log.flush.offset.checkpoint.interval.ms"), self._checkpoint)
+        self._every("flush", FLUSH_CHECK_INTERVAL_MS, self._flush_due_logs)
+        self._every("deletes", DELETE_CHECK_INTERVAL_MS, self._unlink_deleted)
+        self._every(
+            "producer expiry", settings.integer("producer.id.expiration.check.interval.ms"), self._expire_producers
+        )
+
+    def _every(self, name: str, interval_ms: int, work: Callable[[], None]) -> None:
+        def run() -> None:
+            try:
+                work()
+            except (OSError, KafkaError):
+                log.exception("recurring work '%s' failed and will be tried again", name)
+            finally:
+                if not self.stopped:
+                    self._timers[name] = self.scheduler.call_later_ms(interval_ms, run)
+
+        self._timers[name] = self.scheduler.call_later_ms(interval_ms, run)
+
+    def _delete_old_segments(self) -> None:
+        for topic, index in list(self.log_dir.logs):
+            partition = self.partitions.find(topic, index)
+            if partition is None:
+                continue
+            deleted = partition.log.delete_old_segments(self.now_ms(), high_watermark=partition.high_watermark)
+            if deleted:
+                log.info("%s: %d old segment(s) deleted", partition.topic_partition, deleted)
+
+    def _unlink_deleted(self) -> None:
+        paths = self.log_dir.take_deletions(self.now_ms())
+        if paths:
+            self.worker.run(lambda: unlink_all(paths)).then(_raise_unexpected)
+
+    def _checkpoint(self) -> None:
+        work = self.log_dir.prepare_checkpoint(self.high_watermarks())
+
+        def done(result: Exception | None) -> None:
+            if isinstance(result, OSError):
+                log.error("the checkpoint of %s failed: %s", self.log_dir.path, result)
+                self.log_dir.fail_checkpoint(work, result)
+            else:
+                _raise_unexpected(result)
+                self.log_dir.finish_checkpoint(work)
+
+        self.worker.run(work.run).then(done)
+
+    def high_watermarks(self) -> dict[TopicPartition, int]:
+        return {partition.topic_partition: partition.high_watermark for partition in self.partitions}
+
+    def _flush_due_logs(self) -> None:
+        for partition in self.partitions:
+            if partition.log.is_flush_due(self.now_ms()):
+                self._flush(partition.log)
+
+    def _flush(self, partition_log: Log) -> None:
+        work = partition_log.prepare_flush()
+        if work is None:
+            return
+
+        def done(result: Exception | None) -> None:
+            if isinstance(result, OSError):
+                log.error("%s cannot be flushed: %s", partition_log.topic_partition, result)
+                partition_log.fail_flush(result)
+            else:
+                _raise_unexpected(result)
+                partition_log.finish_flush(work)
+
+        self.worker.run(work.run).then(done)
+
+    def _expire_producers(self) -> None:
+        for partition in self.partitions:
+            partition.log.producer_state.expire(self.now_ms())
+
+    def stop(self, *, clean: bool = True) -> None:
+        """Ends all work; a clean stop leaves what spares the next start a scan: snapshots, checkpoints, the marker."""
+        if self.stopped:
+            return
+        self.stopped = True
+        for timer in self._timers.values():
+            timer.cancel()
+        self.groups.stop()
+        self.transactions.stop()
+        if clean:
+            self.log_dir.close(self.high_watermarks())
+        else:
+            self.log_dir.abandon()
+        self.metadata.close()
+
+    # -- telling the operator
+
+    def log_rejection(self, api: str, topic: str, index: int, transactional_id: str | None, error: KafkaError) -> None:
+        self.metrics.rejected(error.code.name)
+        if error.code not in _ORDINARY_REJECTIONS:
+            whose = f" of transactional id {transactional_id!r}" if transactional_id else ""
+            log.info("%s%s to %s-%d is refused: %s", api, whose, topic, index, error)
+
+    def log_refusal(self, api: str, code: ErrorCode, reason: str) -> None:
+        self.metrics.rejected(code.name)
+        if code not in _ORDINARY_REJECTIONS:
+            log.info("%s is refused with %s: %s", api, code.name, reason)
+
+
+def _raise_unexpected(result: Exception | None) -> None:
+    if result is not None:
+        raise result
+
+
+_ORDINARY_REJECTIONS = frozenset(
+    {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.CONCURRENT_TRANSACTIONS}
+)

@@ -1,0 +1,164 @@
+"""The resources of the config APIs: topics and brokers. Describing and changing them, one way for three API keys."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from oncelog.cluster.topic_settings import Source, Synonym
+from oncelog.cluster.topics import check_configs, check_name
+from oncelog.core.config import ConfigError, ConfigKey, ConfigTable, ConfigType, format_value
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.topic_config import TOPIC_CONFIG
+
+if TYPE_CHECKING:
+    from oncelog.server.broker import Broker
+
+log = logging.getLogger("oncelog.server")
+
+
+class ResourceType(IntEnum):
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+
+
+class AlterOp(IntEnum):
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedConfig:
+    key: ConfigKey
+    value: str | None
+    source: Source
+    read_only: bool
+    synonyms: list[Synonym]
+
+
+def describe(broker: Broker, resource_type: int, name: str, wanted: Iterable[str] | None) -> list[DescribedConfig]:
+    names = None if wanted is None else set(wanted)
+    if resource_type == ResourceType.TOPIC:
+        check_name(name)
+        topic = broker.topics.require(name)
+        table: ConfigTable = TOPIC_CONFIG
+        read_only = False
+    elif resource_type == ResourceType.BROKER:
+        _check_node(broker, name, describing=True)
+        topic, table = None, broker.broker_settings.table
+        read_only = True
+    else:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {resource_type}")
+    described = []
+    for key in table:
+        if key.internal or (names is not None and key.name not in names):
+            continue
+        synonyms = (
+            broker.broker_settings.synonyms(key)
+            if topic is None
+            else broker.broker_settings.topic_synonyms(key, topic.configs)
+        )
+        first = synonyms[0] if synonyms else Synonym(key.name, format_value(key.default), Source.DEFAULT)
+        described.append(DescribedConfig(key, first.value, first.source, read_only and not key.dynamic, synonyms))
+    return described
+
+
+def replace(
+    broker: Broker, resource_type: int, name: str, entries: Mapping[str, str | None], validate_only: bool
+) -> None:
+    """AlterConfigs: what is not named falls back to its default."""
+    given = {key: value for key, value in entries.items() if value is not None}
+    _store(broker, resource_type, name, given, validate_only)
+
+
+def change(
+    broker: Broker, resource_type: int, name: str, operations: list[tuple[str, int, str | None]], validate_only: bool
+) -> None:
+    """IncrementalAlterConfigs: set, delete, append to and subtract from what is there."""
+    names = [key for key, _, _ in operations]
+    if len(set(names)) < len(names):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    configs = dict(_current(broker, resource_type, name))
+    table = TOPIC_CONFIG if resource_type == ResourceType.TOPIC else broker.broker_settings.table
+    for key_name, operation, value in operations:
+        _change_one(broker, table, configs, key_name, operation, value)
+    _store(broker, resource_type, name, configs, validate_only)
+
+
+def _change_one(
+    broker: Broker, table: ConfigTable, configs: dict[str, str], name: str, operation: int, value: str | None
+) -> None:
+    try:
+        key = table.key(name)
+    except ConfigError as error:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
+    if operation == AlterOp.DELETE:
+        configs.pop(name, None)
+        return
+    if value is None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {name}")
+    if operation == AlterOp.SET:
+        configs[name] = value
+    elif operation in (AlterOp.APPEND, AlterOp.SUBTRACT):
+        if key.type is not ConfigType.LIST:
+            raise KafkaError(
+                ErrorCode.INVALID_CONFIG, f"Config value append or subtract is not allowed for config key: {name}"
+            )
+        inherited = broker.broker_settings.topic_settings(configs).words(name) if table is TOPIC_CONFIG else ()
+        present = configs[name].split(",") if configs.get(name) else list(inherited)
+        given = [word.strip() for word in value.split(",")]
+        if operation == AlterOp.APPEND:
+            present += [word for word in given if word not in present]
+        else:
+            present = [word for word in present if word not in given]
+        configs[name] = ",".join(present)
+    else:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown operation type {operation} for config key {name}")
+
+
+def _current(broker: Broker, resource_type: int, name: str) -> Mapping[str, str]:
+    if resource_type == ResourceType.TOPIC:
+        check_name(name)
+        return broker.topics.require(name).configs
+    if resource_type == ResourceType.BROKER:
+        _check_node(broker, name, describing=False)
+        return broker.metadata.broker_configs.get(name, {})
+    raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {resource_type}")
+
+
+def _store(broker: Broker, resource_type: int, name: str, configs: Mapping[str, str], validate_only: bool) -> None:
+    _current(broker, resource_type, name)
+    if resource_type == ResourceType.TOPIC:
+        checked = check_configs(configs)
+        if not validate_only:
+            broker.topics.set_configs(broker.topics.require(name), checked)
+        return
+    table = broker.broker_settings.table
+    try:
+        table.parse(configs)
+    except ConfigError as error:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
+    for key_name in configs:
+        if not table[key_name].dynamic:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"Cannot update these configs dynamically: {key_name}. Set it in the broker's file and restart.",
+            )
+    if not validate_only:
+        broker.set_broker_configs(name, configs)
+
+
+def _check_node(broker: Broker, name: str, describing: bool) -> None:
+    if name == "" and not describing:
+        return
+    if name not in ("", str(broker.node_id)):
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"Unexpected broker id, expected {broker.node_id} or empty string, but received {name}",
+        )

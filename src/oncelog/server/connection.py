@@ -1,0 +1,156 @@
+"""One client's connection: bytes in, frames to the broker, answers out in the order of the requests.
+
+Requests of a connection are served one at a time, as Kafka does: clients rely on the order, and an answer that waits
+(a long poll, a parked request) holds back what the same client sent after it. Reading stops while requests wait or
+while the client does not take its answers, so neither side's slowness can fill memory: the bounds are
+`socket.request.max.bytes` for what comes in and `oncelog.connection.unsent.max.bytes` for what goes out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+from oncelog.core.promise import Promise
+from oncelog.protocol.framing import FrameReader, FrameTooLarge
+from oncelog.protocol.primitives import MalformedRequest
+from oncelog.server.dispatch import Buffers, UnservedRequest
+
+if TYPE_CHECKING:
+    from oncelog.server.dispatch import Dispatcher
+
+log = logging.getLogger("oncelog.server")
+_connection_ids = itertools.count(1)
+
+
+class Connection(asyncio.BufferedProtocol):
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        *,
+        frame_max_bytes: int,
+        unsent_max_bytes: int,
+        accept: Callable[[Connection], bool],
+        forget: Callable[[Connection], None],
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._reader = FrameReader(frame_max_bytes)
+        self._unsent_max_bytes = unsent_max_bytes
+        self._accept = accept
+        self._forget = forget
+        self._waiting: deque[memoryview] = deque()
+        self._in_service = False
+        self._serving = False
+        self._writable = True
+        self._reading = True
+        self._transport: asyncio.Transport | None = None
+        self.connection_id = next(_connection_ids)
+        self.peer_host = ""
+        self.peer = ""
+        self.active = True
+        """Set by traffic, cleared by the idle sweep."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        address = transport.get_extra_info("peername")
+        if address:
+            self.peer_host, self.peer = str(address[0]), f"{address[0]}:{address[1]}"
+        self._transport.set_write_buffer_limits(high=self._unsent_max_bytes)
+        if not self._accept(self):
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._waiting.clear()
+        self._forget(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.active = True
+        try:
+            frames = self._reader.buffer_updated(nbytes)
+        except FrameTooLarge as error:
+            self._refuse(str(error))
+            return
+        if frames:
+            self._waiting.extend(frames)
+            self._serve()
+
+    def eof_received(self) -> bool:
+        # What was asked before the client closed its side is still answered; then the connection goes.
+        return self._in_service or bool(self._waiting)
+
+    def pause_writing(self) -> None:
+        self._writable = False
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        self._serve()
+
+    @property
+    def is_waiting(self) -> bool:
+        """A request of this client is being served, perhaps for long: it is not idle."""
+        return self._in_service
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def _serve(self) -> None:
+        if self._serving:
+            return
+        self._serving = True
+        try:
+            while self._waiting and not self._in_service and self._writable and self._transport is not None:
+                self._serve_one(self._waiting.popleft())
+        finally:
+            self._serving = False
+        self._set_reading(not self._waiting)
+
+    def _serve_one(self, frame: memoryview) -> None:
+        try:
+            answer = self._dispatcher.serve(frame, self.peer_host, self.connection_id)
+        except (MalformedRequest, UnservedRequest) as error:
+            self._refuse(str(error))
+            return
+        except Exception:
+            log.exception("a request from %s failed; its connection is closed", self.peer)
+            self._refuse(None)
+            return
+        if isinstance(answer, Promise):
+            self._in_service = True
+            answer.then(self._answer_later)
+        elif answer is not None:
+            self._send(answer)
+
+    def _answer_later(self, buffers: Buffers | None) -> None:
+        self._in_service = False
+        if buffers is not None:
+            self._send(buffers)
+        self._serve()
+
+    def _send(self, buffers: Buffers) -> None:
+        if self._transport is not None:
+            self._transport.writelines(buffers)
+
+    def _set_reading(self, wanted: bool) -> None:
+        if wanted == self._reading or self._transport is None or self._transport.is_closing():
+            return
+        self._reading = wanted
+        if wanted:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    def _refuse(self, reason: str | None) -> None:
+        if reason is not None:
+            log.warning("closing the connection of %s: %s", self.peer, reason)
+        self._waiting.clear()
+        if self._transport is not None:
+            self._transport.abort()

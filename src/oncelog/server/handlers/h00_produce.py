@@ -1,0 +1,230 @@
+"""Produce (0), v3-13 (0-2 are advertised for librdkafka's sake and refused): appends batches as they come.
+
+A transactional batch that would open a transaction on its partition is first verified (up to v11) or added (v12+,
+TV2) with the coordinator of its transactional id; all such partitions of a request are asked about at once.
+Deviation: records are not decoded, so Kafka's checks of the inside of a batch are left to the CRC, except that a
+compacted topic's keys are looked at.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from oncelog.cluster.partition import Partition
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.ids import TopicPartition
+from oncelog.core.promise import Promise
+from oncelog.protocol.batch import BatchHeader, read_header
+from oncelog.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from oncelog.server.broker import Broker
+from oncelog.server.context import RequestContext
+from oncelog.storage.verification import VerificationGuard
+
+_TOPIC_ID_VERSION = 13
+_TV2_VERSION = 12
+
+Guards = dict[TopicPartition, VerificationGuard | KafkaError]
+
+
+def handle(
+    broker: Broker, request: ProduceRequest, context: RequestContext
+) -> ProduceResponse | Promise[ProduceResponse | None] | None:
+    produce = _Produce(broker, request, context)
+    return produce.start()
+
+
+class _Produce:
+    """One request from its checks to its answer."""
+
+    __slots__ = ("_broker", "_guards", "_request", "_version")
+
+    def __init__(self, broker: Broker, request: ProduceRequest, context: RequestContext) -> None:
+        self._broker = broker
+        self._request = request
+        self._version = context.api_version
+        self._guards: Guards = {}
+
+    def start(self) -> ProduceResponse | Promise[ProduceResponse | None] | None:
+        request = self._request
+        if request.acks not in (-1, 0, 1):
+            return self._refuse(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1 (all), 0 or 1, not {request.acks}")
+        try:
+            unverified = self._partitions_to_verify()
+        except KafkaError as error:
+            return self._refuse(error.code, error.message)
+        if not unverified:
+            return self._append_all()
+        answer: Promise[ProduceResponse | None] = Promise()
+
+        def verified(_: None) -> None:
+            response = self._append_all()
+            if isinstance(response, Promise):
+                response.then(answer.resolve)
+            else:
+                answer.resolve(response)
+
+        self._verify(unverified).then(verified)
+        return answer
+
+    def _locate(self, topic: TopicProduceData, index: int) -> Partition:
+        if self._version < _TOPIC_ID_VERSION:
+            return self._broker.partitions.get(topic.name, index)
+        known = self._broker.metadata.topics_by_id.get(topic.topic_id)
+        if known is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with id {topic.topic_id}")
+        topic.name = known.name
+        return self._broker.partitions.get(known.name, index)
+
+    def _partitions_to_verify(self) -> list[tuple[Partition, BatchHeader]]:
+        """Partitions on which this request would open a transaction. Raises what refuses the whole request."""
+        unverified: list[tuple[Partition, BatchHeader]] = []
+        identity: tuple[int, int] | None = None
+        for topic in self._request.topic_data:
+            for data in topic.partition_data:
+                if data.records is None or len(data.records) < 61:
+                    continue
+                header = read_header(data.records)
+                if not header.is_transactional:
+                    continue
+                if not self._request.transactional_id:
+                    raise KafkaError(
+                        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                        "a transactional batch came in a request without a transactional id",
+                    )
+                this = (header.producer_id, header.producer_epoch)
+                if identity not in (None, this):
+                    raise KafkaError(
+                        ErrorCode.INVALID_PRODUCER_ID_MAPPING, "one request carries batches of several producers"
+                    )
+                identity = this
+                self._note_unverified(topic, data.index, header, unverified)
+        return unverified
+
+    def _note_unverified(
+        self,
+        topic: TopicProduceData,
+        index: int,
+        header: BatchHeader,
+        unverified: list[tuple[Partition, BatchHeader]],
+    ) -> None:
+        try:
+            partition = self._locate(topic, index)
+        except KafkaError:
+            return  # answered as such when its turn to be appended comes
+        supports_epoch_bump = self._version >= _TV2_VERSION
+        state = partition.log.producer_state
+        if not supports_epoch_bump and not state.verification_enabled:
+            return
+        try:
+            guard = state.start_verification(
+                header.producer_id,
+                header.producer_epoch,
+                header.base_sequence,
+                supports_epoch_bump=supports_epoch_bump,
+                now_ms=self._broker.now_ms(),
+            )
+        except KafkaError as error:
+            self._guards[partition.topic_partition] = error
+            return
+        if guard is not None:
+            self._guards[partition.topic_partition] = guard
+            unverified.append((partition, header))
+
+    def _verify(self, unverified: list[tuple[Partition, BatchHeader]]) -> Promise[None]:
+        header = unverified[0][1]
+        answers = self._broker.transactions.enlist(
+            transactional_id=self._request.transactional_id or "",
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            partitions=[partition.topic_partition for partition, _ in unverified],
+            add=self._version >= _TV2_VERSION,
+        )
+        return answers.map(self._note_answers)
+
+    def _note_answers(self, answers: dict[TopicPartition, KafkaError]) -> None:
+        for partition, error in answers.items():
+            code = self._broker.transactions.error_for_produce(self._version, error.code)
+            self._guards[partition] = KafkaError(code, error.message)
+
+    def _append_all(self) -> ProduceResponse | Promise[ProduceResponse | None] | None:
+        uncommitted: list[tuple[Partition, int]] = []
+        responses = [
+            TopicProduceResponse(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=[self._append(topic, data, uncommitted) for data in topic.partition_data],
+            )
+            for topic in self._request.topic_data
+        ]
+        if self._request.acks == 0:
+            return None
+        response = ProduceResponse(responses=responses)
+        if self._request.acks == 1 or not uncommitted:
+            return response
+        return _when_all_committed(uncommitted, response)
+
+    def _append(
+        self, topic: TopicProduceData, data: PartitionProduceData, uncommitted: list[tuple[Partition, int]]
+    ) -> PartitionProduceResponse:
+        try:
+            partition = self._locate(topic, data.index)
+            guard = self._guards.get(partition.topic_partition)
+            if isinstance(guard, KafkaError):
+                raise guard
+            if not data.records:
+                raise KafkaError(ErrorCode.INVALID_RECORD, "the request has no records for this partition")
+            info = partition.append_as_leader(memoryview(data.records), now_ms=self._broker.now_ms(), guard=guard)
+        except KafkaError as error:
+            self._broker.log_rejection("Produce", topic.name, data.index, self._request.transactional_id, error)
+            return _failed(data.index, error.code, error.message)
+        if info.last_offset >= partition.high_watermark:
+            uncommitted.append((partition, info.last_offset))
+        return PartitionProduceResponse(
+            index=data.index,
+            base_offset=info.first_offset,
+            log_append_time_ms=info.log_append_time,
+            log_start_offset=info.log_start_offset,
+        )
+
+    def _refuse(self, code: ErrorCode, message: str) -> ProduceResponse | None:
+        if self._request.acks == 0:
+            return None
+        return ProduceResponse(
+            responses=[
+                TopicProduceResponse(
+                    name=topic.name,
+                    topic_id=topic.topic_id,
+                    partition_responses=[_failed(data.index, code, message) for data in topic.partition_data],
+                )
+                for topic in self._request.topic_data
+            ]
+        )
+
+
+def _failed(index: int, code: ErrorCode, message: str) -> PartitionProduceResponse:
+    return PartitionProduceResponse(
+        index=index, error_code=code, base_offset=-1, log_append_time_ms=-1, log_start_offset=-1,
+        error_message=message or None,
+    )  # fmt: skip
+
+
+def _when_all_committed(uncommitted: list[tuple[Partition, int]], response: ProduceResponse) -> Promise[Any]:
+    promise: Promise[Any] = Promise()
+    missing = len(uncommitted)
+
+    def committed() -> None:
+        nonlocal missing
+        missing -= 1
+        if missing == 0:
+            promise.resolve(response)
+
+    for partition, offset in uncommitted:
+        partition.when_committed(offset, committed)
+    return promise

@@ -1,0 +1,258 @@
+"""Fetch (1), v4-18: reads batches as they lie on disk, with long polling and fetch sessions.
+
+A read_committed reader is bounded by the last stable offset and told which transactions in its range were aborted.
+The first partition with data gives at least one whole batch, whatever the limits say (KIP-74).
+Deviation: there are no follower fetches and no preferred read replica on one node.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+from oncelog.cluster.partition import Partition
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.promise import Promise
+from oncelog.protocol.messages.fetch import (
+    AbortedTransaction,
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from oncelog.server.broker import Broker
+from oncelog.server.context import RequestContext
+from oncelog.server.fetch_session import FetchSession, FetchTarget, PartitionKey, partition_key
+
+_TOPIC_ID_VERSION = 13
+_tokens = itertools.count(1)
+
+
+def handle(broker: Broker, request: FetchRequest, context: RequestContext) -> FetchResponse | Promise[FetchResponse]:
+    targets = _targets(request)
+    forgotten = [
+        partition_key(topic.topic, topic.topic_id, index)
+        for topic in request.forgotten_topics_data
+        for index in topic.partitions
+    ]
+    try:
+        session, wanted, incremental = broker.fetch_sessions.begin(
+            request.session_id, request.session_epoch, targets, forgotten, broker.now_ms()
+        )
+    except KafkaError as error:
+        return FetchResponse(error_code=error.code)
+    fetch = _Fetch(broker, request, session, wanted, incremental, context.api_version >= _TOPIC_ID_VERSION)
+    return fetch.start()
+
+
+def _targets(request: FetchRequest) -> list[FetchTarget]:
+    return [
+        FetchTarget(
+            topic=topic.topic,
+            topic_id=topic.topic_id,
+            partition=wanted.partition,
+            fetch_offset=wanted.fetch_offset,
+            max_bytes=wanted.partition_max_bytes,
+            current_leader_epoch=wanted.current_leader_epoch,
+            last_fetched_epoch=wanted.last_fetched_epoch,
+        )
+        for topic in request.topics
+        for wanted in topic.partitions
+    ]
+
+
+@dataclass(slots=True)
+class _Read:
+    target: FetchTarget
+    data: PartitionData
+    size_bytes: int
+
+
+class _Fetch:
+    """One fetch from its first look to its answer."""
+
+    __slots__ = ("_broker", "_by_id", "_incremental", "_max_bytes", "_min_bytes", "_promise", "_read_committed",
+                 "_request", "_session", "_timer", "_token", "_wake_pending", "_wanted", "_watched")  # fmt: skip
+
+    def __init__(
+        self,
+        broker: Broker,
+        request: FetchRequest,
+        session: FetchSession | None,
+        wanted: list[FetchTarget],
+        incremental: bool,
+        by_id: bool,
+    ) -> None:
+        self._broker = broker
+        self._request = request
+        self._session = session
+        self._wanted = wanted
+        self._incremental = incremental
+        self._by_id = by_id
+        self._read_committed = request.isolation_level == 1
+        self._max_bytes = min(request.max_bytes, broker.fetch_max_bytes)
+        self._min_bytes = min(request.min_bytes, self._max_bytes)
+        self._promise: Promise[FetchResponse] | None = None
+        self._watched: list[Partition] = []
+        self._wake_pending = False
+
+    def start(self) -> FetchResponse | Promise[FetchResponse]:
+        reads, size_bytes, settled = self._read_all()
+        if settled or size_bytes >= self._min_bytes or self._request.max_wait_ms <= 0 or not self._wanted:
+            return self._answer(reads)
+        return self._wait()
+
+    def _wait(self) -> Promise[FetchResponse]:
+        promise: Promise[FetchResponse] = Promise()
+        self._promise = promise
+        self._token = next(_tokens)
+        for target in self._wanted:
+            partition = self._broker.partitions.find(target.topic, target.partition)
+            if partition is not None:
+                partition.watch(self._token, self._wake)
+                self._watched.append(partition)
+        self._timer = self._broker.scheduler.call_later_ms(self._request.max_wait_ms, self._expire)
+        return promise
+
+    def _wake(self) -> None:
+        # Several appends of one turn of the loop lead to one look, which then finds them all.
+        if not self._wake_pending:
+            self._wake_pending = True
+            self._broker.scheduler.call_later_ms(0, self._look_again)
+
+    def _look_again(self) -> None:
+        self._wake_pending = False
+        if self._promise is None:
+            return
+        reads, size_bytes, settled = self._read_all()
+        if settled or size_bytes >= self._min_bytes:
+            self._finish(reads)
+
+    def _expire(self) -> None:
+        if self._promise is not None:
+            self._finish(self._read_all()[0])
+
+    def _finish(self, reads: list[_Read]) -> None:
+        promise, self._promise = self._promise, None
+        self._timer.cancel()
+        for partition in self._watched:
+            partition.unwatch(self._token)
+        if promise is not None:
+            promise.resolve(self._answer(reads))
+
+    def _read_all(self) -> tuple[list[_Read], int, bool]:
+        """All partitions read, their bytes, and whether something must be told at once (an error)."""
+        reads: list[_Read] = []
+        total_bytes = 0
+        settled = False
+        for target in self._wanted:
+            budget_bytes = self._max_bytes - total_bytes
+            read = self._read(target, budget_bytes, must_progress=total_bytes == 0)
+            settled = settled or read.data.error_code != 0
+            total_bytes += read.size_bytes
+            reads.append(read)
+        return reads, total_bytes, settled
+
+    def _read(self, target: FetchTarget, budget_bytes: int, must_progress: bool) -> _Read:
+        try:
+            partition = self._locate(target)
+            partition.check_leader_epoch(target.current_leader_epoch)
+            return self._read_partition(partition, target, budget_bytes, must_progress)
+        except KafkaError as error:
+            return _Read(target, _failed(target.partition, error.code), 0)
+
+    def _locate(self, target: FetchTarget) -> Partition:
+        if self._by_id:
+            topic = self._broker.metadata.topics_by_id.get(target.topic_id)
+            if topic is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+            target.topic = topic.name
+        return self._broker.partitions.get(target.topic, target.partition)
+
+    def _read_partition(
+        self, partition: Partition, target: FetchTarget, budget_bytes: int, must_progress: bool
+    ) -> _Read:
+        log = partition.log
+        end_offset = partition.readable_end(self._read_committed)
+        offset = target.fetch_offset
+        if not log.log_start_offset <= offset <= partition.high_watermark:
+            return _Read(target, _out_of_range(partition, target.partition), 0)
+        data = PartitionData(
+            partition_index=target.partition,
+            high_watermark=partition.high_watermark,
+            last_stable_offset=partition.last_stable_offset,
+            log_start_offset=log.log_start_offset,
+            aborted_transactions=[] if self._read_committed else None,
+            preferred_read_replica=-1,
+            records=b"",
+        )
+        if target.last_fetched_epoch >= 0 and self._diverges(partition, target, data):
+            return _Read(target, data, 1)
+        max_bytes = min(target.max_bytes, budget_bytes)
+        if offset >= end_offset or (max_bytes <= 0 and not must_progress):
+            return _Read(target, data, 0)
+        result = log.read(offset, max(0, max_bytes), end_offset=end_offset, min_one_batch=must_progress)
+        data.records = result.data
+        if self._read_committed and len(result.data):
+            data.aborted_transactions = [
+                AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
+                for aborted in log.aborted_transactions(offset, result.upper_bound_offset)
+            ]
+        return _Read(target, data, len(result.data))
+
+    def _diverges(self, partition: Partition, target: FetchTarget, data: PartitionData) -> bool:
+        """Whether the log has no longer what the reader read last; then it is told where they part."""
+        found = partition.log.end_offset_for_epoch(target.last_fetched_epoch)
+        if found.epoch < 0:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"epoch {target.last_fetched_epoch} is unknown")
+        if found.epoch == target.last_fetched_epoch and found.end_offset >= target.fetch_offset:
+            return False
+        data.diverging_epoch = EpochEndOffset(epoch=found.epoch, end_offset=found.end_offset)
+        return True
+
+    def _answer(self, reads: list[_Read]) -> FetchResponse:
+        topics: dict[object, FetchableTopicResponse] = {}
+        delivered: list[PartitionKey] = []
+        for read in reads:
+            if self._incremental and not _is_news(read):
+                continue
+            target, data = read.target, read.data
+            target.told_high_watermark, target.told_log_start_offset = data.high_watermark, data.log_start_offset
+            key = target.topic_id if self._by_id else target.topic
+            topic = topics.get(key)
+            if topic is None:
+                topic = topics[key] = FetchableTopicResponse(topic=target.topic, topic_id=target.topic_id)
+            topic.partitions.append(data)
+            if read.size_bytes:
+                delivered.append(target.key)
+        if self._session is not None:
+            self._broker.fetch_sessions.rotate(self._session, delivered)
+        return FetchResponse(
+            session_id=self._session.session_id if self._session is not None else 0,
+            responses=list(topics.values()),
+        )
+
+
+def _is_news(read: _Read) -> bool:
+    data, target = read.data, read.target
+    return (
+        read.size_bytes > 0
+        or data.error_code != 0
+        or data.high_watermark != target.told_high_watermark
+        or data.log_start_offset != target.told_log_start_offset
+    )
+
+
+def _failed(index: int, code: ErrorCode) -> PartitionData:
+    return PartitionData(
+        partition_index=index, error_code=code, high_watermark=-1, last_stable_offset=-1, log_start_offset=-1,
+        aborted_transactions=None, preferred_read_replica=-1, records=b"",
+    )  # fmt: skip
+
+
+def _out_of_range(partition: Partition, index: int) -> PartitionData:
+    data = _failed(index, ErrorCode.OFFSET_OUT_OF_RANGE)
+    data.high_watermark, data.last_stable_offset = partition.high_watermark, partition.last_stable_offset
+    data.log_start_offset = partition.log.log_start_offset
+    return data

@@ -1,0 +1,92 @@
+"""ListOffsets (2), v1-11: offsets by time, and the special ones.
+
+| timestamp | answer |
+| --- | --- |
+| -1 latest | last stable offset for read_committed, else high watermark |
+| -2 earliest, -4 earliest local | log start offset |
+| -3 max timestamp | offset of the record with the largest timestamp |
+| -5 latest tiered, -6 earliest pending upload | -1: there is no tiered storage |
+"""
+
+from __future__ import annotations
+
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from oncelog.server.broker import Broker
+from oncelog.server.context import RequestContext
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
+
+# The version from which each special timestamp is understood; below it UNSUPPORTED_VERSION is the answer.
+_SINCE_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+
+
+def handle(broker: Broker, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
+    seen: dict[tuple[str, int], int] = {}
+    for topic in request.topics:
+        for wanted in topic.partitions:
+            seen[topic.name, wanted.partition_index] = seen.get((topic.name, wanted.partition_index), 0) + 1
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[
+                    _answer(
+                        broker,
+                        topic.name,
+                        wanted,
+                        request.isolation_level == 1,
+                        context.api_version,
+                        seen[topic.name, wanted.partition_index] > 1,
+                    )
+                    for wanted in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _answer(
+    broker: Broker, topic: str, wanted: ListOffsetsPartition, read_committed: bool, version: int, duplicate: bool
+) -> ListOffsetsPartitionResponse:
+    index = wanted.partition_index
+    try:
+        if duplicate:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "a partition is asked about twice")
+        if wanted.timestamp < 0 and version < _SINCE_VERSION.get(wanted.timestamp, 0):
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+        timestamp, offset, epoch = _look_up(broker, topic, wanted, read_committed)
+    except KafkaError as error:
+        return ListOffsetsPartitionResponse(
+            partition_index=index, error_code=error.code, timestamp=-1, offset=-1, leader_epoch=-1
+        )
+    return ListOffsetsPartitionResponse(partition_index=index, timestamp=timestamp, offset=offset, leader_epoch=epoch)
+
+
+def _look_up(broker: Broker, topic: str, wanted: ListOffsetsPartition, read_committed: bool) -> tuple[int, int, int]:
+    partition = broker.partitions.get(topic, wanted.partition_index)
+    partition.check_leader_epoch(wanted.current_leader_epoch)
+    log = partition.log
+    match wanted.timestamp:
+        case -1:
+            return -1, partition.readable_end(read_committed), partition.leader_epoch
+        case -2 | -4:
+            return -1, log.log_start_offset, log.leader_epochs.epoch_for_offset(log.log_start_offset)
+        case -3:
+            found = log.max_timestamp_offset()
+        case -5 | -6:
+            return -1, -1, -1
+        case timestamp if timestamp < 0:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{timestamp} is no timestamp")
+        case timestamp:
+            found = log.offset_for_timestamp(timestamp, end_offset=partition.readable_end(read_committed))
+    if found is None:
+        return -1, -1, -1
+    return found.timestamp, found.offset, log.leader_epochs.epoch_for_offset(found.offset)

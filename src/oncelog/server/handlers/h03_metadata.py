@@ -1,0 +1,89 @@
+"""Metadata (3), v0-13: brokers, topics and their partitions; creates a missing topic when asked by name and allowed."""
+
+from __future__ import annotations
+
+from oncelog.cluster.metadata import Topic
+from oncelog.cluster.topics import name_problem
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.ids import INTERNAL_TOPICS, NULL_UUID
+from oncelog.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from oncelog.server.broker import Broker
+from oncelog.server.context import RequestContext
+
+_NO_AUTHORIZED_OPERATIONS = -(2**31)
+
+
+def handle(broker: Broker, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
+    host, port = broker.advertised_for(context)
+    asked = request.topics
+    # Version 0 knew no null: an empty list meant all topics.
+    everything = asked is None or (context.api_version == 0 and not asked)
+    if everything:
+        topics = [_describe(broker, topic) for topic in broker.metadata.topics.values()]
+    else:
+        may_create = request.allow_auto_topic_creation or context.api_version < 4
+        topics = [_answer(broker, topic, may_create) for topic in asked or []]
+    return MetadataResponse(
+        brokers=[MetadataResponseBroker(node_id=broker.node_id, host=host, port=port, rack=None)],
+        cluster_id=broker.cluster_id,
+        controller_id=broker.node_id,
+        topics=topics,
+        cluster_authorized_operations=_NO_AUTHORIZED_OPERATIONS,
+    )
+
+
+def _answer(broker: Broker, asked: MetadataRequestTopic, may_create: bool) -> MetadataResponseTopic:
+    if asked.topic_id != NULL_UUID:
+        topic = broker.metadata.topics_by_id.get(asked.topic_id)
+        if topic is None:
+            return MetadataResponseTopic(
+                error_code=ErrorCode.UNKNOWN_TOPIC_ID,
+                name=None,
+                topic_id=asked.topic_id,
+                topic_authorized_operations=_NO_AUTHORIZED_OPERATIONS,
+            )
+        return _describe(broker, topic)
+    name = asked.name or ""
+    topic = broker.metadata.topics.get(name)
+    if topic is None and may_create and name_problem(name) is None:
+        try:
+            topic = broker.auto_create_topic(name)
+        except KafkaError as error:
+            return _failed(name, error.code)
+    if topic is not None:
+        return _describe(broker, topic)
+    return _failed(
+        name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if name_problem(name) is None else ErrorCode.INVALID_TOPIC_EXCEPTION
+    )
+
+
+def _failed(name: str, code: ErrorCode) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        error_code=code,
+        name=name,
+        is_internal=name in INTERNAL_TOPICS,
+        topic_authorized_operations=_NO_AUTHORIZED_OPERATIONS,
+    )
+
+
+def _describe(broker: Broker, topic: Topic) -> MetadataResponseTopic:
+    node, epoch = broker.node_id, broker.metadata.leader_epoch(topic)
+    return MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.name in INTERNAL_TOPICS,
+        partitions=[
+            MetadataResponsePartition(
+                partition_index=index, leader_id=node, leader_epoch=epoch, replica_nodes=[node], isr_nodes=[node]
+            )
+            for index in range(topic.partition_count)
+        ],
+        topic_authorized_operations=_NO_AUTHORIZED_OPERATIONS,
+    )

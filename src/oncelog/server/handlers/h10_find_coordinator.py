@@ -1,0 +1,42 @@
+"""FindCoordinator (10), v0-6: on one node every group and every transactional id is looked after here.
+
+The internal topic behind a coordinator is made when it is first asked for; Kafka answers COORDINATOR_NOT_AVAILABLE
+while it makes it, here it is there at once.
+"""
+
+from __future__ import annotations
+
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.ids import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from oncelog.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from oncelog.server.broker import Broker
+from oncelog.server.context import RequestContext
+
+_TOPIC_OF_KEY_TYPE = {0: GROUP_METADATA_TOPIC, 1: TRANSACTION_STATE_TOPIC}
+
+
+def handle(broker: Broker, request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse:
+    if context.api_version >= 4:
+        return FindCoordinatorResponse(
+            coordinators=[_find(broker, key, request.key_type, context) for key in request.coordinator_keys]
+        )
+    found = _find(broker, request.key, request.key_type, context)
+    return FindCoordinatorResponse(
+        error_code=found.error_code,
+        error_message=found.error_message,
+        node_id=found.node_id,
+        host=found.host,
+        port=found.port,
+    )
+
+
+def _find(broker: Broker, key: str, key_type: int, context: RequestContext) -> Coordinator:
+    try:
+        topic = _TOPIC_OF_KEY_TYPE.get(key_type)
+        if topic is None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"coordinators of key type {key_type} are not served")
+        broker.internal_topic(topic)
+    except KafkaError as error:
+        return Coordinator(key=key, node_id=-1, port=-1, error_code=error.code, error_message=error.message)
+    host, port = broker.advertised_for(context)
+    return Coordinator(key=key, node_id=broker.node_id, host=host, port=port, error_message=None)

@@ -1,0 +1,25 @@
+"""Heartbeat (12), v0-4."""
+
+from __future__ import annotations
+
+from oncelog.coordinator.group import requests
+from oncelog.core.promise import Promise
+from oncelog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from oncelog.server.broker import Broker
+from oncelog.server.context import RequestContext
+
+
+def handle(broker: Broker, request: HeartbeatRequest, context: RequestContext) -> Promise[HeartbeatResponse]:
+    heartbeat = requests.HeartbeatRequest(
+        group_id=request.group_id,
+        generation_id=request.generation_id,
+        member_id=request.member_id,
+        group_instance_id=request.group_instance_id,
+    )
+    answer = broker.groups.run(
+        request.group_id,
+        lambda shard, reply, now_ms: shard.heartbeat(heartbeat, reply, now_ms),
+        # A member must not give up its partitions because its coordinator has just started: Kafka answers the same.
+        lambda error: requests.HeartbeatResult(),
+    )
+    return answer.map(lambda result: HeartbeatResponse(error_code=result.error))

@@ -1,0 +1,23 @@
+"""ListGroups (16), v0-5."""
+
+from __future__ import annotations
+
+from oncelog.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from oncelog.server.broker import Broker
+from oncelog.server.context import RequestContext
+
+
+def handle(broker: Broker, request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
+    error, groups = broker.groups.list_groups(request.states_filter, request.types_filter)
+    return ListGroupsResponse(
+        error_code=error,
+        groups=[
+            ListedGroup(
+                group_id=group.group_id,
+                protocol_type=group.protocol_type,
+                group_state=group.state,
+                group_type=group.group_type,
+            )
+            for group in groups
+        ],
+    )

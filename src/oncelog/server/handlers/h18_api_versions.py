@@ -1,0 +1,49 @@
+"""ApiVersions (18), v0-4: which keys and versions this broker serves, and which features are finalised.
+
+A version above 4 is answered in the format of v0 with UNSUPPORTED_VERSION and the one entry a client needs to ask
+again; the dispatcher passes such a request on without a body.
+"""
+
+from __future__ import annotations
+
+from oncelog.core.errors import ErrorCode
+from oncelog.protocol.api import ApiKey
+from oncelog.protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
+from oncelog.server.broker import Broker
+from oncelog.server.context import RequestContext
+
+
+def handle(broker: Broker, request: ApiVersionsRequest | None, context: RequestContext) -> ApiVersionsResponse:
+    versions = broker.dispatcher.versions
+    if request is None:
+        low, high = versions[ApiKey.API_VERSIONS]
+        only = ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=low, max_version=high)
+        return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[only])
+    if context.api_version >= 3 and not _is_named(request):
+        return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+    keys = [ApiVersion(api_key=key, min_version=low, max_version=high) for key, (low, high) in versions.items()]
+    transaction_version = broker.settings.integer("transaction.version")
+    features = [
+        FinalizedFeatureKey(
+            name="transaction.version", max_version_level=transaction_version, min_version_level=transaction_version
+        )
+    ]
+    return ApiVersionsResponse(
+        api_keys=keys,
+        supported_features=[SupportedFeatureKey(name="transaction.version", min_version=0, max_version=2)],
+        finalized_features_epoch=0,
+        finalized_features=features if transaction_version else [],
+    )
+
+
+def _is_named(request: ApiVersionsRequest) -> bool:
+    return all(
+        name and all(c.isalnum() or c in ".-" for c in name) and name[0].isalnum() and name[-1].isalnum()
+        for name in (request.client_software_name, request.client_software_version)
+    )

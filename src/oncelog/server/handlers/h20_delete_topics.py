@@ -1,0 +1,47 @@
+"""DeleteTopics (20), v1-6: by name, or from v6 on by id."""
+
+from __future__ import annotations
+
+from oncelog.cluster.metadata import Topic
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.ids import NULL_UUID
+from oncelog.protocol.messages.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from oncelog.server.broker import Broker
+from oncelog.server.context import RequestContext
+
+
+def handle(broker: Broker, request: DeleteTopicsRequest, context: RequestContext) -> DeleteTopicsResponse:
+    wanted = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
+    return DeleteTopicsResponse(responses=[_answer(broker, topic, context.api_version) for topic in wanted])
+
+
+def _answer(broker: Broker, wanted: DeleteTopicState, version: int) -> DeletableTopicResult:
+    try:
+        topic = _find(broker, wanted)
+        if not broker.settings.boolean("delete.topic.enable"):
+            disabled = ErrorCode.TOPIC_DELETION_DISABLED if version >= 3 else ErrorCode.INVALID_REQUEST
+            raise KafkaError(disabled, "Topic deletion is disabled: delete.topic.enable is false.")
+        broker.topics.delete(topic)
+    except KafkaError as error:
+        return DeletableTopicResult(
+            name=wanted.name, topic_id=wanted.topic_id, error_code=error.code, error_message=error.message or None
+        )
+    return DeletableTopicResult(name=topic.name, topic_id=topic.topic_id)
+
+
+def _find(broker: Broker, wanted: DeleteTopicState) -> Topic:
+    if wanted.topic_id == NULL_UUID:
+        if wanted.name is None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
+        return broker.topics.require(wanted.name)
+    if wanted.name is not None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
+    topic = broker.metadata.topics_by_id.get(wanted.topic_id)
+    if topic is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+    return topic

@@ -1,0 +1,58 @@
+"""InitProducerId (22), v0-5; v6 (KIP-939) with `transaction.two.phase.commit.enable`.
+
+Over an open transaction Kafka starts the abort, answers CONCURRENT_TRANSACTIONS and waits for the retry; here the
+request waits for the abort and is answered with what the retry would have got.
+"""
+
+from __future__ import annotations
+
+from oncelog.coordinator.txn.errors import error_for_version
+from oncelog.coordinator.txn.init_producer_id import expected_identity, idempotent_producer
+from oncelog.coordinator.txn.results import InitProducerIdResult
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.promise import Promise
+from oncelog.protocol.api import ApiKey
+from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from oncelog.server.broker import Broker
+from oncelog.server.context import RequestContext
+
+
+def handle(
+    broker: Broker, request: InitProducerIdRequest, context: RequestContext
+) -> InitProducerIdResponse | Promise[InitProducerIdResponse]:
+    version = context.api_version
+    try:
+        expected = expected_identity(request.producer_id, request.producer_epoch)
+    except KafkaError as error:
+        return _respond(broker, InitProducerIdResult.failed(error.code, error.message), version)
+    transactional_id = request.transactional_id
+    if transactional_id is None:
+        return _respond(broker, idempotent_producer(broker.metadata.next_producer_id), version)
+    answer = broker.transactions.run(
+        transactional_id,
+        lambda shard: shard.init_producer_id(
+            transactional_id,
+            request.transaction_timeout_ms,
+            expected,
+            request.enable2_pc,
+            request.keep_prepared_txn,
+            broker.now_ms(),
+        ),
+    )
+    return answer.map(lambda result: _respond(broker, result, version))
+
+
+def _respond(broker: Broker, result: InitProducerIdResult, version: int) -> InitProducerIdResponse:
+    if result.error is not ErrorCode.NONE:
+        broker.log_refusal("InitProducerId", result.error, result.reason)
+        return InitProducerIdResponse(
+            error_code=error_for_version(ApiKey.INIT_PRODUCER_ID, version, result.error),
+            producer_id=-1,
+            producer_epoch=-1,
+        )
+    return InitProducerIdResponse(
+        producer_id=result.identity.producer_id,
+        producer_epoch=result.identity.epoch,
+        ongoing_txn_producer_id=result.ongoing.producer_id,
+        ongoing_txn_producer_epoch=result.ongoing.epoch,
+    )

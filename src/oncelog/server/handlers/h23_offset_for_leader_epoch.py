@@ -1,0 +1,41 @@
+"""OffsetForLeaderEpoch (23), v2-4: where an epoch ended, so that a client can see whether its position was cut off."""
+
+from __future__ import annotations
+
+from oncelog.core.errors import KafkaError
+from oncelog.protocol.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+from oncelog.server.broker import Broker
+from oncelog.server.context import RequestContext
+
+
+def handle(
+    broker: Broker, request: OffsetForLeaderEpochRequest, context: RequestContext
+) -> OffsetForLeaderEpochResponse:
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderTopicResult(
+                topic=topic.topic, partitions=[_answer(broker, topic.topic, wanted) for wanted in topic.partitions]
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _answer(broker: Broker, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+    try:
+        partition = broker.partitions.get(topic, wanted.partition)
+        partition.check_leader_epoch(wanted.current_leader_epoch)
+    except KafkaError as error:
+        return EpochEndOffset(partition=wanted.partition, error_code=error.code, leader_epoch=-1, end_offset=-1)
+    if wanted.leader_epoch == partition.leader_epoch:
+        return EpochEndOffset(
+            partition=wanted.partition, leader_epoch=wanted.leader_epoch, end_offset=partition.log.log_end_offset
+        )
+    found = partition.log.end_offset_for_epoch(wanted.leader_epoch)
+    return EpochEndOffset(partition=wanted.partition, leader_epoch=found.epoch, end_offset=found.end_offset)

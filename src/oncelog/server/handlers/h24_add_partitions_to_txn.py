@@ -1,0 +1,86 @@
+"""AddPartitionsToTxn (24), v0-5: v0-3 from clients, one transaction; v4-5 between brokers, several, or verification."""
+
+from __future__ import annotations
+
+from oncelog.coordinator.outcome import Outcome
+from oncelog.coordinator.txn.errors import error_for_version
+from oncelog.coordinator.txn.machine import TxnShard
+from oncelog.coordinator.txn.results import PartitionsResult
+from oncelog.coordinator.txn.versions import version_of_add_partitions
+from oncelog.core.errors import ErrorCode
+from oncelog.core.ids import ProducerEpoch, ProducerId, TopicPartition
+from oncelog.core.promise import Promise, gather
+from oncelog.protocol.api import ApiKey
+from oncelog.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
+)
+from oncelog.server.broker import Broker
+from oncelog.server.context import RequestContext
+
+_BROKER_VERSION = 4
+
+
+def handle(
+    broker: Broker, request: AddPartitionsToTxnRequest, context: RequestContext
+) -> Promise[AddPartitionsToTxnResponse]:
+    version = context.api_version
+    if version >= _BROKER_VERSION:
+        return gather([_add(broker, transaction, version) for transaction in request.transactions]).map(
+            lambda results: AddPartitionsToTxnResponse(results_by_transaction=results)
+        )
+    transaction = AddPartitionsToTxnTransaction(
+        transactional_id=request.v3_and_below_transactional_id,
+        producer_id=request.v3_and_below_producer_id,
+        producer_epoch=request.v3_and_below_producer_epoch,
+        topics=request.v3_and_below_topics,
+    )
+    return _add(broker, transaction, version).map(
+        lambda result: AddPartitionsToTxnResponse(results_by_topic_v3_and_below=result.topic_results)
+    )
+
+
+def _add(broker: Broker, transaction: AddPartitionsToTxnTransaction, version: int) -> Promise[AddPartitionsToTxnResult]:
+    transactional_id = transaction.transactional_id
+    wanted = [TopicPartition(topic.name, index) for topic in transaction.topics for index in topic.partitions]
+    unknown = {entry for entry in wanted if broker.partitions.find(entry.topic, entry.partition) is None}
+    if unknown:
+        # All or nothing: one bad partition, and none is added.
+        codes = {
+            entry: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if entry in unknown else ErrorCode.OPERATION_NOT_ATTEMPTED
+            for entry in wanted
+        }
+        return Promise.resolved(_result(transactional_id, codes))
+    producer_id = ProducerId(transaction.producer_id)
+    epoch = ProducerEpoch(transaction.producer_epoch)
+
+    def operation(shard: TxnShard) -> Outcome[PartitionsResult]:
+        if transaction.verify_only:
+            return shard.verify_partitions(transactional_id, producer_id, epoch, wanted)
+        client_version = version_of_add_partitions(version)
+        return shard.add_partitions(transactional_id, producer_id, epoch, wanted, client_version, broker.now_ms())
+
+    def respond(result: PartitionsResult) -> AddPartitionsToTxnResult:
+        if result.error is not ErrorCode.NONE:
+            broker.log_refusal("AddPartitionsToTxn", result.error, result.reason)
+        codes = {
+            entry: error_for_version(ApiKey.ADD_PARTITIONS_TO_TXN, version, result.partitions.get(entry, result.error))
+            for entry in wanted
+        }
+        return _result(transactional_id, codes)
+
+    return broker.transactions.run(transactional_id, operation).map(respond)
+
+
+def _result(transactional_id: str, codes: dict[TopicPartition, ErrorCode]) -> AddPartitionsToTxnResult:
+    topics: dict[str, AddPartitionsToTxnTopicResult] = {}
+    for entry, code in codes.items():
+        topic = topics.setdefault(entry.topic, AddPartitionsToTxnTopicResult(name=entry.topic))
+        topic.results_by_partition.append(
+            AddPartitionsToTxnPartitionResult(partition_index=entry.partition, partition_error_code=code)
+        )
+    return AddPartitionsToTxnResult(transactional_id=transactional_id, topic_results=list(topics.values()))

@@ -1,0 +1,55 @@
+"""WriteTxnMarkers (27), v1-2: markers from a coordinator, or from an operator who aborts a hanging transaction."""
+
+from __future__ import annotations
+
+from oncelog.core.errors import ErrorCode
+from oncelog.core.ids import TopicPartition
+from oncelog.core.promise import Promise, gather
+from oncelog.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from oncelog.server.broker import Broker
+from oncelog.server.context import RequestContext
+from oncelog.server.markers import Marker
+
+Written = tuple[TopicPartition, ErrorCode]
+
+
+def handle(
+    broker: Broker, request: WriteTxnMarkersRequest, context: RequestContext
+) -> Promise[WriteTxnMarkersResponse]:
+    return gather([_write(broker, marker) for marker in request.markers]).map(
+        lambda results: WriteTxnMarkersResponse(markers=results)
+    )
+
+
+def _write(broker: Broker, wanted: WritableTxnMarker) -> Promise[WritableTxnMarkerResult]:
+    marker = Marker(
+        wanted.transaction_result,
+        wanted.producer_id,
+        wanted.producer_epoch,
+        wanted.coordinator_epoch,
+        wanted.transaction_version,
+    )
+    partitions = [TopicPartition(topic.name, index) for topic in wanted.topics for index in topic.partition_indexes]
+    written = [_write_one(broker, marker, partition) for partition in partitions]
+    return gather(written).map(lambda results: _result(wanted.producer_id, results))
+
+
+def _write_one(broker: Broker, marker: Marker, partition: TopicPartition) -> Promise[Written]:
+    promise: Promise[Written] = Promise()
+    broker.markers.write(marker, partition, lambda code: promise.resolve((partition, code)))
+    return promise
+
+
+def _result(producer_id: int, written: list[Written]) -> WritableTxnMarkerResult:
+    topics: dict[str, WritableTxnMarkerTopicResult] = {}
+    for partition, code in written:
+        topic = topics.setdefault(partition.topic, WritableTxnMarkerTopicResult(name=partition.topic))
+        topic.partitions.append(WritableTxnMarkerPartitionResult(partition_index=partition.partition, error_code=code))
+    return WritableTxnMarkerResult(producer_id=producer_id, topics=list(topics.values()))

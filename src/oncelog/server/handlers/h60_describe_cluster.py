@@ -1,0 +1,32 @@
+"""DescribeCluster (60), v0-2: the brokers; there are no separate controllers to describe (endpoint type 2)."""
+
+from __future__ import annotations
+
+from oncelog.core.errors import ErrorCode
+from oncelog.protocol.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from oncelog.server.broker import Broker
+from oncelog.server.context import RequestContext
+
+_BROKERS = 1
+
+
+def handle(broker: Broker, request: DescribeClusterRequest, context: RequestContext) -> DescribeClusterResponse:
+    if request.endpoint_type != _BROKERS:
+        return DescribeClusterResponse(
+            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+            error_message="This is a broker; there are no separate controllers to describe.",
+            endpoint_type=_BROKERS,
+        )
+    host, port = broker.advertised_for(context)
+    return DescribeClusterResponse(
+        error_message=None,
+        endpoint_type=_BROKERS,
+        cluster_id=broker.cluster_id,
+        controller_id=broker.node_id,
+        brokers=[DescribeClusterBroker(broker_id=broker.node_id, host=host, port=port, rack=None)],
+        cluster_authorized_operations=-(2**31),
+    )

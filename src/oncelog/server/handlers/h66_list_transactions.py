@@ -1,0 +1,37 @@
+"""ListTransactions (66), v0-2 (KIP-664; by age KIP-994; by pattern KIP-1152)."""
+
+from __future__ import annotations
+
+from oncelog.coordinator.txn.listing import TransactionFilter
+from oncelog.core.errors import KafkaError
+from oncelog.protocol.messages.list_transactions import (
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    TransactionState,
+)
+from oncelog.server.broker import Broker
+from oncelog.server.context import RequestContext
+
+
+def handle(broker: Broker, request: ListTransactionsRequest, context: RequestContext) -> ListTransactionsResponse:
+    try:
+        wanted = TransactionFilter.of(
+            request.state_filters,
+            request.producer_id_filters,
+            request.duration_filter,
+            request.transactional_id_pattern,
+        )
+        found = broker.transactions.list_transactions(wanted)
+    except KafkaError as error:
+        return ListTransactionsResponse(error_code=error.code)
+    return ListTransactionsResponse(
+        unknown_state_filters=list(wanted.unknown_states),
+        transaction_states=[
+            TransactionState(
+                transactional_id=entry.transactional_id,
+                producer_id=entry.producer_id,
+                transaction_state=entry.state,
+            )
+            for entry in found
+        ],
+    )

@@ -1,0 +1,78 @@
+"""DescribeTopicPartitions (75), v0: topics in the order of their names, in pages.
+
+The lists of eligible leader replicas are empty, never null: Java clients fail on null.
+"""
+
+from __future__ import annotations
+
+from oncelog.cluster.metadata import Topic
+from oncelog.cluster.topics import name_problem
+from oncelog.core.errors import ErrorCode
+from oncelog.core.ids import INTERNAL_TOPICS
+from oncelog.protocol.messages.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+from oncelog.server.broker import Broker
+from oncelog.server.context import RequestContext
+
+_NO_AUTHORIZED_OPERATIONS = -(2**31)
+_PARTITIONS_PER_ANSWER_MAX = 2000
+
+
+def handle(
+    broker: Broker, request: DescribeTopicPartitionsRequest, context: RequestContext
+) -> DescribeTopicPartitionsResponse:
+    names = sorted({topic.name for topic in request.topics} or broker.metadata.topics)
+    first_partition = 0
+    if request.cursor is not None:
+        names = [name for name in names if name >= request.cursor.topic_name]
+        if names and names[0] == request.cursor.topic_name:
+            first_partition = max(0, request.cursor.partition_index)
+    room = max(1, min(request.response_partition_limit, _PARTITIONS_PER_ANSWER_MAX))
+    response = DescribeTopicPartitionsResponse(next_cursor=None)
+    for name in names:
+        topic = broker.metadata.topics.get(name)
+        if topic is None:
+            response.topics.append(_unknown(name))
+            continue
+        if room == 0:
+            response.next_cursor = Cursor(topic_name=name, partition_index=first_partition)
+            break
+        last = min(topic.partition_count, first_partition + room)
+        response.topics.append(_describe(broker, topic, first_partition, last))
+        room -= last - first_partition
+        if last < topic.partition_count:
+            response.next_cursor = Cursor(topic_name=name, partition_index=last)
+            break
+        first_partition = 0
+    return response
+
+
+def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
+    valid = name_problem(name) is None
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if valid else ErrorCode.INVALID_TOPIC_EXCEPTION,
+        name=name,
+        topic_authorized_operations=_NO_AUTHORIZED_OPERATIONS,
+    )
+
+
+def _describe(broker: Broker, topic: Topic, first: int, last: int) -> DescribeTopicPartitionsResponseTopic:
+    node, epoch = broker.node_id, broker.metadata.leader_epoch(topic)
+    return DescribeTopicPartitionsResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.name in INTERNAL_TOPICS,
+        partitions=[
+            DescribeTopicPartitionsResponsePartition(
+                partition_index=index, leader_id=node, leader_epoch=epoch, replica_nodes=[node], isr_nodes=[node],
+                eligible_leader_replicas=[], last_known_elr=[],
+            )
+            for index in range(first, last)
+        ],
+        topic_authorized_operations=_NO_AUTHORIZED_OPERATIONS,
+    )  # fmt: skip

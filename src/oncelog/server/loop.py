@@ -1,0 +1,68 @@
+"""The event loop as the scheduler and worker that the broker's logic asks for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, TypeVar
+
+from oncelog.core.clock import Timer
+from oncelog.core.promise import Promise
+
+log = logging.getLogger("oncelog.server")
+
+T = TypeVar("T")
+
+
+class Worker(Protocol):
+    """Runs what may take long (fsync, recovery, deletes) away from the state's thread and hands back the result."""
+
+    def run(self, job: Callable[[], T]) -> Promise[T | Exception]: ...
+
+
+class InlineWorker:
+    """Runs jobs at once: for simulations and tests."""
+
+    def run(self, job: Callable[[], T]) -> Promise[T | Exception]:
+        try:
+            return Promise.resolved(job())
+        except Exception as error:  # noqa: BLE001  the caller decides what a failed job means
+            return Promise.resolved(error)
+
+
+class LoopScheduler:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def call_later_ms(self, delay_ms: int, callback: Callable[[], None]) -> Timer:
+        if delay_ms <= 0:
+            return self._loop.call_soon(callback)
+        return self._loop.call_later(delay_ms / 1000, callback)
+
+
+class LoopWorker:
+    def __init__(self, loop: asyncio.AbstractEventLoop, threads: int = 2) -> None:
+        self._loop = loop
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="oncelog-worker")
+
+    def run(self, job: Callable[[], T]) -> Promise[T | Exception]:
+        promise: Promise[T | Exception] = Promise()
+
+        def work() -> None:
+            try:
+                result: T | Exception = job()
+            except Exception as error:  # noqa: BLE001  the caller decides what a failed job means
+                result = error
+            self._loop.call_soon_threadsafe(promise.resolve, result)
+
+        self._pool.submit(work)
+        return promise
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True)

@@ -1,0 +1,83 @@
+"""Running a broker as a process: settings in, one ready line out, a clean end on SIGTERM and SIGINT."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from oncelog.core import failpoints
+from oncelog.core.broker_config import broker_settings
+from oncelog.core.config import ConfigError, Settings, parse_properties
+from oncelog.server.listener import Address
+from oncelog.server.server import Server
+
+log = logging.getLogger("oncelog.server")
+
+DEFAULT_DATA_DIR = Path("oncelog-data")
+
+
+def load_settings(
+    config_file: Path | None, assignments: Sequence[str], overrides: Mapping[str, str]
+) -> tuple[Settings, list[str]]:
+    """Settings from a properties file, then `--set key=value`, then the command line's own options."""
+    entries: dict[str, str] = {}
+    if config_file is not None:
+        entries.update(parse_properties(config_file.read_text()))
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {assignment!r}: expected KEY=VALUE")
+        entries[name.strip()] = value
+    entries.update(overrides)
+    return broker_settings(entries)
+
+
+def set_up_logging(level: str) -> None:
+    logging.basicConfig(
+        level=level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", force=True
+    )
+
+
+def arm_failpoints(specifications: Sequence[str]) -> None:
+    """`name`, or `name@3`: at the third hit the process kills itself with -9. For crash tests."""
+    for specification in specifications:
+        name, _, count = specification.partition("@")
+        failpoints.arm(name, failpoints.on_nth_hit(int(count or "1"), _kill_self))
+
+
+def _kill_self() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def run(data_dir: Path, settings: Settings, on_ready: Callable[[Address], None]) -> None:
+    """Serves until a signal asks to stop."""
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_serve(data_dir, settings, on_ready))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+async def _serve(data_dir: Path, settings: Settings, on_ready: Callable[[Address], None]) -> None:
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signal_number, stopping.set)
+    server = Server(data_dir, settings)
+    try:
+        on_ready(await server.start())
+        await stopping.wait()
+        log.info("stopping")
+    finally:
+        await server.stop()

@@ -1,0 +1,168 @@
+"""Writing transaction markers: per destination, retried until done or pointless.
+
+The coordinator's decision is in its log when `send` is called, so nothing here may lose it: a partition whose leader
+cannot be reached stays in the queue and is tried again. The queue is kept by broker, with a place for partitions
+whose leader is unknown. With one node the only destination is this broker, and its markers go through the same append
+path as everybody's batches.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from oncelog.coordinator.txn.effects import SendMarkers
+from oncelog.coordinator.txn.markers import MarkerReaction, reaction_to
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.failpoints import hit
+from oncelog.core.ids import GROUP_METADATA_TOPIC, NodeId, TopicPartition
+
+if TYPE_CHECKING:
+    from oncelog.server.broker import Broker
+
+log = logging.getLogger("oncelog.transactions")
+
+RETRY_MS: Final = 100
+_UNKNOWN_LEADER: Final = NodeId(-1)
+
+Acknowledge = Callable[[SendMarkers, frozenset[TopicPartition]], None]
+GiveUp = Callable[[SendMarkers, ErrorCode], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """What one partition is told of a transaction's end."""
+
+    commit: bool
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    transaction_version: int
+
+
+class MarkerSender:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._queues: dict[NodeId, dict[SendMarkers, set[TopicPartition]]] = {}
+        self._retry_pending = False
+        self.on_acknowledged: Acknowledge = _not_connected
+        self.on_given_up: GiveUp = _not_connected
+
+    @property
+    def queued_count(self) -> int:
+        return sum(len(partitions) for queue in self._queues.values() for partitions in queue.values())
+
+    def send(self, order: SendMarkers) -> None:
+        if not order.partitions:
+            self.on_acknowledged(order, frozenset())
+            return
+        self._enqueue(order, order.partitions)
+        self._drain_local()
+
+    def drop(self, is_stale: Callable[[SendMarkers], bool]) -> None:
+        """Forgets the orders of a coordinator that was replaced."""
+        for queue in self._queues.values():
+            for order in [order for order in queue if is_stale(order)]:
+                del queue[order]
+
+    def _enqueue(self, order: SendMarkers, partitions: Iterable[TopicPartition]) -> None:
+        gone: set[TopicPartition] = set()
+        for partition in partitions:
+            leader = self._leader_of(partition)
+            if leader is None:
+                gone.add(partition)
+            else:
+                self._queues.setdefault(leader, {}).setdefault(order, set()).add(partition)
+        if gone:
+            log.info(
+                "transaction of %r (producer %d): %s no longer exist, no marker is needed there",
+                order.transactional_id, order.producer_id, ", ".join(map(str, sorted(gone))),
+            )  # fmt: skip
+            self.on_acknowledged(order, frozenset(gone))
+
+    def _leader_of(self, partition: TopicPartition) -> NodeId | None:
+        """None when the topic was deleted: then there is nothing to write to, and the transaction may complete."""
+        topic = self._broker.metadata.topics.get(partition.topic)
+        if topic is None or partition.partition >= topic.partition_count:
+            return None
+        return self._broker.node_id
+
+    def _drain_local(self) -> None:
+        queue = self._queues.get(self._broker.node_id)
+        while queue:
+            order = next(iter(queue))
+            self._write_local(order, queue.pop(order))
+
+    def _write_local(self, order: SendMarkers, partitions: set[TopicPartition]) -> None:
+        marker = Marker(
+            order.commit, order.producer_id, order.producer_epoch, order.coordinator_epoch, order.transaction_version
+        )
+        for partition in sorted(partitions):
+            hit("txn.marker.before_write")
+            self.write(marker, partition, lambda code, where=partition: self._settle(order, where, code))  # type: ignore[misc]
+
+    def _settle(self, order: SendMarkers, partition: TopicPartition, code: ErrorCode) -> None:
+        reaction = reaction_to(code)
+        if reaction in (MarkerReaction.ACKNOWLEDGE, MarkerReaction.DROP):
+            self.on_acknowledged(order, frozenset({partition}))
+        elif reaction is MarkerReaction.RETRY:
+            self._queues.setdefault(_UNKNOWN_LEADER, {}).setdefault(order, set()).add(partition)
+            self._retry_later()
+        else:
+            level = logging.ERROR if reaction is MarkerReaction.BUG else logging.WARNING
+            log.log(
+                level, "the markers of %r (producer %d, epoch %d) are given up: %s answered %s",
+                order.transactional_id, order.producer_id, order.producer_epoch, partition, code.name,
+            )  # fmt: skip
+            self._forget(order)
+            self.on_given_up(order, code)
+
+    def _forget(self, order: SendMarkers) -> None:
+        for queue in self._queues.values():
+            queue.pop(order, None)
+
+    def _retry_later(self) -> None:
+        if not self._retry_pending:
+            self._retry_pending = True
+            self._broker.scheduler.call_later_ms(RETRY_MS, self._retry)
+
+    def _retry(self) -> None:
+        self._retry_pending = False
+        if self._broker.stopped:
+            return
+        waiting = self._queues.pop(_UNKNOWN_LEADER, {})
+        for order, partitions in waiting.items():
+            self._enqueue(order, partitions)
+        self._drain_local()
+
+    def write(self, marker: Marker, where: TopicPartition, done: Callable[[ErrorCode], None]) -> None:
+        """Appends one marker here and reports its code once it is committed. Also serves WriteTxnMarkers."""
+        partition = self._broker.partitions.find(where.topic, where.partition)
+        if partition is None:
+            done(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return
+        if where.topic == GROUP_METADATA_TOPIC and not self._broker.groups.is_ready(where.partition):
+            done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return
+        try:
+            info = partition.append_marker(
+                commit=marker.commit,
+                producer_id=marker.producer_id,
+                producer_epoch=marker.producer_epoch,
+                coordinator_epoch=marker.coordinator_epoch,
+                transaction_version=marker.transaction_version,
+                now_ms=self._broker.now_ms(),
+            )
+        except KafkaError as error:
+            log.warning("a marker for %s is refused: %s", where, error)
+            done(error.code)
+            return
+        if where.topic == GROUP_METADATA_TOPIC:
+            self._broker.groups.complete_transaction(where.partition, marker)
+        partition.when_committed(info.last_offset, lambda: done(ErrorCode.NONE))
+
+
+def _not_connected(*_: object) -> None:
+    raise RuntimeError("the marker sender was used before a transaction coordinator was connected to it")

@@ -1,0 +1,113 @@
+"""The asyncio shell: listens, accepts connections, starts the broker and stops it in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from oncelog.core.config import Settings
+from oncelog.server.broker import Broker, Environment
+from oncelog.server.connection import Connection
+from oncelog.server.listener import Address, parse_address
+from oncelog.server.loop import LoopScheduler, LoopWorker
+from oncelog.server.metrics import BrokerCollector
+
+log = logging.getLogger("oncelog.server")
+
+
+class Server:
+    def __init__(self, data_dir: Path, settings: Settings) -> None:
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        self._worker = LoopWorker(loop)
+        environment = Environment(LoopScheduler(loop), self._worker, uuid.uuid4, random.SystemRandom().randrange)
+        self.broker = Broker(data_dir, settings, environment)
+        self._settings = settings
+        self._connections: set[Connection] = set()
+        self._listener: asyncio.Server | None = None
+        self._stop_metrics: Callable[[], None] | None = None
+
+    async def start(self) -> Address:
+        wanted = parse_address(self._settings.text("listeners"), key="listeners")
+        frame_max_bytes = self._settings.integer("socket.request.max.bytes")
+        unsent_max_bytes = self._settings.integer("oncelog.connection.unsent.max.bytes")
+        self._listener = await self._loop.create_server(
+            lambda: Connection(
+                self.broker.dispatcher,
+                frame_max_bytes=frame_max_bytes,
+                unsent_max_bytes=unsent_max_bytes,
+                accept=self._accept,
+                forget=self._forget,
+            ),
+            wanted.host,
+            wanted.port,
+            backlog=512,
+            start_serving=False,
+        )
+        bound = Address(wanted.host, self._listener.sockets[0].getsockname()[1])
+        advertised = self._settings.optional_text("advertised.listeners")
+        told = parse_address(advertised, key="advertised.listeners") if advertised else bound
+        self.broker.advertised_host, self.broker.advertised_port = told.host, told.port or bound.port
+        self.broker.start()
+        self._serve_metrics(bound.host)
+        await self._listener.start_serving()
+        self._loop.call_later(self._idle_interval_s(), self._close_idle)
+        return bound
+
+    async def stop(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        for connection in list(self._connections):
+            connection.close()
+        if self._stop_metrics is not None:
+            self._stop_metrics()
+        self.broker.stop()
+        self._worker.close()
+
+    def _accept(self, connection: Connection) -> bool:
+        limit = self.broker.settings.integer("max.connections")
+        if len(self._connections) >= limit:
+            log.warning("a connection of %s is refused: max.connections is %d", connection.peer, limit)
+            return False
+        self._connections.add(connection)
+        self.broker.metrics.connections = len(self._connections)
+        return True
+
+    def _forget(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        self.broker.metrics.connections = len(self._connections)
+
+    def _idle_interval_s(self) -> float:
+        return max(1.0, self._settings.integer("connections.max.idle.ms") / 1000)
+
+    def _close_idle(self) -> None:
+        """A connection that was silent over a whole interval goes; so one lives between one and two of them."""
+        if self.broker.stopped:
+            return
+        for connection in list(self._connections):
+            if connection.active:
+                connection.active = connection.is_waiting
+            else:
+                connection.close()
+        self._loop.call_later(self._idle_interval_s(), self._close_idle)
+
+    def _serve_metrics(self, host: str) -> None:
+        port = self._settings.integer("oncelog.metrics.port")
+        if not port:
+            return
+        from prometheus_client import CollectorRegistry, start_http_server
+
+        registry = CollectorRegistry()
+        registry.register(BrokerCollector(self.broker))
+        server, thread = start_http_server(port, host, registry)
+
+        def stop() -> None:
+            server.shutdown()
+            thread.join()
+
+        self._stop_metrics = stop
+        log.info("metrics for Prometheus on http://%s:%d/metrics", host, port)

@@ -1,0 +1,85 @@
+"""The log behind a coordinator's shard: how its records are appended, and how a shard is built from them again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol
+
+from oncelog.cluster.partition import Partition
+from oncelog.coordinator.outcome import CoordinatorRecord
+from oncelog.core.ids import ProducerIdAndEpoch
+from oncelog.protocol.batch import (
+    BatchHeader,
+    ControlMarker,
+    Record,
+    build_batch,
+    decode_records,
+    iter_headers,
+    parse_control,
+)
+from oncelog.storage.log import AppendInfo
+from oncelog.storage.producer_state import Origin
+from oncelog.storage.verification import VerificationGuard
+
+_LOAD_READ_BYTES: Final = 1_048_576
+LOAD_SLICE_RECORDS: Final = 5_000
+"""Records replayed in one turn of the loop, so that loading a long log never holds up other clients for long."""
+
+
+class Replayer(Protocol):
+    """What a shard does with what its log holds."""
+
+    def on_record(self, header: BatchHeader, offset: int, key: bytes, value: bytes | None) -> None: ...
+
+    def on_marker(self, header: BatchHeader, marker: ControlMarker) -> None: ...
+
+
+def append_records(
+    partition: Partition,
+    records: list[CoordinatorRecord],
+    *,
+    now_ms: int,
+    producer: ProducerIdAndEpoch | None = None,
+    guard: VerificationGuard | None = None,
+) -> AppendInfo:
+    """One batch; with a producer it is part of that producer's transaction."""
+    batch = build_batch(
+        [Record(i, 0, record.key, record.value) for i, record in enumerate(records)],
+        timestamp_ms=now_ms,
+        producer_id=-1 if producer is None else producer.producer_id,
+        producer_epoch=-1 if producer is None else producer.epoch,
+        base_sequence=-1 if producer is None else 0,
+        transactional=producer is not None,
+    )
+    return partition.append_as_leader(batch, now_ms=now_ms, origin=Origin.COORDINATOR, guard=guard)
+
+
+def replay_log(partition: Partition, replayer: Replayer) -> Iterator[None]:
+    """Replays the whole log; yields after every slice, so that the caller can let others run."""
+    log = partition.log
+    offset, end_offset = log.log_start_offset, log.log_end_offset
+    in_slice = 0
+    while offset < end_offset:
+        data = log.read(offset, _LOAD_READ_BYTES, end_offset=end_offset).data
+        if not len(data):
+            return
+        for position, header in iter_headers(data):
+            offset = header.next_offset
+            if header.is_control:
+                replayer.on_marker(header, parse_control(data, position))
+                continue
+            for record in decode_records(data, position):
+                if record.key is not None:
+                    replayer.on_record(header, header.base_offset + record.offset_delta, record.key, record.value)
+            in_slice += header.records_count
+            if in_slice >= LOAD_SLICE_RECORDS:
+                in_slice = 0
+                yield
+
+
+def run_slices(slices: Iterator[None], again: Callable[[Callable[[], None]], object], done: Callable[[], None]) -> None:
+    """Runs the first slice now and the others in later turns of the loop; a short log is loaded at once."""
+    for _ in slices:
+        again(lambda: run_slices(slices, again, done))
+        return
+    done()

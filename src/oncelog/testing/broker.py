@@ -1,0 +1,151 @@
+"""A broker as a child process: started, killed, restarted and stopped by the test that owns it."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+_READY = "oncelog ready on "
+
+
+class BrokerProcess:
+    """`start` waits until clients are accepted; `kill` is kill -9; `start` again goes on with the same folder."""
+
+    def __init__(
+        self,
+        data_dir: Path,
+        settings: Mapping[str, object] | None = None,
+        *,
+        port: int = 0,
+        log_level: str = "info",
+        arguments: Sequence[str] = (),
+    ) -> None:
+        self.data_dir = data_dir
+        self.port = port
+        self.bootstrap_servers = ""
+        self.log_path = data_dir.with_name(data_dir.name + ".log")
+        self._settings = dict(settings or {})
+        self._log_level = log_level
+        self._arguments = list(arguments)
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise RuntimeError("the broker is not running")
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self, *, timeout_s: float = 30, extra_arguments: Sequence[str] = ()) -> BrokerProcess:
+        if self.running:
+            raise RuntimeError("the broker is running already")
+        command = [sys.executable, "-m", "oncelog", "serve", "--data-dir", str(self.data_dir)]
+        command += ["--listen", f"127.0.0.1:{self.port}", "--log-level", self._log_level]
+        for name, value in self._settings.items():
+            command += ["--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        with self.log_path.open("ab") as stderr:
+            self._process = subprocess.Popen(
+                [*command, *self._arguments, *extra_arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+        self._await_ready(timeout_s)
+        return self
+
+    def _await_ready(self, timeout_s: float) -> None:
+        process = self._process
+        if process is None or process.stdout is None:
+            raise RuntimeError("the broker was not started")
+        line = _read_line(process.stdout, timeout_s)
+        if not line.startswith(_READY):
+            self.kill()
+            tail = self.log_path.read_text(errors="replace")[-4000:]
+            raise RuntimeError(f"the broker did not get ready within {timeout_s} s. Its log ends with:\n{tail}")
+        self.bootstrap_servers = line.removeprefix(_READY).strip()
+        self.port = int(self.bootstrap_servers.rpartition(":")[2])
+
+    def stop(self, *, timeout_s: float = 30) -> int:
+        """A clean stop. Returns the exit code."""
+        return self._end(signal.SIGTERM, timeout_s)
+
+    def kill(self) -> None:
+        """kill -9: nothing is flushed, closed or checkpointed."""
+        self._end(signal.SIGKILL, 30)
+
+    def wait(self, timeout_s: float) -> int:
+        """Waits until the process has ended by itself, as it does at an armed failpoint."""
+        if self._process is None:
+            raise RuntimeError("the broker is not running")
+        code = self._process.wait(timeout_s)
+        self._release()
+        return code
+
+    def _end(self, signal_number: int, timeout_s: float) -> int:
+        process = self._process
+        if process is None:
+            return 0
+        if process.poll() is None:
+            process.send_signal(signal_number)
+        try:
+            code = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            code = process.wait()
+        self._release()
+        return code
+
+    def _release(self) -> None:
+        if self._process is not None and self._process.stdout is not None:
+            self._process.stdout.close()
+        self._process = None
+
+
+def _read_line(stream: IO[str], timeout_s: float) -> str:
+    deadline_s = time.monotonic() + timeout_s
+    with selectors.DefaultSelector() as selector:
+        selector.register(stream, selectors.EVENT_READ)
+        if selector.select(max(0.0, deadline_s - time.monotonic())):
+            return stream.readline()
+    return ""
+
+
+@contextmanager
+def broker(
+    settings: Mapping[str, object] | None = None,
+    *,
+    data_dir: Path | str | None = None,
+    port: int = 0,
+    log_level: str = "warning",
+) -> Iterator[BrokerProcess]:
+    """A running broker; its folder is temporary unless one is given.
+
+    `settings` are broker settings under Kafka's names, e.g. {"num.partitions": 4, "transaction.version": 1}.
+    """
+    if data_dir is not None:
+        yield from _run(BrokerProcess(Path(data_dir), settings, port=port, log_level=log_level))
+        return
+    with tempfile.TemporaryDirectory(prefix="oncelog-") as folder:
+        yield from _run(BrokerProcess(Path(folder) / "data", settings, port=port, log_level=log_level))
+
+
+def _run(process: BrokerProcess) -> Iterator[BrokerProcess]:
+    try:
+        yield process.start()
+    finally:
+        process.stop()
