@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import pytest
+
+from oncelog.core.broker_config import BROKER_CONFIG, broker_settings
+from oncelog.core.config import ConfigError, ConfigKey, ConfigType, format_value, parse_properties
+from oncelog.core.topic_config import TOPIC_CONFIG
+
+
+def test_a_misspelt_key_is_answered_with_the_nearest_known_one() -> None:
+    with pytest.raises(ConfigError, match=r"transaction\.timeout\.ms.*did you mean transaction\.max\.timeout\.ms\?"):
+        broker_settings({"transaction.timeout.ms": "1000"})
+    with pytest.raises(ConfigError, match=r"retentionms.*did you mean retention\.ms\?"):
+        TOPIC_CONFIG.key("retentionms")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "complaint"),
+    [
+        ("num.partitions", "0", "must be at least 1"),
+        ("num.partitions", "many", "must be a whole number"),
+        ("num.partitions", "3000000000", "does not fit a int"),
+        ("auto.create.topics.enable", "yes", "must be true or false"),
+        ("compression.type", "brotli", "must be one of uncompressed, zstd"),
+        ("log.cleaner.min.cleanable.ratio", "1.5", "must be at most 1"),
+        ("transaction.version", "3", "must be at most 2"),
+    ],
+)
+def test_a_bad_value_names_the_key_and_what_it_takes(name: str, text: str, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint) as caught:
+        broker_settings({name: text})
+    assert name in str(caught.value)
+
+
+def test_every_default_passes_its_own_validation_and_survives_text() -> None:
+    for table in (BROKER_CONFIG, TOPIC_CONFIG):
+        for key in table:
+            text = format_value(key.default)
+            if text is not None:
+                assert key.parse(text) == key.default, key.name
+
+
+def test_every_topic_key_names_an_existing_broker_key() -> None:
+    for key in TOPIC_CONFIG:
+        assert key.synonym is None or key.synonym in BROKER_CONFIG, key.name
+
+
+def test_coarser_spellings_count_unless_the_fine_one_is_there() -> None:
+    settings, _ = broker_settings({"log.retention.hours": "2", "broker.id": "7"})
+    assert settings.integer("log.retention.ms") == 7_200_000
+    assert settings.integer("node.id") == 7
+    settings, _ = broker_settings({"log.retention.hours": "2", "log.retention.ms": "5"})
+    assert settings.integer("log.retention.ms") == 5
+    settings, _ = broker_settings({"log.retention.hours": "-1"})
+    assert settings.integer("log.retention.ms") == -1
+
+
+def test_keys_of_kafka_without_effect_are_accepted_with_a_warning() -> None:
+    settings, warnings = broker_settings({"num.network.threads": "8", "num.partitions": "3"})
+    assert settings.integer("num.partitions") == 3
+    assert warnings == ["num.network.threads has no effect in Oncelog"]
+
+
+def test_a_topic_key_in_a_broker_file_is_answered_with_the_broker_key() -> None:
+    with pytest.raises(ConfigError, match=r"for all topics set log\.retention\.ms"):
+        broker_settings({"retention.ms": "1"})
+
+
+def test_properties_files_with_comments_continuations_and_both_separators() -> None:
+    text = "# a comment\n! another\nnum.partitions = 4\nlisteners:PLAINTEXT://127.0.0.1:9092\nlog.cleanup.policy=compact,\\\n   delete\n\n"
+    assert parse_properties(text) == {
+        "num.partitions": "4",
+        "listeners": "PLAINTEXT://127.0.0.1:9092",
+        "log.cleanup.policy": "compact,delete",
+    }
+    with pytest.raises(ConfigError, match="not a key=value line"):
+        parse_properties("num.partitions\n")
+
+
+def test_lists_are_checked_word_by_word() -> None:
+    key = ConfigKey("policy", ConfigType.LIST, (), "", allowed=("delete", "compact"))
+    assert key.parse(" delete , compact ") == ("delete", "compact")
+    with pytest.raises(ConfigError, match="shred"):
+        key.parse("delete,shred")

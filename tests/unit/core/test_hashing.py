@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+
+from oncelog.core.hashing import coordinator_partition, java_string_hash, murmur2, partition_for_key
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "partition"),
+    [
+        ("tx-1", 3572520, 20),
+        ("my-transactional-id", -959806496, 46),
+        ("g1", 3242, 42),
+        ("first-transactional", 1476685612, 12),
+        ("test-transactional-matt", -1260157965, 15),
+        ("", 0, 0),
+    ],
+)
+def test_java_string_hash_and_coordinator_partition(text: str, expected: int, partition: int) -> None:
+    assert java_string_hash(text) == expected
+    assert coordinator_partition(text, 50) == partition
+
+
+def test_characters_outside_the_basic_plane_count_as_two_units() -> None:
+    high, low = 0xD83D, 0xDE00
+    assert java_string_hash("\U0001f600") == 31 * high + low
+
+
+def test_the_hash_that_has_no_absolute_value_goes_to_partition_zero() -> None:
+    # "polygenelubricants" is the well-known string whose Java hash is the smallest integer.
+    assert java_string_hash("polygenelubricants") == -(2**31)
+    assert coordinator_partition("polygenelubricants", 50) == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        (b"21", -973932308),
+        (b"foobar", -790332482),
+        (b"a-little-bit-long-string", -985981536),
+        (b"a-little-bit-longer-string", -1486304829),
+        (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
+        (b"abc", 479470107),
+    ],
+)
+def test_murmur2_matches_the_values_of_the_java_client(key: bytes, expected: int) -> None:
+    assert murmur2(key) == expected & 0xFFFFFFFF
+    assert partition_for_key(key, 7) == (expected & 0x7FFFFFFF) % 7

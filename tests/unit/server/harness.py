@@ -1,0 +1,106 @@
+"""A whole broker without sockets: requests are encoded, served and decoded as on the wire, on a virtual clock."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from pathlib import Path
+from typing import Any
+
+from oncelog.core.broker_config import broker_settings
+from oncelog.core.clock import VirtualScheduler
+from oncelog.core.promise import Promise
+from oncelog.protocol.api import decode_response, encode_request, response_header_version
+from oncelog.protocol.batch import Record, build_batch
+from oncelog.protocol.framing import encode_request_frame, parse_response_header
+from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from oncelog.server.broker import Broker, Environment
+from oncelog.server.loop import InlineWorker
+
+
+class BrokerInProcess:
+    def __init__(self, folder: Path, settings: dict[str, str] | None = None, seed: int = 1) -> None:
+        self.folder = folder
+        self.clock = VirtualScheduler()
+        self._entries = settings or {}
+        self._random = random.Random(seed)
+        self.broker = self._new()
+
+    def _new(self) -> Broker:
+        settings, _ = broker_settings(self._entries)
+        environment = Environment(
+            self.clock,
+            InlineWorker(),
+            lambda: uuid.UUID(int=self._random.getrandbits(128), version=4),
+            self._random.randrange,
+        )
+        broker = Broker(self.folder, settings, environment)
+        broker.advertised_port = 9092
+        broker.start()
+        return broker
+
+    def restart(self, *, clean: bool = True) -> None:
+        self.broker.stop(clean=clean)
+        self.broker = self._new()
+
+    def send(self, request: Any, version: int) -> Promise[Any]:
+        """A promise of the decoded response; None where the protocol has no answer."""
+        key = type(request).API_KEY
+        body = encode_request(key, version, request)
+        frame = b"".join(encode_request_frame(key, version, 1, "test", body))
+        answer = self.broker.dispatcher.serve(memoryview(frame[4:]), "127.0.0.1", 1)
+        if isinstance(answer, Promise):
+            return answer.map(lambda buffers: self._decode(key, version, buffers))
+        return Promise.resolved(self._decode(key, version, answer))
+
+    def call(self, request: Any, version: int) -> Any:
+        promise = self.send(request, version)
+        assert promise.done, f"{type(request).__name__} is still waiting for its answer"
+        return promise.value
+
+    def _decode(self, key: int, version: int, buffers: list[Any] | None) -> Any:
+        if buffers is None:
+            return None
+        frame = memoryview(b"".join(buffers))
+        _, position = parse_response_header(frame[4:], response_header_version(key, version))
+        return decode_response(key, version, frame[4 + position :])
+
+    def produce(
+        self,
+        topic: str,
+        values: list[bytes],
+        *,
+        partition: int = 0,
+        version: int = 9,
+        acks: int = -1,
+        transactional_id: str | None = None,
+        **batch: Any,
+    ) -> Any:
+        """The partition's part of the answer to one produced batch."""
+        data = batch_of(values, timestamp_ms=self.clock.now_ms(), **batch)
+        request = ProduceRequest(
+            acks=acks,
+            timeout_ms=1000,
+            transactional_id=transactional_id,
+            topic_data=[
+                TopicProduceData(
+                    name=topic,
+                    topic_id=self.topic_id(topic),
+                    partition_data=[PartitionProduceData(index=partition, records=data)],
+                )
+            ],
+        )
+        response = self.call(request, version)
+        return None if response is None else response.responses[0].partition_responses[0]
+
+    def topic_id(self, topic: str) -> uuid.UUID:
+        known = self.broker.metadata.topics.get(topic)
+        return known.topic_id if known is not None else uuid.UUID(int=0)
+
+    def create(self, topic: str, partitions: int = 1, **configs: str) -> None:
+        self.broker.topics.create(topic, partitions, {name.replace("_", "."): text for name, text in configs.items()})
+
+
+def batch_of(values: list[bytes], *, timestamp_ms: int, **batch: Any) -> bytes:
+    records = [Record(i, 0, None, value) for i, value in enumerate(values)]
+    return build_batch(records, timestamp_ms=timestamp_ms, **batch)

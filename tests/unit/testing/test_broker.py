@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import re
+import socket
+from pathlib import Path
+
+import pytest
+
+import oncelog.testing
+from oncelog.testing import BrokerProcess
+
+pytest_plugins: list[str] = []
+
+
+def test_the_context_manager_cleans_up(tmp_path: Path) -> None:
+    with oncelog.testing.broker({"num.partitions": 3}) as broker:
+        host, _, port = broker.bootstrap_servers.rpartition(":")
+        assert host == "127.0.0.1"
+        socket.create_connection((host, int(port)), timeout=2).close()
+        folder, pid = broker.data_dir, broker.pid
+        assert (folder / "meta.properties").exists()
+    assert not folder.exists()
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_kill_and_start_goes_on_with_the_same_folder_and_port(tmp_path: Path) -> None:
+    with oncelog.testing.broker(data_dir=tmp_path / "data") as broker:
+        address = broker.bootstrap_servers
+        broker.kill()
+        assert not broker.running
+        broker.start()
+        assert broker.bootstrap_servers == address
+    assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
+def test_a_bad_setting_is_reported_with_the_brokers_own_words(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="did you mean num.partitions"):
+        BrokerProcess(tmp_path / "data", {"num.partition": 3}).start()
+
+
+def test_a_folder_in_use_is_refused_with_the_pid_of_its_owner(tmp_path: Path) -> None:
+    with oncelog.testing.broker(data_dir=tmp_path / "data") as broker:
+        with pytest.raises(RuntimeError, match=re.escape(str(broker.pid))):
+            BrokerProcess(tmp_path / "data").start()
+
+
+def test_the_fixture_is_there_without_an_import(oncelog_broker: BrokerProcess) -> None:
+    assert oncelog_broker.running
