@@ -36,8 +36,8 @@ lint: setup ## style, types and import rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-bench: setup ## produce and consume rates of the embedded broker
-	$(BIN)/oncelog bench
+bench: setup ## Oncelog and Apache Kafka side by side (Oncelog alone where Kafka cannot be had)
+	$(BIN)/python -m peers.compare
 
 SECONDS ?= 600
 simulate: setup ## random transaction histories on a virtual clock: make simulate SECONDS=600

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import random
 from typing import NamedTuple
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -162,7 +164,11 @@ class ProducerStateMachine(RuleBasedStateMachine):
     )
     def verify(self, pid: int, step: int, shift: int, tv2: bool) -> None:
         known = self.model.producer(pid)
-        epoch, sequence = max(known.epoch + step, 0), self.sequence_near(known, shift if step == 0 else 0)
+        epoch = min(max(known.epoch + step, 0), EPOCH_MAX)
+        self.verify_and_compare(pid, epoch, self.sequence_near(known, shift if step == 0 else 0), tv2)
+
+    def verify_and_compare(self, pid: int, epoch: int, sequence: int, tv2: bool) -> None:
+        known = self.model.producer(pid)
         expected_open = known.opened >= 0 and epoch == known.epoch
         try:
             guard = self.state.start_verification(pid, epoch, sequence, supports_epoch_bump=tv2, now_ms=self.clock_ms)
@@ -202,6 +208,20 @@ class ProducerStateMachine(RuleBasedStateMachine):
         guard = self.guards[pid][0 if old_guard else -1] if self.guards[pid] else None
         self.send_and_compare(header, origin, guard)
 
+    @rule(pid=st.sampled_from(PIDS), batches=st.integers(1, 7), count=st.integers(1, 2), tv2=st.booleans())
+    def write_transactionally(self, pid: int, batches: int, count: int, tv2: bool) -> None:
+        """What a well-behaved producer does, so that histories get somewhere."""
+        for _ in range(batches):
+            known = self.model.producer(pid)
+            epoch = max(known.epoch, 0)
+            sequence = 0 if known.epoch == -1 else self.sequence_near(known, 0)
+            asked = self.model.asked.get(pid)
+            if asked is None or asked.epoch <= epoch:
+                self.verify_and_compare(pid, epoch, sequence, tv2)
+            self.clock_ms += 1
+            header = data(sequence, count=count, pid=pid, epoch=epoch, txn=True, timestamp=self.clock_ms)
+            self.send_and_compare(header, Origin.CLIENT, self.guards[pid][-1] if self.guards[pid] else None)
+
     @precondition(lambda self: any(self.model.producer(pid).batches for pid in PIDS))
     @rule(choice=st.integers(0, 100), lengthen=st.booleans())
     def send_again(self, choice: int, lengthen: bool) -> None:
@@ -219,20 +239,20 @@ class ProducerStateMachine(RuleBasedStateMachine):
 
     @rule(
         pid=st.sampled_from(PIDS),
-        kinds=st.lists(st.tuples(st.sampled_from([0, 0, 0, 1]), st.booleans()), min_size=2, max_size=4),
-        data_=st.data(),
+        kinds=st.lists(
+            st.tuples(st.sampled_from([0, 0, 0, 1]), st.sampled_from([0, 0, 0, 1, -1]), st.booleans()),
+            min_size=2,
+            max_size=4,
+        ),
     )
-    def append_several(self, pid: int, kinds: list[tuple[int, bool]], data_: st.DataObject) -> None:
+    def append_several(self, pid: int, kinds: list[tuple[int, int, bool]]) -> None:
         """One append of many batches is judged like many appends of one, except that nothing repeats inside it."""
         guard = self.guards[pid][-1] if self.guards[pid] else None
         scratch, pending, accepted = copy.deepcopy(self.state), PendingAppend(), []
-        if guard is not None and pid in self.model.asked:
-            guard_there = scratch._verifications.entries[pid].guard
-        else:
-            guard_there = guard
+        asked = scratch._verifications.get(pid)
+        guard_there = guard if asked is None else asked.guard
         known, end = self.model.producer(pid), self.model.end
-        for step, txn in kinds:
-            shift = data_.draw(st.sampled_from([0, 0, 0, 1, -1]))
+        for step, shift, txn in kinds:
             epoch = min(max(known.epoch, 0) + step, EPOCH_MAX)
             sequence = self.sequence_near(known, shift) if epoch == known.epoch or known.epoch == -1 else 0
             header = data(sequence, pid=pid, epoch=epoch, txn=txn)
@@ -376,5 +396,46 @@ def verdict_of(
         return error.code
 
 
-ProducerStateMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+ProducerStateMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 TestProducerState = ProducerStateMachine.TestCase
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_long_walk(seed: int) -> None:
+    """The steps above at random, far longer than Hypothesis goes: windows fill up and transactions pile up."""
+    choice = random.Random(seed)
+    machine = ProducerStateMachine()
+    machine.start()
+    for _ in range(250):
+        random_step(machine, choice)
+        machine.rows_agree()
+        machine.stable_offsets_agree()
+
+
+def random_step(machine: ProducerStateMachine, choice: random.Random) -> None:
+    pid, flag = choice.choice(PIDS), choice.random() < 0.5
+    step, shift, tv = (
+        choice.choice([0, 0, 0, 0, 0, 1, -1]),
+        choice.choice([0, 0, 0, -1, 1, 2]),
+        choice.choice([0, 1, 2]),
+    )
+    kind = choice.randrange(100)
+    if kind < 30:
+        machine.write_transactionally(pid, choice.randint(1, 7), choice.randint(1, 2), flag)
+    elif kind < 55:
+        machine.end(pid, abs(step) if tv < 2 else 1 - step, choice.choice([0, 0, 1, -1]), tv, flag, kind == 54)
+    elif kind < 65:
+        machine.advance_high_watermark(choice.randint(0, 6))
+    elif kind < 72:
+        machine.verify(pid, step, shift, flag)
+    elif kind < 80:
+        origin = choice.choice([Origin.CLIENT, Origin.CLIENT, Origin.COORDINATOR])
+        machine.send(pid, step, shift, choice.randint(1, 3), flag, choice.random() < 0.3, origin)
+    elif kind < 89 and any(machine.model.producer(known).batches for known in PIDS):
+        machine.send_again(choice.randrange(12), choice.random() < 0.2)
+    elif kind < 93:
+        machine.append_several(pid, [(choice.choice([0, 0, 1]), shift, flag), (0, 0, flag), (0, 0, flag)])
+    elif kind < 97:
+        machine.take_snapshot()
+    elif machine.snapshots:
+        machine.load_a_snapshot_and_replay(choice.randrange(12))

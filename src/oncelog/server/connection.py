@@ -13,7 +13,7 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from oncelog.core.promise import Promise
 from oncelog.protocol.framing import FrameReader, FrameTooLarge
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from oncelog.server.dispatch import Dispatcher
 
 log = logging.getLogger("oncelog.server")
+
+REQUESTS_PER_TURN_MAX: Final = 100
+"""Requests of one connection served before others get their turn, however many of them came in one packet."""
+
 _connection_ids = itertools.count(1)
 
 
@@ -47,6 +51,7 @@ class Connection(asyncio.BufferedProtocol):
         self._serving = False
         self._writable = True
         self._reading = True
+        self._ended = False
         self._transport: asyncio.Transport | None = None
         self.connection_id = next(_connection_ids)
         self.peer_host = ""
@@ -84,6 +89,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         # What was asked before the client closed its side is still answered; then the connection goes.
+        self._ended = True
         return self._in_service or bool(self._waiting)
 
     def pause_writing(self) -> None:
@@ -106,8 +112,13 @@ class Connection(asyncio.BufferedProtocol):
         if self._serving:
             return
         self._serving = True
+        served = 0
         try:
             while self._waiting and not self._in_service and self._writable and self._transport is not None:
+                if served == REQUESTS_PER_TURN_MAX:
+                    asyncio.get_running_loop().call_soon(self._serve)
+                    break
+                served += 1
                 self._serve_one(self._waiting.popleft())
         finally:
             self._serving = False
@@ -134,6 +145,8 @@ class Connection(asyncio.BufferedProtocol):
         if buffers is not None:
             self._send(buffers)
         self._serve()
+        if self._ended and not self._waiting and not self._in_service:
+            self.close()
 
     def _send(self, buffers: Buffers) -> None:
         if self._transport is not None:

@@ -68,6 +68,7 @@ class TxnRuntime:
         )
         self._shards: dict[int, TxnShard] = {}
         self._parked: dict[str, deque[_Parked]] = {}
+        self._waking: set[str] = set()
         self.parked_count = 0
         self._parked_max = settings.integer("oncelog.parked.requests.max")
         self._park_ms = settings.integer("oncelog.parked.request.ms")
@@ -230,16 +231,26 @@ class TxnRuntime:
             parked.promise.resolve(parked.answer)
 
     def _wake(self, shard: TxnShard, transactional_id: str) -> None:
-        """Runs parked requests again, in their order, for as long as the id stays settled."""
+        """Runs parked requests again, in their order, for as long as the id stays settled.
+
+        Running one can settle the id once more before it returns; the loop that is at it already goes on then, so
+        that many requests parked on one id do not pile up on the stack.
+        """
         waiting = self._parked.get(transactional_id)
-        rounds = len(waiting) if waiting else 0
-        while waiting and rounds and shard.is_settled(transactional_id):
-            parked = waiting.popleft()
-            rounds -= 1
-            self.parked_count -= 1
-            parked.timer.cancel()
-            self._attempt(shard, parked.operation, parked.promise)
-        if waiting is not None and not waiting and self._parked.get(transactional_id) is waiting:
+        if not waiting or transactional_id in self._waking:
+            return
+        self._waking.add(transactional_id)
+        try:
+            while waiting and shard.is_settled(transactional_id):
+                parked = waiting.popleft()
+                self.parked_count -= 1
+                parked.timer.cancel()
+                self._attempt(shard, parked.operation, parked.promise)
+                if not parked.promise.done and shard.is_settled(transactional_id):
+                    break  # it parked itself again although nothing is pending: its time limit will answer it
+        finally:
+            self._waking.discard(transactional_id)
+        if not waiting and self._parked.get(transactional_id) is waiting:
             del self._parked[transactional_id]
 
     # -- markers

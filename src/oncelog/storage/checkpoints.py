@@ -43,15 +43,15 @@ def decode_offsets(content: bytes) -> dict[TopicPartition, int]:
     lines = content.decode().splitlines()
     if not lines:
         return {}
-    if lines[0].strip() != _VERSION:
-        raise CorruptCheckpointError(f"version {lines[0]!r} is unknown, expected {_VERSION}")
+    if lines[0].strip() != _VERSION or len(lines) < 2:
+        raise CorruptCheckpointError(f"starts with {lines[:2]}, expected version {_VERSION} and a count")
     offsets: dict[TopicPartition, int] = {}
     for line in lines[2:]:
         fields = line.split()
         if len(fields) != 3:
             raise CorruptCheckpointError(f"malformed line {line!r}, expected topic, partition and offset")
         offsets[TopicPartition(fields[0], _number(fields[1], line))] = _number(fields[2], line)
-    expected = _number(lines[1], lines[1]) if len(lines) > 1 else -1
+    expected = _number(lines[1], lines[1])
     if expected != len(lines) - 2:
         raise CorruptCheckpointError(f"{expected} entries announced, {len(lines) - 2} found")
     return offsets

@@ -597,7 +597,8 @@ class Log:
     def _write_final_state(self) -> None:
         loaded = self._loaded
         loaded.segments[-1].become_inactive()
-        if self.log_end_offset not in loaded.snapshots.offsets:
+        # A log whose first segment is empty has a snapshot from its roll, or producers it never had.
+        if self.log_end_offset > loaded.segments[0].base_offset and self.log_end_offset not in loaded.snapshots.offsets:
             loaded.snapshots.write(self.log_end_offset, loaded.producer_state.take_snapshot())
             self._folder_changed = True
         loaded.snapshots.remove_strays([segment.base_offset for segment in loaded.segments])

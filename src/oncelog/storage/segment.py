@@ -180,6 +180,11 @@ class Segment:
         time_index.load()
         offset_index.check_against(self.size_bytes)
         time_index.check_ends()
+        interval = self._config.index_interval_bytes
+        if not len(offset_index) and any(batch.position > interval for batch in self.batches()):
+            raise CorruptIndexError(f"{offset_index.file.path} is empty, but there are batches to be indexed")
+        if self.size_bytes and not len(time_index) and next(self.batches()).header.max_timestamp >= 0:
+            raise CorruptIndexError(f"{time_index.file.path} is empty, but there are timestamps")
         self._offset_index, self._time_index = offset_index, time_index
         return offset_index, time_index
 
@@ -189,6 +194,7 @@ class Segment:
         for batch in self.batches():
             self.add_to_indexes(batch.header, batch.position)
         time_index.append_if_greater(*self.largest)
+        self.write_index_tails()
         return offset_index, time_index
 
     def reset_indexes(self) -> tuple[OffsetIndex, TimeIndex]:

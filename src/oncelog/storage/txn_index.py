@@ -120,8 +120,9 @@ class TxnIndex:
             floor = txn.last_offset
 
     def flush(self) -> None:
-        if self._fd is not None:
-            os.fsync(self._fd)
+        """Also after `close`, which does not make anything durable."""
+        if self.path.exists():
+            os.fsync(self._open())
 
     def close(self) -> None:
         if self._fd is not None:

@@ -158,7 +158,7 @@ def test_describe_producers_row() -> None:
 
 
 def test_last_stable_offset_follows_the_oldest_transaction() -> None:
-    partition, state = Partition(), None
+    partition = Partition()
     state = partition.state
     assert state.first_unstable_offset is None
     for pid in (1, 2, 3):

@@ -10,7 +10,6 @@ import pytest
 
 from oncelog.core import failpoints
 from oncelog.core.invariant import InvariantError
-from oncelog.storage import txn_index
 from oncelog.storage.txn_index import ENTRY_SIZE_BYTES, AbortedTxn, CorruptTxnIndexError, TxnIndex, TxnIndexSearch
 
 BASE_OFFSET = 10
@@ -114,7 +113,7 @@ def test_collect_in_a_long_index_reads_a_small_part_of_it(path: Path, monkeypatc
         read_bytes += size
         return pread(fd, size, position)
 
-    monkeypatch.setattr(txn_index.os, "pread", counting_pread)
+    monkeypatch.setattr(os, "pread", counting_pread)
     for fetch_offset in (10, 99_999, 199_990):
         found = index.collect(fetch_offset, fetch_offset + 6)
         assert next(entry.last_offset for entry in found.aborted) in (fetch_offset, fetch_offset + 1)
@@ -213,6 +212,15 @@ def test_failed_write_leaves_the_index_as_it_was(index: TxnIndex) -> None:
     assert list(index.entries()) == FOUR[:1]
     index.append(FOUR[1])
     assert list(index.entries()) == FOUR[:2]
+
+
+def test_flush_reaches_entries_written_before_a_close(index: TxnIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.fstat(fd).st_size))
+    index.append(FOUR[0])
+    index.close()
+    index.flush()
+    assert synced == [ENTRY_SIZE_BYTES]
 
 
 def test_rename_and_delete(index: TxnIndex, path: Path) -> None:

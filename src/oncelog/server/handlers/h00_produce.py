@@ -12,7 +12,7 @@ from typing import Any
 
 from oncelog.cluster.partition import Partition
 from oncelog.core.errors import ErrorCode, KafkaError
-from oncelog.core.ids import TopicPartition
+from oncelog.core.ids import INTERNAL_TOPICS, TopicPartition
 from oncelog.core.promise import Promise
 from oncelog.protocol.batch import BatchHeader, read_header
 from oncelog.protocol.messages.produce import (
@@ -29,6 +29,7 @@ from oncelog.storage.verification import VerificationGuard
 
 _TOPIC_ID_VERSION = 13
 _TV2_VERSION = 12
+_ADMIN_CLIENT_ID = "__admin_client"
 
 Guards = dict[TopicPartition, VerificationGuard | KafkaError]
 
@@ -43,12 +44,13 @@ def handle(
 class _Produce:
     """One request from its checks to its answer."""
 
-    __slots__ = ("_broker", "_guards", "_request", "_version")
+    __slots__ = ("_broker", "_client_id", "_guards", "_request", "_version")
 
     def __init__(self, broker: Broker, request: ProduceRequest, context: RequestContext) -> None:
         self._broker = broker
         self._request = request
         self._version = context.api_version
+        self._client_id = context.client_id
         self._guards: Guards = {}
 
     def start(self) -> ProduceResponse | Promise[ProduceResponse | None] | None:
@@ -170,11 +172,16 @@ class _Produce:
             return response
         return _when_all_committed(uncommitted, response)
 
+    def _check_internal(self, name: str) -> None:
+        if name in INTERNAL_TOPICS and self._client_id != _ADMIN_CLIENT_ID:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is written by the coordinators only")
+
     def _append(
         self, topic: TopicProduceData, data: PartitionProduceData, uncommitted: list[tuple[Partition, int]]
     ) -> PartitionProduceResponse:
         try:
             partition = self._locate(topic, data.index)
+            self._check_internal(topic.name)
             guard = self._guards.get(partition.topic_partition)
             if isinstance(guard, KafkaError):
                 raise guard

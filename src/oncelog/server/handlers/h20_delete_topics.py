@@ -1,10 +1,13 @@
-"""DeleteTopics (20), v1-6: by name, or from v6 on by id."""
+"""DeleteTopics (20), v1-6: by name, or from v6 on by id.
+
+Deviation: Kafka deletes its internal topics when told to, and with them every group and transaction; here they stay.
+"""
 
 from __future__ import annotations
 
 from oncelog.cluster.metadata import Topic
 from oncelog.core.errors import ErrorCode, KafkaError
-from oncelog.core.ids import NULL_UUID
+from oncelog.core.ids import INTERNAL_TOPICS, NULL_UUID
 from oncelog.protocol.messages.delete_topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,
@@ -23,6 +26,8 @@ def handle(broker: Broker, request: DeleteTopicsRequest, context: RequestContext
 def _answer(broker: Broker, wanted: DeleteTopicState, version: int) -> DeletableTopicResult:
     try:
         topic = _find(broker, wanted)
+        if topic.name in INTERNAL_TOPICS:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{topic.name} holds all groups or transactions and stays.")
         if not broker.settings.boolean("delete.topic.enable"):
             disabled = ErrorCode.TOPIC_DELETION_DISABLED if version >= 3 else ErrorCode.INVALID_REQUEST
             raise KafkaError(disabled, "Topic deletion is disabled: delete.topic.enable is false.")

@@ -47,6 +47,7 @@ def test_an_assignment_that_could_not_be_stored_makes_everybody_start_over(after
     assert leading.answer.assignment == b""
     assert shell.state == "PreparingRebalance"
     assert shell.heartbeat(second, 3) == E.REBALANCE_IN_PROGRESS
+    assert [member.assignment for member in shell.shard.describe_group(GROUP).members] == [b"", b""]
     again = shell.join(first)
     shell.join(second)
     assert again.answer.generation_id == 4

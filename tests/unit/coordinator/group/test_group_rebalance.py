@@ -389,6 +389,48 @@ def test_a_parked_join_counts_as_a_heartbeat() -> None:
     assert again.answer.error == newcomer.answer.error == E.NONE
 
 
+def test_the_session_of_a_member_starts_anew_when_its_join_is_answered() -> None:
+    shell = Shell()
+    first, second = shell.stable_group(None, None)
+    newcomer = shell.join()
+    again = shell.join(second)
+    for _ in range(4):
+        shell.heartbeat(first, 2)
+        shell.advance(5_000)
+    assert again.is_parked
+    shell.join(first)
+    shell.advance(SESSION_MS - 1)
+    assert set(members(shell)) == {first, second, newcomer.answer.member_id}
+    shell.advance(1)
+    assert shell.state == "Empty", "nobody was heard of since"
+
+
+def test_the_session_of_a_member_starts_anew_when_its_sync_is_answered() -> None:
+    shell = Shell()
+    first, second = shell.stable_group(None, None)
+    shell.join(first)
+    shell.join(second)
+    waiting = shell.sync(second, 3)
+    for _ in range(4):
+        shell.heartbeat(first, 3)
+        shell.advance(5_000)
+    assert waiting.is_parked
+    shell.sync(first, 3, {first: b"1", second: b"2"})
+    shell.advance(SESSION_MS - 1)
+    shell.heartbeat(first, 3)
+    assert members(shell) == [first, second]
+    shell.advance(1)
+    assert members(shell) == [first]
+
+
+def test_fetching_the_assignment_again_is_a_sign_of_life() -> None:
+    shell = Shell()
+    (first,) = shell.stable_group()
+    for _ in range(3):
+        shell.advance(SESSION_MS - 1)
+        assert shell.sync(first, 1).answer.error == E.NONE
+
+
 def test_a_newcomer_parked_for_five_minutes_is_told_to_come_again() -> None:
     shell = Shell()
     shell.stable_group(None, rebalance_timeout_ms=1_800_000)

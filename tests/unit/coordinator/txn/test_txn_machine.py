@@ -1,4 +1,4 @@
-"""Decide, log, apply: pending states, appends that fail or come too late, and what must hold when a record is applied."""
+"""Decide, log, apply: pending states, appends that fail or come too late, and what must hold for a record."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_applying_something_else_than_was_decided_is_a_bug() -> None:
     harness.install(metadata(O))
     harness.end_outcome(CURRENT, commit=True)
     record = encode_record(ID, metadata(PA, epoch=6), TV2)
-    with pytest.raises(InvariantError, match="was written.*was decided"):
+    with pytest.raises(InvariantError, match=r"was written.*was decided"):
         harness.shard.replay(record.key, record.value)
 
 

@@ -133,6 +133,15 @@ def test_complete_that_could_not_be_logged_stays_pending_and_is_tried_again(
     assert harness.value.state is CC
 
 
+def test_while_complete_cannot_be_logged_the_new_identity_of_a_rotation_is_not_mistaken_for_a_wrong_one() -> None:
+    harness = Harness()
+    harness.install(metadata(O, epoch=32766, producer_id=55))
+    answered = harness.end(identity(55, 32766), commit=True).identity
+    (sent,) = harness.to_send
+    harness.fail(harness.shard.markers_acknowledged(sent, [P0, P1], harness.now_ms), ErrorCode.REQUEST_TIMED_OUT)
+    assert harness.add(answered, P0).error is ErrorCode.CONCURRENT_TRANSACTIONS
+
+
 @pytest.mark.parametrize(("prepared", "completed"), [(PC, CC), (PA, CA)])
 def test_after_a_load_decided_transactions_are_carried_on_under_the_new_coordinator_epoch(
     prepared: TxnState, completed: TxnState

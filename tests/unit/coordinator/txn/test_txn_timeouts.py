@@ -253,6 +253,20 @@ def test_after_expiry_a_producer_may_come_back_with_what_it_had() -> None:
     assert harness.init(identity(55, 5)).identity == identity(FIRST_PID, 0)
 
 
+def test_the_scan_for_timeouts_looks_at_open_transactions_only() -> None:
+    """However many ids have finished theirs, and however many of those were forgotten."""
+    harness = Harness()
+    for _ in range(3):
+        producer = harness.settle_and_init()
+        harness.add(producer, P0)
+        assert harness.shard._ongoing == {ID}
+        harness.end(producer, commit=True)
+        harness.write_markers()
+        assert harness.shard._ongoing == set()
+    harness.commit(harness.shard.expire_ids(START_MS + WEEK_MS)[0])
+    assert harness.shard.abort_timed_out(START_MS + WEEK_MS) == []
+
+
 def test_one_scan_expires_a_bounded_number_of_ids() -> None:
     harness = Harness(TxnConfig(expired_ids_per_scan_max=2))
     for transactional_id in ("a", "b", "c"):

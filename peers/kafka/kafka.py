@@ -1,0 +1,189 @@
+"""One Apache Kafka node (broker and controller in one process) on 127.0.0.1, for comparison.
+
+    with KafkaServer(folder, transaction_version=2) as kafka:
+        ... kafka.bootstrap_servers ...
+
+The folder is formatted at the first start with a fixed cluster id. A stopped or killed server starts again on the same
+folder and the same ports, so clients find it again. Processes are ended by their process id only.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import socket
+import struct
+import subprocess
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from peers.kafka.jars import QUICK_OPTIONS, cache_dir, jars, java_command, kafka_available, run_java
+
+__all__ = ["CLUSTER_ID", "KafkaServer", "cache_dir", "free_port", "jars", "java_command", "kafka_available", "run_java"]
+
+CLUSTER_ID: Final = "b25jZWxvZy1wZWVyLTAwMQ"
+READY_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 30.0
+_POLL_S: Final = 0.05
+
+_running: weakref.WeakSet[KafkaServer] = weakref.WeakSet()
+
+
+@atexit.register
+def _kill_leftovers() -> None:
+    for server in list(_running):
+        server.kill9()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def answers_kafka(host: str, port: int, timeout_s: float = 2.0) -> bool:
+    """Whether a Kafka broker at this address answers ApiVersions v0 by now."""
+    body = struct.pack(">hhi", 18, 0, 1) + struct.pack(">h", -1)
+    try:
+        with socket.create_connection((host, port), timeout=timeout_s) as connection:
+            connection.sendall(struct.pack(">i", len(body)) + body)
+            return len(connection.recv(4)) == 4
+    except OSError:
+        return False
+
+
+class KafkaServer:
+    """Apache Kafka on one folder. `data_dir` is Kafka's `log.dirs`; settings and output lie beside it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        transaction_version: int = 2,
+        properties: Mapping[str, str] | None = None,
+        heap: str = "512m",
+        java_options: Sequence[str] = QUICK_OPTIONS,
+    ) -> None:
+        self.folder = folder
+        self.data_dir = folder / "data"
+        self.transaction_version = transaction_version
+        self.port = free_port()
+        self._controller_port = free_port()
+        self._extra = dict(properties or {})
+        self._heap = heap
+        self._java_options = tuple(java_options)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    @property
+    def output_file(self) -> Path:
+        return self.folder / "kafka.out"
+
+    @property
+    def _settings_file(self) -> Path:
+        return self.folder / "server.properties"
+
+    def _settings(self) -> dict[str, str]:
+        broker = f"PLAINTEXT://127.0.0.1:{self.port}"
+        return {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.bootstrap.servers": f"127.0.0.1:{self._controller_port}",
+            "listeners": f"{broker},CONTROLLER://127.0.0.1:{self._controller_port}",
+            "advertised.listeners": broker,
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "log.dirs": str(self.data_dir),
+            "offsets.topic.replication.factor": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "share.coordinator.state.topic.replication.factor": "1",
+            "share.coordinator.state.topic.min.isr": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            **self._extra,
+        }
+
+    def format(self) -> None:
+        """Write the settings; format the folder unless it is formatted already."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._settings_file.write_text("".join(f"{key}={value}\n" for key, value in self._settings().items()))
+        if (self.data_dir / "meta.properties").exists():
+            return
+        run = run_java(
+            "kafka.tools.StorageTool",
+            *("format", "-t", CLUSTER_ID, "-c", str(self._settings_file), "--standalone"),
+            *("--feature", f"transaction.version={self.transaction_version}"),
+        )
+        if run.returncode != 0:
+            raise RuntimeError(f"formatting {self.data_dir} failed:\n{run.stdout}{run.stderr}")
+
+    def start(self) -> Self:
+        if self._process is not None:
+            raise RuntimeError(f"Apache Kafka on {self.folder} runs already, pid {self.pid}")
+        self.format()
+        command = java_command(
+            "kafka.Kafka", str(self._settings_file), heap=self._heap, options=self._java_options, log_level="warn"
+        )
+        with self.output_file.open("ab") as output:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        _running.add(self)
+        self._wait_until_ready()
+        return self
+
+    def _wait_until_ready(self) -> None:
+        process = self._process
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while process is not None and process.poll() is None:
+            if answers_kafka("127.0.0.1", self.port):
+                return
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_POLL_S)
+        self.kill9()
+        tail = self.output_file.read_text(errors="replace")[-4000:]
+        raise RuntimeError(f"Apache Kafka on {self.folder} was not ready within {READY_TIMEOUT_S:.0f} s:\n{tail}")
+
+    def _end(self, signal_number: int) -> None:
+        process, self._process = self._process, None
+        _running.discard(self)
+        if process is None:
+            return
+        if process.poll() is None:
+            os.kill(process.pid, signal_number)
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def stop(self) -> None:
+        """A clean stop: the marker `.kafka_cleanshutdown` is written and index files are trimmed."""
+        self._end(signal.SIGTERM)
+
+    def kill9(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> Self:
+        self.stop()
+        return self.start()
+
+    def __enter__(self) -> Self:
+        return self if self._process is not None else self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

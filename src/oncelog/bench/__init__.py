@@ -1,0 +1,1 @@
+"""Measuring a Kafka-compatible cluster: workloads in processes of their own, and tables of what came out."""

@@ -1,0 +1,325 @@
+"""A data folder from start to stop: lock, identity, laziness, checkpoints, deletion, crashes in between."""
+
+from __future__ import annotations
+
+import errno
+import os
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.storage.log_harness import (
+    NOW_MS,
+    SMALL,
+    TOPIC_ID,
+    append,
+    append_txn,
+    batch,
+    open_descriptors,
+    ranges,
+    read_all,
+)
+
+from oncelog.core import failpoints
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.ids import TopicPartition
+from oncelog.storage.checkpoints import read_offsets
+from oncelog.storage.deletions import unlink_all
+from oncelog.storage.log import Log, Origin
+from oncelog.storage.log_config import LogConfig
+from oncelog.storage.log_dir import LogDir, LogDirError
+from oncelog.storage.meta_properties import MetaPropertiesError
+
+A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b.x-y", 0)
+
+
+def start(path: Path, **options: Any) -> LogDir:
+    return LogDir.open(path, **({"node_id": 1, "config_for": lambda _: SMALL, "now_ms": NOW_MS} | options))
+
+
+def filled(path: Path, *partitions: TopicPartition, count: int = 15) -> LogDir:
+    log_dir = start(path)
+    for partition in partitions or (A0, A1, B0):
+        log = log_dir.create_log(partition, TOPIC_ID, SMALL, now_ms=NOW_MS)
+        for number in range(count):
+            append(log, producer_id=3, producer_epoch=0, base_sequence=number)
+    return log_dir
+
+
+def high_watermarks(log_dir: LogDir) -> dict[TopicPartition, int]:
+    return {partition: log.log_end_offset for partition, log in log_dir.logs.items()}
+
+
+def contents(log_dir: LogDir) -> dict[TopicPartition, bytes]:
+    return {partition: read_all(log) for partition, log in log_dir.logs.items()}
+
+
+def test_clean_stop_and_start_keeps_everything_and_reads_nothing(tmp_path: Path) -> None:
+    log_dir = filled(tmp_path)
+    before = contents(log_dir)
+    assert log_dir.close(high_watermarks(log_dir)) is True
+    log_dir = start(tmp_path)
+    assert log_dir.was_clean
+    assert not any(log.is_loaded for log in log_dir.logs.values())
+    assert {log.log_end_offset for log in log_dir.logs.values()} == {15}
+    assert log_dir.high_watermarks == {A0: 15, A1: 15, B0: 15}
+    assert contents(log_dir) == before
+    assert log_dir.logs[B0].topic_id == TOPIC_ID
+
+
+def test_start_after_a_clean_stop_does_not_list_the_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log_dir = filled(tmp_path)
+    log_dir.close(high_watermarks(log_dir))
+    touched: list[str] = []
+    for name in ("scandir", "listdir", "open", "stat"):
+        real = getattr(os, name)
+
+        def spy(path: Any, *args: Any, real: Any = real, **kwargs: Any) -> Any:
+            touched.append(str(path))
+            return real(path, *args, **kwargs)
+
+        monkeypatch.setattr(os, name, spy)
+    start(tmp_path)
+    assert touched
+    assert not [path for path in touched if "/a-" in path or "/b.x-y" in path]
+
+
+def test_untouched_logs_go_through_stop_and_start_untouched(tmp_path: Path) -> None:
+    log_dir = filled(tmp_path)
+    log_dir.close(high_watermarks(log_dir))
+    log_dir = start(tmp_path)
+    append(log_dir.logs[A0])
+    log_dir.checkpoint({A0: 16})
+    assert not log_dir.logs[A1].is_loaded
+    log_dir.close({A0: 16})
+    log_dir = start(tmp_path)
+    assert [log_dir.logs[partition].log_end_offset for partition in (A0, A1, B0)] == [16, 15, 15]
+    assert log_dir.high_watermarks == {A0: 16, A1: 15, B0: 15}
+
+
+def test_crash_recovers_every_log(tmp_path: Path) -> None:
+    log_dir = filled(tmp_path)
+    log_dir.checkpoint(high_watermarks(log_dir))
+    append_txn(log_dir.logs[A0], 9)
+    before = contents(log_dir)
+    log_dir.abandon()
+    log_dir = start(tmp_path)
+    assert not log_dir.was_clean
+    assert contents(log_dir) == before
+    assert log_dir.logs[A0].producer_state.first_undecided_offset == 15
+
+
+def test_marker_is_gone_while_the_folder_is_in_use(tmp_path: Path) -> None:
+    log_dir = filled(tmp_path)
+    log_dir.close(high_watermarks(log_dir))
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+    start(tmp_path).abandon()
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+    assert not start(tmp_path).was_clean
+
+
+def test_second_broker_is_turned_away_and_told_who_is_there(tmp_path: Path) -> None:
+    log_dir = start(tmp_path)
+    with pytest.raises(LogDirError, match=rf"process {os.getpid()}\b.*log\.dirs"):
+        start(tmp_path)
+    log_dir.abandon()
+    start(tmp_path).abandon()
+
+
+def test_lock_is_given_back_when_the_start_fails(tmp_path: Path) -> None:
+    start(tmp_path).abandon()
+    with pytest.raises(MetaPropertiesError):
+        start(tmp_path, node_id=2)
+    start(tmp_path)
+
+
+def test_checkpoint_moves_the_recovery_points(tmp_path: Path) -> None:
+    log_dir = filled(tmp_path)
+    log_dir.logs[A1].delete_records(4)
+    log_dir.checkpoint({A0: 7})
+    assert read_offsets(tmp_path / "recovery-point-offset-checkpoint") == {A0: 15, A1: 15, B0: 15}
+    assert read_offsets(tmp_path / "log-start-offset-checkpoint") == {A0: 0, A1: 4, B0: 0}
+    assert read_offsets(tmp_path / "replication-offset-checkpoint") == {A0: 7}
+    assert {log.recovery_point for log in log_dir.logs.values()} == {15}
+
+
+def test_log_start_survives_a_crash_after_a_checkpoint(tmp_path: Path) -> None:
+    log_dir = filled(tmp_path)
+    log_dir.logs[A1].delete_records(4)
+    log_dir.checkpoint({})
+    log_dir.abandon()
+    assert start(tmp_path).logs[A1].log_start_offset == 4
+
+
+def test_data_is_synced_before_the_checkpoint_vouches_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log_dir = filled(tmp_path, A0)
+    events: list[str] = []
+    real_sync, real_rename = os.fdatasync, Path.rename
+
+    def sync(descriptor: int) -> None:
+        events.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        real_sync(descriptor)
+
+    def rename(self: Path, target: Path) -> Path:
+        events.append(str(target))
+        return real_rename(self, target)
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    monkeypatch.setattr(Path, "rename", rename)
+    log_dir.checkpoint({})
+    written = events.index(str(tmp_path / "recovery-point-offset-checkpoint"))
+    for segment in log_dir.logs[A0].segments:
+        for path in segment.paths():
+            assert events.index(str(path)) < written
+    assert events.index(str(tmp_path / "a-0" / "leader-epoch-checkpoint")) < written
+
+
+def test_failed_fsync_writes_no_checkpoint_and_stops_the_logs(tmp_path: Path) -> None:
+    log_dir = filled(tmp_path, A0)
+
+    def fail() -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    failpoints.arm("log.flush.before_fsync", fail)
+    try:
+        with pytest.raises(KafkaError) as raised:
+            log_dir.checkpoint({})
+    finally:
+        failpoints.disarm_all()
+    assert raised.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert read_offsets(tmp_path / "recovery-point-offset-checkpoint") == {}
+    with pytest.raises(KafkaError, match="recovered"):
+        append(log_dir.logs[A0])
+    assert log_dir.close({}) is False
+    again = start(tmp_path)
+    assert not again.was_clean
+    assert again.logs[A0].log_end_offset == 15
+
+
+def test_crash_between_checkpoint_files_is_harmless(tmp_path: Path) -> None:
+    log_dir = filled(tmp_path, A0)
+    log_dir.checkpoint({A0: 15})
+    append(log_dir.logs[A0])
+
+    def crash() -> None:
+        raise RuntimeError("killed")
+
+    failpoints.arm("checkpoint.log-start-offset-checkpoint", crash)
+    try:
+        with pytest.raises(RuntimeError):
+            log_dir.checkpoint({A0: 16})
+    finally:
+        failpoints.disarm_all()
+    log_dir.abandon()
+    log_dir = start(tmp_path)
+    assert log_dir.logs[A0].log_end_offset == 16
+    assert log_dir.high_watermarks == {A0: 15}
+
+
+def test_crash_before_the_marker_makes_an_unclean_stop_that_loses_nothing(tmp_path: Path) -> None:
+    log_dir = filled(tmp_path)
+    before = contents(log_dir)
+
+    def crash() -> None:
+        raise RuntimeError("killed")
+
+    failpoints.arm("log_dir.close.before_marker", crash)
+    try:
+        with pytest.raises(RuntimeError):
+            log_dir.close({})
+    finally:
+        failpoints.disarm_all()
+    log_dir = start(tmp_path)
+    assert not log_dir.was_clean
+    assert contents(log_dir) == before
+
+
+@pytest.mark.parametrize("name", ["recovery-point-offset-checkpoint", "log-start-offset-checkpoint"])
+def test_damaged_checkpoint_costs_a_look_at_the_logs(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    log_dir = filled(tmp_path)
+    before = contents(log_dir)
+    log_dir.close(high_watermarks(log_dir))
+    (tmp_path / name).write_text("0\n7\n")
+    log_dir = start(tmp_path)
+    assert name in caplog.text
+    assert contents(log_dir) == before
+
+
+def test_truncation_writes_the_lower_recovery_point_at_once(tmp_path: Path) -> None:
+    log_dir = filled(tmp_path)
+    log_dir.checkpoint({})
+    log_dir.logs[A1].truncate_to(6)
+    assert read_offsets(tmp_path / "recovery-point-offset-checkpoint") == {A0: 15, A1: 6, B0: 15}
+
+
+def test_deleted_log_is_renamed_at_once_and_unlinked_later(tmp_path: Path) -> None:
+    log_dir = filled(tmp_path)
+    log_dir.delete_log(A0, uuid.UUID(int=0xABC))
+    log_dir.delete_log(A0)
+    renamed = tmp_path / f"a-0.{0xABC:032x}-delete"
+    assert renamed.is_dir()
+    assert A0 not in log_dir.logs
+    assert log_dir.take_deletions(NOW_MS) == []
+    due = log_dir.take_deletions(NOW_MS + 60_000)
+    assert due == [renamed]
+    unlink_all(due)
+    assert not renamed.exists()
+    again = log_dir.create_log(A0, TOPIC_ID, SMALL, now_ms=NOW_MS)
+    assert append(again).first_offset == 0
+
+
+def test_deleted_log_does_not_come_back_after_a_crash(tmp_path: Path) -> None:
+    log_dir = filled(tmp_path)
+    log_dir.delete_log(A0)
+    log_dir.abandon()
+    log_dir = start(tmp_path)
+    assert set(log_dir.logs) == {A1, B0}
+    unlink_all(log_dir.take_deletions(NOW_MS))
+    assert not list(tmp_path.glob("*-delete"))
+
+
+def test_longest_topic_name_can_be_deleted(tmp_path: Path) -> None:
+    partition = TopicPartition("t" * 249, 12345)
+    log_dir = start(tmp_path)
+    log_dir.create_log(partition, TOPIC_ID, SMALL, now_ms=NOW_MS)
+    log_dir.delete_log(partition)
+    (renamed,) = tmp_path.glob("*-delete")
+    assert len(renamed.name) == 255
+
+
+def test_log_cannot_be_created_twice(tmp_path: Path) -> None:
+    log_dir = filled(tmp_path)
+    with pytest.raises(KafkaError) as raised:
+        log_dir.create_log(A0, TOPIC_ID, SMALL, now_ms=NOW_MS)
+    assert raised.value.code is ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+def test_foreign_folders_are_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    names = ["__cluster_metadata-0", "lost+found", "notes", f"a-0.{7:032x}-stray", f"a-0.{7:032x}-future"]
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text("x")
+    log_dir = start(tmp_path)
+    assert log_dir.logs == {}
+    log_dir.close({})
+    assert all((tmp_path / name / "file").exists() for name in names)
+    assert "notes" in caplog.text
+
+
+def test_thousand_writes_to_many_partitions_need_few_descriptors(tmp_path: Path) -> None:
+    before = open_descriptors()
+    log_dir = start(tmp_path, open_files_max=16)
+    logs: list[Log] = []
+    for number in range(60):
+        logs.append(log_dir.create_log(TopicPartition("many", number), TOPIC_ID, LogConfig(), now_ms=NOW_MS))
+    data = batch(2)
+    for _ in range(3):
+        for log in logs:
+            log.append(data, leader_epoch=0, origin=Origin.CLIENT, now_ms=NOW_MS)
+    assert open_descriptors() <= before + 16 + 1
+    assert all(ranges(log) == [(0, 1), (2, 3), (4, 5)] for log in logs)
+    log_dir.close({})
+    assert open_descriptors() == before

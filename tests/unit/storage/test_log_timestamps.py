@@ -1,0 +1,98 @@
+"""From timestamps to offsets, exact to the record."""
+
+from __future__ import annotations
+
+import bisect
+from pathlib import Path
+
+import pytest
+from tests.unit.storage.log_harness import NOW_MS, SMALL, append, batch, new_log, reopen
+
+from oncelog.storage.log import Log
+from oncelog.storage.log_config import LogConfig
+
+
+@pytest.fixture(params=[0, 1, 4])
+def log(request: pytest.FixtureRequest, tmp_path: Path) -> Log:
+    """Batches of three records, 10 ms apart, offset n at 10 n; several segments; one codec each."""
+    log = new_log(tmp_path, SMALL)
+    for number in range(40):
+        append(log, count=3, timestamp=NOW_MS + 30 * number, step_ms=10, codec=request.param, epoch=number // 20)
+    return log
+
+
+def test_first_record_at_or_after_a_timestamp_is_found(log: Log) -> None:
+    times = [NOW_MS + 10 * offset for offset in range(120)]
+    for timestamp in range(NOW_MS - 5, NOW_MS + 1195, 7):
+        found = log.offset_for_timestamp(timestamp, end_offset=120)
+        offset = bisect.bisect_left(times, timestamp)
+        if offset == 120:
+            assert found is None
+        else:
+            assert found == (times[offset], offset, offset // 60)
+
+
+def test_answer_stays_below_the_end_offset_and_above_the_log_start(log: Log) -> None:
+    assert log.offset_for_timestamp(NOW_MS + 500, end_offset=50) is None
+    assert log.offset_for_timestamp(NOW_MS + 490, end_offset=50) is not None
+    log.delete_records(31)
+    found = log.offset_for_timestamp(NOW_MS, end_offset=120)
+    assert found is not None
+    assert found.offset == 31
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_largest_timestamp_is_found_before_and_after_a_restart(tmp_path: Path, clean: bool) -> None:
+    log = new_log(tmp_path, SMALL)
+    for number in range(30):
+        peak = 5000 if number == 11 else 0
+        append(log, count=2, timestamp=NOW_MS + number + peak, step_ms=1, epoch=2)
+    for _ in range(2):
+        assert log.max_timestamp_offset() == (NOW_MS + 5012, 23, 2)
+        found = log.offset_for_timestamp(NOW_MS + 40, end_offset=60)
+        assert found is not None
+        assert found.offset == 22
+        log = reopen(log, clean=clean)
+
+
+def test_timestamps_out_of_order_give_the_first_match(tmp_path: Path) -> None:
+    log = new_log(tmp_path, LogConfig(index_interval_bytes=0))
+    for timestamp in (50, 10, 70, 20, 60, 90, 5):
+        append(log, timestamp=NOW_MS + timestamp)
+    for timestamp, offset in ((0, 0), (50, 0), (51, 2), (70, 2), (71, 5), (90, 5)):
+        found = log.offset_for_timestamp(NOW_MS + timestamp, end_offset=7)
+        assert found is not None
+        assert found.offset == offset
+
+
+def test_log_append_time_is_the_time_of_all_records_of_a_batch(tmp_path: Path) -> None:
+    log = new_log(tmp_path, LogConfig(message_timestamp_type="LogAppendTime"))
+    append(log, count=3, timestamp=1, step_ms=7, now_ms=NOW_MS)
+    append(log, count=3, timestamp=1, step_ms=7, now_ms=NOW_MS + 100)
+    found = log.offset_for_timestamp(NOW_MS + 1, end_offset=6)
+    assert found == (NOW_MS + 100, 3, 0)
+    assert log.max_timestamp_offset() == (NOW_MS + 100, 3, 0)
+
+
+def test_log_without_timestamps_has_none_to_find(tmp_path: Path) -> None:
+    log = new_log(tmp_path, LogConfig())
+    assert log.max_timestamp_offset() is None
+    append(log, timestamp=-1)
+    assert log.offset_for_timestamp(0, end_offset=1) is None
+    assert log.max_timestamp_offset() is None
+
+
+def test_largest_timestamp_after_a_cut(tmp_path: Path) -> None:
+    log = new_log(tmp_path, LogConfig(index_interval_bytes=1 << 20))
+    for timestamp in (50, 80, 70, 90):
+        append(log, timestamp=NOW_MS + timestamp)
+    log.truncate_to(3)
+    assert log.max_timestamp_offset() == (NOW_MS + 80, 1, 0)
+    append(log, batch(timestamp=NOW_MS + 85))
+    assert log.max_timestamp_offset() == (NOW_MS + 85, 3, 0)
+
+
+def test_earliest_offset_has_the_epoch_that_wrote_it(log: Log) -> None:
+    assert log.earliest_offset() == (-1, 0, 0)
+    log.delete_records(70)
+    assert log.earliest_offset() == (-1, 70, 1)
