@@ -23,6 +23,7 @@ from oncelog.core.config import ConfigError
 @click.option("--metrics-port", type=int, help="Serve Prometheus metrics on this port.")
 @click.option("--log-level", default="info", show_default=True,
               type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False))  # fmt: skip
+@click.option("--log-format", default="text", show_default=True, type=click.Choice(["text", "json"]))
 @click.option("--failpoint", "failpoints", multiple=True, hidden=True)
 def serve_command(
     data_dir: Path | None,
@@ -32,6 +33,7 @@ def serve_command(
     assignments: tuple[str, ...],
     metrics_port: int | None,
     log_level: str,
+    log_format: str,
     failpoints: tuple[str, ...],
 ) -> None:
     """Run a broker that Kafka clients can use.
@@ -43,7 +45,7 @@ def serve_command(
     from oncelog.server.listener import Address
     from oncelog.storage.log_dir import LogDirError
 
-    server_main.set_up_logging(log_level)
+    server_main.set_up_logging(log_level, log_format)
     server_main.arm_failpoints(failpoints)
     overrides = {
         "log.dirs": str(data_dir) if data_dir is not None else None,

@@ -6,7 +6,7 @@ metrics when somebody scrapes them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from oncelog.protocol.api import ApiKey
@@ -54,15 +54,21 @@ class Metrics:
 
 
 class BrokerCollector:
-    """Reads a broker's state at the moment of a scrape."""
+    """Reads a broker's state at the moment of a scrape.
 
-    def __init__(self, broker: Broker) -> None:
+    Scrapes come on a thread of their own; `on_owner` runs a function on the thread that owns the broker's state and
+    waits for what it returns.
+    """
+
+    def __init__(self, broker: Broker, on_owner: Callable[[Callable[[], list[Metric]]], list[Metric]]) -> None:
         self._broker = broker
+        self._on_owner = on_owner
 
-    def collect(self) -> Iterator[Metric]:
-        yield from self._requests()
-        yield from self._logs()
-        yield from self._transactions()
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> list[Metric]:
+        return self._on_owner(lambda: [*self._requests(), *self._logs(), *self._transactions()])
 
     def _requests(self) -> Iterator[Metric]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -72,7 +78,7 @@ class BrokerCollector:
             "Time from a request's arrival to its answer",
             labels=["request"],
         )
-        for key, stats in list(self._broker.metrics.requests.items()):
+        for key, stats in self._broker.metrics.requests.items():
             total = 0
             buckets: list[tuple[str, float]] = []
             for bound_s, count in zip(_LATENCY_BOUNDS_S, stats.buckets, strict=False):
@@ -85,7 +91,7 @@ class BrokerCollector:
             "kafka_server_connection_count", "Open client connections", value=self._broker.metrics.connections
         )
         errors = CounterMetricFamily("kafka_network_request_errors", "Refused requests, by error", labels=["error"])
-        for name, count in list(self._broker.metrics.rejections.items()):
+        for name, count in self._broker.metrics.rejections.items():
             errors.add_metric([name], count)
         yield errors
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import logging
 import random
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final, TypeVar
 
 from oncelog.core.config import Settings
 from oncelog.server.broker import Broker, Environment
@@ -17,6 +19,10 @@ from oncelog.server.loop import LoopScheduler, LoopWorker
 from oncelog.server.metrics import BrokerCollector
 
 log = logging.getLogger("oncelog.server")
+
+T = TypeVar("T")
+
+_SCRAPE_TIMEOUT_S: Final = 10
 
 
 class Server:
@@ -64,7 +70,7 @@ class Server:
         for connection in list(self._connections):
             connection.close()
         if self._stop_metrics is not None:
-            self._stop_metrics()
+            await self._loop.run_in_executor(None, self._stop_metrics)
         self.broker.stop()
         self._worker.close()
 
@@ -95,6 +101,18 @@ class Server:
                 connection.close()
         self._loop.call_later(self._idle_interval_s(), self._close_idle)
 
+    def _on_loop(self, function: Callable[[], T]) -> T:
+        answer: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+        def run() -> None:
+            try:
+                answer.set_result(function())
+            except Exception as error:  # noqa: BLE001  it is raised again where the answer is waited for
+                answer.set_exception(error)
+
+        self._loop.call_soon_threadsafe(run)
+        return answer.result(_SCRAPE_TIMEOUT_S)
+
     def _serve_metrics(self, host: str) -> None:
         port = self._settings.integer("oncelog.metrics.port")
         if not port:
@@ -102,7 +120,7 @@ class Server:
         from prometheus_client import CollectorRegistry, start_http_server
 
         registry = CollectorRegistry()
-        registry.register(BrokerCollector(self.broker))
+        registry.register(BrokerCollector(self.broker, self._on_loop))
         server, thread = start_http_server(port, host, registry)
 
         def stop() -> None:

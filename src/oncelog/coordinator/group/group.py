@@ -173,7 +173,6 @@ class ClassicGroup:
 
     def start_generation(self, now_ms: int) -> None:
         self.generation_id += 1
-        self.missing_sync.clear()
         if self.members:
             self.protocol_name = self.select_protocol()
             self.move_to(GroupState.COMPLETING_REBALANCE, now_ms)

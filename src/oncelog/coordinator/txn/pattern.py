@@ -66,12 +66,14 @@ class LinearPattern:
         fragment = _Parser(pattern, self._new_step).parse()()
         self._end = fragment.last
         self._states: dict[frozenset[_Step], _State] = {}
-        self._start = self._state_of(_closure({fragment.first}, at_start=True))
+        # Not among the others: before the first character, and only there, an empty text also passes `$^`.
+        steps = _closure({fragment.first}, at_start=True)
+        self._start = _State(steps, self._end in _closure({fragment.first}, at_start=True, at_end=True))
 
     def matches(self, text: str) -> bool:
         """Whether the whole text matches."""
         if len(self._states) > CACHED_STATES_MAX:
-            self._states = {self._start.steps: self._start}
+            self._states.clear()
             self._start.next.clear()
         state = self._start
         for char in text:

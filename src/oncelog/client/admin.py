@@ -1,0 +1,96 @@
+"""Managing a cluster: topics, settings, groups, offsets, transactions, producers, brokers.
+
+`AsyncAdmin` is for asyncio programs, `Admin` is the same for everybody else. Every call is retried while that helps,
+bounded by `default_api_timeout_ms`, and raises KafkaError with the first failure that lasts.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+from oncelog.client.admin_cluster import ClusterAdmin, ClusterDescription, LogDirectory
+from oncelog.client.admin_configs import ConfigAdmin, ConfigEntry, ConfigResource, ConfigSource, ResourceType
+from oncelog.client.admin_groups import GroupAdmin, GroupDescription, GroupListing, GroupMember
+from oncelog.client.admin_topics import NewTopic, OffsetResult, OffsetSpec, TopicAdmin
+from oncelog.client.admin_transactions import (
+    ProducerDescription,
+    TransactionAdmin,
+    TransactionDescription,
+    TransactionListing,
+)
+from oncelog.client.blocking import Blocking, blocking
+from oncelog.client.cluster import Cluster
+from oncelog.client.config import ClientConfig
+
+__all__ = [
+    "Admin",
+    "AsyncAdmin",
+    "ClusterDescription",
+    "ConfigEntry",
+    "ConfigResource",
+    "ConfigSource",
+    "GroupDescription",
+    "GroupListing",
+    "GroupMember",
+    "LogDirectory",
+    "NewTopic",
+    "OffsetResult",
+    "OffsetSpec",
+    "ProducerDescription",
+    "ResourceType",
+    "TransactionDescription",
+    "TransactionListing",
+]
+
+
+class AsyncAdmin(TopicAdmin, ConfigAdmin, GroupAdmin, TransactionAdmin, ClusterAdmin):
+    """Use it as `async with AsyncAdmin.connect(config) as admin`."""
+
+    @classmethod
+    def connect(cls, config: ClientConfig) -> Self:
+        return cls(Cluster(config))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.cluster.close()
+
+
+class Admin(Blocking):
+    """The admin client whose calls block. Documentation of each call: `AsyncAdmin`."""
+
+    def __init__(self, config: ClientConfig) -> None:
+        super().__init__(config)
+        self.core = AsyncAdmin(self.cluster)
+
+    create_topics = blocking(AsyncAdmin.create_topics)
+    delete_topics = blocking(AsyncAdmin.delete_topics)
+    create_partitions = blocking(AsyncAdmin.create_partitions)
+    list_topics = blocking(AsyncAdmin.list_topics)
+    describe_topics = blocking(AsyncAdmin.describe_topics)
+    list_offsets = blocking(AsyncAdmin.list_offsets)
+    delete_records = blocking(AsyncAdmin.delete_records)
+
+    describe_configs = blocking(AsyncAdmin.describe_configs)
+    alter_configs = blocking(AsyncAdmin.alter_configs)
+
+    list_groups = blocking(AsyncAdmin.list_groups)
+    describe_groups = blocking(AsyncAdmin.describe_groups)
+    delete_groups = blocking(AsyncAdmin.delete_groups)
+    group_offsets = blocking(AsyncAdmin.group_offsets)
+    alter_group_offsets = blocking(AsyncAdmin.alter_group_offsets)
+    delete_group_offsets = blocking(AsyncAdmin.delete_group_offsets)
+    remove_members = blocking(AsyncAdmin.remove_members)
+
+    list_transactions = blocking(AsyncAdmin.list_transactions)
+    describe_transactions = blocking(AsyncAdmin.describe_transactions)
+    describe_producers = blocking(AsyncAdmin.describe_producers)
+    fence_producers = blocking(AsyncAdmin.fence_producers)
+    force_terminate_transaction = blocking(AsyncAdmin.force_terminate_transaction)
+    abort_transaction = blocking(AsyncAdmin.abort_transaction)
+
+    describe_cluster = blocking(AsyncAdmin.describe_cluster)
+    describe_log_dirs = blocking(AsyncAdmin.describe_log_dirs)
+    elect_leaders = blocking(AsyncAdmin.elect_leaders)
+    update_features = blocking(AsyncAdmin.update_features)

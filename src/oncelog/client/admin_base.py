@@ -1,0 +1,122 @@
+"""What the parts of the admin client share: whom to ask, and how to turn answers into results or errors."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from oncelog.client.cluster import Cluster
+from oncelog.client.connection import Connection
+from oncelog.client.deadline import Deadline
+from oncelog.client.errors import KafkaError, error_of
+from oncelog.core.errors import ErrorCode
+from oncelog.core.ids import TopicPartition
+from oncelog.protocol.schema import Message
+
+R = TypeVar("R", bound=Message)
+K = TypeVar("K")
+
+
+class AdminBase:
+    """One attempt of an operation may meet a moved leader or controller; all are repeated until the API timeout."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    def _deadline(self) -> Deadline:
+        return Deadline(self.cluster.config.default_api_timeout_ms)
+
+    async def _ask(self, connection: Connection, request: Message, response_type: type[R]) -> R:
+        return await connection.call(request, response_type)
+
+    async def _ask_any(self, request: Message, response_type: type[R]) -> R:
+        async def attempt() -> R:
+            return await self._ask(await self.cluster.any_broker(), request, response_type)
+
+        return await self.cluster.retrying(type(request).__name__, attempt, self._deadline())
+
+    async def _ask_controller(self, request: Message, response_type: type[R], codes: Callable[[R], Iterable[int]]) -> R:
+        """Ask whoever metadata calls the controller, and find the new one when it moved."""
+
+        async def attempt() -> R:
+            if self.cluster.controller_id < 0:
+                await self.cluster.refresh([], self._deadline())
+            node_id = self.cluster.controller_id
+            connection = await (self.cluster.broker(node_id) if node_id >= 0 else self.cluster.any_broker())
+            response = await self._ask(connection, request, response_type)
+            if ErrorCode.NOT_CONTROLLER in codes(response):
+                self.cluster.controller_id = -1
+                raise KafkaError(ErrorCode.NOT_CONTROLLER, str(connection))
+            return response
+
+        return await self.cluster.retrying(type(request).__name__, attempt, self._deadline())
+
+    async def _ask_leaders(
+        self,
+        partitions: Iterable[TopicPartition],
+        make_request: Callable[[list[TopicPartition]], Message],
+        response_type: type[R],
+        results: Callable[[R], Mapping[TopicPartition, K]],
+        code_of: Callable[[K], int],
+        what: str,
+    ) -> dict[TopicPartition, K]:
+        """Ask the leader of every partition, those of one leader together. Raises for the first lasting error."""
+        found: dict[TopicPartition, K] = {}
+        wanted = list(dict.fromkeys(TopicPartition(*partition) for partition in partitions))
+
+        async def attempt() -> None:
+            groups: dict[int, list[TopicPartition]] = {}
+            for partition in wanted:
+                if partition not in found:
+                    node_id = await self.cluster.leader_id(partition, self._deadline())
+                    groups.setdefault(node_id, []).append(partition)
+            for node_id, members in groups.items():
+                try:
+                    connection = await self.cluster.broker(node_id)
+                    answers = results(await self._ask(connection, make_request(members), response_type))
+                except KafkaError:
+                    self.cluster.forget_leader(*members)
+                    raise
+                for partition in members:
+                    self._take(partition, answers, code_of, found, what)
+
+        await self.cluster.retrying(what, attempt, self._deadline())
+        return found
+
+    def _take(
+        self,
+        partition: TopicPartition,
+        answers: Mapping[TopicPartition, K],
+        code_of: Callable[[K], int],
+        found: dict[TopicPartition, K],
+        what: str,
+    ) -> None:
+        answer = answers.get(partition)
+        code = ErrorCode.UNKNOWN_SERVER_ERROR if answer is None else code_of(answer)
+        if code:
+            self.cluster.forget_leader(partition)
+            raise error_of(code, f"{what} of {partition}")
+        if answer is not None:
+            found[partition] = answer
+
+    async def _ask_everyone(self, request: Message, response_type: type[R]) -> Sequence[tuple[int, R]]:
+        """Ask every broker; the answers with the ids of who gave them."""
+
+        async def attempt() -> Sequence[tuple[int, R]]:
+            await self.cluster.refresh([], self._deadline())
+            node_ids = sorted(self.cluster.brokers)
+            connections = [await self.cluster.broker(node_id) for node_id in node_ids]
+            answers = await asyncio.gather(*(self._ask(c, request, response_type) for c in connections))
+            return list(zip(node_ids, answers, strict=True))
+
+        return await self.cluster.retrying(type(request).__name__, attempt, self._deadline())
+
+
+def raise_first(failures: Iterable[tuple[int, str, str | None]]) -> None:
+    """Raise for the first failure of (code, what, message); the text names how many more there are."""
+    failed = [(code, what, message) for code, what, message in failures if code]
+    if failed:
+        code, what, message = failed[0]
+        more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+        raise error_of(code, f"{what}: {message or 'refused'}{more}")

@@ -1,0 +1,137 @@
+"""Settings of topics and brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from typing import NamedTuple
+
+from oncelog.client.admin_base import AdminBase, raise_first
+from oncelog.client.connection import Connection
+from oncelog.client.errors import ConfigurationError
+from oncelog.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+)
+from oncelog.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+
+class ResourceType(IntEnum):
+    TOPIC = 2
+    BROKER = 4
+    GROUP = 32
+
+
+class ConfigResource(NamedTuple):
+    type: ResourceType
+    name: str
+
+
+class ConfigSource(IntEnum):
+    UNKNOWN = 0
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+    DYNAMIC_BROKER_LOGGER = 6
+    CLIENT_METRICS = 7
+    GROUP = 8
+
+
+class ConfigEntry(NamedTuple):
+    name: str
+    value: str | None
+    source: int
+    """A `ConfigSource`, or a number that is newer than this client."""
+    is_read_only: bool
+    is_sensitive: bool
+    documentation: str | None
+
+    @property
+    def is_default(self) -> bool:
+        return self.source == ConfigSource.DEFAULT
+
+
+class _Operation(IntEnum):
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class ConfigAdmin(AdminBase):
+    async def describe_configs(
+        self, resource: ConfigResource, names: Iterable[str] | None = None, *, documentation: bool = False
+    ) -> dict[str, ConfigEntry]:
+        """The settings of one topic, broker or group, by name."""
+        request = DescribeConfigsRequest(
+            resources=[
+                DescribeConfigsResource(
+                    resource_type=resource.type,
+                    resource_name=resource.name,
+                    configuration_keys=None if names is None else list(names),
+                )
+            ],
+            include_documentation=documentation,
+        )
+
+        async def attempt() -> DescribeConfigsResponse:
+            return await self._ask(await self._owner(resource), request, DescribeConfigsResponse)
+
+        response = await self.cluster.retrying("DescribeConfigs", attempt, self._deadline())
+        raise_first((r.error_code, f"settings of {r.resource_name}", r.error_message) for r in response.results)
+        return {entry.name: _entry(entry) for result in response.results for entry in result.configs}
+
+    async def alter_configs(
+        self,
+        resource: ConfigResource,
+        set: Mapping[str, str] | None = None,  # noqa: A002  # the word people know from Kafka's tools
+        delete: Iterable[str] = (),
+        *,
+        append: Mapping[str, str] | None = None,
+        subtract: Mapping[str, str] | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        """Change single settings and leave the others. `append` and `subtract` are for settings that are lists."""
+        changes = [
+            *(_change(name, _Operation.SET, value) for name, value in (set or {}).items()),
+            *(_change(name, _Operation.DELETE, None) for name in delete),
+            *(_change(name, _Operation.APPEND, value) for name, value in (append or {}).items()),
+            *(_change(name, _Operation.SUBTRACT, value) for name, value in (subtract or {}).items()),
+        ]
+        if not changes:
+            raise ConfigurationError("alter_configs: nothing to change was given")
+        request = IncrementalAlterConfigsRequest(
+            resources=[AlterConfigsResource(resource_type=resource.type, resource_name=resource.name, configs=changes)],
+            validate_only=validate_only,
+        )
+
+        async def attempt() -> IncrementalAlterConfigsResponse:
+            return await self._ask(await self._owner(resource), request, IncrementalAlterConfigsResponse)
+
+        response = await self.cluster.retrying("IncrementalAlterConfigs", attempt, self._deadline())
+        raise_first((r.error_code, f"settings of {r.resource_name}", r.error_message) for r in response.responses)
+
+    async def _owner(self, resource: ConfigResource) -> Connection:
+        """Only a broker itself knows its settings; everything else anyone can answer."""
+        if resource.type == ResourceType.BROKER and resource.name:
+            return await self.cluster.broker(int(resource.name))
+        return await self.cluster.any_broker()
+
+
+def _change(name: str, operation: _Operation, value: str | None) -> AlterableConfig:
+    return AlterableConfig(name=name, config_operation=operation, value=value)
+
+
+def _entry(entry: DescribeConfigsResourceResult) -> ConfigEntry:
+    return ConfigEntry(
+        entry.name, entry.value, entry.config_source, entry.read_only, entry.is_sensitive, entry.documentation
+    )

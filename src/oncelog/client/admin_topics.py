@@ -1,0 +1,211 @@
+"""Topics, partitions and offsets of logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from typing import NamedTuple
+
+from oncelog.client.admin_base import AdminBase, raise_first
+from oncelog.client.cluster import TopicInfo
+from oncelog.client.errors import ErrorCode
+from oncelog.client.offsets import by_topic
+from oncelog.client.visibility import IsolationLevel
+from oncelog.core.ids import TopicPartition
+from oncelog.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
+from oncelog.protocol.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from oncelog.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
+from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
+from oncelog.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+
+CONSUMER_REPLICA_ID = -1
+
+
+class OffsetSpec(IntEnum):
+    """Offsets asked for by meaning; any other number is a timestamp in milliseconds."""
+
+    LATEST = -1
+    EARLIEST = -2
+    MAX_TIMESTAMP = -3
+
+
+class NewTopic(NamedTuple):
+    """-1 leaves a count to the broker; `assignment` (replicas by partition) takes the place of both counts."""
+
+    name: str
+    num_partitions: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, str] = {}
+    assignment: Mapping[int, list[int]] = {}
+
+
+class OffsetResult(NamedTuple):
+    """-1 when no record is at or after the timestamp asked for."""
+
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int
+
+
+class TopicAdmin(AdminBase):
+    async def create_topics(
+        self, topics: Iterable[NewTopic | str], *, validate_only: bool = False, if_not_exists: bool = False
+    ) -> None:
+        """Create topics. Raises KafkaError for the first that was refused; `if_not_exists` lets existing ones pass."""
+        wanted = [NewTopic(topic) if isinstance(topic, str) else topic for topic in topics]
+        request = CreateTopicsRequest(
+            topics=[_creatable(topic) for topic in wanted],
+            timeout_ms=self.cluster.config.request_timeout_ms,
+            validate_only=validate_only,
+        )
+        response = await self._ask_controller(
+            request, CreateTopicsResponse, lambda answer: [topic.error_code for topic in answer.topics]
+        )
+        passing = ErrorCode.TOPIC_ALREADY_EXISTS if if_not_exists else ErrorCode.NONE
+        raise_first(
+            (topic.error_code, f"creating topic {topic.name}", topic.error_message)
+            for topic in response.topics
+            if topic.error_code != passing
+        )
+
+    async def delete_topics(self, names: Iterable[str]) -> None:
+        wanted = list(names)
+        request = DeleteTopicsRequest(
+            topics=[DeleteTopicState(name=name) for name in wanted],
+            topic_names=wanted,
+            timeout_ms=self.cluster.config.request_timeout_ms,
+        )
+        response = await self._ask_controller(
+            request, DeleteTopicsResponse, lambda answer: [topic.error_code for topic in answer.responses]
+        )
+        for name in wanted:
+            self.cluster.topics.pop(name, None)
+        raise_first((t.error_code, f"deleting topic {t.name}", t.error_message) for t in response.responses)
+
+    async def create_partitions(self, totals: Mapping[str, int], *, validate_only: bool = False) -> None:
+        """Let topics grow to the given numbers of partitions. Keys move to other partitions by that."""
+        request = CreatePartitionsRequest(
+            topics=[CreatePartitionsTopic(name=name, count=count, assignments=None) for name, count in totals.items()],
+            timeout_ms=self.cluster.config.request_timeout_ms,
+            validate_only=validate_only,
+        )
+        response = await self._ask_controller(
+            request, CreatePartitionsResponse, lambda answer: [topic.error_code for topic in answer.results]
+        )
+        raise_first((t.error_code, f"growing topic {t.name}", t.error_message) for t in response.results)
+
+    async def list_topics(self, *, internal: bool = False) -> dict[str, TopicInfo]:
+        """All topics this client may see, by name."""
+        self.cluster.topics.clear()
+        await self.cluster.refresh(None, self._deadline())
+        return {name: info for name, info in self.cluster.topics.items() if internal or not info.is_internal}
+
+    async def describe_topics(self, names: Iterable[str]) -> dict[str, TopicInfo]:
+        """Partitions and their leaders. Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION without creating anything."""
+        wanted = list(names)
+        await self.cluster.refresh(wanted, self._deadline())
+        missing = [name for name in wanted if name not in self.cluster.topics]
+        raise_first((ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name}", "it is not there") for name in missing)
+        return {name: self.cluster.topics[name] for name in wanted}
+
+    async def list_offsets(
+        self,
+        specs: Mapping[TopicPartition, int],
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> dict[TopicPartition, OffsetResult]:
+        """The offset for an `OffsetSpec` or a timestamp in milliseconds, per partition.
+
+        LATEST is the last stable offset for read_committed and the high watermark otherwise.
+        """
+        wanted = {TopicPartition(*partition): int(spec) for partition, spec in specs.items()}
+
+        def request(partitions: list[TopicPartition]) -> ListOffsetsRequest:
+            return ListOffsetsRequest(
+                replica_id=CONSUMER_REPLICA_ID,
+                isolation_level=isolation,
+                timeout_ms=self.cluster.config.request_timeout_ms,
+                topics=[
+                    ListOffsetsTopic(
+                        name=topic,
+                        partitions=[
+                            ListOffsetsPartition(partition_index=n, timestamp=wanted[TopicPartition(topic, n)])
+                            for n in numbers
+                        ],
+                    )
+                    for topic, numbers in by_topic(partitions).items()
+                ],
+            )
+
+        def results(answer: ListOffsetsResponse) -> dict[TopicPartition, ListOffsetsPartitionResponse]:
+            return {TopicPartition(t.name, p.partition_index): p for t in answer.topics for p in t.partitions}
+
+        found = await self._ask_leaders(
+            wanted, request, ListOffsetsResponse, results, lambda p: p.error_code, "offsets"
+        )
+        return {
+            partition: OffsetResult(found[partition].offset, found[partition].timestamp, found[partition].leader_epoch)
+            for partition in wanted
+        }
+
+    async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Drop everything below the given offsets (-1: up to the high watermark). Returns the new log starts."""
+        wanted = {TopicPartition(*partition): offset for partition, offset in before.items()}
+
+        def request(partitions: list[TopicPartition]) -> DeleteRecordsRequest:
+            return DeleteRecordsRequest(
+                timeout_ms=self.cluster.config.request_timeout_ms,
+                topics=[
+                    DeleteRecordsTopic(
+                        name=topic,
+                        partitions=[
+                            DeleteRecordsPartition(partition_index=n, offset=wanted[TopicPartition(topic, n)])
+                            for n in numbers
+                        ],
+                    )
+                    for topic, numbers in by_topic(partitions).items()
+                ],
+            )
+
+        def results(answer: DeleteRecordsResponse) -> dict[TopicPartition, DeleteRecordsPartitionResult]:
+            return {TopicPartition(t.name, p.partition_index): p for t in answer.topics for p in t.partitions}
+
+        found = await self._ask_leaders(
+            wanted, request, DeleteRecordsResponse, results, lambda p: p.error_code, "deleting records"
+        )
+        return {partition: result.low_watermark for partition, result in found.items()}
+
+
+def _creatable(topic: NewTopic) -> CreatableTopic:
+    return CreatableTopic(
+        name=topic.name,
+        num_partitions=-1 if topic.assignment else topic.num_partitions,
+        replication_factor=-1 if topic.assignment else topic.replication_factor,
+        assignments=[
+            CreatableReplicaAssignment(partition_index=number, broker_ids=list(replicas))
+            for number, replicas in topic.assignment.items()
+        ],
+        configs=[CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()],
+    )

@@ -1,0 +1,63 @@
+"""What the blocking faces share: a cluster on the background loop, and its end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Coroutine
+from functools import update_wrapper
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+from oncelog.client import loop
+from oncelog.client.cluster import Cluster
+from oncelog.client.config import ClientConfig
+from oncelog.client.errors import IllegalState
+
+P = ParamSpec("P")
+T = TypeVar("T")
+C = TypeVar("C")
+
+
+class Blocking:
+    """A client whose calls run on the process's background loop while the caller waits. Close it, or use `with`."""
+
+    def __init__(self, config: ClientConfig) -> None:
+        self.config = config
+        self._pid = os.getpid()
+        self._thread = loop.background()
+        self.cluster = Cluster(config)
+
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        if os.getpid() != self._pid:
+            coroutine.close()
+            raise IllegalState(
+                f"this {type(self).__name__} was made in process {self._pid}: give the child process its configuration "
+                "and make a new one there"
+            )
+        return self._thread.run(coroutine)
+
+    def close(self) -> None:
+        """Close the connections. Calls that still wait end with ConnectionLost."""
+        if os.getpid() == self._pid:
+            self._run(self.cluster.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __getstate__(self) -> None:
+        raise TypeError(f"a {type(self).__name__} holds connections and cannot be pickled: pickle its ClientConfig")
+
+
+def blocking(method: Callable[Concatenate[C, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
+    """A method of a face that keeps its asynchronous core in `core`: it runs the core's method and waits for it."""
+
+    def call(face: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        result: T = face._run(method(face.core, *args, **kwargs))
+        return result
+
+    return update_wrapper(call, method)

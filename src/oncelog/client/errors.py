@@ -1,0 +1,90 @@
+"""What can go wrong, as few exceptions that say what to do next.
+
+KafkaError                     a protocol error code and a text
+  ConnectionLost               the broker went away; an answer may be lost. The client retries by itself
+  TimedOut                     a bounded wait is over; the last failure is in the text
+  UnsupportedByBroker          the broker does not speak what is asked for
+  TransactionError
+    AbortableError             abort the transaction, then begin it again
+    FatalError                 this producer is finished: close it
+      ProducerFenced           a newer producer owns the transactional id
+ConfigurationError             settings that are unknown or contradict each other
+IllegalState                   a call that makes no sense now, such as a commit without a transaction
+BufferExhausted                no room for more records within `max.block.ms`
+"""
+
+from __future__ import annotations
+
+from oncelog.core.errors import RETRIABLE, ErrorCode, KafkaError
+
+__all__ = [
+    "AbortableError",
+    "BufferExhausted",
+    "ConfigurationError",
+    "ConnectionLost",
+    "ErrorCode",
+    "FatalError",
+    "IllegalState",
+    "KafkaError",
+    "ProducerFenced",
+    "TimedOut",
+    "TransactionError",
+    "UnsupportedByBroker",
+    "error_of",
+    "is_retriable",
+]
+
+
+class ConnectionLost(KafkaError):
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.NETWORK_EXCEPTION, message)
+
+
+class TimedOut(KafkaError):
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.REQUEST_TIMED_OUT, message)
+
+
+class UnsupportedByBroker(KafkaError):
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.UNSUPPORTED_VERSION, message)
+
+
+class TransactionError(KafkaError):
+    """Something happened to the transaction that a retry does not mend."""
+
+
+class AbortableError(TransactionError):
+    """This transaction cannot be committed any more. Abort it, then begin it again."""
+
+
+class FatalError(TransactionError):
+    """This producer cannot go on. Close it and make a new one."""
+
+
+class ProducerFenced(FatalError):
+    """A newer producer with the same transactional id took over. Stop: its work is the valid one."""
+
+
+class ConfigurationError(ValueError):
+    """A setting that is unknown, malformed, or contradicts another one; the text names it."""
+
+
+class IllegalState(RuntimeError):
+    """The call does not fit what the client is doing."""
+
+
+class BufferExhausted(RuntimeError):
+    """The producer's buffer stayed full for `max.block.ms`."""
+
+
+def error_of(code: int, message: str) -> KafkaError:
+    """The exception for a code from the wire; unknown codes of newer brokers are kept in the text."""
+    try:
+        return KafkaError(ErrorCode(code), message)
+    except ValueError:
+        return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"error code {code}: {message}")
+
+
+def is_retriable(error: BaseException) -> bool:
+    return isinstance(error, KafkaError) and error.code in RETRIABLE and not isinstance(error, TimedOut)

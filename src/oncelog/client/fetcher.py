@@ -1,0 +1,196 @@
+"""Reading a range of one partition: every visible record of [start, end), once, in order.
+
+A position moves over aborted data and markers like over everything else, so the end of a range is reached even when
+nothing in it is visible. While the caller works on one chunk, the next is already on its way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Final, NamedTuple
+
+from oncelog.client.blocking import Blocking
+from oncelog.client.cluster import Cluster
+from oncelog.client.config import ClientConfig
+from oncelog.client.deadline import Backoff, Deadline
+from oncelog.client.errors import ConnectionLost, KafkaError, TimedOut, error_of, is_retriable
+from oncelog.client.fetch import FetchSettings, fetch
+from oncelog.client.visibility import IsolationLevel, visible_batches
+from oncelog.core.errors import ErrorCode
+from oncelog.core.ids import TopicPartition
+from oncelog.protocol.batch import BatchHeader
+from oncelog.protocol.messages.fetch import PartitionData
+
+RANGE_FETCH_BYTES: Final = 8 * 1024 * 1024
+"""A range is read to its end, so large answers cost nothing but memory: two of them at a time."""
+CHUNK_BYTES_MAX: Final = 1 << 30
+
+
+class FetchedChunk(NamedTuple):
+    """Whole batches from one answer. `batches` may hold records outside of the range asked for: cut them by offset."""
+
+    partition: TopicPartition
+    start_offset: int
+    """Records below it were not asked for."""
+    next_offset: int
+    end_offset: int
+    """Records at or after it were not asked for; -1 when there is no such bound."""
+    data: memoryview
+    batches: list[tuple[int, BatchHeader]]
+    high_watermark: int
+    last_stable_offset: int
+
+
+class RangeFetcher:
+    """The asynchronous reader of one range."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        partition: TopicPartition,
+        start: int,
+        end: int,
+        *,
+        settings: FetchSettings,
+        check_crcs: bool = True,
+        idle_timeout_ms: float = 60_000,
+    ) -> None:
+        self._cluster = cluster
+        self._partition = partition
+        self._position = start
+        self._end = end
+        self._settings = settings
+        self._check_crcs = check_crcs
+        self._idle_timeout_ms = idle_timeout_ms
+
+    async def chunks(self) -> AsyncIterator[FetchedChunk]:
+        """Raises KafkaError: OFFSET_OUT_OF_RANGE when data was deleted, TimedOut when nothing comes for too long."""
+        ahead: asyncio.Task[FetchedChunk] | None = None
+        try:
+            if self._position < self._end:
+                ahead = asyncio.create_task(self._next_chunk(self._position))
+            while ahead is not None:
+                chunk = await ahead
+                following = chunk.next_offset < self._end
+                ahead = asyncio.create_task(self._next_chunk(chunk.next_offset)) if following else None
+                if chunk.batches:
+                    yield chunk
+        finally:
+            if ahead is not None:
+                ahead.cancel()
+                await asyncio.gather(ahead, return_exceptions=True)
+
+    async def _next_chunk(self, position: int) -> FetchedChunk:
+        """The next answer that moves the position."""
+        config = self._cluster.config
+        backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
+        deadline = Deadline(self._idle_timeout_ms)
+        last: KafkaError | None = None
+        while True:
+            try:
+                answer = await self._ask(position, deadline)
+                chunk = self._chunk_of(position, answer)
+                if chunk.next_offset > position:
+                    return chunk
+                last = None
+            except KafkaError as error:
+                if not is_retriable(error):
+                    raise
+                self._cluster.forget_leader(self._partition)
+                last = error
+            if deadline.expired:
+                reason = f"last failure: {last}" if last else "an open transaction or missing data holds it back"
+                raise TimedOut(f"{self._partition} offers nothing at offset {position} up to {self._end}: {reason}")
+            if last is not None:
+                await backoff.pause(deadline)
+
+    async def _ask(self, position: int, deadline: Deadline) -> PartitionData:
+        connection = await self._cluster.leader(self._partition, deadline, "fetch")
+        positions = {self._partition: position}
+        answers = await fetch(connection, positions, self._settings, self._cluster.config.request_timeout_ms)
+        answer = answers.get(self._partition)
+        if answer is None:
+            raise ConnectionLost(f"the answer leaves out {self._partition}")
+        if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{self._partition} has no offset {position} any more, or not yet: "
+                f"its log starts at {answer.log_start_offset}, and the range up to {self._end} was asked for",
+            )
+        if answer.error_code:
+            raise error_of(answer.error_code, f"fetching {self._partition} at offset {position}")
+        return answer
+
+    def _chunk_of(self, position: int, answer: PartitionData) -> FetchedChunk:
+        data = memoryview(answer.records or b"")
+        seen = visible_batches(
+            data, position, answer.aborted_transactions, self._settings.isolation, check_crcs=self._check_crcs
+        )
+        if not seen.whole_bytes and len(data):
+            self._grow()
+        batches = [(at, header) for at, header in seen.batches if header.base_offset < self._end]
+        return FetchedChunk(
+            self._partition,
+            position,
+            seen.next_offset,
+            self._end,
+            data,
+            batches,
+            answer.high_watermark,
+            answer.last_stable_offset,
+        )
+
+    def _grow(self) -> None:
+        """Not even one batch fitted into an answer: ask for more."""
+        larger = min(self._settings.partition_max_bytes * 2, CHUNK_BYTES_MAX)
+        self._settings = self._settings._replace(partition_max_bytes=larger, max_bytes=larger)
+
+
+class RangeReader(Blocking):
+    """Reads ranges of partitions for threads and Spark tasks.
+
+    with RangeReader(config) as reader:
+        for chunk in reader.read("orders", 3, 1000, 2000):
+            table = columns.to_arrow([chunk])
+    """
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+        fetch_bytes: int = RANGE_FETCH_BYTES,
+        check_crcs: bool = True,
+        idle_timeout_ms: float = 60_000,
+    ) -> None:
+        super().__init__(config)
+        self._settings = FetchSettings(isolation, max_bytes=fetch_bytes, partition_max_bytes=fetch_bytes)
+        self._check_crcs = check_crcs
+        self._idle_timeout_ms = idle_timeout_ms
+
+    def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[FetchedChunk]:
+        """All visible records of [start, end). See `RangeFetcher.chunks` for what it raises."""
+        fetcher = RangeFetcher(
+            self.cluster,
+            TopicPartition(topic, partition),
+            start,
+            end,
+            settings=self._settings,
+            check_crcs=self._check_crcs,
+            idle_timeout_ms=self._idle_timeout_ms,
+        )
+        chunks = fetcher.chunks()
+        try:
+            while (chunk := self._run(_next(chunks))) is not None:
+                yield chunk
+        finally:
+            self._run(_close(chunks))
+
+
+async def _next(chunks: AsyncIterator[FetchedChunk]) -> FetchedChunk | None:
+    return await anext(chunks, None)
+
+
+async def _close(chunks: AsyncIterator[FetchedChunk]) -> None:
+    await chunks.aclose()  # type: ignore[attr-defined]  # an async generator

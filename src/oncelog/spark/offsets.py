@@ -1,0 +1,78 @@
+"""Positions of a stream in topics, and their JSON, which is that of Spark's Kafka source: `{"orders": {"0": 12}}`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from oncelog.core.ids import TopicPartition
+
+Offsets = dict[TopicPartition, int]
+"""For each partition the offset to read next: the end of what was read, exclusive."""
+
+LATEST = -1
+EARLIEST = -2
+
+
+def to_wire(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    """The nested form Spark stores in its checkpoint, in a stable order."""
+    nested: dict[str, dict[str, int]] = {}
+    for topic, partition in sorted(offsets):
+        nested.setdefault(topic, {})[str(partition)] = offsets[TopicPartition(topic, partition)]
+    return nested
+
+
+def from_wire(nested: Mapping[str, Mapping[str, int]]) -> Offsets:
+    return {
+        TopicPartition(topic, int(partition)): offset
+        for topic, partitions in nested.items()
+        for partition, offset in partitions.items()
+    }
+
+
+def parse_source_offset(text: str) -> Offsets | None:
+    """Offsets of a source's JSON when they are Kafka's (Spark's `kafka` source, or ours); None for files and others."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    return from_wire(value) if _is_kafka_shape(value) else None
+
+
+def _is_kafka_shape(value: Any) -> bool:
+    if not isinstance(value, dict) or not value:
+        return False
+    return all(
+        isinstance(partitions, dict)
+        and all(str(p).isdigit() and isinstance(o, int) and not isinstance(o, bool) for p, o in partitions.items())
+        for partitions in value.values()
+    )
+
+
+def merge(parts: Iterable[Mapping[TopicPartition, int]]) -> Offsets:
+    """Offsets of several sources of one query. A partition read twice counts as far as both have come."""
+    merged: Offsets = {}
+    for part in parts:
+        for partition, offset in part.items():
+            merged[partition] = min(offset, merged.get(partition, offset))
+    return merged
+
+
+def parse_user_offsets(text: str, option: str, *, special: Mapping[str, int]) -> Offsets:
+    """Per-partition offsets a user wrote as JSON. `special` are the negative numbers allowed, by name."""
+    example = '{"orders": {"0": 23, "1": 0}}'
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise ValueError(
+            f"option {option}: {text!r} is not JSON ({error}); expected something like {example}"
+        ) from None
+    if not _is_kafka_shape(value):
+        raise ValueError(f"option {option}: expected offsets per topic and partition like {example}, not {text!r}")
+    offsets = from_wire(value)
+    for partition, offset in offsets.items():
+        if offset < 0 and offset not in special.values():
+            allowed = ", ".join(f"{number} ({name})" for name, number in special.items()) or "none"
+            raise ValueError(f"option {option}: {partition} has offset {offset}; negative numbers allowed: {allowed}")
+    return offsets

@@ -1,0 +1,66 @@
+"""How much of which partition a micro-batch reads, and how that is cut into tasks. Pure: no broker, no Spark."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from oncelog.core.ids import TopicPartition
+from oncelog.spark.offsets import Offsets
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """Offsets [start, end) of one partition. Markers and compaction leave gaps, so it may hold fewer records."""
+
+    partition: TopicPartition
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+
+def limit_offsets(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], limit: int) -> Offsets:
+    """The end offsets of a batch of at most about `limit` offsets, shared out in proportion to what each partition has.
+
+    A partition with anything to read advances by at least one offset, so that a small limit cannot starve it for ever.
+    """
+    sizes = {p: end[p] - start.get(p, 0) for p in end if end[p] > start.get(p, 0)}
+    total = sum(sizes.values())
+    if total <= limit:
+        return dict(end)
+    limited = dict(end)
+    for partition, size in sizes.items():
+        share = limit * size / total
+        step = math.ceil(share) if share < 1 else math.floor(share)
+        limited[partition] = min(end[partition], start.get(partition, 0) + step)
+    return limited
+
+
+def split_ranges(
+    ranges: list[OffsetRange], *, at_least: int | None = None, size_max: int | None = None
+) -> list[OffsetRange]:
+    """Cut ranges into at least `at_least` pieces and none larger than `size_max`; large ranges are cut first."""
+    whole = [r for r in ranges if r.size > 0]
+    if size_max is not None:
+        whole = [piece for r in whole for piece in _cut(r, math.ceil(r.size / size_max))]
+    if at_least is None or len(whole) >= at_least:
+        return whole
+    total = sum(r.size for r in whole)
+    # Ranges below an even share stay whole; the others divide the remaining tasks by their size.
+    small = [r for r in whole if r.size * at_least < total]
+    large = [r for r in whole if r.size * at_least >= total]
+    tasks = max(at_least - len(small), len(large))
+    large_total = sum(r.size for r in large)
+    pieces = [piece for r in large for piece in _cut(r, math.ceil(tasks * r.size / large_total))]
+    return sorted([*small, *pieces], key=lambda r: (r.partition, r.start))
+
+
+def _cut(whole: OffsetRange, pieces: int) -> list[OffsetRange]:
+    count = max(1, min(pieces, whole.size))
+    bounds = [whole.start + whole.size * i // count for i in range(count + 1)]
+    return [OffsetRange(whole.partition, a, b) for a, b in itertools.pairwise(bounds)]

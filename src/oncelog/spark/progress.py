@@ -1,0 +1,91 @@
+"""What Spark knows about the micro-batch it is running: the query, its trigger, and the offsets of its sources.
+
+A `foreachBatch` function is told only the batch id. The rest is asked of the running query inside the JVM, which has
+read or written it in its own checkpoint, on whatever Hadoop file system that lies. The end offsets of batch N are in
+the offset log before batch N runs, and a restarted query runs N again with exactly those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from oncelog.core.invariant import invariant
+from oncelog.spark.offsets import Offsets, merge, parse_source_offset
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+QUERY_ID_PROPERTY = "sql.streaming.queryId"
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """One run of `foreachBatch`. `start` is None when a source's first offsets cannot be seen."""
+
+    query_id: str
+    batch_id: int
+    checkpoint: str
+    trigger_interval_ms: int | None
+    start: Offsets | None
+    end: Offsets
+
+    @property
+    def has_kafka_source(self) -> bool:
+        return bool(self.end)
+
+
+def running_batch(spark: SparkSession, frame: DataFrame, batch_id: int) -> MicroBatch:
+    """Must be called inside the foreachBatch function; `spark` is the session the query was started on."""
+    query_id = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID_PROPERTY)
+    invariant(query_id is not None, "foreachBatch runs with the id of its query set")
+    execution = _execution(spark, str(query_id))
+    return MicroBatch(
+        query_id=str(query_id),
+        batch_id=batch_id,
+        checkpoint=str(execution.resolvedCheckpointRoot()),
+        trigger_interval_ms=_interval_ms(execution.trigger()),
+        start=_start_offsets(execution),
+        end=_end_offsets(execution, batch_id),
+    )
+
+
+def _execution(spark: SparkSession, query_id: str) -> Any:
+    query = spark._jsparkSession.streams().get(query_id)
+    invariant(query is not None, f"query {query_id} runs on the session that started it")
+    return query.streamingQuery()
+
+
+def _interval_ms(trigger: Any) -> int | None:
+    if trigger.getClass().getSimpleName() == "ProcessingTimeTrigger":
+        return int(trigger.intervalMs())
+    return None
+
+
+def _end_offsets(execution: Any, batch_id: int) -> Offsets:
+    logged = execution.offsetLog().get(batch_id)
+    invariant(logged.isDefined(), f"batch {batch_id} is in the offset log before it runs")
+    sequence = logged.get().offsets()
+    offsets = (sequence.apply(i) for i in range(sequence.size()))
+    return merge(_kafka_offsets(offset.get() for offset in offsets if offset.isDefined()))
+
+
+def _start_offsets(execution: Any) -> Offsets | None:
+    """From the plan of the batch: the only place that has them for the first batch too."""
+    leaves = execution.lastExecution().logical().collectLeaves()
+    starts = []
+    for leaf in (leaves.apply(i) for i in range(leaves.size())):
+        if leaf.getClass().getSimpleName() != "StreamingDataSourceV2ScanRelation":
+            continue
+        if not leaf.startOffset().isDefined():
+            return None
+        starts.append(leaf.startOffset().get())
+    return merge(_kafka_offsets(iter(starts)))
+
+
+def _kafka_offsets(offsets: Iterator[Any]) -> Iterator[Offsets]:
+    for offset in offsets:
+        parsed = parse_source_offset(str(offset.json()))
+        if parsed is not None:
+            yield parsed

@@ -1,0 +1,71 @@
+"""The settings of the exactly-once sink, checked by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from oncelog.client.config import ClientConfig
+from oncelog.spark.resume import NewCheckpoint
+from oncelog.spark.source_options import CLIENT_OPTIONS, OptionError, client_config, refuse_unknown
+
+TRANSACTION_TIMEOUT_MS = 600_000
+"""Ten minutes: a micro-batch must be written within it. Brokers allow 15 minutes by default."""
+BATCH_ATTEMPTS = 3
+COMPRESSION_TYPES = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    client: ClientConfig
+    transactional_id: str
+    group_id: str
+    topic: str | None = None
+    transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS
+    batch_attempts: int = BATCH_ATTEMPTS
+    compression_type: str = "none"
+    on_new_checkpoint: NewCheckpoint = NewCheckpoint.REFUSE
+
+    def __post_init__(self) -> None:
+        if not self.transactional_id:
+            raise OptionError("transactional_id is empty: give each pipeline its own, and keep it across restarts")
+        if not self.group_id:
+            raise OptionError("group_id is empty: the group the input offsets are committed for")
+        if self.topic is not None and not self.topic:
+            raise OptionError("topic is empty: name the output topic, or leave it out and give each row a topic column")
+        if self.transaction_timeout_ms < 1000:
+            raise OptionError(
+                f"transaction_timeout_ms is {self.transaction_timeout_ms}: a micro-batch must be written and committed "
+                "within it, so at least 1000"
+            )
+        if self.batch_attempts < 1:
+            raise OptionError("batch_attempts must be at least 1")
+        if self.compression_type not in COMPRESSION_TYPES:
+            raise OptionError(f"compression_type is {self.compression_type!r}; valid: {', '.join(COMPRESSION_TYPES)}")
+
+
+def sink_options(
+    *,
+    bootstrap_servers: str,
+    transactional_id: str,
+    group_id: str | None,
+    on_new_checkpoint: str,
+    kafka: Mapping[str, str] | None,
+    **settings: Any,
+) -> SinkOptions:
+    """From the arguments of `write_stream`. `kafka` are client settings under Kafka's names."""
+    given = {"kafka." + name.lower().removeprefix("kafka."): str(value) for name, value in (kafka or {}).items()}
+    refuse_unknown(given, tuple(CLIENT_OPTIONS), frozenset(), "the exactly-once sink (argument kafka)")
+    try:
+        policy = NewCheckpoint(on_new_checkpoint)
+    except ValueError:
+        valid = ", ".join(choice.value for choice in NewCheckpoint)
+        raise OptionError(f"on_new_checkpoint is {on_new_checkpoint!r}; valid: {valid}") from None
+    return SinkOptions(
+        client=client_config({**given, "kafka.bootstrap.servers": bootstrap_servers}),
+        transactional_id=transactional_id,
+        group_id=transactional_id if group_id is None else group_id,
+        on_new_checkpoint=policy,
+        **settings,
+    )

@@ -1,0 +1,166 @@
+"""`format("oncelog")`: topics as a stream or as a table, with the options and the columns of Spark's Kafka source.
+
+Theory of operation. On the driver, one long-lived reader per query plans: it lists offsets and cuts them into ranges
+(`topic_plan`). On the executors, each task reads one range and yields Arrow batches as large as the answers of the
+broker; a few of them exist at a time however long the range is. Offsets in the checkpoint have the JSON of Spark's own
+Kafka source, so tools that read one read the other.
+
+Reading is read_committed unless told otherwise. Ranges are of offsets, not of records: markers, aborted data and
+compaction leave gaps, over which a task steps without a word.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from oncelog.spark.offsets import Offsets, from_wire, to_wire
+from oncelog.spark.planning import OffsetRange, limit_offsets, split_ranges
+from oncelog.spark.read_task import read_range
+from oncelog.spark.source_options import SourceOptions, includes_headers, parse_source_options
+from oncelog.spark.topic_plan import TopicPlan
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SCHEMA = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
+HEADERS_SCHEMA = ", headers array<struct<key: string, value: binary>>"
+
+
+class RangePartition(InputPartition):
+    """One task: a range of one partition."""
+
+    def __init__(self, wanted: OffsetRange) -> None:
+        self.wanted = wanted
+
+    def __repr__(self) -> str:
+        return f"{self.wanted.partition}[{self.wanted.start}, {self.wanted.end})"
+
+
+class OncelogDataSource(DataSource):
+    """Registered by `oncelog.spark.session()` and `oncelog.spark.register(spark)`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "oncelog"
+
+    def schema(self) -> str:
+        return SCHEMA + (HEADERS_SCHEMA if includes_headers(self.options) else "")
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return TopicReader(parse_source_options(self.options, streaming=False))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
+        return TopicStreamReader(parse_source_options(self.options, streaming=True))
+
+
+class TopicReader(DataSourceReader):
+    """Topics between two positions, as a table."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        plan = TopicPlan(self.options)
+        start, end = plan.starting_offsets(), plan.ending_offsets()
+        return _tasks(plan.ranges(start, end), self.options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        # Spark asks for one empty task when there is nothing to read.
+        if not isinstance(partition, RangePartition):
+            return iter(())
+        return read_range(self.options, partition.wanted)
+
+
+class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Topics as a stream. Lives as long as its query; each task works on a fresh copy."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = options
+        self._plan: TopicPlan | None = None
+        self._target: Offsets | None = None
+        self._latest: Offsets | None = None
+        self._last_batch_s = time.monotonic()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"options": self.options}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["options"])  # type: ignore[misc]  # a task's copy starts afresh, without connections
+
+    @property
+    def plan(self) -> TopicPlan:
+        if self._plan is None:
+            self._plan = TopicPlan(self.options)
+        return self._plan
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
+        return to_wire(self.plan.starting_offsets())
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name
+        if self.options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self.options.max_offsets_per_trigger)
+        if self.options.min_offsets_per_trigger is not None:
+            return ReadMinRows(self.options.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
+        self._target = self.plan.latest_offsets()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  # Spark's name
+        begin = from_wire(start)
+        end = self._available(begin)
+        if self._should_wait(begin, end, limit):
+            return start
+        if isinstance(limit, ReadMaxRows):
+            end = limit_offsets(self.plan.with_new_partitions(begin, end), end, limit.max_rows)
+        if end != begin:
+            self._last_batch_s = time.monotonic()
+        return to_wire(end)
+
+    def _available(self, begin: Offsets) -> Offsets:
+        """The ends to read up to now: of partitions there are, never behind where the stream already is."""
+        if self._target is not None:
+            latest = self._target
+        else:
+            latest = self.plan.latest_offsets(begin)
+        self._latest = latest
+        self.plan.check_not_lost(begin, latest)
+        return {p: max(offset, begin.get(p, offset)) for p, offset in latest.items()}
+
+    def _should_wait(self, begin: Offsets, end: Offsets, limit: ReadLimit) -> bool:
+        """minOffsetsPerTrigger: wait for more, but not for longer than maxTriggerDelay, and never with AvailableNow."""
+        wanted = self.options.min_offsets_per_trigger
+        if wanted is None or isinstance(limit, ReadAllAvailable) or self._target is not None:
+            return False
+        waited_ms = (time.monotonic() - self._last_batch_s) * 1000
+        fresh = self.plan.with_new_partitions(begin, end)
+        ready = sum(end[p] - fresh.get(p, end[p]) for p in end)
+        return ready < wanted and waited_ms < self.options.max_trigger_delay_ms
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  # Spark's name
+        return None if self._latest is None else to_wire(self._latest)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        return _tasks(self.plan.ranges(from_wire(start), from_wire(end)), self.options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, RangePartition):
+            return iter(())
+        return read_range(self.options, partition.wanted)
+
+
+def _tasks(ranges: list[OffsetRange], options: SourceOptions) -> list[InputPartition]:
+    pieces = split_ranges(ranges, at_least=options.min_partitions, size_max=options.max_records_per_partition)
+    return [RangePartition(piece) for piece in pieces]

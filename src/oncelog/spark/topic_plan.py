@@ -1,0 +1,153 @@
+"""Which partitions a source reads, and from where to where: the subscription and positions put to the broker."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from oncelog.client.visibility import IsolationLevel
+from oncelog.core.ids import TopicPartition
+from oncelog.spark.offsets import EARLIEST, LATEST, Offsets
+from oncelog.spark.planning import OffsetRange
+from oncelog.spark.source_options import OptionError, Position, SourceOptions
+from oncelog.spark.worker_client import WorkerClient, worker_client
+
+
+class DataLost(RuntimeError):
+    """Records between where the stream is and what the topic still has are gone."""
+
+
+class TopicPlan:
+    """Offsets of the partitions a source reads. One per query, on the driver."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._isolation = IsolationLevel.READ_COMMITTED if options.read_committed else IsolationLevel.READ_UNCOMMITTED
+
+    @property
+    def _client(self) -> WorkerClient:
+        return worker_client(self._options.client)
+
+    def partitions(self) -> list[TopicPartition]:
+        """The partitions there are now. Raises OptionError when a topic named in an option does not exist."""
+        subscription = self._options.subscription
+        if subscription.pattern is not None:
+            pattern = re.compile(subscription.pattern)
+            found = self._client.partitions_of(None)
+            return sorted(p for name, parts in found.items() if pattern.fullmatch(name) for p in parts)
+        names = subscription.topics or tuple(sorted({p.topic for p in subscription.partitions}))
+        found = self._client.partitions_of(names)
+        missing = [name for name in names if name not in found]
+        if missing:
+            raise OptionError(
+                f"topic {missing[0]} does not exist on {self._options.client.bootstrap_servers}: create it, "
+                "or correct the option " + ("subscribe" if subscription.topics else "assign")
+            )
+        if subscription.topics:
+            return sorted(p for parts in found.values() for p in parts)
+        for partition in subscription.partitions:
+            if partition not in found[partition.topic]:
+                count = len(found[partition.topic])
+                raise OptionError(f"option assign: topic {partition.topic} has {count} partitions, not {partition}")
+        return sorted(subscription.partitions)
+
+    def starting_offsets(self) -> Offsets:
+        return self._resolve(self._options.starting, "starting")
+
+    def ending_offsets(self) -> Offsets:
+        return self._resolve(self._options.ending, "ending")
+
+    def latest_offsets(self, known: Offsets | None = None) -> Offsets:
+        """Ends of all partitions. Topics that vanished keep the position the stream has (see check_not_lost)."""
+        try:
+            partitions = self.partitions()
+        except OptionError:
+            if known is None or self._options.fail_on_data_loss:
+                raise
+            return dict(known)
+        return self._list(partitions, LATEST)
+
+    def _resolve(self, position: Position, what: str) -> Offsets:
+        partitions = self.partitions()
+        if position.committed:
+            return self._committed(partitions)
+        if position.everywhere is not None:
+            return self._list(partitions, position.everywhere)
+        if position.timestamp_ms is not None:
+            return self._at_times(dict.fromkeys(partitions, position.timestamp_ms), what)
+        given = position.offsets if position.offsets is not None else position.timestamps or {}
+        self._check_complete(given, partitions, what)
+        if position.timestamps is not None:
+            return self._at_times(given, what)
+        return self._concrete(given)
+
+    def _check_complete(self, given: Offsets, partitions: list[TopicPartition], what: str) -> None:
+        missing, unknown = sorted(set(partitions) - set(given)), sorted(set(given) - set(partitions))
+        if missing or unknown:
+            problem = f"leaves out {missing[0]}" if missing else f"names {unknown[0]}, which is not read"
+            raise OptionError(f"the {what} position {problem}: it must name exactly the partitions that are read")
+
+    def _concrete(self, given: Offsets) -> Offsets:
+        earliest = self._list([p for p, o in given.items() if o == EARLIEST], EARLIEST)
+        latest = self._list([p for p, o in given.items() if o == LATEST], LATEST)
+        return {**given, **earliest, **latest}
+
+    def _at_times(self, times: Offsets, what: str) -> Offsets:
+        found = self._client.list_offsets(times, self._isolation)
+        late = sorted(p for p in times if found[p] < 0)
+        if late and what == "starting" and self._options.timestamp_strategy == "error":
+            raise OptionError(
+                f"{late[0]} has no record at or after {times[late[0]]}: choose an earlier time, or set "
+                "startingOffsetsByTimestampStrategy to latest"
+            )
+        return {**found, **self._list(late, LATEST)}
+
+    def _committed(self, partitions: list[TopicPartition]) -> Offsets:
+        committed = self._client.committed(self._options.group_id or "")
+        known = {p: committed[p].offset for p in partitions if p in committed}
+        return {**self._list([p for p in partitions if p not in known], EARLIEST), **known}
+
+    def _list(self, partitions: Iterable[TopicPartition], which: int) -> Offsets:
+        wanted = list(partitions)
+        if not wanted:
+            return {}
+        return self._client.list_offsets(dict.fromkeys(wanted, which), self._isolation)
+
+    def with_new_partitions(self, start: Offsets, end: Offsets) -> Offsets:
+        """The start, with partitions that appeared since then at their beginning."""
+        new = [p for p in end if p not in start]
+        return {**start, **self._list(new, EARLIEST)}
+
+    def check_not_lost(self, start: Offsets, latest: Offsets) -> None:
+        """Raise DataLost when a topic is gone or shorter than the stream has read already."""
+        for partition, offset in sorted(start.items()):
+            if partition not in latest:
+                self._lost(f"{partition} does not exist any more; the stream had read it up to {offset}")
+            elif latest[partition] < offset:
+                self._lost(
+                    f"{partition} ends at {latest[partition]}, before offset {offset} where the stream is: "
+                    "the topic was deleted and created again, or lost its log"
+                )
+
+    def ranges(self, start: Offsets, end: Offsets) -> list[OffsetRange]:
+        """What lies between, without what is deleted already. Raises DataLost unless failOnDataLoss is false."""
+        begin = self.with_new_partitions(start, end)
+        earliest = self._list([p for p in end if end[p] > begin[p]], EARLIEST)
+        ranges = []
+        for partition in sorted(earliest):
+            first = begin[partition]
+            if first < earliest[partition]:
+                self._lost(
+                    f"{partition}: offsets {first} to {min(earliest[partition], end[partition])} are deleted already "
+                    "(retention, or DeleteRecords) and were never read"
+                )
+                first = earliest[partition]
+            if first < end[partition]:
+                ranges.append(OffsetRange(partition, first, end[partition]))
+        return ranges
+
+    def _lost(self, what: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise DataLost(
+                f"{what}. Set the option failOnDataLoss to false to go on with what is there, or start a new checkpoint"
+            )

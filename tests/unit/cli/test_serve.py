@@ -1,0 +1,82 @@
+"""`oncelog serve` as a person meets it: in a terminal."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from peers.kafka.kafka import free_port
+
+
+def serve(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "oncelog", "serve", "--data-dir", str(tmp_path / "data"), *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("stop_signal", [signal.SIGTERM, signal.SIGINT])
+def test_one_ready_line_and_a_clean_end_on_a_signal(tmp_path: Path, stop_signal: signal.Signals) -> None:
+    process = serve(tmp_path, "--listen", "127.0.0.1:0")
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("oncelog ready on 127.0.0.1:")
+    process.send_signal(stop_signal)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (0, "")
+    assert "Traceback" not in err
+    assert json.loads((tmp_path / "data" / ".kafka_cleanshutdown").read_text())["version"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--listen", "nowhere"], "not of the form HOST:PORT"),
+        (["--listen", "SSL://127.0.0.1:1"], "only PLAINTEXT is supported"),
+        (["--set", "num.partitions"], "expected KEY=VALUE"),
+        (["--set", "num.partitons=3"], "did you mean num.partitions?"),
+        (["--set", "num.partitions=none"], "must be a whole number"),
+        (["--config", "/does/not/exist"], "does not exist"),
+    ],
+)
+def test_a_mistake_is_explained_in_one_line_without_a_traceback(
+    tmp_path: Path, arguments: list[str], complaint: str
+) -> None:
+    process = serve(tmp_path, *arguments)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode != 0
+    assert complaint in err
+    assert "Traceback" not in err
+
+
+def test_an_address_in_use_is_explained(tmp_path: Path) -> None:
+    first = serve(tmp_path / "a", "--listen", "127.0.0.1:0")
+    assert first.stdout is not None
+    address = first.stdout.readline().removeprefix("oncelog ready on ").strip()
+    second = serve(tmp_path / "b", "--listen", address)
+    _, err = second.communicate(timeout=20)
+    first.terminate()
+    first.communicate(timeout=20)
+    assert second.returncode == 1
+    assert "in use" in err
+    assert "Traceback" not in err
+
+
+def test_settings_from_a_kafka_properties_file_with_json_logs_and_metrics(tmp_path: Path) -> None:
+    port = free_port()
+    config = tmp_path / "server.properties"
+    config.write_text("num.network.threads=3\nnum.partitions=5\nlisteners=PLAINTEXT://127.0.0.1:0\n")
+    process = serve(tmp_path, "--config", str(config), "--metrics-port", str(port), "--log-format", "json")
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("oncelog ready")
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    process.terminate()
+    _, err = process.communicate(timeout=20)
+    assert "kafka_server_connection_count 0.0" in text
+    entries = [json.loads(line) for line in err.splitlines()]
+    assert {"level": "warning", "message": "num.network.threads has no effect in Oncelog"}.items() <= entries[0].items()
