@@ -19,9 +19,15 @@ from oncelog.server.loop import InlineWorker
 
 
 class BrokerInProcess:
-    def __init__(self, folder: Path, settings: dict[str, str] | None = None, seed: int = 1) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        settings: dict[str, str] | None = None,
+        seed: int = 1,
+        clock: VirtualScheduler | None = None,
+    ) -> None:
         self.folder = folder
-        self.clock = VirtualScheduler()
+        self.clock = clock or VirtualScheduler()
         self._entries = settings or {}
         self._random = random.Random(seed)
         self.broker = self._new()

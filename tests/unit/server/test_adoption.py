@@ -1,0 +1,151 @@
+"""A data folder of Apache Kafka, taken over: everybody reads what Kafka itself served from it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oncelog.core.clock import VirtualScheduler
+from oncelog.core.errors import ErrorCode
+from oncelog.protocol.batch import decode_records, iter_headers
+from oncelog.protocol.messages.describe_transactions import DescribeTransactionsRequest
+from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
+from oncelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from tests.data import kafka
+from tests.unit.server.harness import BrokerInProcess
+
+NAMES = ["tv0", "tv1", "tv2", "tv2-killed"]
+
+
+@pytest.fixture
+def adopt(kafka_data: Callable[[str], Path]) -> Callable[[str], BrokerInProcess]:
+    def start(name: str) -> BrokerInProcess:
+        settings = {
+            "transaction.version": "2" if name == "tv2-killed" else name[2],
+            # The recorded producers and ids belong to the time of the recording.
+            "producer.id.expiration.ms": str(2**31 - 1),
+        }
+        clock = VirtualScheduler(kafka.contents(name)["written_at_ms"])
+        return BrokerInProcess(kafka_data(name), settings, clock=clock)
+
+    return start
+
+
+def read(node: BrokerInProcess, topic: str, partition: int, start: int, committed: bool) -> list[list[Any]]:
+    """What a consumer delivers, by the rules every client follows."""
+    delivered: list[list[Any]] = []
+    offset = start
+    while True:
+        wanted = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=5000)
+        request = FetchRequest(
+            isolation_level=int(committed), max_bytes=5000, topics=[FetchTopic(topic=topic, partitions=[wanted])]
+        )
+        answer = node.call(request, 12).responses[0].partitions[0]
+        assert answer.error_code == 0
+        if not len(answer.records):
+            return delivered
+        aborted = sorted((entry.first_offset, entry.producer_id) for entry in answer.aborted_transactions or [])
+        aborting: set[int] = set()
+        for position, header in iter_headers(answer.records):
+            while aborted and aborted[0][0] <= header.last_offset:
+                aborting.add(aborted.pop(0)[1])
+            records = decode_records(answer.records, position)
+            offset = header.next_offset
+            if header.is_control:
+                if records and records[0].key == b"\0\0\0\0":
+                    aborting.discard(header.producer_id)
+                continue
+            if committed and header.is_transactional and header.producer_id in aborting:
+                continue
+            for record in records:
+                at = header.base_offset + record.offset_delta
+                stamp = (
+                    header.max_timestamp
+                    if header.timestamp_type_append
+                    else header.base_timestamp + record.timestamp_delta
+                )
+                delivered.append([at, stamp, _text(record.key), _text(record.value)])
+
+
+def _note(metadata: str) -> str | None:
+    """confluent-kafka commits its metadata with the final NUL of a C string, and drops it when it reads."""
+    return metadata.rstrip("\0") or None
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else data.decode()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_readers_see_what_they_saw_at_apache_kafka(name: str, adopt: Callable[[str], BrokerInProcess]) -> None:
+    node = adopt(name)
+    expected = kafka.contents(name)["partitions"]
+    for key, seen in expected.items():
+        topic, _, index = key.rpartition("-")
+        if topic.startswith("__"):
+            continue
+        partition = node.broker.partitions.get(topic, int(index))
+        assert partition.high_watermark == seen["high_watermark"], key
+        assert partition.last_stable_offset == seen["last_stable_offset"], key
+        for committed, view in ((True, "committed"), (False, "uncommitted")):
+            records = [record[:4] for record in seen[view]]
+            assert read(node, topic, int(index), seen["start"], committed) == records, (key, view)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_groups_and_transactions_are_as_apache_kafka_left_them(
+    name: str, adopt: Callable[[str], BrokerInProcess]
+) -> None:
+    node = adopt(name)
+    contents = kafka.contents(name)
+    for group, offsets in contents["groups"].items():
+        request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=None)])
+        answer = node.call(request, 8).groups[0]
+        found = {
+            f"{topic.name}-{partition.partition_index}": [partition.committed_offset, _note(partition.metadata)]
+            for topic in answer.topics
+            for partition in topic.partitions
+        }
+        assert found == offsets, group
+    for transactional_id, described in contents["transactions"].items():
+        state = node.call(DescribeTransactionsRequest(transactional_ids=[transactional_id]), 0).transaction_states[0]
+        assert state.transaction_state == described["state"], transactional_id
+        assert state.producer_id == described["producerId"]
+        assert state.producer_epoch == described["epoch"]
+        enlisted = [f"{topic.topic}-{index}" for topic in state.topics for index in topic.partitions]
+        assert sorted(enlisted) == sorted(described["partitions"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_open_transactions_time_out_and_free_their_readers(name: str, adopt: Callable[[str], BrokerInProcess]) -> None:
+    node = adopt(name)
+    held_back = [
+        partition
+        for index in range(3)
+        if (partition := node.broker.partitions.get("txn", index)).last_stable_offset < partition.high_watermark
+    ]
+    assert held_back
+    node.clock.advance_ms(16 * 60_000)
+    assert all(partition.last_stable_offset == partition.high_watermark for partition in held_back)
+
+
+def test_new_producer_ids_are_far_from_those_of_kafka(adopt: Callable[[str], BrokerInProcess]) -> None:
+    node = adopt("tv2")
+    answer = node.call(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1), 4)
+    assert answer.error_code == ErrorCode.NONE
+    assert answer.producer_id >= 2**40
+
+
+def test_topics_keep_their_ids_and_go_on_with_a_higher_epoch(adopt: Callable[[str], BrokerInProcess]) -> None:
+    node = adopt("tv2")
+    topic = node.broker.metadata.topics["txn"]
+    assert topic.topic_id != uuid.UUID(int=0)
+    partition = node.broker.partitions.get("txn", 0)
+    assert partition.leader_epoch > partition.log.leader_epochs.latest_epoch
+    before = partition.log.log_end_offset
+    assert node.produce("txn", [b"more"]).base_offset == before
