@@ -346,6 +346,7 @@ class GroupMachine(RuleBasedStateMachine):
         assert set(group.static_members.values()) == {m.member_id for m in group.members.values() if m.is_static}
         assert group.awaiting_join.keys() | group.awaiting_sync.keys() | group.missing_sync <= group.members.keys()
         assert (group.leader_id in group.members) if group.members else group.leader_id is None
+        assert all(count > 0 for count in group._supporters.values())
         assert (group.state.value == "Empty") <= (not group.members)
         assert (not group.awaiting_join) or group.state.value == "PreparingRebalance"
         assert (not group.awaiting_sync) or group.state.value == "CompletingRebalance"

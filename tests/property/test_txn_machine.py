@@ -11,20 +11,21 @@ and in the end nothing is left pending, and the log alone gives the same state.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from tests.unit.coordinator.txn.txn_harness import START_MS, metadata
+from tests.unit.coordinator.txn.txn_harness import START_MS, as_recorded, metadata
 
 from oncelog.coordinator.outcome import CoordinatorRecord, Outcome
 from oncelog.coordinator.txn.config import TxnConfig
 from oncelog.coordinator.txn.effects import Effect, SendMarkers
 from oncelog.coordinator.txn.machine import TxnShard
 from oncelog.coordinator.txn.metadata import TxnMetadata
-from oncelog.coordinator.txn.records import as_recorded, encode_record
+from oncelog.coordinator.txn.records import encode_record
 from oncelog.coordinator.txn.results import EndTxnResult, InitProducerIdResult, PartitionsResult
 from oncelog.coordinator.txn.state import COMPLETED, PREPARED, TxnState
 from oncelog.coordinator.txn.versions import TransactionVersion
@@ -52,6 +53,8 @@ class Known:
     handed_out: list[ProducerIdAndEpoch] = field(default_factory=list)
     acknowledged: set[TopicPartition] = field(default_factory=set)
     decision: bool | None = None
+    sent: SendMarkers | None = None
+    without_marker: set[TopicPartition] = field(default_factory=set)
     is_complete: bool = False
 
 
@@ -147,14 +150,14 @@ class Coordinator(RuleBasedStateMachine):
     def markers_are_written(self, number: int, share: set[TopicPartition], drop: bool) -> None:
         sent = self.sending[number % len(self.sending)]
         if drop:
-            self.decided(self.shard.partitions_dropped(sent, share, "deleted", self.now_ms))
+            self.decided(self.shard.partitions_dropped(sent, self.report(sent, share), "deleted", self.now_ms))
         else:
-            self.decided(self.shard.markers_acknowledged(sent, share, self.now_ms))
+            self.decided(self.shard.markers_acknowledged(sent, self.report(sent, share), self.now_ms))
 
     @rule()
     def all_markers_are_written(self) -> None:
         for sent in list(self.sending):
-            self.decided(self.shard.markers_acknowledged(sent, sent.partitions, self.now_ms))
+            self.decided(self.shard.markers_acknowledged(sent, self.report(sent, sent.partitions), self.now_ms))
 
     # What becomes of records
 
@@ -197,6 +200,12 @@ class Coordinator(RuleBasedStateMachine):
         handed_out = self.known[transactional_id].handed_out
         return handed_out[-1 - age] if age < len(handed_out) else ProducerIdAndEpoch(ProducerId(5), 3)  # type: ignore[arg-type]
 
+    def report(self, sent: SendMarkers, written: Collection[TopicPartition]) -> Collection[TopicPartition]:
+        known = self.known[sent.transactional_id]
+        if known.sent is sent:
+            known.without_marker -= set(written)
+        return written
+
     def decided(self, outcome: Outcome[Any], presented: ProducerIdAndEpoch | None = None) -> None:
         if outcome.records:
             self.in_flight.append(InFlight(outcome, presented))
@@ -227,6 +236,8 @@ class Coordinator(RuleBasedStateMachine):
                 assert after.metadata.producer_epoch >= before.producer_epoch
             self.applied(transactional_id, after.metadata.state)
             self.answered(outcome, outcome.response)
+            if isinstance(outcome.response, EndTxnResult):
+                assert outcome.response.identity != flight.presented, "the end of a TV2 transaction must bump"
         self.carry_out(applied.effects)
 
     def applied(self, transactional_id: str, state: TxnState) -> None:
@@ -237,6 +248,7 @@ class Coordinator(RuleBasedStateMachine):
             known.decision, known.is_complete = commit, False
         elif state in COMPLETED:
             assert known.decision is (state is TxnState.COMPLETE_COMMIT), "it ended otherwise than decided"
+            assert not known.without_marker, "it ended before its markers were written"
             known.is_complete = True
             known.acknowledged.clear()
         else:
@@ -270,6 +282,7 @@ class Coordinator(RuleBasedStateMachine):
             assert sent.commit is known.decision
             assert sent.partitions >= known.acknowledged, "a partition would be left without its marker"
             assert sent.coordinator_epoch == self.coordinator_epoch
+            known.sent, known.without_marker = sent, set(sent.partitions)
             self.sending.append(sent)
             if not sent.partitions:
                 self.decided(self.shard.markers_acknowledged(sent, (), self.now_ms))
@@ -329,7 +342,7 @@ class Coordinator(RuleBasedStateMachine):
                 self.commit(self.in_flight.pop(0))
             if self.sending:
                 sent = self.sending.pop(0)
-                self.decided(self.shard.markers_acknowledged(sent, sent.partitions, self.now_ms))
+                self.decided(self.shard.markers_acknowledged(sent, self.report(sent, sent.partitions), self.now_ms))
 
     def init_producer_id_until_it_works(self, transactional_id: str) -> None:
         for _ in range(2):

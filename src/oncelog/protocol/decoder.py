@@ -16,12 +16,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from oncelog.protocol.primitives import MalformedRequest, Readable, read_uvarint
 from oncelog.protocol.schema import FRESH, Field, Message
 from oncelog.protocol.source import FIXED, UUID_BYTES, SourceWriter
+
+STRING_BYTES_MAX: Final = 32_767
 
 
 def make_decoder(cls: type[Message], version: int) -> Callable[..., Any]:
@@ -127,6 +129,10 @@ class _DecoderWriter(SourceWriter):
 
         def read() -> None:
             self.line(f"{end} = p + {length}{' - 1' if self.flexible else ''}")
+            if field.kind == "string" and self.flexible:
+                # A compact string could be longer than the int16 of the other versions and of our own log's records.
+                with self.block(f"if {end} - p > {STRING_BYTES_MAX}:"):
+                    self._refuse(path, f"is a string of {{{end} - p}} bytes, at most {STRING_BYTES_MAX} are allowed")
             with self.block(f"if not p <= {end} <= n:"):
                 self._refuse(path, f"claims {{{end} - p}} bytes, {{n - p}} are left")
             self.line(f"{target} = {self._slice(field.kind, end)}")

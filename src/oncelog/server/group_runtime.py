@@ -35,12 +35,14 @@ Operation = Callable[[GroupShard, ReplyHandle, int], Outcome]
 class _LiveShard:
     """A shard with the partition behind it and the timer that wakes it."""
 
-    __slots__ = ("deadline_ms", "partition", "ready", "shard", "timer")
+    __slots__ = ("deadline_ms", "deleted_topics", "partition", "ready", "shard", "timer")
 
     def __init__(self, shard: GroupShard, partition: Partition) -> None:
         self.shard = shard
         self.partition = partition
         self.ready = False
+        self.deleted_topics: list[PartitionToFetch] = []
+        """Deleted while the shard was loading: told to it as soon as it is there."""
         self.timer: Timer | None = None
         self.deadline_ms: int | None = None
 
@@ -97,6 +99,8 @@ class GroupRuntime:
         def done() -> None:
             live.ready = True
             self._settle(live, live.shard.loaded(broker.now_ms()))
+            if live.deleted_topics:
+                self._settle(live, live.shard.topics_deleted(live.deleted_topics))
 
         slices = replay_log(partition, _GroupReplayer(live.shard, partition))
         run_slices(slices, lambda again: broker.scheduler.call_later_ms(0, again), done)
@@ -188,6 +192,8 @@ class GroupRuntime:
         for live in list(self._shards.values()):
             if live.ready:
                 self._settle(live, live.shard.topics_deleted(gone))
+            else:
+                live.deleted_topics += gone
 
     def list_groups(self, states: Iterable[str], types: Iterable[str]) -> tuple[ErrorCode, list[ListedGroup]]:
         shards = list(self._shards.values())

@@ -6,7 +6,9 @@ import uuid as std_uuid
 import pytest
 
 from oncelog.core.invariant import InvariantError
+from oncelog.protocol.api import decode_request, encode_request
 from oncelog.protocol.compiler import decode, decoder, encode, encode_bytes
+from oncelog.protocol.messages.heartbeat import HeartbeatRequest
 from oncelog.protocol.primitives import MalformedRequest, Readable
 from oncelog.protocol.schema import (
     Message,
@@ -266,3 +268,13 @@ def test_versions_outside_the_table_are_a_bug_of_ours() -> None:
             decode(Sample, version, b"")
         with pytest.raises(InvariantError):
             encode(Sample(), version)
+
+
+def test_a_compact_string_longer_than_an_old_one_can_be_is_malformed() -> None:
+    request = HeartbeatRequest(group_id="g" * 32_767, generation_id=1, member_id="m")
+    body = b"".join(encode_request(12, 4, request))
+    assert decode_request(12, 4, memoryview(body)) == request
+    request.group_id += "g"
+    body = b"".join(encode_request(12, 4, request))
+    with pytest.raises(MalformedRequest, match="group_id is a string of 32768 bytes"):
+        decode_request(12, 4, memoryview(body))

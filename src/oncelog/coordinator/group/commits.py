@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -31,6 +32,9 @@ from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import NULL_UUID, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
 
 LONG_MAX: Final = 2**63 - 1
+CLEAN_UP_BYTES_MAX: Final = 262_144
+"""Of tombstones in one batch: well below `message.max.bytes`, whose default is 1 MiB."""
+RECORD_OVERHEAD_BYTES: Final = 20
 
 
 class OffsetCommits:
@@ -41,6 +45,7 @@ class OffsetCommits:
         self._groups = groups
         self._offsets = offsets
         self._rebalancer = rebalancer
+        self._deleted_topics: set[tuple[str, uuid.UUID]] = set()
 
     # --- commit ----------------------------------------------------------------------------------------------------
 
@@ -137,38 +142,56 @@ class OffsetCommits:
     def tombstones_of_group(self, group_id: str) -> list[CoordinatorRecord]:
         return [offset_tombstone(group_id, partition) for partition in self._offsets.of_group(group_id)]
 
-    def topics_deleted(self, topics: Iterable[PartitionToFetch]) -> Outcome:
-        """Offsets of deleted topics go, unless they are known to belong to another topic that had the same name."""
-        out = Outcome()
-        for topic in topics:
-            for group_id, partition in self._offsets.partitions_of_topic(topic.topic, topic.topic_id):
-                out.records.append(offset_tombstone(group_id, partition))
-        return out
-
     def _has_any(self, group_id: str, partition: TopicPartition) -> bool:
         is_committed = self._offsets.get(group_id, partition) is not None
         return is_committed or self._offsets.is_unstable(group_id, partition)
 
-    # --- expiry ----------------------------------------------------------------------------------------------------
+    # --- clean-up --------------------------------------------------------------------------------------------------
 
-    def expire(self, now_ms: int, out: Outcome) -> None:
+    def topics_deleted(self, topics: Iterable[PartitionToFetch]) -> None:
+        """The next clean-up is to forget the offsets of these."""
+        self._deleted_topics.update((topic.topic, topic.topic_id) for topic in topics)
+
+    def clean_up(self, now_ms: int | None, out: Outcome) -> bool:
+        """Write tombstones for what nobody needs any more. False when one batch was not enough for all of them.
+
+        Without a time only the offsets of deleted topics are looked at.
+        """
+        tombstones = _Tombstones(out)
+        for topic in sorted(self._deleted_topics):
+            self._forget_topic(*topic, tombstones)
+            if tombstones.are_enough:
+                return False
+            self._deleted_topics.remove(topic)
+        return now_ms is None or self._expire(now_ms, tombstones)
+
+    def _forget_topic(self, topic: str, topic_id: uuid.UUID, tombstones: _Tombstones) -> None:
+        """Offsets that are known to belong to another topic, which had the same name, stay."""
+        for group_id, partition in self._offsets.partitions_of_topic(topic, topic_id):
+            tombstones.add(offset_tombstone(group_id, partition))
+            if tombstones.are_enough:
+                return
+
+    def _expire(self, now_ms: int, tombstones: _Tombstones) -> bool:
         """Expired offsets go, and with its last offset an empty group.
 
         Never what a transaction may still change: neither an offset that has a pending successor, nor a group that
         has anything pending (KAFKA-19163).
         """
         for group in self._groups.values():
-            expired = [
-                partition
-                for partition, offset in self._offsets.of_group(group.group_id).items()
-                if self._is_expired(group, partition, offset, now_ms)
-            ]
-            out.records.extend(offset_tombstone(group.group_id, partition) for partition in expired)
-            everything_gone = len(expired) == len(self._offsets.of_group(group.group_id))
+            offsets = self._offsets.of_group(group.group_id)
+            expired_count = 0
+            for partition, offset in offsets.items():
+                if self._is_expired(group, partition, offset, now_ms):
+                    tombstones.add(offset_tombstone(group.group_id, partition))
+                    expired_count += 1
+                    if tombstones.are_enough:
+                        return False
             is_unused = group.state is GroupState.EMPTY and not group.expected_members
-            if everything_gone and is_unused and not self._offsets.has_pending(group.group_id):
-                out.records.append(group_tombstone(group.group_id))
-                out.notes.append(f"group {group.group_id}: empty, its offsets have expired, removed")
+            if is_unused and expired_count == len(offsets) and not self._offsets.has_pending(group.group_id):
+                tombstones.add(group_tombstone(group.group_id))
+                tombstones.note(f"group {group.group_id}: empty, its offsets have expired, removed")
+        return True
 
     def _is_expired(self, group: ClassicGroup, partition: TopicPartition, offset: CommittedOffset, now_ms: int) -> bool:
         unused_since_ms = _unused_since_ms(group, offset)
@@ -179,6 +202,25 @@ class OffsetCommits:
         if offset.expire_timestamp_ms is not None:
             return now_ms >= offset.expire_timestamp_ms
         return now_ms - unused_since_ms >= self._config.offsets_retention_ms
+
+
+class _Tombstones:
+    """Collects records for an outcome until they fill a batch of a size that any log takes."""
+
+    def __init__(self, out: Outcome) -> None:
+        self._out = out
+        self._bytes_left = CLEAN_UP_BYTES_MAX
+
+    def add(self, record: CoordinatorRecord) -> None:
+        self._out.records.append(record)
+        self._bytes_left -= len(record.key) + RECORD_OVERHEAD_BYTES
+
+    def note(self, text: str) -> None:
+        self._out.notes.append(text)
+
+    @property
+    def are_enough(self) -> bool:
+        return self._bytes_left <= 0
 
 
 def _unused_since_ms(group: ClassicGroup, offset: CommittedOffset) -> int | None:

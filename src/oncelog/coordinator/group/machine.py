@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from oncelog.coordinator.group.commits import OffsetCommits
 from oncelog.coordinator.group.config import GroupConfig
@@ -48,7 +49,9 @@ from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import NO_PRODUCER_ID
 from oncelog.core.invariant import invariant
 
-_EXPIRY = TimerKey(TimerKind.EXPIRY)
+_CLEAN_UP = TimerKey(TimerKind.CLEAN_UP)
+_CLEAN_UP_PAUSE_MS: Final = 1_000
+"""Between two batches of one clean-up, so that a log that refuses them is not asked without end."""
 
 
 class GroupShard:
@@ -129,7 +132,7 @@ class GroupShard:
             if len(group.members) > self._config.max_size:
                 reason = f"{len(group.members)} members are more than group.max.size={self._config.max_size}"
                 self._rebalancer.prepare(group, reason, now_ms, out)
-        self._timers.schedule(_EXPIRY, now_ms + self._config.offsets_retention_check_interval_ms)
+        self._timers.schedule(_CLEAN_UP, now_ms + self._config.offsets_retention_check_interval_ms)
         return out
 
     def unload(self) -> Outcome:
@@ -140,7 +143,7 @@ class GroupShard:
                 self._rebalancer.release(group, member_id, ErrorCode.NOT_COORDINATOR, member_id, out)
             self._rebalancer.forget_group(group)
         self._groups.clear()
-        self._timers.cancel(_EXPIRY)
+        self._timers.cancel(_CLEAN_UP)
         self._is_loaded = False
         return out
 
@@ -163,9 +166,8 @@ class GroupShard:
         """Let every timer run that is due."""
         out = Outcome()
         while (key := self._timers.pop_due(now_ms)) is not None:
-            if key.kind is TimerKind.EXPIRY:
-                self._timers.schedule(_EXPIRY, now_ms + self._config.offsets_retention_check_interval_ms)
-                self._commits.expire(now_ms, out)
+            if key.kind is TimerKind.CLEAN_UP:
+                self._clean_up(now_ms, out)
                 continue
             group = self._groups.get(key.group_id)
             if group is None:
@@ -179,10 +181,15 @@ class GroupShard:
         return out
 
     def expire_offsets(self, now_ms: int) -> Outcome:
-        """`tick` does this every `offsets.retention.check.interval.ms`."""
+        """Look for expired offsets now. `tick` does so every `offsets.retention.check.interval.ms`."""
         out = Outcome()
-        self._commits.expire(now_ms, out)
+        self._clean_up(now_ms, out)
         return out
+
+    def _clean_up(self, now_ms: int, out: Outcome) -> None:
+        is_done = self._commits.clean_up(now_ms, out)
+        pause_ms = self._config.offsets_retention_check_interval_ms if is_done else _CLEAN_UP_PAUSE_MS
+        self._timers.schedule(_CLEAN_UP, now_ms + pause_ms)
 
     # --- membership ------------------------------------------------------------------------------------------------
 
@@ -216,7 +223,11 @@ class GroupShard:
 
     def topics_deleted(self, topics: Iterable[PartitionToFetch]) -> Outcome:
         """Forget the offsets of deleted topics; of each entry only name and id count."""
-        return self._commits.topics_deleted(topics)
+        out = Outcome()
+        self._commits.topics_deleted(topics)
+        if not self._commits.clean_up(None, out):
+            self._timers.schedule(_CLEAN_UP, 0)
+        return out
 
     # --- administration --------------------------------------------------------------------------------------------
 

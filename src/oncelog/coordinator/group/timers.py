@@ -19,8 +19,8 @@ class TimerKind(IntEnum):
     """PreparingRebalance lasts too long, or the initial delay is over."""
     SYNC = 2
     """Members have not fetched their assignment."""
-    EXPIRY = 3
-    """Time to look for expired offsets."""
+    CLEAN_UP = 3
+    """Time to look for offsets that nobody needs any more."""
 
 
 class TimerKey(NamedTuple):

@@ -108,15 +108,13 @@ class TxnShard:
 
     def replay(self, key: bytes, value: bytes | None) -> Replayed:
         """Apply a committed record, at load or just written. Nothing else changes what is durable."""
+        if self._is_loaded:
+            return self._replay_live(CoordinatorRecord(bytes(key), None if value is None else bytes(value)))
         decoded = records.decode_record(key, value)
         if isinstance(decoded, UnknownRecord):
-            invariant(not self._is_loaded, "this broker wrote a record that it cannot read: %s", decoded.warning)
             return Replayed(warning=decoded.warning)
-        if self._is_loaded:
-            return self._replay_live(decoded)
         if decoded.metadata is None:
-            self._entries.pop(decoded.transactional_id, None)
-            self._ongoing.discard(decoded.transactional_id)
+            self._remove(decoded.transactional_id)
         else:
             self._install(TxnEntry(decoded.transactional_id, decoded.metadata), decoded.metadata)
         return Replayed()
@@ -127,7 +125,7 @@ class TxnShard:
             return Applied(ErrorCode.NOT_COORDINATOR, f"decided under coordinator epoch {outcome.coordinator_epoch}")
         effects: list[Effect] = []
         for record in outcome.records:
-            error = self._recheck(record)
+            error = self._recheck(outcome.transactional_id or "", record)
             if error is not ErrorCode.NONE:
                 return Applied(error, f"transactional id {outcome.transactional_id!r} changed in the meantime")
             effects += self.replay(record.key, record.value).effects
@@ -272,7 +270,7 @@ class TxnShard:
         target = epochs.completed(entry.metadata, now_ms)
         reason = f"{'committed' if sent.commit else 'aborted'} on all partitions"
         response = IdResult(ErrorCode.NONE, reason, sent.transactional_id, target.transaction_identity)
-        return self._log(entry, Transition(target, response))
+        return self._log(entry, Transition(target, response), response)
 
     def partitions_dropped(
         self, sent: SendMarkers, dropped: Iterable[TopicPartition], why: str, now_ms: int
@@ -370,10 +368,9 @@ class TxnShard:
     ) -> Outcome[R]:
         if not isinstance(decision, Transition):
             return Outcome(self._worded(decision, entry.transactional_id, presented))
-        response = self._worded(decision.response, entry.transactional_id, presented)
-        return self._log(entry, replace(decision, response=response))
+        return self._log(entry, decision, self._worded(decision.response, entry.transactional_id, presented))
 
-    def _log(self, entry: TxnEntry, transition: Transition[R]) -> Outcome[R]:
+    def _log(self, entry: TxnEntry, transition: Transition[R], response: R) -> Outcome[R]:
         """Mark the id as pending and hand its record out."""
         target, transactional_id = transition.target, entry.transactional_id
         invariant(entry.in_flight is None, "%r: two records in flight", transactional_id)
@@ -391,21 +388,21 @@ class TxnShard:
         entry.in_flight = PendingTransition(record, target, transition.is_epoch_fence, transition.fence)
         self._entries[transactional_id] = entry
         return Outcome(
-            transition.response,
+            response,
             records=[record],
             transactional_id=transactional_id,
             wait_for=transactional_id if transition.then_wait else None,
             coordinator_epoch=self.coordinator_epoch,
         )
 
-    def _recheck(self, record: CoordinatorRecord) -> ErrorCode:
+    def _recheck(self, transactional_id: str, record: CoordinatorRecord) -> ErrorCode:
         """Whether the id is still waiting for this record. Under one coordinator epoch it always is, short of a bug."""
-        decoded = records.decode_record(record.key, record.value)
-        entry = self._entries.get(decoded.transactional_id) if isinstance(decoded, DecodedRecord) else None
+        entry = self._entries.get(transactional_id)
         if entry is None:
             return ErrorCode.NOT_COORDINATOR
         if entry.in_flight is not None and entry.in_flight.record is record:
             return ErrorCode.NONE
+        decoded = records.decode_record(record.key, record.value)
         written = decoded.metadata if isinstance(decoded, DecodedRecord) else None
         if written is not None and written.producer_id != entry.metadata.producer_id:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -413,15 +410,18 @@ class TxnShard:
             return ErrorCode.PRODUCER_FENCED
         return ErrorCode.INVALID_TXN_STATE if entry.pending_state is None else ErrorCode.CONCURRENT_TRANSACTIONS
 
-    def _replay_live(self, decoded: DecodedRecord) -> Replayed:
-        transactional_id = decoded.transactional_id
+    def _replay_live(self, record: CoordinatorRecord) -> Replayed:
+        """The record must be, to the byte, the one that was decided; what it says is then at hand without decoding."""
+        transactional_id = records.decode_key(record.key)
         entry = self._entries.get(transactional_id)
         in_flight = None if entry is None else entry.in_flight
         if entry is None or in_flight is None:
             raise InvariantError(f"{transactional_id!r}: a record was applied that nobody had decided")
-        self._check_as_decided(transactional_id, decoded.metadata, in_flight.target)
+        invariant(
+            record == in_flight.record, "%r: %s was written, %s was decided", transactional_id, record, in_flight.record
+        )
         if in_flight.target is None:
-            del self._entries[transactional_id]
+            self._remove(transactional_id)
             return Replayed()
         completeness.check(transactional_id, entry.metadata, in_flight.target, is_epoch_fence=in_flight.is_epoch_fence)
         entry.pending_state = entry.in_flight = entry.markers = None
@@ -433,14 +433,6 @@ class TxnShard:
         entry.has_failed_epoch_fence = False
         return Replayed(effects=(markers.begin(entry, self.coordinator_epoch),))
 
-    def _check_as_decided(
-        self, transactional_id: str, written: TxnMetadata | None, decided: TxnMetadata | None
-    ) -> None:
-        """Schema v0 has no room for the tagged fields: what it cannot hold is not compared."""
-        if decided is not None:
-            decided = records.as_recorded(decided, self.config.transaction_version)
-        invariant(written == decided, "%r: %s was written, %s was decided", transactional_id, written, decided)
-
     def _install(self, entry: TxnEntry, metadata: TxnMetadata) -> None:
         entry.metadata = metadata
         self._entries[entry.transactional_id] = entry
@@ -448,6 +440,10 @@ class TxnShard:
             self._ongoing.add(entry.transactional_id)
         else:
             self._ongoing.discard(entry.transactional_id)
+
+    def _remove(self, transactional_id: str) -> None:
+        self._entries.pop(transactional_id, None)
+        self._ongoing.discard(transactional_id)
 
     def _refuse(
         self,

@@ -12,14 +12,14 @@ were written by a newer software; they are skipped with a warning.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from oncelog.coordinator.outcome import CoordinatorRecord
 from oncelog.coordinator.txn.metadata import TxnMetadata
 from oncelog.coordinator.txn.state import NEVER_LOGGED, TxnState
 from oncelog.coordinator.txn.versions import TransactionVersion
-from oncelog.core.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId, TopicPartition
+from oncelog.core.ids import ProducerEpoch, ProducerId, TopicPartition
 from oncelog.protocol.compiler import decode_versioned, encode_versioned, read_version
 from oncelog.protocol.messages.transaction_log import PartitionsSchema, TransactionLogKey, TransactionLogValue
 
@@ -53,7 +53,7 @@ def decode_record(key: bytes, value: bytes | None) -> DecodedRecord | UnknownRec
     key_version = read_version(key)
     if key_version != KEY_VERSION:
         return UnknownRecord(f"a newer broker's record of type {key_version} in __transaction_state was skipped")
-    transactional_id = decode_versioned(TransactionLogKey, key).transactional_id
+    transactional_id = decode_key(key)
     if value is None:
         return DecodedRecord(transactional_id, None)
     value_version = read_version(value)
@@ -68,6 +68,11 @@ def decode_record(key: bytes, value: bytes | None) -> DecodedRecord | UnknownRec
             f"{message.client_transaction_version} for transactional id {transactional_id!r} was skipped"
         )
     return DecodedRecord(transactional_id, _metadata_of(message))
+
+
+def decode_key(key: bytes) -> str:
+    transactional_id: str = decode_versioned(TransactionLogKey, key).transactional_id
+    return transactional_id
 
 
 def encode_key(transactional_id: str) -> bytes:
@@ -89,20 +94,6 @@ def encode_value(metadata: TxnMetadata, version: TransactionVersion) -> bytes:
         next_producer_epoch=metadata.next_producer_epoch,
     )
     return encode_versioned(message, version.record_version)
-
-
-def as_recorded(metadata: TxnMetadata, version: TransactionVersion) -> TxnMetadata:
-    """What reading the value back will give."""
-    durable = replace(metadata, last_producer_epoch=NO_PRODUCER_EPOCH)
-    if version.record_version > 0:
-        return durable
-    return replace(
-        durable,
-        prev_producer_id=NO_PRODUCER_ID,
-        next_producer_id=NO_PRODUCER_ID,
-        next_producer_epoch=NO_PRODUCER_EPOCH,
-        client_version=TransactionVersion.TV0,
-    )
 
 
 def _grouped_by_topic(metadata: TxnMetadata) -> list[PartitionsSchema] | None:

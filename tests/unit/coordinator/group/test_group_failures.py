@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.coordinator.group.harness import GROUP, SESSION_MS, Shell
+from tests.unit.coordinator.group.harness import GROUP, SESSION_MS, START_MS, Shell
 
 from oncelog.coordinator.group.config import GroupConfig
 from oncelog.coordinator.group.outcome import response_error
@@ -60,6 +60,8 @@ def test_a_new_group_that_could_not_be_stored_is_gone(after_replay: bool) -> Non
     join = shell.join()
     assert join.answer.error == E.NOT_COORDINATOR
     assert shell.shard.describe_group(GROUP).members == ()
+    assert bool(shell.shard.list_groups()) == after_replay, "memory knows as much as the log"
+    assert shell.shard.next_deadline_ms() == START_MS + shell.config.offsets_retention_check_interval_ms
     assert shell.join().is_parked, "the next one finds a clean slate"
     shell.advance(3_000)
     assert shell.state == "CompletingRebalance"

@@ -147,6 +147,13 @@ def test_a_deleted_group_is_gone_with_its_offsets() -> None:
         shell.restart()
 
 
+def test_a_deleted_group_leaves_no_timer_behind() -> None:
+    shell = Shell()
+    shell.join(requires_known_member_id=True)
+    assert shell.delete_group() == E.NONE
+    assert shell.shard.next_deadline_ms() == START_MS + shell.config.offsets_retention_check_interval_ms
+
+
 def test_several_groups_are_deleted_one_by_one() -> None:
     shell = Shell()
     shell.stable_group()
@@ -264,6 +271,53 @@ def test_an_empty_group_without_offsets_is_removed_but_not_while_an_id_is_out() 
     shell.leave(member_id)
     shell.run(shell.shard.expire_offsets(shell.now_ms))
     assert shell.shard.list_groups() == []
+
+
+# --- much to clean up --------------------------------------------------------------------------------------------
+
+
+def commit_many(shell: Shell, count: int) -> None:
+    offsets = tuple(OffsetToCommit("a-topic-with-a-long-name", partition, 1) for partition in range(count))
+    request = OffsetCommitRequest(group_id=GROUP, offsets=offsets)
+    shell.ask(shell.shard.commit_offsets, request, shell.now_ms)
+
+
+def test_many_expired_offsets_go_in_several_batches() -> None:
+    shell = Shell(SHORT)
+    commit_many(shell, 10_000)
+    shell.now_ms += RETENTION_MS
+    batches = [shell.shard.expire_offsets(shell.now_ms)]
+    while batches[-1].records:
+        shell.run(batches[-1])
+        assert shell.shard.list_groups() or not fetch_all(shell)
+        deadline_ms = shell.shard.next_deadline_ms()
+        assert deadline_ms is not None and deadline_ms > shell.now_ms, "no busy loop, whatever the log says"
+        shell.now_ms = deadline_ms
+        batches.append(shell.shard.tick(shell.now_ms))
+    sizes = [sum(len(record.key) for record in batch.records) for batch in batches]
+    assert len(batches) > 2 and max(sizes) < 300_000
+    assert sum(len(batch.records) for batch in batches) == 10_001
+    assert shell.shard.list_groups() == []
+
+
+def test_many_offsets_of_a_deleted_topic_go_in_several_batches_and_soon() -> None:
+    shell = Shell()
+    commit_many(shell, 10_000)
+    shell.commit(7)
+    shell.run(shell.shard.topics_deleted([PartitionToFetch("a-topic-with-a-long-name", -1, ID_1)]))
+    assert 1 < len(fetch_all(shell)) < 10_000
+    shell.advance(10_000)
+    assert fetch_all(shell) == [("in", 0, 7, E.NONE)]
+
+
+def test_a_deleted_topic_is_forgotten_once_its_offsets_are_gone() -> None:
+    """A namesake that is made later may be committed to by clients that do not know topic ids."""
+    shell = Shell()
+    shell.commit(1)
+    shell.run(shell.shard.topics_deleted([PartitionToFetch("in", -1, ID_1)]))
+    shell.commit(2)
+    shell.advance(shell.config.offsets_retention_check_interval_ms * 2)
+    assert shell.fetch() == (2, E.NONE)
 
 
 # --- lists -------------------------------------------------------------------------------------------------------

@@ -134,6 +134,17 @@ def test_one_newcomer_extends_the_delay_once() -> None:
     assert len(first.answer.members) == 2
 
 
+def test_newcomers_of_an_earlier_round_do_not_extend_the_delay_of_the_next() -> None:
+    shell = Shell(DELAYED)
+    joins = [shell.join(rebalance_timeout_ms=3_000), shell.join(rebalance_timeout_ms=3_000)]
+    shell.advance(3_000)
+    shell.leave(*(join.answer.member_id for join in joins))
+    assert shell.state == "Empty"
+    alone = shell.join()
+    shell.advance(3_000)
+    assert alone.answer.error == E.NONE
+
+
 def test_a_group_that_everybody_leaves_during_the_delay_becomes_empty() -> None:
     shell = Shell(DELAYED)
     join = shell.join("", "i1")
@@ -355,6 +366,16 @@ def test_commits_keep_a_member_alive() -> None:
     assert members(shell) == [first]
 
 
+def test_commits_keep_a_member_alive_also_while_others_are_waited_for() -> None:
+    shell = Shell()
+    (first,) = shell.stable_group()
+    shell.join()
+    for _ in range(4):
+        shell.advance(SESSION_MS - 1)
+        assert shell.commit(generation_id=1, member_id=first) == E.NONE
+    assert first in members(shell)
+
+
 def test_a_group_whose_only_member_dies_is_empty() -> None:
     shell = Shell()
     shell.stable_group()
@@ -496,6 +517,9 @@ def test_an_absent_leader_is_replaced_by_one_who_came() -> None:
     assert again.answer.leader == second
     assert first in {member.member_id for member in again.answer.members}, "a static member keeps its place"
     assert newcomer.answer.generation_id == 3
+    shell.sync(second, 3, {second: b"x"})
+    shell.restart()
+    assert shell.shard._groups[GROUP].leader_id == second, "the log knows who leads"
 
 
 def test_a_round_that_nobody_joins_stays_open_for_static_members_until_their_sessions_end() -> None:

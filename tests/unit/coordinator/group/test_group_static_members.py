@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.coordinator.group.harness import GROUP, SESSION_MS, Shell, subscription
+from tests.unit.coordinator.group.harness import GROUP, REBALANCE_MS, SESSION_MS, Shell, subscription
 
 from oncelog.coordinator.group.requests import JoinProtocol
 from oncelog.core.errors import ErrorCode as E
@@ -122,6 +122,19 @@ def test_a_static_member_that_is_away_keeps_its_place_for_its_session() -> None:
     assert shell.heartbeat(second, 2, "i2") == E.UNKNOWN_MEMBER_ID
 
 
+def test_a_member_that_restarts_before_it_fetched_its_assignment_is_waited_for_under_its_new_id() -> None:
+    shell = Shell()
+    first, second = shell.stable_group("i1", "i2")
+    shell.join(first, "i1")
+    shell.join(second, "i2")
+    shell.sync(first, 3, {second: b"s"})
+    back = shell.join("", "i2").answer.member_id
+    assert shell.sync(back, 3).answer.assignment == b"s"
+    for _ in range(REBALANCE_MS // 5_000 + 1):
+        shell.advance(5_000)
+        assert shell.heartbeat(first, 3) == shell.heartbeat(back, 3) == E.NONE
+
+
 def test_a_static_newcomer_is_not_sent_away_for_an_id() -> None:
     shell = Shell()
     assert shell.join("", "i1", requires_known_member_id=True).answer.error == E.NONE
@@ -132,10 +145,12 @@ def test_the_new_id_that_could_not_be_logged_is_taken_back(after_replay: bool) -
     shell = Shell(fail_after_replay=after_replay)
     first, second = shell.stable_group("i1", "i2")
     shell.failure = E.NOT_LEADER_OR_FOLLOWER
-    refused = shell.join("", "i2", session_timeout_ms=20_000).answer
+    other = (JoinProtocol("range", subscription("other")),)
+    refused = shell.join("", "i2", session_timeout_ms=20_000, protocols=other).answer
     assert (refused.error, refused.member_id) == (E.NOT_COORDINATOR, "")
     assert shell.heartbeat(second, 2, "i2") == E.NONE
     assert shell.heartbeat(first, 2, "i1") == E.NONE
     assert shell.sync(second, 2).answer.assignment == second.encode()
+    assert shell.shard._groups[GROUP].topics == {"in"}
     shell.advance(SESSION_MS)
     assert shell.state == "Empty", "the old session time-out counts again"

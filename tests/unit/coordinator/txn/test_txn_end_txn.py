@@ -20,8 +20,9 @@ from tests.unit.coordinator.txn.txn_harness import (
 from oncelog.coordinator.txn.end_txn import TV0_VERDICTS, TV2_VERDICTS
 from oncelog.coordinator.txn.machine import TxnShard
 from oncelog.coordinator.txn.state import NEVER_LOGGED, TxnState
+from oncelog.coordinator.txn.versions import TransactionVersion
 from oncelog.core.errors import ErrorCode, KafkaError
-from oncelog.core.ids import ProducerEpoch, ProducerId
+from oncelog.core.ids import ProducerEpoch, ProducerId, ProducerIdAndEpoch
 
 E, O, PC, PA, CC, CA, D, F = TxnState  # noqa: E741
 CURRENT, RETRY = identity(FIRST_PID, 5), identity(FIRST_PID, 4)
@@ -70,8 +71,8 @@ def test_the_tables_leave_no_state_out() -> None:
 
 @pytest.mark.parametrize("server", [TV0, TV1, TV2])
 @pytest.mark.parametrize(("state", "commit", "answer"), TV0_CASES)
-def test_tv0_at_the_stored_epoch(state: TxnState, commit: bool, answer: ErrorCode, server: object) -> None:
-    harness = Harness(version=server)  # type: ignore[arg-type]
+def test_tv0_at_the_stored_epoch(state: TxnState, commit: bool, answer: ErrorCode, server: TransactionVersion) -> None:
+    harness = Harness(version=server)
     harness.install(metadata(state))
     outcome = harness.end_outcome(CURRENT, commit=commit, version=TV0)
     assert outcome.response.error is answer
@@ -81,10 +82,10 @@ def test_tv0_at_the_stored_epoch(state: TxnState, commit: bool, answer: ErrorCod
 
 
 @pytest.mark.parametrize(("state", "commit", "who", "answer"), TV2_CASES)
-def test_tv2(state: TxnState, commit: bool, who: object, answer: ErrorCode) -> None:
+def test_tv2(state: TxnState, commit: bool, who: ProducerIdAndEpoch, answer: ErrorCode) -> None:
     harness = Harness()
     harness.install(metadata(state))
-    outcome = harness.end_outcome(who, commit=commit)  # type: ignore[arg-type]
+    outcome = harness.end_outcome(who, commit=commit)
     assert outcome.response.error is answer
     assert outcome.wait_for == (ID if answer is CONCURRENT else None)
     ends = answer is NONE and who is CURRENT
@@ -114,10 +115,10 @@ def test_tv2_an_epoch_neither_current_nor_one_below_is_fenced(state: TxnState, e
 
 @pytest.mark.parametrize("version", [TV0, TV2])
 @pytest.mark.parametrize("state", list(TV0_TABLE))
-def test_another_producer_id_has_no_mapping(state: TxnState, version: object) -> None:
+def test_another_producer_id_has_no_mapping(state: TxnState, version: TransactionVersion) -> None:
     harness = Harness()
     harness.install(metadata(state))
-    assert harness.end(identity(77, 5), commit=True, version=version).error is NO_MAPPING  # type: ignore[arg-type]
+    assert harness.end(identity(77, 5), commit=True, version=version).error is NO_MAPPING
 
 
 def test_tv0_looks_at_the_identity_before_the_pending_state() -> None:
@@ -137,25 +138,25 @@ def test_tv2_looks_at_the_pending_state_before_the_identity() -> None:
 
 
 @pytest.mark.parametrize("version", [TV0, TV2])
-def test_an_empty_or_unknown_id_and_a_coordinator_that_is_loading(version: object) -> None:
+def test_an_empty_or_unknown_id_and_a_coordinator_that_is_loading(version: TransactionVersion) -> None:
     harness = Harness()
     arguments = (ProducerId(1), ProducerEpoch(0), True, version, START_MS)
-    assert harness.shard.end_txn("", *arguments).response.error is ErrorCode.INVALID_REQUEST  # type: ignore[arg-type]
-    assert harness.shard.end_txn(None, *arguments).response.error is ErrorCode.INVALID_REQUEST  # type: ignore[arg-type]
-    assert harness.shard.end_txn("no", *arguments).response.error is NO_MAPPING  # type: ignore[arg-type]
+    assert harness.shard.end_txn("", *arguments).response.error is ErrorCode.INVALID_REQUEST
+    assert harness.shard.end_txn(None, *arguments).response.error is ErrorCode.INVALID_REQUEST
+    assert harness.shard.end_txn("no", *arguments).response.error is NO_MAPPING
     harness.shard = TxnShard(20, harness.config, harness.allocate)
-    assert harness.end(CURRENT, commit=True, version=version).error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # type: ignore[arg-type]
+    assert harness.end(CURRENT, commit=True, version=version).error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 @pytest.mark.parametrize(("commit", "prepared", "completed"), [(True, PC, CC), (False, PA, CA)])
 @pytest.mark.parametrize(("version", "epoch", "last"), [(TV0, 5, -1), (TV2, 6, 5)])
 def test_from_the_decision_to_the_end(
-    commit: bool, prepared: TxnState, completed: TxnState, version: object, epoch: int, last: int
+    commit: bool, prepared: TxnState, completed: TxnState, version: TransactionVersion, epoch: int, last: int
 ) -> None:
     harness = Harness()
     harness.install(metadata(O))
     harness.now_ms += 10
-    harness.end(CURRENT, commit=commit, version=version)  # type: ignore[arg-type]
+    harness.end(CURRENT, commit=commit, version=version)
     assert (harness.logged.state, harness.logged.producer_epoch) == (prepared, epoch)
     assert (harness.value.last_producer_epoch, harness.value.start_ms) == (last, START_MS)
     (sent,) = harness.to_send

@@ -39,7 +39,7 @@ def test_example_1_two_producers_one_id(version: TransactionVersion) -> None:
     assert (second.response.error, second.wait_for) == (ErrorCode.CONCURRENT_TRANSACTIONS, name)
     harness.commit(second)
     (abort,) = harness.to_send
-    assert (abort.commit, abort.partitions, abort.producer_epoch) == (False, {P0, P1}, 1)
+    assert (abort.commit, abort.partitions, abort.producer_epoch) == (False, frozenset({P0, P1}), 1)
     harness.write_markers()
     taken_over = harness.init(transactional_id=name).identity
     assert taken_over == identity(1000, 2), "by two: one to abort what was open, one for the new producer"

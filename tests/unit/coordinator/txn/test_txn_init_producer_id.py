@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.unit.coordinator.txn.txn_harness import (
     FIRST_PID,
@@ -23,6 +25,7 @@ from oncelog.coordinator.txn.machine import TxnShard
 from oncelog.coordinator.txn.state import TxnState
 from oncelog.coordinator.txn.versions import TransactionVersion
 from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.ids import ProducerIdAndEpoch
 
 E, O, PC, PA, CC, CA, D, F = TxnState  # noqa: E741
 NOT_LOADED = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -73,12 +76,12 @@ def test_without_a_transactional_id_every_call_gets_a_new_producer_id() -> None:
     ],
 )
 def test_what_is_refused_before_the_id_is_looked_at(
-    options: dict[str, object], enabled: bool, version: TransactionVersion, error: ErrorCode, named: str
+    options: dict[str, Any], enabled: bool, version: TransactionVersion, error: ErrorCode, named: str
 ) -> None:
     config = TxnConfig(transaction_version=version, two_phase_commit_enable=enabled)
     harness = Harness(config)
     harness.shard = TxnShard(20, config, harness.allocate)  # still loading, which comes after all of these
-    outcome = harness.init_outcome(**options)  # type: ignore[arg-type]
+    outcome = harness.init_outcome(**options)
     assert outcome.response.error is error
     assert named in outcome.response.reason
     assert not outcome.records and outcome.wait_for is None
@@ -168,9 +171,9 @@ def test_the_answer_names_the_id_the_partition_and_the_identity() -> None:
 
 
 @pytest.mark.parametrize("expected", [None, identity(77, 9)])
-def test_the_first_call_of_an_id_gets_epoch_0_whatever_it_expects(expected: object) -> None:
+def test_the_first_call_of_an_id_gets_epoch_0_whatever_it_expects(expected: ProducerIdAndEpoch | None) -> None:
     harness = Harness()
-    assert harness.init(expected).identity == identity(FIRST_PID, 0)  # type: ignore[arg-type]
+    assert harness.init(expected).identity == identity(FIRST_PID, 0)
     assert harness.value.last_producer_epoch == -1
     assert (harness.logged.state, harness.logged.timeout_ms, harness.logged.last_update_ms) == (E, TIMEOUT_MS, START_MS)
 
@@ -223,12 +226,12 @@ def test_the_retry_after_a_rotation_gets_the_new_producer_id_again_and_again() -
     assert answers == {identity(FIRST_PID, 0)}
 
 
-@pytest.mark.parametrize("expected", [identity(55, 32765), identity(56, 32766)])
-def test_the_previous_producer_id_is_good_only_with_used_up_epochs(expected: object) -> None:
+@pytest.mark.parametrize("expected", [identity(55, 0), identity(55, 32765), identity(56, 32766)])
+def test_the_previous_producer_id_is_good_only_with_used_up_epochs(expected: ProducerIdAndEpoch | None) -> None:
     harness = Harness()
     harness.install(metadata(E, epoch=32766, producer_id=55))
     harness.init(identity(55, 32766))
-    assert harness.init(expected).error is ErrorCode.PRODUCER_FENCED  # type: ignore[arg-type]
+    assert harness.init(expected).error is ErrorCode.PRODUCER_FENCED
 
 
 def test_a_rotation_by_somebody_else_fences_the_old_producer() -> None:

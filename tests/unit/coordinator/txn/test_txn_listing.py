@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.unit.coordinator.txn.txn_harness import (
     FIRST_PID,
@@ -36,8 +38,8 @@ def harness() -> Harness:
     return harness
 
 
-def listed(harness: Harness, **filters: object) -> list[str]:
-    wanted = TransactionFilter.of(**filters)  # type: ignore[arg-type]
+def listed(harness: Harness, **filters: Any) -> list[str]:
+    wanted = TransactionFilter.of(**filters)
     return [listing.transactional_id for listing in harness.shard.list_transactions(wanted, START_MS)]
 
 
@@ -71,7 +73,7 @@ def test_without_a_filter_all_are_listed(harness: Harness) -> None:
         ({"pattern": ".*[0-2]", "state_names": ["Ongoing", "CompleteAbort"]}, ["Ongoing-1"]),
     ],
 )
-def test_filters(harness: Harness, filters: dict[str, object], expected: list[str]) -> None:
+def test_filters(harness: Harness, filters: dict[str, Any], expected: list[str]) -> None:
     assert listed(harness, **filters) == expected
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.unit.coordinator.txn.txn_harness import (
@@ -18,11 +19,13 @@ from tests.unit.coordinator.txn.txn_harness import (
     metadata,
 )
 
+from oncelog.coordinator.outcome import Outcome
 from oncelog.coordinator.txn import completeness
 from oncelog.coordinator.txn.errors import error_for_failed_append
 from oncelog.coordinator.txn.metadata import TxnMetadata
 from oncelog.coordinator.txn.records import encode_record
 from oncelog.coordinator.txn.state import TxnState
+from oncelog.coordinator.txn.versions import TransactionVersion
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import ProducerEpoch, ProducerId
 from oncelog.core.invariant import InvariantError
@@ -48,7 +51,7 @@ def test_whoever_meets_a_pending_state_waits() -> None:
     harness = Harness()
     harness.install(metadata(O))
     harness.add_outcome(CURRENT, P2)
-    outcomes = [
+    outcomes: list[Outcome[Any]] = [
         harness.init_outcome(),
         harness.add_outcome(CURRENT, P2),
         harness.end_outcome(CURRENT, commit=True, version=TV0),
@@ -132,9 +135,9 @@ def test_loading_twice_is_a_bug() -> None:
 
 
 @pytest.mark.parametrize("version", [TV0, TV2])
-def test_the_log_alone_gives_the_same_state(version: object) -> None:
+def test_the_log_alone_gives_the_same_state(version: TransactionVersion) -> None:
     """Except for what lives in memory only."""
-    harness = Harness(version=version)  # type: ignore[arg-type]
+    harness = Harness(version=version)
     for commit in (True, False, True):
         producer = harness.settle_and_init()
         harness.add(producer, P0, version=TV0)
@@ -160,8 +163,8 @@ BEFORE = {
 PREPARED_TV2 = {"state": PA, "producer_epoch": 6, "last_producer_epoch": 5, "client_version": TV2}
 
 
-def check(before: TxnMetadata, fence: bool = False, **changes: object) -> None:
-    completeness.check(ID, before, replace(before, **changes), is_epoch_fence=fence)  # type: ignore[arg-type]
+def check(before: TxnMetadata, fence: bool = False, **changes: Any) -> None:
+    completeness.check(ID, before, replace(before, **changes), is_epoch_fence=fence)
 
 
 GOOD = [
@@ -207,12 +210,12 @@ BAD = [
 
 
 @pytest.mark.parametrize(("source", "changes", "fence"), GOOD)
-def test_a_complete_transition(source: TxnState, changes: dict[str, object], fence: bool) -> None:
+def test_a_complete_transition(source: TxnState, changes: dict[str, Any], fence: bool) -> None:
     check(BEFORE[source], fence, **changes)
 
 
 @pytest.mark.parametrize(("source", "changes", "problem"), BAD)
-def test_an_incomplete_transition_is_a_bug(source: TxnState, changes: dict[str, object], problem: str) -> None:
+def test_an_incomplete_transition_is_a_bug(source: TxnState, changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(InvariantError, match=problem):
         check(BEFORE[source], **changes)
 
@@ -221,7 +224,7 @@ def test_a_rotation_must_name_the_previous_producer_id() -> None:
     before = replace(
         BEFORE[PC], producer_epoch=ProducerEpoch(32767), next_producer_id=ProducerId(9), prev_producer_id=ProducerId(3)
     )
-    after = {
+    after: dict[str, Any] = {
         "state": CC,
         "partitions": frozenset(),
         "producer_id": 9,

@@ -20,6 +20,7 @@ from oncelog.coordinator.txn.machine import TxnShard
 from oncelog.coordinator.txn.markers import MarkerReaction, reaction_to
 from oncelog.coordinator.txn.records import encode_key, encode_record, encode_tombstone
 from oncelog.coordinator.txn.state import TxnState
+from oncelog.coordinator.txn.versions import TransactionVersion
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import CoordinatorEpoch
 
@@ -62,16 +63,18 @@ def test_an_acknowledgement_twice_does_not_log_complete_twice() -> None:
 
 
 @pytest.mark.parametrize("version", [TV0, TV2])
-def test_a_late_acknowledgement_of_the_last_transaction_does_not_count_for_the_next(version: object) -> None:
+def test_a_late_acknowledgement_of_the_last_transaction_does_not_count_for_the_next(
+    version: TransactionVersion,
+) -> None:
     """Under TV0 the two have the same producer id and epoch."""
     harness = Harness()
     harness.install(metadata(O))
-    harness.end(CURRENT, commit=True, version=version)  # type: ignore[arg-type]
+    harness.end(CURRENT, commit=True, version=version)
     (stale,) = harness.to_send
     harness.write_markers()
     current = harness.value.client_identity
-    harness.add(current, P0, version=version)  # type: ignore[arg-type]
-    harness.end(current, commit=True, version=version)  # type: ignore[arg-type]
+    harness.add(current, P0, version=version)
+    harness.end(current, commit=True, version=version)
     assert harness.shard.markers_acknowledged(stale, [P0], harness.now_ms).response.error is ErrorCode.NOT_COORDINATOR
     assert harness.shard.describe(ID).partitions == {P0}
 
@@ -156,7 +159,7 @@ def test_after_a_load_decided_transactions_are_carried_on_under_the_new_coordina
     harness.reload()
     (sent,) = harness.to_send
     assert (sent.transactional_id, sent.coordinator_epoch, sent.producer_epoch) == ("decided", 7, 5)
-    assert (sent.commit, sent.partitions, sent.transaction_version) == (prepared is PC, {P0, P1}, TV2)
+    assert (sent.commit, sent.partitions, sent.transaction_version) == (prepared is PC, frozenset({P0, P1}), TV2)
     assert not harness.shard.is_settled("decided")
     harness.write_markers()
     assert harness.entry("decided").metadata.state is completed

@@ -20,6 +20,7 @@ from tests.unit.coordinator.txn.txn_harness import (
 
 from oncelog.coordinator.txn.machine import TxnShard
 from oncelog.coordinator.txn.state import TxnState
+from oncelog.coordinator.txn.versions import TransactionVersion
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import ProducerEpoch, ProducerId, ProducerIdAndEpoch
 
@@ -58,10 +59,12 @@ ADD = [
 
 @pytest.mark.parametrize("version", [TV0, TV2])
 @pytest.mark.parametrize(("state", "pending", "who", "answer", "logged"), ADD)
-def test_add(state: TxnState, pending: TxnState, who: str, answer: ErrorCode, logged: bool, version: object) -> None:
+def test_add(
+    state: TxnState, pending: TxnState, who: str, answer: ErrorCode, logged: bool, version: TransactionVersion
+) -> None:
     harness = Harness()
     harness.install(metadata(state), pending=pending)
-    outcome = harness.add_outcome(IDENTITIES[who], P0, P2, version=version)  # type: ignore[arg-type]
+    outcome = harness.add_outcome(IDENTITIES[who], P0, P2, version=version)
     assert outcome.response.error is answer
     assert outcome.response.partitions == {P0: answer, P2: answer}
     assert bool(outcome.records) is logged

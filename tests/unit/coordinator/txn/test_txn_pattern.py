@@ -39,6 +39,8 @@ PATTERNS = [
     "((a*)*)*",
     "(a|a)*b",
     "(a{0,3}){0,3}",
+    "$^",
+    "a*$^b*",
 ]
 TEXTS = ["", "a", "b", "ab", "abc", "ABC", "aBCY", "tx-1", "tx-", "tx-12", "orders-7", "payments-", "aabbcc", "aab"]
 TEXTS += ["1.x", "x.x", "dx", "ax", "]a]", "-", "a-z", "m", "a\nb", "a.b", "c", "bc", "ac", "aaaa", "!-!", "3.14", "aa"]

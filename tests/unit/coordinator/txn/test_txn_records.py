@@ -5,13 +5,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.coordinator.txn.txn_harness import START_MS, TV0, TV1, TV2, metadata
+from tests.unit.coordinator.txn.txn_harness import START_MS, TV0, TV1, TV2, as_recorded, metadata
 
 from oncelog.coordinator.txn.metadata import TxnMetadata
 from oncelog.coordinator.txn.records import (
     DecodedRecord,
     UnknownRecord,
-    as_recorded,
     decode_record,
     encode_key,
     encode_record,

@@ -22,6 +22,7 @@ from oncelog.coordinator.txn.metadata import TWO_PHASE_COMMIT_TIMEOUT_MS
 from oncelog.coordinator.txn.state import TxnState
 from oncelog.coordinator.txn.versions import TransactionVersion
 from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.ids import ProducerIdAndEpoch
 
 E, O, PC, PA, CC, CA, D, F = TxnState  # noqa: E741
 CURRENT = identity(FIRST_PID, 5)
@@ -113,7 +114,9 @@ def test_without_a_producer_id_at_hand_the_abort_waits_for_the_next_scan() -> No
         (TV2, 32766, identity(FIRST_PID, 0), 32766),
     ],
 )
-def test_epochs_after_a_timeout_abort(version: TransactionVersion, epoch: int, after: object, last: int) -> None:
+def test_epochs_after_a_timeout_abort(
+    version: TransactionVersion, epoch: int, after: ProducerIdAndEpoch, last: int
+) -> None:
     harness = timed_out(version, epoch)
     assert harness.value.state is CA
     assert harness.value.client_identity == after

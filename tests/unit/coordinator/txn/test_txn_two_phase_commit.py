@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.unit.coordinator.txn.txn_harness import (
@@ -29,7 +30,7 @@ NONE = identity(-1, -1)
 TRANSACTION = identity(55, 5)
 
 
-def crashed(epoch: int = 5, **changes: object) -> Harness:
+def crashed(epoch: int = 5, **changes: Any) -> Harness:
     """A producer prepared its transaction on P0 and P1, told the outer coordinator so, and died."""
     harness = Harness(TxnConfig(two_phase_commit_enable=True))
     harness.install(

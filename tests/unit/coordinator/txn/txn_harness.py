@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from oncelog.coordinator.outcome import CoordinatorRecord, Outcome
 from oncelog.coordinator.txn.config import TxnConfig
@@ -51,6 +51,20 @@ def metadata(state: TxnState, epoch: int = 5, producer_id: int = FIRST_PID, **ch
         prev_producer_id=ProducerId(producer_id),
     )
     return replace(value, **changes)  # type: ignore[arg-type]
+
+
+def as_recorded(metadata: TxnMetadata, version: TransactionVersion) -> TxnMetadata:
+    """What reading the value back will give."""
+    durable = replace(metadata, last_producer_epoch=ProducerEpoch(-1))
+    if version.record_version > 0:
+        return durable
+    return replace(
+        durable,
+        prev_producer_id=ProducerId(-1),
+        next_producer_id=ProducerId(-1),
+        next_producer_epoch=ProducerEpoch(-1),
+        client_version=TransactionVersion.TV0,
+    )
 
 
 class Harness:
@@ -112,7 +126,7 @@ class Harness:
             sent = self.to_send.pop(0)
             self.commit(self.shard.markers_acknowledged(sent, sent.partitions, self.now_ms))
 
-    def init(self, expected: ProducerIdAndEpoch | None = None, **options: object) -> InitProducerIdResult:
+    def init(self, expected: ProducerIdAndEpoch | None = None, **options: Any) -> InitProducerIdResult:
         return self.commit(self.init_outcome(expected, **options))
 
     def init_outcome(
@@ -128,7 +142,7 @@ class Harness:
             transactional_id, timeout_ms, expected, enable_2pc, keep_prepared, self.now_ms
         )
 
-    def settle_and_init(self, **options: object) -> ProducerIdAndEpoch:
+    def settle_and_init(self, **options: Any) -> ProducerIdAndEpoch:
         """As a client does: retry until the transaction that was in the way is aborted."""
         result = self.init(**options)
         if result.error is ErrorCode.CONCURRENT_TRANSACTIONS:
@@ -148,8 +162,8 @@ class Harness:
             transactional_id, presented.producer_id, presented.epoch, partitions or (P0,), version, self.now_ms
         )
 
-    def add(self, presented: ProducerIdAndEpoch, *partitions: TopicPartition, **options: object) -> PartitionsResult:
-        return self.commit(self.add_outcome(presented, *partitions, **options))  # type: ignore[arg-type]
+    def add(self, presented: ProducerIdAndEpoch, *partitions: TopicPartition, **options: Any) -> PartitionsResult:
+        return self.commit(self.add_outcome(presented, *partitions, **options))
 
     def verify(self, presented: ProducerIdAndEpoch, *partitions: TopicPartition) -> PartitionsResult:
         outcome = self.shard.verify_partitions(ID, presented.producer_id, presented.epoch, partitions or (P0,))
