@@ -44,6 +44,7 @@ from oncelog.storage.log_dir import LogDir
 
 log = logging.getLogger("oncelog.server")
 
+_ALL_ADDRESSES: Final = ("0.0.0.0", "::")
 FLUSH_CHECK_INTERVAL_MS: Final = 1_000
 DELETE_CHECK_INTERVAL_MS: Final = 10_000
 
@@ -106,7 +107,9 @@ class Broker:
         return str(self._environment.new_uuid())
 
     def advertised_for(self, context: RequestContext) -> tuple[str, int]:
-        return self.advertised_host, self.advertised_port
+        """Where to send a client. A broker that listens on all addresses names the one the client reached it by."""
+        host = context.peer.local_host if self.advertised_host in _ALL_ADDRESSES else self.advertised_host
+        return host, self.advertised_port
 
     def _load_metadata(self) -> None:
         torn_bytes = self.metadata.open()

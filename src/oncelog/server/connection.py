@@ -9,7 +9,6 @@ while the client does not take its answers, so neither side's slowness can fill 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Final, cast
 from oncelog.core.promise import Promise
 from oncelog.protocol.framing import FrameReader, FrameTooLarge
 from oncelog.protocol.primitives import MalformedRequest
+from oncelog.server.context import Peer
 from oncelog.server.dispatch import Buffers, UnservedRequest
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ log = logging.getLogger("oncelog.server")
 
 REQUESTS_PER_TURN_MAX: Final = 100
 """Requests of one connection served before others get their turn, however many of them came in one packet."""
-
-_connection_ids = itertools.count(1)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -53,8 +51,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reading = True
         self._ended = False
         self._transport: asyncio.Transport | None = None
-        self.connection_id = next(_connection_ids)
-        self.peer_host = ""
+        self._ends = Peer("", "")
         self.peer = ""
         self.active = True
         """Set by traffic, cleared by the idle sweep."""
@@ -63,7 +60,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         address = transport.get_extra_info("peername")
         if address:
-            self.peer_host, self.peer = str(address[0]), f"{address[0]}:{address[1]}"
+            self._ends = Peer(str(address[0]), str(transport.get_extra_info("sockname")[0]))
+            self.peer = f"{address[0]}:{address[1]}"
         self._transport.set_write_buffer_limits(high=self._unsent_max_bytes)
         if not self._accept(self):
             self._transport.abort()
@@ -126,7 +124,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _serve_one(self, frame: memoryview) -> None:
         try:
-            answer = self._dispatcher.serve(frame, self.peer_host, self.connection_id)
+            answer = self._dispatcher.serve(frame, self._ends)
         except (MalformedRequest, UnservedRequest) as error:
             self._refuse(str(error))
             return

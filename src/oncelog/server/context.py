@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Peer(NamedTuple):
+    """The two ends of a connection, as far as an answer can depend on them."""
+
+    client_host: str
+    local_host: str
+    """The address of ours that the client reached: what to tell it to come back to, when we listen on all."""
 
 
 @dataclass(slots=True)
 class RequestContext:
     api_version: int
     client_id: str
-    client_host: str
-    connection_id: int
+    peer: Peer

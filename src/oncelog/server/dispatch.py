@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from oncelog.core.promise import Promise
 from oncelog.protocol.api import ApiKey, decode_request, encode_response, response_header_version
 from oncelog.protocol.framing import frame_response, parse_request_header
-from oncelog.server.context import RequestContext
+from oncelog.server.context import Peer, RequestContext
 
 if TYPE_CHECKING:
     from oncelog.server.broker import Broker
@@ -79,9 +79,7 @@ class Dispatcher:
             self.versions[ApiKey.INIT_PRODUCER_ID] = (0, _INIT_PRODUCER_ID_2PC_VERSION)
         self._served = {**self.versions, ApiKey.PRODUCE: (_PRODUCE_VERSION_MIN, self.versions[ApiKey.PRODUCE][1])}
 
-    def serve(
-        self, frame: memoryview, client_host: str, connection_id: int
-    ) -> Buffers | Promise[Buffers | None] | None:
+    def serve(self, frame: memoryview, peer: Peer) -> Buffers | Promise[Buffers | None] | None:
         """The response frame, a promise of it, or None where the protocol has no answer (acks=0)."""
         started_s = time.perf_counter()
         header, position = parse_request_header(frame)
@@ -94,7 +92,7 @@ class Dispatcher:
             body: Any = None
         else:
             body = decode_request(key, version, frame[position:])
-        context = RequestContext(version, header.client_id or "", client_host, connection_id)
+        context = RequestContext(version, header.client_id or "", peer)
         answer = self._handler(key)(self._broker, body, context)
         metrics = self._broker.metrics
         if isinstance(answer, Promise):

@@ -15,6 +15,7 @@ from oncelog.protocol.batch import Record, build_batch
 from oncelog.protocol.framing import encode_request_frame, parse_response_header
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from oncelog.server.broker import Broker, Environment
+from oncelog.server.context import Peer
 from oncelog.server.loop import InlineWorker
 
 
@@ -54,7 +55,7 @@ class BrokerInProcess:
         key = type(request).API_KEY
         body = encode_request(key, version, request)
         frame = b"".join(encode_request_frame(key, version, 1, "test", body))
-        answer = self.broker.dispatcher.serve(memoryview(frame[4:]), "127.0.0.1", 1)
+        answer = self.broker.dispatcher.serve(memoryview(frame[4:]), Peer("127.0.0.1", "127.0.0.1"))
         if isinstance(answer, Promise):
             return answer.map(lambda buffers: self._decode(key, version, buffers))
         return Promise.resolved(self._decode(key, version, answer))

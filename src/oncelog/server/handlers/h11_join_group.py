@@ -24,7 +24,7 @@ def handle(broker: Broker, request: JoinGroupRequest, context: RequestContext) -
         protocol_type=request.protocol_type,
         protocols=tuple(JoinProtocol(entry.name, bytes(entry.metadata)) for entry in request.protocols),
         client_id=context.client_id,
-        client_host=f"/{context.client_host}",
+        client_host=f"/{context.peer.client_host}",
         reason=request.reason,
         requires_known_member_id=version >= _MEMBER_ID_REQUIRED_VERSION,
         supports_skipping_assignment=version >= _SKIP_ASSIGNMENT_VERSION,
