@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,11 +44,18 @@ class Model:
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
+        self.epoch_starts: dict[int, int] = {}
         self.start = 0
         self.end = 0
 
+    def add(self, item: Batch) -> None:
+        self.batches.append(item)
+        self.epoch_starts.setdefault(item.leader_epoch, item.base)
+        self.end = item.last + 1
+
     def cut(self, end: int) -> None:
         self.batches = [batch for batch in self.batches if batch.last < end]
+        self.epoch_starts = {epoch: offset for epoch, offset in self.epoch_starts.items() if offset < end}
         self.end = end
         self.start = min(self.start, end)
 
@@ -68,9 +76,7 @@ class Model:
         return opened, aborted
 
     def epochs(self) -> list[tuple[int, int]]:
-        starts: dict[int, int] = {}
-        for item in self.batches:
-            starts.setdefault(item.leader_epoch, item.base)
+        starts = self.epoch_starts
         kept = [(epoch, offset) for epoch, offset in starts.items() if offset > self.start]
         covering = [epoch for epoch, offset in starts.items() if offset <= self.start]
         return ([(covering[-1], self.start)] if covering and self.start < self.end else []) + kept
@@ -92,8 +98,7 @@ class LogMachine(RuleBasedStateMachine):
 
     def added(self, first: int, last: int, **fields: object) -> None:
         assert first == self.model.end
-        self.model.batches.append(Batch(first, last, self.leader_epoch, **fields))  # type: ignore[arg-type]
-        self.model.end = last + 1
+        self.model.add(Batch(first, last, self.leader_epoch, **fields))  # type: ignore[arg-type]
 
     @rule(count=st.integers(1, 5), size=st.integers(0, 200))
     def append_plain(self, count: int, size: int) -> None:
@@ -143,14 +148,18 @@ class LogMachine(RuleBasedStateMachine):
     @rule(share=st.floats(0, 1))
     def truncate(self, share: float) -> None:
         target = int(self.model.end * share)
-        containing = [item.base for item in self.model.batches if item.base <= target <= item.last]
-        first = self.log.segments[0].base_offset
+        bases = [segment.base_offset for segment in self.log.segments]
         end = self.log.truncate_to(target)
-        assert end == (target if target <= first else min([self.model.end, *containing, target]))
-        if target <= first < self.model.end:
-            self.model.batches.clear()
+        if target == self.model.end:
+            assert end == target
+        elif target <= bases[0]:
+            assert end == target
+            self.model.cut(0)
             self.model.end = self.model.start = end
         else:
+            base = max(base for base in bases if base <= target)
+            nexts = [item.last + 1 for item in self.model.batches if base <= item.base <= item.last < target]
+            assert end == max([base, *nexts])
             self.model.cut(end)
         self.written_point = min(self.written_point, end)
 
@@ -196,20 +205,24 @@ class LogMachine(RuleBasedStateMachine):
             content = path.read_bytes()
             if cut < len(content):
                 path.write_bytes(content[:cut].ljust(len(content) if zeros else 0, b"\0"))
-                self.model.cut(self.first_damaged(content, path.read_bytes()))
+                self.lose(content, path.read_bytes(), is_last=path == files[-1])
                 break
             cut -= len(content)
         self.open(clean=False)
 
-    def first_damaged(self, before: bytes, after: bytes) -> int:
-        """The base offset of the first batch that is not what it was: its end may have been zeros."""
-        position = 0
-        for header in headers_in(before):
-            end = position + header.size_bytes
-            if after[position:end] != before[position:end]:
-                return header.base_offset
-            position = end
-        return self.model.end
+    def lose(self, before: bytes, after: bytes, *, is_last: bool) -> None:
+        """From the first damaged batch on everything goes. If a file ends between batches, nothing shows that some
+        are missing, so later segments stay, as in Kafka."""
+        ends = [0, *accumulate(header.size_bytes for header in headers_in(before))]
+        lost = [
+            header.base_offset
+            for header, begin, end in zip(headers_in(before), ends, ends[1:], strict=False)
+            if after[begin:end] != before[begin:end]
+        ]
+        if lost and (is_last or len(after) not in ends or len(after) == len(before)):
+            self.model.cut(lost[0])
+        else:
+            self.model.batches = [item for item in self.model.batches if item.base not in lost]
 
     def open(self, *, clean: bool) -> None:
         self.log = Log(

@@ -9,6 +9,8 @@ miss. The shell then
 3. otherwise appends `records` as one batch and waits until they are committed. Only then it hands them back to the
    machine, whose `replay` applies them, and answers `response`. If the append fails, the machine is told so and says
    which error to answer instead.
+
+An id settles when its last record is applied, but also when an append fails: whoever is parked is looked at after both.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from oncelog.core.invariant import InvariantError
 
 
 @dataclass(frozen=True, slots=True)
-class EndTxnRequest:
+class EndArguments:
     presented: ProducerIdAndEpoch
     commit: bool
     version: TransactionVersion
@@ -104,7 +104,7 @@ TV2_VERDICTS: Final[dict[tuple[TxnState, bool, bool], Verdict]] = {
 
 
 def decide(
-    entry: TxnEntry, request: EndTxnRequest, allocate_producer_id: AllocateProducerId, now_ms: int
+    entry: TxnEntry, request: EndArguments, allocate_producer_id: AllocateProducerId, now_ms: int
 ) -> Transition[EndTxnResult] | EndTxnResult:
     if request.version.bumps_epochs:
         verdict = _judge_tv2(entry, request)
@@ -126,13 +126,13 @@ def decide(
             raise fenced(entry, request.presented)
 
 
-def _judge_tv0(entry: TxnEntry, request: EndTxnRequest) -> Verdict:
+def _judge_tv0(entry: TxnEntry, request: EndArguments) -> Verdict:
     check_identity(entry, request.presented)
     check_not_pending(entry)
     return TV0_VERDICTS[entry.metadata.state, request.commit]
 
 
-def _judge_tv2(entry: TxnEntry, request: EndTxnRequest) -> Verdict:
+def _judge_tv2(entry: TxnEntry, request: EndArguments) -> Verdict:
     # Before the producer id is looked at: the client may already have the new one of a rotation that is still pending
     # (KAFKA-18660).
     check_not_pending(entry)
@@ -161,7 +161,7 @@ def _is_retry_after_rotation(metadata: TxnMetadata, presented: ProducerIdAndEpoc
 
 
 def _end(
-    entry: TxnEntry, request: EndTxnRequest, allocate_producer_id: AllocateProducerId, now_ms: int
+    entry: TxnEntry, request: EndArguments, allocate_producer_id: AllocateProducerId, now_ms: int
 ) -> Transition[EndTxnResult]:
     target_state = TxnState.PREPARE_COMMIT if request.commit else TxnState.PREPARE_ABORT
     target = epochs.ended(entry.metadata, target_state, request.version, now_ms, allocate_producer_id)
@@ -171,7 +171,7 @@ def _end(
     return Transition(target, EndTxnResult(reason=reason, identity=target.identity_once_complete))
 
 
-def _repeat_answer(entry: TxnEntry, request: EndTxnRequest) -> EndTxnResult:
+def _repeat_answer(entry: TxnEntry, request: EndArguments) -> EndTxnResult:
     if not request.version.bumps_epochs:
         return EndTxnResult(reason=f"the {request.verb} was done before")
     if entry.client_identity.epoch == EPOCH_MAX:

@@ -43,7 +43,7 @@ FIRST_EPOCH: Final = ProducerEpoch(0)
 
 
 @dataclass(frozen=True, slots=True)
-class InitProducerIdRequest:
+class InitArguments:
     timeout_ms: int
     expected: ProducerIdAndEpoch | None = None
     enable_2pc: bool = False
@@ -78,7 +78,7 @@ def idempotent_producer(allocate_producer_id: AllocateProducerId) -> InitProduce
         return InitProducerIdResult.failed(error.code, error.message)
 
 
-def check_request(transactional_id: str, request: InitProducerIdRequest, config: TxnConfig) -> None:
+def check_request(transactional_id: str, request: InitArguments, config: TxnConfig) -> None:
     """What can be refused without looking at the id."""
     if not transactional_id:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "a transactional id must not be the empty string")
@@ -107,7 +107,7 @@ def check_request(transactional_id: str, request: InitProducerIdRequest, config:
 
 def decide(
     entry: TxnEntry,
-    request: InitProducerIdRequest,
+    request: InitArguments,
     config: TxnConfig,
     allocate_producer_id: AllocateProducerId,
     now_ms: int,
@@ -131,7 +131,7 @@ def _may_expect(metadata: TxnMetadata, expected: ProducerIdAndEpoch) -> bool:
 
 
 def _initialise(
-    entry: TxnEntry, request: InitProducerIdRequest, allocate_producer_id: AllocateProducerId, now_ms: int
+    entry: TxnEntry, request: InitArguments, allocate_producer_id: AllocateProducerId, now_ms: int
 ) -> Transition[InitProducerIdResult]:
     current = entry.metadata
     try:
@@ -140,12 +140,14 @@ def _initialise(
         )
     except StaleEpoch:
         raise _stale(entry, request) from None
-    response = InitProducerIdResult(identity=_handed_out(target), reason="initialised")
+    identity = _handed_out(target)
+    reason = f"initialised with producer id {identity.producer_id} epoch {identity.epoch}"
+    response = InitProducerIdResult(identity=identity, reason=reason)
     return Transition(target, response, _fence(entry, target, request))
 
 
 def _keep_prepared(
-    entry: TxnEntry, request: InitProducerIdRequest, allocate_producer_id: AllocateProducerId, now_ms: int
+    entry: TxnEntry, request: InitArguments, allocate_producer_id: AllocateProducerId, now_ms: int
 ) -> Transition[InitProducerIdResult] | InitProducerIdResult:
     current = entry.metadata
     try:
@@ -174,7 +176,7 @@ def _abort_first(
     return fencing_abort(entry, config, allocate_producer_id, now_ms, why, response, then_wait=True)
 
 
-def _fence(entry: TxnEntry, target: TxnMetadata, request: InitProducerIdRequest) -> Fence | None:
+def _fence(entry: TxnEntry, target: TxnMetadata, request: InitArguments) -> Fence | None:
     before, after = entry.client_identity, target.client_identity
     if not entry.metadata.exists or before == after:
         return None
@@ -182,7 +184,7 @@ def _fence(entry: TxnEntry, target: TxnMetadata, request: InitProducerIdRequest)
     return Fence(before, f"{who} with producer id {after.producer_id} epoch {after.epoch}")
 
 
-def _stale(entry: TxnEntry, request: InitProducerIdRequest) -> KafkaError:
+def _stale(entry: TxnEntry, request: InitArguments) -> KafkaError:
     invariant(request.expected is not None, "an epoch was found stale that nobody expected")
     return fenced(entry, request.expected or entry.client_identity)
 

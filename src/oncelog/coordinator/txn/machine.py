@@ -30,10 +30,10 @@ from oncelog.coordinator.txn import (
 from oncelog.coordinator.txn.config import TxnConfig
 from oncelog.coordinator.txn.decision import Transition
 from oncelog.coordinator.txn.effects import Effect, Replayed, SendMarkers
-from oncelog.coordinator.txn.end_txn import EndTxnRequest
+from oncelog.coordinator.txn.end_txn import EndArguments
 from oncelog.coordinator.txn.epochs import AllocateProducerId
 from oncelog.coordinator.txn.errors import error_for_failed_append
-from oncelog.coordinator.txn.init_producer_id import InitProducerIdRequest
+from oncelog.coordinator.txn.init_producer_id import InitArguments
 from oncelog.coordinator.txn.listing import TransactionFilter
 from oncelog.coordinator.txn.metadata import PendingTransition, TxnEntry, TxnMetadata
 from oncelog.coordinator.txn.records import DecodedRecord, UnknownRecord
@@ -167,7 +167,7 @@ class TxnShard:
         keep_prepared: bool,
         now_ms: int,
     ) -> Outcome[InitProducerIdResult]:
-        request = InitProducerIdRequest(timeout_ms, expected, enable_2pc, keep_prepared)
+        request = InitArguments(timeout_ms, expected, enable_2pc, keep_prepared)
         try:
             init_producer_id.check_request(transactional_id, request, self.config)
             entry = self._find(transactional_id)
@@ -229,7 +229,7 @@ class TxnShard:
         presented = ProducerIdAndEpoch(producer_id, producer_epoch)
         try:
             entry = self._existing(transactional_id)
-            request = EndTxnRequest(presented, commit, client_version)
+            request = EndArguments(presented, commit, client_version)
             decision = end_txn.decide(entry, request, self._allocate_producer_id, now_ms)
         except KafkaError as error:
             return self._refuse(EndTxnResult, transactional_id, presented, error)

@@ -32,7 +32,9 @@ def test_example_1_two_producers_one_id(version: TransactionVersion) -> None:
 
     first = harness.init(transactional_id=name)
     assert first.identity == identity(1000, 0)
-    assert first.reason == "transactional id 'first-transactional' (__transaction_state-12): initialised"
+    assert first.reason == (
+        "transactional id 'first-transactional' (__transaction_state-12): initialised with producer id 1000 epoch 0"
+    )
     harness.add(first.identity, P0, P1, transactional_id=name, version=version)
 
     second = harness.init_outcome(transactional_id=name)

@@ -164,7 +164,10 @@ def test_without_a_producer_id_at_hand_the_generators_error_is_the_answer(known:
 
 def test_the_answer_names_the_id_the_partition_and_the_identity() -> None:
     reason = Harness().init(identity(7, 3)).reason
-    assert reason == "transactional id 'tx-1' (__transaction_state-20), producer id 7 epoch 3: initialised"
+    assert reason == (
+        "transactional id 'tx-1' (__transaction_state-20), producer id 7 epoch 3: "
+        "initialised with producer id 1000 epoch 0"
+    )
 
 
 # Section 3, row by row.
