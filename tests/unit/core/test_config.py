@@ -67,7 +67,10 @@ def test_a_topic_key_in_a_broker_file_is_answered_with_the_broker_key() -> None:
 
 
 def test_properties_files_with_comments_continuations_and_both_separators() -> None:
-    text = "# a comment\n! another\nnum.partitions = 4\nlisteners:PLAINTEXT://127.0.0.1:9092\nlog.cleanup.policy=compact,\\\n   delete\n\n"
+    text = (
+        "# a comment\n! another\nnum.partitions = 4\nlisteners:PLAINTEXT://127.0.0.1:9092\n"
+        "log.cleanup.policy=compact,\\\n   delete\n\n"
+    )
     assert parse_properties(text) == {
         "num.partitions": "4",
         "listeners": "PLAINTEXT://127.0.0.1:9092",

@@ -49,7 +49,8 @@ def create(node: BrokerInProcess, name: str, partitions: int = 1, factor: int = 
         ("new", {"configs": {"retention.msec": "1"}}, ErrorCode.INVALID_CONFIG),
         ("new", {"configs": {"cleanup.policy": "burn"}}, ErrorCode.INVALID_CONFIG),
         ("new", {"configs": {"segment.bytes": "10"}}, ErrorCode.INVALID_CONFIG),
-        ("new", {"assignments": [CreatableReplicaAssignment(partition_index=0, broker_ids=[1])]}, ErrorCode.INVALID_REQUEST),
+        ("new", {"assignments": [CreatableReplicaAssignment(partition_index=0, broker_ids=[1])]},
+         ErrorCode.INVALID_REQUEST),
     ],
 )  # fmt: skip
 def test_a_topic_that_cannot_be_made_says_why(

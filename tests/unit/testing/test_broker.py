@@ -9,8 +9,6 @@ import pytest
 import oncelog.testing
 from oncelog.testing import BrokerProcess
 
-pytest_plugins: list[str] = []
-
 
 def test_the_context_manager_cleans_up(tmp_path: Path) -> None:
     with oncelog.testing.broker({"num.partitions": 3}) as broker:
@@ -34,14 +32,17 @@ def test_kill_and_start_goes_on_with_the_same_folder_and_port(tmp_path: Path) ->
 
 
 def test_a_bad_setting_is_reported_with_the_brokers_own_words(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="did you mean num.partitions"):
+    with pytest.raises(RuntimeError, match=r"did you mean num\.partitions"):
         BrokerProcess(tmp_path / "data", {"num.partition": 3}).start()
 
 
 def test_a_folder_in_use_is_refused_with_the_pid_of_its_owner(tmp_path: Path) -> None:
-    with oncelog.testing.broker(data_dir=tmp_path / "data") as broker:
-        with pytest.raises(RuntimeError, match=re.escape(str(broker.pid))):
-            BrokerProcess(tmp_path / "data").start()
+    second = BrokerProcess(tmp_path / "data")
+    with (
+        oncelog.testing.broker(data_dir=tmp_path / "data") as first,
+        pytest.raises(RuntimeError, match=re.escape(str(first.pid))),
+    ):
+        second.start()
 
 
 def test_the_fixture_is_there_without_an_import(oncelog_broker: BrokerProcess) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.unit.coordinator.group.harness import GROUP, Shell, subscription
 
 from oncelog.coordinator.group.config import GroupConfig
 from oncelog.coordinator.group.requests import (
@@ -16,6 +15,7 @@ from oncelog.coordinator.group.requests import (
 )
 from oncelog.core.errors import ErrorCode as E
 from oncelog.core.ids import TopicPartition
+from tests.unit.coordinator.group.harness import GROUP, Shell, subscription
 
 STATES = ("missing", "Empty", "PreparingRebalance", "CompletingRebalance", "Stable")
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.coordinator.group.harness import GROUP, SESSION_MS, START_MS, Shell
 
 from oncelog.coordinator.group.config import GroupConfig
 from oncelog.coordinator.group.outcome import response_error
 from oncelog.coordinator.group.requests import SyncRequest, SyncResult
 from oncelog.core.errors import ErrorCode as E
 from oncelog.core.ids import TopicPartition
+from tests.unit.coordinator.group.harness import GROUP, SESSION_MS, START_MS, Shell
 
 BEFORE_AND_AFTER_REPLAY = pytest.mark.parametrize("after_replay", [False, True])
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 
 import pytest
-from tests.unit.coordinator.group.harness import GROUP, SESSION_MS, START_MS, Shell, subscription
 
 from oncelog.coordinator.group.config import GroupConfig
 from oncelog.coordinator.group.requests import (
@@ -17,6 +16,7 @@ from oncelog.coordinator.group.requests import (
 )
 from oncelog.core.errors import ErrorCode as E
 from oncelog.core.ids import TopicPartition
+from tests.unit.coordinator.group.harness import GROUP, SESSION_MS, START_MS, Shell, subscription
 
 RETENTION_MS = 1_000_000
 HOUR_MS = 3_600_000

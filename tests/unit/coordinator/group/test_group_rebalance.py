@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.coordinator.group.harness import GROUP, REBALANCE_MS, SESSION_MS, START_MS, Shell, subscription
 
 from oncelog.coordinator.group.config import GroupConfig
 from oncelog.coordinator.group.requests import JoinProtocol, LeavingMember
 from oncelog.coordinator.group.state import TRANSITIONS, GroupState, may_move
 from oncelog.core.errors import ErrorCode as E
+from tests.unit.coordinator.group.harness import GROUP, REBALANCE_MS, SESSION_MS, START_MS, Shell, subscription
 
 DELAYED = GroupConfig(initial_rebalance_delay_ms=3_000)
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.data import kafka
 
 from oncelog.coordinator.group.config import GroupConfig
 from oncelog.coordinator.group.machine import GroupShard
@@ -25,6 +24,7 @@ from oncelog.coordinator.group.records import (
 from oncelog.coordinator.group.requests import OffsetFetchRequest
 from oncelog.core.ids import TopicPartition, uuid_from_text
 from oncelog.protocol.batch import decode_records, iter_headers, parse_control
+from tests.data import kafka
 
 NOW_MS = 1_700_000_000_000
 IN_0 = TopicPartition("in", 0)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.coordinator.group.harness import GROUP, REBALANCE_MS, SESSION_MS, Shell, subscription
 
 from oncelog.coordinator.group.requests import JoinProtocol
 from oncelog.core.errors import ErrorCode as E
+from tests.unit.coordinator.group.harness import GROUP, REBALANCE_MS, SESSION_MS, Shell, subscription
 
 
 def test_a_restarted_follower_takes_over_its_assignment_without_a_round() -> None:

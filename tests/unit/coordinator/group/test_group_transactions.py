@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.coordinator.group.harness import GROUP, Shell
 
 from oncelog.coordinator.group.config import GroupConfig
 from oncelog.coordinator.group.offsets import CommittedOffset, OffsetStore
 from oncelog.coordinator.group.requests import OffsetFetchRequest, OffsetToCommit, TxnOffsetCommitRequest
 from oncelog.core.errors import ErrorCode as E
 from oncelog.core.ids import ProducerIdAndEpoch, TopicPartition
+from tests.unit.coordinator.group.harness import GROUP, Shell
 
 ALICE, BOB = 1001, 1002
 UNSTABLE = (-1, E.UNSTABLE_OFFSET_COMMIT)

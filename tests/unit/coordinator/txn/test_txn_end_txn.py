@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 import pytest
+
+from oncelog.coordinator.txn.end_txn import TV0_VERDICTS, TV2_VERDICTS
+from oncelog.coordinator.txn.machine import TxnShard
+from oncelog.coordinator.txn.state import NEVER_LOGGED, TxnState
+from oncelog.coordinator.txn.versions import TransactionVersion
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.ids import ProducerEpoch, ProducerId, ProducerIdAndEpoch
 from tests.unit.coordinator.txn.txn_harness import (
     FIRST_PID,
     ID,
@@ -16,13 +23,6 @@ from tests.unit.coordinator.txn.txn_harness import (
     identity,
     metadata,
 )
-
-from oncelog.coordinator.txn.end_txn import TV0_VERDICTS, TV2_VERDICTS
-from oncelog.coordinator.txn.machine import TxnShard
-from oncelog.coordinator.txn.state import NEVER_LOGGED, TxnState
-from oncelog.coordinator.txn.versions import TransactionVersion
-from oncelog.core.errors import ErrorCode, KafkaError
-from oncelog.core.ids import ProducerEpoch, ProducerId, ProducerIdAndEpoch
 
 E, O, PC, PA, CC, CA, D, F = TxnState  # noqa: E741
 CURRENT, RETRY = identity(FIRST_PID, 5), identity(FIRST_PID, 4)

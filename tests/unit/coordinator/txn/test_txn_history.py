@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.coordinator.txn.txn_harness import P0, P1, TIMEOUT_MS, TV0, TV2, Harness, identity
 
 from oncelog.coordinator.txn.config import TxnConfig
 from oncelog.coordinator.txn.machine import TxnShard
@@ -12,6 +11,7 @@ from oncelog.coordinator.txn.versions import TransactionVersion
 from oncelog.core.errors import ErrorCode
 from oncelog.core.hashing import coordinator_partition, java_string_hash
 from oncelog.core.ids import CoordinatorEpoch
+from tests.unit.coordinator.txn.txn_harness import P0, P1, TIMEOUT_MS, TV0, TV2, Harness, identity
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
+from oncelog.coordinator.txn.config import TxnConfig
+from oncelog.coordinator.txn.init_producer_id import expected_identity, idempotent_producer
+from oncelog.coordinator.txn.machine import TxnShard
+from oncelog.coordinator.txn.state import TxnState
+from oncelog.coordinator.txn.versions import TransactionVersion
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.ids import ProducerIdAndEpoch
 from tests.unit.coordinator.txn.txn_harness import (
     FIRST_PID,
     ID,
@@ -18,14 +26,6 @@ from tests.unit.coordinator.txn.txn_harness import (
     identity,
     metadata,
 )
-
-from oncelog.coordinator.txn.config import TxnConfig
-from oncelog.coordinator.txn.init_producer_id import expected_identity, idempotent_producer
-from oncelog.coordinator.txn.machine import TxnShard
-from oncelog.coordinator.txn.state import TxnState
-from oncelog.coordinator.txn.versions import TransactionVersion
-from oncelog.core.errors import ErrorCode, KafkaError
-from oncelog.core.ids import ProducerIdAndEpoch
 
 E, O, PC, PA, CC, CA, D, F = TxnState  # noqa: E741
 NOT_LOADED = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

@@ -5,6 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
+from oncelog.coordinator.txn.listing import TransactionFilter
+from oncelog.coordinator.txn.machine import TxnShard
+from oncelog.coordinator.txn.results import TransactionListing
+from oncelog.coordinator.txn.state import NAME_OF, TxnState
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.ids import ProducerId
 from tests.unit.coordinator.txn.txn_harness import (
     FIRST_PID,
     ID,
@@ -16,13 +23,6 @@ from tests.unit.coordinator.txn.txn_harness import (
     identity,
     metadata,
 )
-
-from oncelog.coordinator.txn.listing import TransactionFilter
-from oncelog.coordinator.txn.machine import TxnShard
-from oncelog.coordinator.txn.results import TransactionListing
-from oncelog.coordinator.txn.state import NAME_OF, TxnState
-from oncelog.core.errors import ErrorCode, KafkaError
-from oncelog.core.ids import ProducerId
 
 E, O, PC, PA, CC, CA, D, F = TxnState  # noqa: E741
 

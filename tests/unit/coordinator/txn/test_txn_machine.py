@@ -6,6 +6,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+
+from oncelog.coordinator.outcome import Outcome
+from oncelog.coordinator.txn import completeness
+from oncelog.coordinator.txn.errors import error_for_failed_append
+from oncelog.coordinator.txn.metadata import TxnMetadata
+from oncelog.coordinator.txn.records import encode_record
+from oncelog.coordinator.txn.state import TxnState
+from oncelog.coordinator.txn.versions import TransactionVersion
+from oncelog.core.errors import ErrorCode
+from oncelog.core.ids import ProducerEpoch, ProducerId
+from oncelog.core.invariant import InvariantError
 from tests.unit.coordinator.txn.txn_harness import (
     FIRST_PID,
     ID,
@@ -18,17 +29,6 @@ from tests.unit.coordinator.txn.txn_harness import (
     identity,
     metadata,
 )
-
-from oncelog.coordinator.outcome import Outcome
-from oncelog.coordinator.txn import completeness
-from oncelog.coordinator.txn.errors import error_for_failed_append
-from oncelog.coordinator.txn.metadata import TxnMetadata
-from oncelog.coordinator.txn.records import encode_record
-from oncelog.coordinator.txn.state import TxnState
-from oncelog.coordinator.txn.versions import TransactionVersion
-from oncelog.core.errors import ErrorCode
-from oncelog.core.ids import ProducerEpoch, ProducerId
-from oncelog.core.invariant import InvariantError
 
 E, O, PC, PA, CC, CA, D, F = TxnState  # noqa: E741
 CURRENT = identity(FIRST_PID, 5)

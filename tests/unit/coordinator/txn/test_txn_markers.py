@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 import pytest
+
+from oncelog.coordinator.txn.machine import TxnShard
+from oncelog.coordinator.txn.markers import MarkerReaction, reaction_to
+from oncelog.coordinator.txn.records import encode_key, encode_record, encode_tombstone
+from oncelog.coordinator.txn.state import TxnState
+from oncelog.coordinator.txn.versions import TransactionVersion
+from oncelog.core.errors import ErrorCode
+from oncelog.core.ids import CoordinatorEpoch
 from tests.unit.coordinator.txn.txn_harness import (
     FIRST_PID,
     ID,
@@ -15,14 +23,6 @@ from tests.unit.coordinator.txn.txn_harness import (
     identity,
     metadata,
 )
-
-from oncelog.coordinator.txn.machine import TxnShard
-from oncelog.coordinator.txn.markers import MarkerReaction, reaction_to
-from oncelog.coordinator.txn.records import encode_key, encode_record, encode_tombstone
-from oncelog.coordinator.txn.state import TxnState
-from oncelog.coordinator.txn.versions import TransactionVersion
-from oncelog.core.errors import ErrorCode
-from oncelog.core.ids import CoordinatorEpoch
 
 E, O, PC, PA, CC, CA, D, F = TxnState  # noqa: E741
 CURRENT = identity(FIRST_PID, 5)

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import pytest
+
+from oncelog.coordinator.txn.machine import TxnShard
+from oncelog.coordinator.txn.state import TxnState
+from oncelog.coordinator.txn.versions import TransactionVersion
+from oncelog.core.errors import ErrorCode
+from oncelog.core.ids import ProducerEpoch, ProducerId, ProducerIdAndEpoch
 from tests.unit.coordinator.txn.txn_harness import (
     FIRST_PID,
     ID,
@@ -17,12 +23,6 @@ from tests.unit.coordinator.txn.txn_harness import (
     identity,
     metadata,
 )
-
-from oncelog.coordinator.txn.machine import TxnShard
-from oncelog.coordinator.txn.state import TxnState
-from oncelog.coordinator.txn.versions import TransactionVersion
-from oncelog.core.errors import ErrorCode
-from oncelog.core.ids import ProducerEpoch, ProducerId, ProducerIdAndEpoch
 
 E, O, PC, PA, CC, CA, D, F = TxnState  # noqa: E741
 CURRENT = identity(FIRST_PID, 5)

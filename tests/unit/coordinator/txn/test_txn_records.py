@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.coordinator.txn.txn_harness import START_MS, TV0, TV1, TV2, as_recorded, metadata
 
 from oncelog.coordinator.txn.metadata import TxnMetadata
 from oncelog.coordinator.txn.records import (
@@ -20,6 +19,7 @@ from oncelog.coordinator.txn.records import (
 from oncelog.coordinator.txn.state import NEVER_LOGGED, TxnState
 from oncelog.coordinator.txn.versions import TransactionVersion
 from oncelog.core.ids import ProducerEpoch, ProducerId, TopicPartition
+from tests.unit.coordinator.txn.txn_harness import START_MS, TV0, TV1, TV2, as_recorded, metadata
 
 KEY = bytes.fromhex("0000000474782d31")
 VALUE_V0 = bytes.fromhex(

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import pytest
+
+from oncelog.coordinator.txn.records import encode_record
+from oncelog.coordinator.txn.state import TxnState
+from oncelog.coordinator.txn.versions import TransactionVersion
+from oncelog.core.errors import ErrorCode
 from tests.unit.coordinator.txn.txn_harness import (
     FIRST_PID,
     ID,
@@ -16,11 +21,6 @@ from tests.unit.coordinator.txn.txn_harness import (
     identity,
     metadata,
 )
-
-from oncelog.coordinator.txn.records import encode_record
-from oncelog.coordinator.txn.state import TxnState
-from oncelog.coordinator.txn.versions import TransactionVersion
-from oncelog.core.errors import ErrorCode
 
 E, O, PC, PA, CC, CA, D, F = TxnState  # noqa: E741
 

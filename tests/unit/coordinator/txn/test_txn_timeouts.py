@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 import pytest
+
+from oncelog.coordinator.txn.config import TxnConfig
+from oncelog.coordinator.txn.metadata import TWO_PHASE_COMMIT_TIMEOUT_MS
+from oncelog.coordinator.txn.state import TxnState
+from oncelog.coordinator.txn.versions import TransactionVersion
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.ids import ProducerIdAndEpoch
 from tests.unit.coordinator.txn.txn_harness import (
     FIRST_PID,
     ID,
@@ -16,13 +23,6 @@ from tests.unit.coordinator.txn.txn_harness import (
     identity,
     metadata,
 )
-
-from oncelog.coordinator.txn.config import TxnConfig
-from oncelog.coordinator.txn.metadata import TWO_PHASE_COMMIT_TIMEOUT_MS
-from oncelog.coordinator.txn.state import TxnState
-from oncelog.coordinator.txn.versions import TransactionVersion
-from oncelog.core.errors import ErrorCode, KafkaError
-from oncelog.core.ids import ProducerIdAndEpoch
 
 E, O, PC, PA, CC, CA, D, F = TxnState  # noqa: E741
 CURRENT = identity(FIRST_PID, 5)

@@ -6,6 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+
+from oncelog.coordinator.txn.config import TxnConfig
+from oncelog.coordinator.txn.metadata import TWO_PHASE_COMMIT_TIMEOUT_MS
+from oncelog.coordinator.txn.state import TxnState
+from oncelog.core.errors import ErrorCode
+from oncelog.core.ids import ProducerEpoch, ProducerIdAndEpoch
 from tests.unit.coordinator.txn.txn_harness import (
     FIRST_PID,
     ID,
@@ -18,12 +24,6 @@ from tests.unit.coordinator.txn.txn_harness import (
     identity,
     metadata,
 )
-
-from oncelog.coordinator.txn.config import TxnConfig
-from oncelog.coordinator.txn.metadata import TWO_PHASE_COMMIT_TIMEOUT_MS
-from oncelog.coordinator.txn.state import TxnState
-from oncelog.core.errors import ErrorCode
-from oncelog.core.ids import ProducerEpoch, ProducerIdAndEpoch
 
 E, O, PC, PA, CC, CA, D, F = TxnState  # noqa: E741
 NONE = identity(-1, -1)
