@@ -190,3 +190,11 @@ class KafkaError(Exception):
         super().__init__(f"{code.name}: {message}" if message else code.name)
         self.code = code
         self.message = message
+
+
+class InvalidRecords(KafkaError):
+    """A batch is refused because of some of its records, which are named by their place in it (KIP-467)."""
+
+    def __init__(self, code: ErrorCode, message: str, numbers: tuple[int, ...]) -> None:
+        super().__init__(code, message)
+        self.numbers = numbers

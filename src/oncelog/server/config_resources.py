@@ -74,6 +74,8 @@ def replace(
 ) -> None:
     """AlterConfigs: what is not named falls back to its default."""
     given = {key: value for key, value in entries.items() if value is not None}
+    if len(given) < len(entries):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Null value not supported: leave a key out to get its default.")
     _store(broker, resource_type, name, given, validate_only)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.errors import ErrorCode, InvalidRecords, KafkaError
 from oncelog.core.ids import NO_TIMESTAMP, TopicPartition
 from oncelog.protocol.batch import (
     HEADER_BYTES,
@@ -101,24 +101,39 @@ def check_client_batch(header: BatchHeader, partition: TopicPartition) -> None:
         raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"{partition}: codec {header.codec} is unknown")
 
 
-def check_timestamps(header: BatchHeader, config: LogConfig, now_ms: int, partition: TopicPartition) -> None:
-    for timestamp in (header.base_timestamp, header.max_timestamp):
-        if timestamp == NO_TIMESTAMP:
-            continue
+def check_timestamps(
+    header: BatchHeader, body: Readable, config: LogConfig, now_ms: int, partition: TopicPartition
+) -> None:
+    """Only a batch whose header is out of bounds is looked into, to name the records at fault."""
+
+    def is_outside(timestamp: int) -> bool:
         ahead_ms = timestamp - now_ms
-        if ahead_ms > config.message_timestamp_after_max_ms or -ahead_ms > config.message_timestamp_before_max_ms:
-            raise KafkaError(
+        return timestamp != NO_TIMESTAMP and (
+            ahead_ms > config.message_timestamp_after_max_ms or -ahead_ms > config.message_timestamp_before_max_ms
+        )
+
+    for timestamp in (header.base_timestamp, header.max_timestamp):
+        if is_outside(timestamp):
+            ahead_ms = timestamp - now_ms
+            numbers = [
+                number
+                for number, record in enumerate(decode_records(body))
+                if is_outside(header.base_timestamp + record.timestamp_delta)
+            ]
+            raise InvalidRecords(
                 ErrorCode.INVALID_TIMESTAMP,
                 f"{partition}: timestamp {timestamp} is {abs(ahead_ms)} ms {'ahead of' if ahead_ms > 0 else 'behind'} "
                 "the broker's clock, see message.timestamp.before.max.ms and message.timestamp.after.max.ms",
+                tuple(numbers),
             )
 
 
 def check_keys(body: Readable, partition: TopicPartition) -> None:
     """A record without a key cannot be compacted."""
-    for number, record in enumerate(decode_records(body)):
-        if record.key is None:
-            raise _invalid(partition, f"record {number} has no key, which a compacted topic needs")
+    numbers = tuple(number for number, record in enumerate(decode_records(body)) if record.key is None)
+    if numbers:
+        message = f"{partition}: {len(numbers)} record(s) have no key, which a compacted topic needs"
+        raise InvalidRecords(ErrorCode.INVALID_RECORD, message, numbers)
 
 
 def compress_anew(header: BatchHeader, body: Readable, codec: int) -> bytes:
@@ -157,7 +172,7 @@ def check_batches(
         control = read_control(header, body)
         if origin is Origin.CLIENT:
             if not config.stamps_append_time:
-                check_timestamps(header, config, now_ms, partition)
+                check_timestamps(header, body, config, now_ms, partition)
             if config.is_compacted:
                 check_keys(body, partition)
         if origin is not Origin.REPLICATION:

@@ -25,6 +25,8 @@ class FlushWork:
     """Everything below is on disk when the work is done."""
     generation: int
     """Of the log when the work was made: a truncation since makes `end_offset` meaningless."""
+    is_complete: bool = True
+    """Whether indexes and all else that is rebuilt after a crash are included, so that the recovery point may move."""
 
     def run(self) -> None:
         """Raises OSError. What the kernel could not write then is lost: the log must be recovered before it goes on."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import struct
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import Final
 
@@ -55,9 +55,8 @@ class IndexFile:
         self._tail.clear()
         self._last = None
         self._written = size // entry_size
-        if self._written and self._is_padding(self._written - 1, self._written):
-            total = self._written
-            self._written = bisect_right(range(total), 0, key=lambda index: self._is_padding(index, total))
+        if self._written > 1 and self._is_zero(self._written - 1):
+            self._written = self._count_before_zeros()
             os.ftruncate(self.file.descriptor(), self._written * entry_size)
         elif size % entry_size:
             raise CorruptIndexError(f"{self.file.path}: {size} bytes are no multiple of {entry_size}")
@@ -129,6 +128,10 @@ class IndexFile:
         self._written = count
         os.ftruncate(self.file.descriptor(), count * self.entry_format.size)
 
-    def _is_padding(self, index: int, total: int) -> bool:
-        """Whether the entry belongs to the zeros at the end of a preallocated file of `total` entries."""
-        raise NotImplementedError
+    def _count_before_zeros(self) -> int:
+        """Entries of a preallocated file. Only the first one can be zero and an entry, if another follows it."""
+        count = bisect_left(range(self._written), True, lo=1, key=self._is_zero)
+        return 0 if count == 1 and self._is_zero(0) else count
+
+    def _is_zero(self, index: int) -> bool:
+        return not any(self._entry(index))

@@ -61,13 +61,15 @@ def _swap_in(folder: Path, swapped: Iterable[str]) -> None:
     if logs:
         first = min(offset_of(name) or 0 for name in logs)
         end = max(_next_offset(folder / name) for name in logs)
+        # A cleaned segment may be empty. What has its own base offset is replaced in any case.
         replaced = [
             name
             for name in _names(folder)
-            if Path(name).suffix in _SEGMENT_SUFFIXES and first <= (offset_of(name) or 0) < end
+            if Path(name).suffix in _SEGMENT_SUFFIXES and first <= (offset_of(name) or 0) < max(end, first + 1)
         ]
         _remove(folder, replaced)
-    for name in swapped:
+    # The `.log` first: once it has its name, files that have theirs are not taken for replaced ones any more.
+    for name in sorted(swapped, key=lambda name: not name.endswith(LOG_SUFFIX + SWAP_SUFFIX)):
         target = name.removesuffix(SWAP_SUFFIX)
         logger.info("%s: completing an interrupted swap of %s", folder, target)
         (folder / name).rename(folder / target)

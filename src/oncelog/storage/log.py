@@ -21,15 +21,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 from oncelog.core import failpoints
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import NO_TIMESTAMP, TopicPartition
-from oncelog.protocol.batch import PREFIX_BYTES, BatchHeader, ControlMarker, pack_prefix
-from oncelog.protocol.primitives import Readable
 from oncelog.storage import partition_metadata
-from oncelog.storage.append_checks import CheckedBatch, check_batches
+from oncelog.storage.append_checks import check_batches
+from oncelog.storage.batch_placement import PlacedBatches, accept_batches, place_batches
 from oncelog.storage.flush_work import FlushWork
 from oncelog.storage.leader_epochs import EpochEnd, LeaderEpochs
 from oncelog.storage.log_config import LogConfig
@@ -52,6 +50,7 @@ from oncelog.storage.recovery import (
 )
 from oncelog.storage.retention import count_deletable
 from oncelog.storage.segment import FoundTimestamp, Segment
+from oncelog.storage.segment_swap import CleanedSegment, swap_in
 from oncelog.storage.txn_index import AbortedTxn, CorruptTxnIndexError
 
 
@@ -70,15 +69,6 @@ class AppendInfo:
 __all__ = ["AppendInfo", "Log", "LogPlace", "Origin", "ReadResult"]
 
 
-class _Placed(NamedTuple):
-    """Batches with their final offsets, ready to be written."""
-
-    headers: list[BatchHeader]
-    controls: list[ControlMarker | None]
-    buffers: list[Readable]
-    size_bytes: int
-
-
 def _nothing() -> None:
     return None
 
@@ -89,6 +79,9 @@ class Log:
     log_start_offset: int
     log_end_offset: int
     recovery_point: int
+    """Below it, batches and all that follows from them are on disk: recovery starts here."""
+    durable_offset: int
+    """Below it, batches are on disk. Never less than the recovery point."""
 
     def __init__(
         self,
@@ -116,7 +109,7 @@ class Log:
         self._folder_changed = False
         self._first_unflushed_ms: int | None = None
         self.log_start_offset = log_start_offset or 0
-        self.log_end_offset = self.recovery_point = recovery_point or 0
+        self.log_end_offset = self.recovery_point = self.durable_offset = recovery_point or 0
         if not clean or log_start_offset is None or recovery_point is None:
             self.load()
 
@@ -149,8 +142,9 @@ class Log:
         )
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset
-        self.recovery_point = loaded.recovery_point
-        self._folder_changed = True
+        self.recovery_point = self.durable_offset = loaded.recovery_point
+        is_as_it_was_left = self._clean and loaded.recovery_point == self._given_recovery_point
+        self._folder_changed = not is_as_it_was_left
         return loaded
 
     @cached_property
@@ -160,6 +154,12 @@ class Log:
     def load(self) -> None:
         """Read what is on disk now rather than at first use."""
         _ = self._loaded
+
+    def reconfigure(self, config: LogConfig) -> None:
+        """From the next append on; index settings with the next segment."""
+        self.config = config
+        if self.is_loaded:
+            self.producer_state.producer_expiration_ms = config.producer_id_expiration_ms
 
     @property
     def is_loaded(self) -> bool:
@@ -211,7 +211,10 @@ class Log:
             raise self._storage_error(self._failure)
         # 1. Headers and the topic's rules. 2. CRC.
         batches = check_batches(data, origin=origin, config=self.config, now_ms=now_ms, partition=self.topic_partition)
-        placed = self._place_batches(batches, leader_epoch, origin)
+        if origin is Origin.REPLICATION:
+            placed = accept_batches(batches, self.log_end_offset, leader_epoch, self.topic_partition)
+        else:
+            placed = place_batches(batches, self.log_end_offset, leader_epoch)
         headers = placed.headers
         if not headers:
             return AppendInfo(self.log_end_offset, self.log_end_offset - 1, log_start_offset=self.log_start_offset)
@@ -269,42 +272,6 @@ class Log:
             completed=completed,
         )
 
-    def _place_batches(self, batches: list[CheckedBatch], leader_epoch: int, origin: Origin) -> _Placed:
-        """Give batches their offsets and this leader's epoch, or check those that another leader gave."""
-        placed = _Placed([], [], [], sum([len(batch.body) for batch in batches]))
-        if origin is Origin.REPLICATION:
-            return self._accept_offsets(batches, leader_epoch)
-        next_offset = self.log_end_offset
-        for header, body, control in batches:
-            placed.headers.append(BatchHeader(next_offset, header[1], leader_epoch, *header[3:]))
-            placed.controls.append(control)
-            placed.buffers.append(pack_prefix(header, base_offset=next_offset, leader_epoch=leader_epoch))
-            placed.buffers.append(body[PREFIX_BYTES:])
-            next_offset += header.last_offset_delta + 1
-        return placed
-
-    def _accept_offsets(self, batches: list[CheckedBatch], leader_epoch: int) -> _Placed:
-        """A leader that lost its office while it answered may send batches of a later epoch: these are left out."""
-        accepted: list[CheckedBatch] = []
-        next_offset = self.log_end_offset
-        for batch in batches:
-            if batch.header.leader_epoch > leader_epoch:
-                break
-            if batch.header.base_offset < next_offset or batch.header.last_offset_delta < 0:
-                raise KafkaError(
-                    ErrorCode.UNKNOWN_SERVER_ERROR,
-                    f"{self.topic_partition}: replicated batch at offset {batch.header.base_offset}, "
-                    f"expected {next_offset} or above",
-                )
-            next_offset = batch.header.next_offset
-            accepted.append(batch)
-        return _Placed(
-            [batch.header for batch in accepted],
-            [batch.control for batch in accepted],
-            [batch.body for batch in accepted],
-            sum(len(batch.body) for batch in accepted),
-        )
-
     def _duplicate_info(self, duplicate: DuplicateBatch) -> AppendInfo:
         return AppendInfo(
             first_offset=duplicate.base_offset,
@@ -315,7 +282,7 @@ class Log:
             duplicate=True,
         )
 
-    def _segment_for(self, placed: _Placed, last_offset: int, max_timestamp: int, now_ms: int) -> Segment:
+    def _segment_for(self, placed: PlacedBatches, last_offset: int, max_timestamp: int, now_ms: int) -> Segment:
         """The active segment, or a new one if it is too large, too old or its indexes are full."""
         config = self.config
         if placed.size_bytes > config.segment_bytes:
@@ -468,6 +435,7 @@ class Log:
         self.log_start_offset = min(self.log_start_offset, end_offset)
         loaded.leader_epochs.truncate_from_end(end_offset)
         loaded.snapshots.remove_outside(loaded.segments[0].base_offset, end_offset)
+        self.durable_offset = min(self.durable_offset, end_offset)
         if end_offset < self.recovery_point:
             self.recovery_point = end_offset
             self._on_truncated()
@@ -517,6 +485,58 @@ class Log:
             self._drop_segments(loaded.segments[:count])
             loaded.snapshots.remove_outside(loaded.segments[0].base_offset, self.log_end_offset)
 
+    # Compaction
+
+    @property
+    def generation(self) -> int:
+        """Changes whenever the log is cut."""
+        return self._generation
+
+    def repair_txn_index(self, base_offset: int) -> None:
+        """Rebuild the transaction index of the segment that starts there."""
+        loaded = self._loaded
+        segment = loaded.segments[self._reader.segment_number(base_offset)]
+        rebuild_txn_index(self._place, self.config, loaded.segments, loaded.snapshots, segment)
+
+    def replace_segments(self, cleaned: CleanedSegment) -> bool:
+        """Put a cleaned segment in the place of those it was made from. False, and nothing done, if they are gone.
+
+        Snapshots from before its end go too. They may know of a transaction whose marker the cleaner has removed along
+        with the data, which would be open for ever in a state that is restored from them.
+        """
+        loaded, place = self._loaded, self._place
+        first = self._reader.segment_number(cleaned.base_offset)
+        end = first + len(cleaned.replaces)
+        replaced = loaded.segments[first:end]
+        if (
+            self._failure
+            or cleaned.generation != self._generation
+            or end >= len(loaded.segments)
+            or [(segment.base_offset, segment.size_bytes) for segment in replaced] != list(cleaned.replaces)
+        ):
+            return False
+        segment = Segment(
+            place.folder,
+            cleaned.base_offset,
+            size_bytes=cleaned.size_bytes,
+            files=place.files,
+            config=self.config,
+            now_ms=replaced[-1].created_ms,
+        )
+        deleted: list[Path] = []
+        try:
+            swap_in(cleaned.files, lambda: deleted.extend(path for old in replaced for path in old.rename_deleted()))
+            # Until here the old ones are found, so that a reader after a failed rename meets an error and not a gap.
+            loaded.segments[first:end] = [segment]
+            self._reader.forget_positions()
+            self._folder_changed = True
+            place.delete_later(deleted, self.config.file_delete_delay_ms)
+            loaded.snapshots.remove_outside(loaded.segments[first + 1].base_offset, self.log_end_offset)
+        except OSError as error:
+            self._failure = f"a swap of segments failed and the log must be recovered; restart the broker: {error}"
+            raise self._storage_error(self._failure) from error
+        return True
+
     def _drop_segments(self, dropped: Sequence[Segment]) -> None:
         """Out of the list first, so that nobody finds them; files are renamed and unlinked later."""
         segments = self._loaded.segments
@@ -529,34 +549,47 @@ class Log:
 
     # Flushing and closing
 
-    def prepare_flush(self) -> FlushWork | None:
-        """The files to be fsynced so that the recovery point can move to the end of the log. None if it is there."""
+    def prepare_flush(self, *, batches_only: bool = False) -> FlushWork | None:
+        """The files to be fsynced so that the recovery point can move to the end of the log. None if it is there.
+
+        With `batches_only`, for an acknowledgement that must survive a power cut, it is the durable offset that moves:
+        fewer files, and the same data are safe.
+        """
         if not self.is_loaded or self._failure:
             return None
-        loaded = self._loaded
-        if self.recovery_point >= self.log_end_offset and not self._folder_changed:
+        reached = self.durable_offset if batches_only else self.recovery_point
+        if reached >= self.log_end_offset and not self._folder_changed:
             return None
-        files: list[Path] = []
+        segments = self._loaded.segments[self._reader.segment_number(reached) :]
         try:
-            for segment in loaded.segments[self._reader.segment_number(self.recovery_point) :]:
-                segment.write_index_tails()
-                files += segment.paths()
+            files = [segment.log_file.path for segment in segments] if batches_only else self._files_to_flush(segments)
         except OSError as error:
             raise self._storage_error(f"could not write an index: {error}") from error
+        folder = self._place.folder if self._folder_changed else None
+        self._folder_changed = False
+        self._first_unflushed_ms = None
+        end_offset, generation = self.log_end_offset, self._generation
+        return FlushWork(self.topic_partition, tuple(files), folder, end_offset, generation, not batches_only)
+
+    def _files_to_flush(self, segments: Sequence[Segment]) -> list[Path]:
+        loaded = self._loaded
+        files: list[Path] = []
+        for segment in segments:
+            segment.write_index_tails()
+            files += segment.paths()
         files += [loaded.snapshots.path(offset) for offset in sorted(loaded.snapshots.unsynced)]
         loaded.snapshots.unsynced.clear()
         if loaded.leader_epochs.is_unsynced:
             files.append(loaded.leader_epochs.path)
             loaded.leader_epochs.is_unsynced = False
-        folder = self._place.folder if self._folder_changed else None
-        self._folder_changed = False
-        self._first_unflushed_ms = None
-        return FlushWork(self.topic_partition, tuple(files), folder, self.log_end_offset, self._generation)
+        return files
 
     def finish_flush(self, work: FlushWork) -> None:
         """The work is done: its end is the recovery point, unless the log was cut since."""
-        if work.generation == self._generation and work.end_offset > self.recovery_point:
-            self.recovery_point = work.end_offset
+        if work.generation == self._generation:
+            self.durable_offset = max(self.durable_offset, work.end_offset)
+            if work.is_complete:
+                self.recovery_point = max(self.recovery_point, work.end_offset)
 
     def fail_flush(self, error: OSError) -> None:
         """The kernel has dropped what it could not write: only recovery can tell what is there."""

@@ -106,7 +106,11 @@ class LogConfig:
 
         Kafka draws the jitter at random. A hash of the segment's name spreads as well and is the same after a restart.
         """
-        spread_ms = min(self.segment_jitter_ms, self.segment_ms, INT_MAX)
+        segment_ms = self.segment_ms
+        if self.is_compacted:
+            # The active segment is never compacted, so it must not stay active for longer than this.
+            segment_ms = min(segment_ms, self.max_compaction_lag_ms)
+        spread_ms = min(self.segment_jitter_ms, segment_ms, INT_MAX)
         if spread_ms <= 0:
-            return self.segment_ms
-        return self.segment_ms - zlib.crc32(f"{log_name}/{base_offset}".encode()) % spread_ms
+            return segment_ms
+        return segment_ms - zlib.crc32(f"{log_name}/{base_offset}".encode()) % spread_ms

@@ -34,7 +34,7 @@ from oncelog.storage.file_cache import OPEN_FILES_MAX, FileCache
 from oncelog.storage.flush_work import FlushWork
 from oncelog.storage.log import Log
 from oncelog.storage.log_config import LogConfig
-from oncelog.storage.meta_properties import MetaProperties, ensure_meta_properties
+from oncelog.storage.meta_properties import MetaProperties, MetaPropertiesError, ensure_meta_properties
 from oncelog.storage.recovery import LogPlace
 
 LOCK_FILE: Final = ".lock"
@@ -82,6 +82,10 @@ class LogDir:
         self.deletions = DeletionQueue()
         self.high_watermarks: dict[TopicPartition, int] = {}
         """As the last checkpoint has them."""
+        self._gone: set[TopicPartition] = set()
+        """Partitions that are not here, but in the checkpoints on disk. A new log must not inherit their offsets."""
+        self._created: set[TopicPartition] = set()
+        """Since the last checkpoint was prepared."""
         self._lock = lock
         self._now_ms = now_ms
         self._files = FileCache(open_files_max)
@@ -102,7 +106,7 @@ class LogDir:
 
         `on_locked` is called once the folder is ours, before any log is opened or its configuration asked for.
 
-        Raises LogDirError or MetaPropertiesError when the folder is not ours to use.
+        Raises LogDirError when the folder is not ours to use.
         """
         path.mkdir(parents=True, exist_ok=True)
         lock = _take_lock(path)
@@ -112,6 +116,9 @@ class LogDir:
             was_clean = clean_shutdown.take_marker(path)
             log_dir = cls(path, lock, meta, was_clean=was_clean, now_ms=now_ms, open_files_max=open_files_max)
             log_dir._open_logs(config_for)
+        except MetaPropertiesError as error:
+            os.close(lock)
+            raise LogDirError(str(error)) from error
         except BaseException:
             os.close(lock)
             raise
@@ -133,6 +140,7 @@ class LogDir:
                 recovery_point=recovery_points.get(partition),
                 on_truncated=self._write_recovery_points,
             )
+        self._gone = (recovery_points.keys() | log_starts.keys() | self.high_watermarks.keys()) - self.logs.keys()
 
     def _read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
         """A damaged checkpoint costs time, not data: offsets are found out from the logs, all of which are read."""
@@ -167,10 +175,17 @@ class LogDir:
         if partition in self.logs:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"{partition} is in {self.path} already")
         try:
+            if partition in self._gone:
+                self._write_checkpoints()
             log = Log.create(self._place(partition, now_ms), config, topic_id, on_truncated=self._write_recovery_points)
+        except FileExistsError as error:
+            message = f"could not create {partition}: {error.filename} is there already, remove it"
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, message) from error
         except OSError as error:
+            unlink_all([self.path / str(partition)])
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"could not create {partition}: {error}") from error
         self.logs[partition] = log
+        self._created.add(partition)
         return log
 
     def delete_log(self, partition: TopicPartition, deletion_id: uuid.UUID | None = None) -> None:
@@ -178,6 +193,8 @@ class LogDir:
         log = self.logs.pop(partition, None)
         if log is None:
             return
+        self._gone.add(partition)
+        self.high_watermarks.pop(partition, None)
         log.close(clean=False)
         mark = f"-{partition.partition}.{(deletion_id or uuid.uuid4()).hex}-delete"
         target = self.path / (partition.topic[: FOLDER_NAME_CHARS_MAX - len(mark)] + mark)
@@ -194,27 +211,28 @@ class LogDir:
         """All that has been appended, to be fsynced, and the offsets that hold then."""
         flushes = {log.topic_partition: work for log in self.logs.values() if (work := log.prepare_flush()) is not None}
         self.high_watermarks = {**self.high_watermarks, **high_watermarks}
-        return CheckpointWork(
-            self.path,
-            tuple(flushes.values()),
-            {
-                checkpoints.RECOVERY_POINTS: {
-                    partition: flushes[partition].end_offset if partition in flushes else log.recovery_point
-                    for partition, log in self.logs.items()
-                },
-                checkpoints.LOG_START_OFFSETS: {
-                    partition: log.log_start_offset for partition, log in self.logs.items()
-                },
-                checkpoints.HIGH_WATERMARKS: {
-                    partition: offset for partition, offset in self.high_watermarks.items() if partition in self.logs
-                },
-            },
-        )
+        offsets = self._offsets()
+        offsets[checkpoints.RECOVERY_POINTS].update({tp: flush.end_offset for tp, flush in flushes.items()})
+        self._created.clear()
+        return CheckpointWork(self.path, tuple(flushes.values()), offsets)
+
+    def _offsets(self) -> dict[str, dict[TopicPartition, int]]:
+        """What the checkpoints would say now."""
+        high_watermarks = {tp: offset for tp, offset in self.high_watermarks.items() if tp in self.logs}
+        return {
+            checkpoints.RECOVERY_POINTS: {tp: log.recovery_point for tp, log in self.logs.items()},
+            checkpoints.LOG_START_OFFSETS: {tp: log.log_start_offset for tp, log in self.logs.items()},
+            checkpoints.HIGH_WATERMARKS: high_watermarks,
+        }
 
     def finish_checkpoint(self, work: CheckpointWork) -> None:
         for flush in work.flushes:
-            if (log := self.logs.get(flush.partition)) is not None:
+            if (log := self.logs.get(flush.partition)) is not None and flush.partition not in self._created:
                 log.finish_flush(flush)
+        mentioned = work.offsets[checkpoints.RECOVERY_POINTS].keys()
+        self._gone = set(mentioned - self.logs.keys())
+        if self._created & mentioned:
+            self._write_checkpoints()
 
     def fail_checkpoint(self, work: CheckpointWork, error: OSError) -> None:
         """It is not known which fsync failed, so no log that took part can go on."""
@@ -233,8 +251,13 @@ class LogDir:
         self.finish_checkpoint(work)
 
     def _write_recovery_points(self) -> None:
-        points = {partition: log.recovery_point for partition, log in self.logs.items()}
-        checkpoints.write_offsets(self.path / checkpoints.RECOVERY_POINTS, points)
+        name = checkpoints.RECOVERY_POINTS
+        checkpoints.write_offsets(self.path / name, self._offsets()[name])
+
+    def _write_checkpoints(self) -> None:
+        """As things are, without an fsync of the logs: what was there is vouched for as before, what is gone is not."""
+        CheckpointWork(self.path, (), self._offsets()).run()
+        self._gone.clear()
 
     def take_deletions(self, now_ms: int) -> list[Path]:
         """Files and folders to be given to `deletions.unlink_all`, on any thread."""

@@ -82,6 +82,3 @@ class OffsetIndex(IndexFile):
             return OffsetPosition(self.base_offset, 0)
         relative, position = self._entry(index)
         return OffsetPosition(self.base_offset + relative, position)
-
-    def _is_padding(self, index: int, total: int) -> bool:
-        return self._entry(index)[_OFFSET] == 0

@@ -30,6 +30,13 @@ class CachedBatch(NamedTuple):
     timestamp: int
 
 
+class LastRecord(NamedTuple):
+    """What compaction must leave of a producer: the offset of its last data, -1 if there is none, and its epoch."""
+
+    offset: int
+    epoch: int
+
+
 class ProducerEntry:
     """Mutable state of one producer id. `next_sequence` is kept up to date so that the usual check is one comparison.
 
@@ -71,6 +78,10 @@ class ProducerEntry:
     @property
     def last_sequence(self) -> int:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    @property
+    def last_record(self) -> LastRecord:
+        return LastRecord(self.batches[-1].last_offset if self.batches else NO_OFFSET, self.epoch)
 
     @property
     def last_active_ms(self) -> int:

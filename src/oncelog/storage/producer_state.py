@@ -43,7 +43,7 @@ from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import EPOCH_MAX, NO_OFFSET, NO_PRODUCER_EPOCH, TopicPartition
 from oncelog.core.invariant import invariant
 from oncelog.protocol.batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader, ControlMarker
-from oncelog.storage.producer_entry import CompletedTxn, ProducerEntry
+from oncelog.storage.producer_entry import CompletedTxn, LastRecord, ProducerEntry
 from oncelog.storage.producer_snapshot import CorruptSnapshotError, decode_snapshot, encode_snapshot
 from oncelog.storage.verification import VerificationEntry, VerificationGuard, VerificationTable
 
@@ -465,6 +465,10 @@ class ProducerStateManager:
             )
             for entry in self._producers.values()
         ]
+
+    def last_records(self) -> dict[int, LastRecord]:
+        """By producer: what compaction must not remove, so that a replay of the log finds this state again."""
+        return {producer_id: entry.last_record for producer_id, entry in self._producers.items()}
 
     def has_late_transaction(self, now_ms: int, transaction_max_timeout_ms: int) -> bool:
         """Whether the oldest open transaction should long have been aborted by its coordinator (KIP-664)."""

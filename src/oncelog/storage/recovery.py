@@ -182,8 +182,7 @@ class _Loader:
             restore_producer_state(self.state, self.place, self.segments, self.snapshots, end_offset)
             recovery_point = end_offset
         else:
-            self._recover()
-            end_offset = self.state.map_end_offset
+            end_offset = self._recover()
             # Nothing was fsynced here, so the recovery point does not move forward.
             recovery_point = min(self.recovery_point or 0, end_offset)
         if end_offset < self.log_start_offset:
@@ -285,9 +284,21 @@ class _Loader:
             logger.warning("%s: removing %s", self.place.partition, segment)
             self.place.delete_later(segment.rename_deleted(), self.config.file_delete_delay_ms)
 
-    def _recover(self) -> None:
-        """Check and count again what is above the recovery point. The end of the producer state is the log's then."""
+    def _recover(self) -> int:
+        """Check and count again what is above the recovery point. Returns the end of the log."""
         recovery_point = self.recovery_point or 0
+        self._recover_from(recovery_point)
+        if self.state.map_end_offset < recovery_point:
+            logger.warning(
+                "%s: the log ends at %d, below its recovery point %d, which is not believed then; reading all of it",
+                self.place.partition,
+                self.state.map_end_offset,
+                recovery_point,
+            )
+            self._recover_from(0)
+        return self.state.map_end_offset
+
+    def _recover_from(self, recovery_point: int) -> None:
         bases = [segment.base_offset for segment in self.segments]
         first = max(0, bisect_right(bases, recovery_point) - 1)
         start_offset, position = self._scan_start(self.segments[first], recovery_point)
@@ -296,6 +307,7 @@ class _Loader:
         for number in range(first, len(self.segments)):
             segment = self.segments[number]
             if number > first:
+                self._warn_of_gap(segment)
                 self.state.map_end_offset = segment.base_offset
                 self.snapshots.write(segment.base_offset, self.state.take_snapshot())
                 segment.reset_indexes()
@@ -305,6 +317,16 @@ class _Loader:
                 self._remove_segments(self.segments[number + 1 :])
                 del self.segments[number + 1 :]
                 break
+
+    def _warn_of_gap(self, segment: Segment) -> None:
+        """Compaction leaves gaps, so this is no proof of a loss, and nothing is cut off for it."""
+        if segment.base_offset > self.state.map_end_offset and not self.config.is_compacted:
+            logger.warning(
+                "%s: there is nothing between offset %d and the segment that starts at %d",
+                self.place.partition,
+                self.state.map_end_offset,
+                segment.base_offset,
+            )
 
     def _scan_start(self, segment: Segment, recovery_point: int) -> tuple[int, int]:
         """Offset and position from which the segment is to be scanned. Its indexes end there."""

@@ -90,6 +90,7 @@ class Segment:
         "_folder",
         "_largest",
         "_offset_index",
+        "_suffix",
         "_time_index",
         "_txn_index",
         "_unindexed_bytes",
@@ -100,13 +101,23 @@ class Segment:
     )
 
     def __init__(
-        self, folder: Path, base_offset: int, *, size_bytes: int, files: FileCache, config: LogConfig, now_ms: int
+        self,
+        folder: Path,
+        base_offset: int,
+        *,
+        size_bytes: int,
+        files: FileCache,
+        config: LogConfig,
+        now_ms: int,
+        suffix: str = "",
     ) -> None:
+        """`suffix` is put behind the names of all files: of a segment that is not part of the log yet."""
         self._folder = folder
+        self._suffix = suffix
         self.base_offset = base_offset
         self.size_bytes = size_bytes
         self.created_ms = now_ms
-        self.log_file = files.handle(folder / file_name(base_offset, LOG_SUFFIX))
+        self.log_file = files.handle(self._path(LOG_SUFFIX))
         self._files = files
         self._config = config
         self._offset_index: OffsetIndex | None = None
@@ -117,9 +128,11 @@ class Segment:
         self._unindexed_bytes = 0
 
     @classmethod
-    def create(cls, folder: Path, base_offset: int, *, files: FileCache, config: LogConfig, now_ms: int) -> Segment:
+    def create(
+        cls, folder: Path, base_offset: int, *, files: FileCache, config: LogConfig, now_ms: int, suffix: str = ""
+    ) -> Segment:
         """Make the files of an empty segment. What is left of an older one of that offset is overwritten."""
-        segment = cls(folder, base_offset, size_bytes=0, files=files, config=config, now_ms=now_ms)
+        segment = cls(folder, base_offset, size_bytes=0, files=files, config=config, now_ms=now_ms, suffix=suffix)
         segment.log_file.create()
         failpoints.hit("segment.create.after_log_file")
         segment.reset_indexes()
@@ -257,12 +270,18 @@ class Segment:
 
     def _waited_ms(self, max_timestamp: int, now_ms: int) -> int:
         """By the clock of the records if the first batch has a timestamp, by the broker's clock otherwise."""
+        first_timestamp_ms = self.first_timestamp_ms
+        if first_timestamp_ms >= 0:
+            return max_timestamp - first_timestamp_ms
+        return now_ms - self.created_ms
+
+    @property
+    def first_timestamp_ms(self) -> int:
+        """The largest timestamp of the first batch, -1 if there is none."""
         if self._first_timestamp is None:
             first = next(self.batches(), None)
             self._first_timestamp = NO_TIMESTAMP if first is None else first.header.max_timestamp
-        if self._first_timestamp >= 0:
-            return max_timestamp - self._first_timestamp
-        return now_ms - self.created_ms
+        return self._first_timestamp
 
     def write(self, buffers: Sequence[Readable], added_bytes: int) -> None:
         """Put bytes behind the last batch. On OSError the file is cut back, and the segment is as it was.
@@ -433,6 +452,7 @@ class Segment:
         renamed = []
         for path in self.paths():
             target = path.with_name(path.name + DELETED_SUFFIX)
+            failpoints.hit("segment.delete.before_rename")
             path.rename(target)
             renamed.append(target)
         return renamed
@@ -453,4 +473,4 @@ class Segment:
             self._files.take_back(self._txn_index)
 
     def _path(self, suffix: str) -> Path:
-        return self._folder / file_name(self.base_offset, suffix)
+        return self._folder / (file_name(self.base_offset, suffix) + self._suffix)

@@ -83,7 +83,3 @@ class TimeIndex(IndexFile):
             return TimestampEntry(NO_TIMESTAMP, self.base_offset)
         timestamp, relative = self._entry(index)
         return TimestampEntry(timestamp, self.base_offset + relative)
-
-    def _is_padding(self, index: int, total: int) -> bool:
-        # A first entry of zeros is the epoch's first millisecond if it stands alone.
-        return self._entry(index) == (0, 0) and (index > 0 or total > 1)

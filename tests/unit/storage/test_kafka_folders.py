@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.data.kafka import NAMES, contents, unpack
 
 from oncelog.core.ids import TopicPartition
 from oncelog.protocol.batch import decode_records, iter_headers
@@ -16,6 +15,7 @@ from oncelog.storage.log import Log, LogPlace, Origin
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.log_dir import LogDir
 from oncelog.storage.producer_snapshot import decode_snapshot
+from tests.data.kafka import NAMES, contents, unpack
 
 CONFIG = LogConfig(segment_bytes=3000, index_interval_bytes=300, producer_id_expiration_ms=2**60, retention_ms=-1)
 INTERNAL_CONFIG = LogConfig(producer_id_expiration_ms=2**60)

@@ -8,6 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from oncelog.core import failpoints
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.protocol.batch import Record, build_batch, build_control_batch, crc_of
+from oncelog.storage.log import Log, Origin
+from oncelog.storage.log_config import LogConfig
 from tests.unit.storage.log_harness import (
     NOW_MS,
     SMALL,
@@ -25,12 +31,6 @@ from tests.unit.storage.log_harness import (
     reopen,
     values,
 )
-
-from oncelog.core import failpoints
-from oncelog.core.errors import ErrorCode, KafkaError
-from oncelog.protocol.batch import Record, build_batch, build_control_batch, crc_of
-from oncelog.storage.log import Log, Origin
-from oncelog.storage.log_config import LogConfig
 
 
 def refused(log: Log, data: bytes, **options: Any) -> ErrorCode:

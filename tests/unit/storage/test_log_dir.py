@@ -9,6 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from oncelog.core import failpoints
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.ids import TopicPartition
+from oncelog.storage.checkpoints import read_offsets
+from oncelog.storage.deletions import unlink_all
+from oncelog.storage.log import Log, Origin
+from oncelog.storage.log_config import LogConfig
+from oncelog.storage.log_dir import LogDir, LogDirError
 from tests.unit.storage.log_harness import (
     NOW_MS,
     SMALL,
@@ -20,16 +29,6 @@ from tests.unit.storage.log_harness import (
     ranges,
     read_all,
 )
-
-from oncelog.core import failpoints
-from oncelog.core.errors import ErrorCode, KafkaError
-from oncelog.core.ids import TopicPartition
-from oncelog.storage.checkpoints import read_offsets
-from oncelog.storage.deletions import unlink_all
-from oncelog.storage.log import Log, Origin
-from oncelog.storage.log_config import LogConfig
-from oncelog.storage.log_dir import LogDir, LogDirError
-from oncelog.storage.meta_properties import MetaPropertiesError
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b.x-y", 0)
 
@@ -129,7 +128,7 @@ def test_second_broker_is_turned_away_and_told_who_is_there(tmp_path: Path) -> N
 
 def test_lock_is_given_back_when_the_start_fails(tmp_path: Path) -> None:
     start(tmp_path).abandon()
-    with pytest.raises(MetaPropertiesError):
+    with pytest.raises(LogDirError, match="node 1"):
         start(tmp_path, node_id=2)
     start(tmp_path)
 
@@ -279,6 +278,59 @@ def test_deleted_log_does_not_come_back_after_a_crash(tmp_path: Path) -> None:
     assert set(log_dir.logs) == {A1, B0}
     unlink_all(log_dir.take_deletions(NOW_MS))
     assert not list(tmp_path.glob("*-delete"))
+
+
+def test_new_log_does_not_inherit_the_offsets_of_a_deleted_one(tmp_path: Path) -> None:
+    log_dir = filled(tmp_path)
+    log_dir.logs[A0].delete_records(9)
+    log_dir.checkpoint(high_watermarks(log_dir))
+    log_dir.delete_log(A0)
+    append(log_dir.create_log(A0, TOPIC_ID, SMALL, now_ms=NOW_MS), count=2)
+    log_dir.abandon()
+    log_dir = start(tmp_path)
+    assert (log_dir.logs[A0].log_start_offset, ranges(log_dir.logs[A0])) == (0, [(0, 1)])
+    assert log_dir.high_watermarks == {A1: 15, B0: 15}
+
+
+def test_new_log_does_not_inherit_offsets_from_a_checkpoint_that_was_under_way(tmp_path: Path) -> None:
+    log_dir = filled(tmp_path)
+    log_dir.logs[A0].delete_records(9)
+    work = log_dir.prepare_checkpoint(high_watermarks(log_dir))
+    log_dir.delete_log(A0)
+    append(log_dir.create_log(A0, TOPIC_ID, SMALL, now_ms=NOW_MS), count=2)
+    work.run()
+    log_dir.finish_checkpoint(work)
+    assert log_dir.logs[A0].recovery_point == 0
+    log_dir.abandon()
+    assert ranges(start(tmp_path).logs[A0]) == [(0, 1)]
+
+
+def test_new_log_does_not_inherit_offsets_of_one_deleted_before_a_restart(tmp_path: Path) -> None:
+    log_dir = filled(tmp_path)
+    log_dir.logs[A0].delete_records(9)
+    log_dir.checkpoint(high_watermarks(log_dir))
+    log_dir.delete_log(A0)
+    log_dir.abandon()
+    log_dir = start(tmp_path)
+    append(log_dir.create_log(A0, TOPIC_ID, SMALL, now_ms=NOW_MS), count=2)
+    log_dir.abandon()
+    assert ranges(start(tmp_path).logs[A0]) == [(0, 1)]
+
+
+def test_log_whose_folder_cannot_be_made_leaves_nothing_behind(tmp_path: Path) -> None:
+    log_dir = start(tmp_path)
+
+    def fail() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    failpoints.arm("segment.create.after_log_file", fail)
+    try:
+        with pytest.raises(KafkaError) as raised:
+            log_dir.create_log(A0, TOPIC_ID, SMALL, now_ms=NOW_MS)
+    finally:
+        failpoints.disarm_all()
+    assert raised.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    append(log_dir.create_log(A0, TOPIC_ID, SMALL, now_ms=NOW_MS))
 
 
 def test_longest_topic_name_can_be_deleted(tmp_path: Path) -> None:

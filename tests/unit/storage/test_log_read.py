@@ -6,6 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.storage.log import Log, Origin
+from oncelog.storage.log_config import LogConfig
+from oncelog.storage.log_reader import READ_POSITIONS_MAX
 from tests.unit.storage.log_harness import (
     NOW_MS,
     SMALL,
@@ -15,11 +20,6 @@ from tests.unit.storage.log_harness import (
     new_log,
     read_all,
 )
-
-from oncelog.core.errors import ErrorCode, KafkaError
-from oncelog.storage.log import Log, Origin
-from oncelog.storage.log_config import LogConfig
-from oncelog.storage.log_reader import READ_POSITIONS_MAX
 
 BATCH_BYTES = len(batch(3))
 

@@ -10,6 +10,10 @@ import zlib
 from pathlib import Path
 
 import pytest
+
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.storage.log import Log, LogPlace
+from oncelog.storage.log_config import LogConfig
 from tests.unit.storage.log_harness import (
     NOW_MS,
     ORDERS,
@@ -26,10 +30,6 @@ from tests.unit.storage.log_harness import (
     read_all,
     reopen,
 )
-
-from oncelog.core.errors import ErrorCode, KafkaError
-from oncelog.storage.log import Log, LogPlace
-from oncelog.storage.log_config import LogConfig
 
 INDEXES = (".index", ".timeindex", ".txnindex")
 
@@ -168,6 +168,16 @@ def test_data_above_the_recovery_point_is_not_believed(tmp_path: Path) -> None:
         file.seek(position + 70)
         file.write(b"\x99")
     assert copy_log(log, tmp_path / "copy").log_end_offset == flushed
+
+
+def test_recovery_point_beyond_the_end_is_not_believed(tmp_path: Path) -> None:
+    log = mixed_log(tmp_path, LogConfig(index_interval_bytes=200))
+    log.flush()
+    with active_path(log).open("r+b") as file:
+        file.seek(30)
+        file.write(b"\x99")
+    shutil.copytree(log.folder, tmp_path / "copy")
+    assert opened(tmp_path / "copy", log, recovery_point=log.log_end_offset + 1).log_end_offset == 0
 
 
 @pytest.mark.parametrize("clean", [True, False])

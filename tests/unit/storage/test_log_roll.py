@@ -6,6 +6,12 @@ import errno
 from pathlib import Path
 
 import pytest
+
+from oncelog.core import failpoints
+from oncelog.core.errors import KafkaError
+from oncelog.storage.log import Log, Origin
+from oncelog.storage.log_config import LogConfig
+from oncelog.storage.producer_snapshot import decode_snapshot
 from tests.unit.storage.log_harness import (
     NOW_MS,
     append,
@@ -17,12 +23,6 @@ from tests.unit.storage.log_harness import (
     ranges,
     reopen,
 )
-
-from oncelog.core import failpoints
-from oncelog.core.errors import KafkaError
-from oncelog.storage.log import Log, Origin
-from oncelog.storage.log_config import LogConfig
-from oncelog.storage.producer_snapshot import decode_snapshot
 
 BATCH_BYTES = len(batch())
 HOUR_MS = 3_600_000

@@ -6,10 +6,10 @@ import bisect
 from pathlib import Path
 
 import pytest
-from tests.unit.storage.log_harness import NOW_MS, SMALL, append, batch, new_log, reopen
 
 from oncelog.storage.log import Log
 from oncelog.storage.log_config import LogConfig
+from tests.unit.storage.log_harness import NOW_MS, SMALL, append, batch, new_log, reopen
 
 
 @pytest.fixture(params=[0, 1, 4])

@@ -6,6 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
+
+from oncelog.storage.log import Log
+from oncelog.storage.log_config import LogConfig
+from oncelog.storage.txn_index import AbortedTxn
 from tests.unit.storage.log_harness import (
     SMALL,
     append,
@@ -16,10 +20,6 @@ from tests.unit.storage.log_harness import (
     open_descriptors,
     reopen,
 )
-
-from oncelog.storage.log import Log
-from oncelog.storage.log_config import LogConfig
-from oncelog.storage.txn_index import AbortedTxn
 
 
 def test_abort_is_found_from_a_segment_that_does_not_hold_its_marker(tmp_path: Path) -> None:

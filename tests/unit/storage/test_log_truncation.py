@@ -5,6 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.storage.deletions import DeletionQueue, unlink_all
+from oncelog.storage.file_cache import FileCache
+from oncelog.storage.log import Log, LogPlace
+from oncelog.storage.log_config import LogConfig
 from tests.unit.storage.log_harness import (
     NOW_MS,
     ORDERS,
@@ -19,12 +25,6 @@ from tests.unit.storage.log_harness import (
     read_all,
     reopen,
 )
-
-from oncelog.core.errors import ErrorCode, KafkaError
-from oncelog.storage.deletions import DeletionQueue, unlink_all
-from oncelog.storage.file_cache import FileCache
-from oncelog.storage.log import Log, LogPlace
-from oncelog.storage.log_config import LogConfig
 
 DAY_MS = 86_400_000
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 from typing import Any
 
 from oncelog.cluster.partition import Partition
-from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.errors import ErrorCode, InvalidRecords, KafkaError
 from oncelog.core.ids import INTERNAL_TOPICS, TopicPartition
 from oncelog.core.promise import Promise
 from oncelog.protocol.batch import BatchHeader, read_header
 from oncelog.protocol.messages.produce import (
+    BatchIndexAndErrorMessage,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -56,11 +57,12 @@ class _Produce:
     def start(self) -> ProduceResponse | Promise[ProduceResponse | None] | None:
         request = self._request
         if request.acks not in (-1, 0, 1):
-            return self._refuse(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1 (all), 0 or 1, not {request.acks}")
+            message = f"acks must be -1 (all), 0 or 1, not {request.acks}"
+            return self._refuse(KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, message))
         try:
             unverified = self._partitions_to_verify()
         except KafkaError as error:
-            return self._refuse(error.code, error.message)
+            return self._refuse(error)
         if not unverified:
             return self._append_all()
         answer: Promise[ProduceResponse | None] = Promise()
@@ -95,7 +97,7 @@ class _Produce:
                 header = read_header(data.records)
                 if not header.is_transactional:
                     continue
-                if not self._request.transactional_id:
+                if self._request.transactional_id is None:
                     raise KafkaError(
                         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
                         "a transactional batch came in a request without a transactional id",
@@ -190,7 +192,7 @@ class _Produce:
             info = partition.append_as_leader(memoryview(data.records), now_ms=self._broker.now_ms(), guard=guard)
         except KafkaError as error:
             self._broker.log_rejection("Produce", topic.name, data.index, self._request.transactional_id, error)
-            return _failed(data.index, error.code, error.message)
+            return _failed(data.index, error)
         if info.last_offset >= partition.high_watermark:
             uncommitted.append((partition, info.last_offset))
         return PartitionProduceResponse(
@@ -200,7 +202,7 @@ class _Produce:
             log_start_offset=info.log_start_offset,
         )
 
-    def _refuse(self, code: ErrorCode, message: str) -> ProduceResponse | None:
+    def _refuse(self, error: KafkaError) -> ProduceResponse | None:
         if self._request.acks == 0:
             return None
         return ProduceResponse(
@@ -208,18 +210,24 @@ class _Produce:
                 TopicProduceResponse(
                     name=topic.name,
                     topic_id=topic.topic_id,
-                    partition_responses=[_failed(data.index, code, message) for data in topic.partition_data],
+                    partition_responses=[_failed(data.index, error) for data in topic.partition_data],
                 )
                 for topic in self._request.topic_data
             ]
         )
 
 
-def _failed(index: int, code: ErrorCode, message: str) -> PartitionProduceResponse:
-    return PartitionProduceResponse(
-        index=index, error_code=code, base_offset=-1, log_append_time_ms=-1, log_start_offset=-1,
-        error_message=message or None,
+def _failed(index: int, error: KafkaError) -> PartitionProduceResponse:
+    response = PartitionProduceResponse(
+        index=index, error_code=error.code, base_offset=-1, log_append_time_ms=-1, log_start_offset=-1,
+        error_message=error.message or None,
     )  # fmt: skip
+    if isinstance(error, InvalidRecords):
+        response.record_errors = [
+            BatchIndexAndErrorMessage(batch_index=number, batch_index_error_message=error.message)
+            for number in error.numbers
+        ]
+    return response
 
 
 def _when_all_committed(uncommitted: list[tuple[Partition, int]], response: ProduceResponse) -> Promise[Any]:

@@ -177,7 +177,7 @@ class _Fetch:
         end_offset = partition.readable_end(self._read_committed)
         offset = target.fetch_offset
         if not log.log_start_offset <= offset <= partition.high_watermark:
-            return _Read(target, _out_of_range(partition, target.partition), 0)
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{partition.topic_partition} has no offset {offset}")
         data = PartitionData(
             partition_index=target.partition,
             high_watermark=partition.high_watermark,
@@ -249,10 +249,3 @@ def _failed(index: int, code: ErrorCode) -> PartitionData:
         partition_index=index, error_code=code, high_watermark=-1, last_stable_offset=-1, log_start_offset=-1,
         aborted_transactions=None, preferred_read_replica=-1, records=b"",
     )  # fmt: skip
-
-
-def _out_of_range(partition: Partition, index: int) -> PartitionData:
-    data = _failed(index, ErrorCode.OFFSET_OUT_OF_RANGE)
-    data.high_watermark, data.last_stable_offset = partition.high_watermark, partition.last_stable_offset
-    data.log_start_offset = partition.log.log_start_offset
-    return data

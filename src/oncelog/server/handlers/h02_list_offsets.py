@@ -78,7 +78,10 @@ def _look_up(broker: Broker, topic: str, wanted: ListOffsetsPartition, read_comm
         case -1:
             return -1, partition.readable_end(read_committed), partition.leader_epoch
         case -2 | -4:
-            return -1, log.log_start_offset, log.leader_epochs.epoch_for_offset(log.log_start_offset)
+            start = log.log_start_offset
+            # Nothing is written yet from the start on: whatever will be is ours.
+            is_empty = start == log.log_end_offset
+            return -1, start, partition.leader_epoch if is_empty else log.leader_epochs.epoch_for_offset(start)
         case -3:
             found = log.max_timestamp_offset()
         case -5 | -6:

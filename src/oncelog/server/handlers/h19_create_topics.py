@@ -1,4 +1,4 @@
-"""CreateTopics (19), v2-7. A topic named twice in a request is refused in both places, as in Kafka."""
+"""CreateTopics (19), v2-7. A topic named twice in a request is refused, in one answer, as in Kafka."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def handle(broker: Broker, request: CreateTopicsRequest, context: RequestContext
     counts = Counter(topic.name for topic in request.topics)
     return CreateTopicsResponse(
         topics=[
-            _answer(broker, topic, request.validate_only, duplicate=counts[topic.name] > 1) for topic in request.topics
+            _answer(broker, topic, request.validate_only, duplicate=counts[topic.name] > 1)
+            for topic in {topic.name: topic for topic in request.topics}.values()
         ]
     )
 

@@ -1,0 +1,248 @@
+"""Compaction of one log: of all records with the same key, the newest stays.
+
+Theory of operation
+-------------------
+A cleaning is prepared by the owner of the broker's state, runs on a worker thread, and is brought to an end by the
+owner again. In between it touches nothing but files that do not change any more, through descriptors of its own, and
+new files with the suffix `.cleaned`.
+
+1. `CleaningPass(...)`, by the owner: takes down the segments below the bound, the last records of active producers,
+   and the aborted transactions whose markers lie beyond the bound.
+2. `build_map`, on a worker: reads the dirty segments and puts the newest offset of each key into the offset map. If
+   that gets full, the pass ends there and the rest is left to the next one.
+3. `clean`, on a worker, for each group of neighbouring segments: copies what `batch_filter` leaves of them, from the
+   start of the log on, into one new segment, and fsyncs it.
+4. `Log.replace_segments`, by the owner, after each group: the swap. It is refused if the log was cut meanwhile.
+5. When all groups are done, `end_offset` is the first dirty offset of the log.
+
+A pass that stops half way leaves a correct log: what was removed is superseded by records that are still there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from oncelog.core import failpoints
+from oncelog.protocol.batch import BatchHeader, CorruptBatchError, crc_of
+from oncelog.storage.append_checks import read_control
+from oncelog.storage.atomic_file import sync_path
+from oncelog.storage.batch_filter import BatchFilter, KeptBatch
+from oncelog.storage.cleaned_transactions import CleanedTransactions
+from oncelog.storage.cleaner_pace import Pace
+from oncelog.storage.cleaner_plan import Cleanable, SourceSegment, group_segments
+from oncelog.storage.file_cache import FileCache
+from oncelog.storage.interrupted_files import CLEANED_SUFFIX
+from oncelog.storage.offset_map import OffsetMap
+from oncelog.storage.record_slices import records_section, slice_records
+from oncelog.storage.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    FileBatch,
+    Segment,
+    file_name,
+)
+from oncelog.storage.segment_swap import CleanedSegment
+from oncelog.storage.txn_index import AbortedTxn, TxnIndex
+
+WRITE_BYTES: Final = 1024 * 1024
+"""Gathered before they are written."""
+_OPEN_FILES_MAX: Final = 16
+
+
+@dataclass(slots=True)
+class CleaningStats:
+    read_bytes: int = 0
+    kept_bytes: int = 0
+    segments_before: int = 0
+    segments_after: int = 0
+
+
+class CleaningPass:
+    def __init__(self, cleanable: Cleanable, *, map_memory_bytes: int, now_ms: int, pace: Pace | None = None) -> None:
+        log = cleanable.log
+        self.cleanable = cleanable
+        self.stats = CleaningStats()
+        self.groups: list[list[SourceSegment]] = []
+        self._folder = log.folder
+        self._config = log.config
+        self._generation = log.generation
+        self._now_ms = now_ms
+        self.pace = pace or Pace()
+        self._files = FileCache(_OPEN_FILES_MAX)
+        self._sources = _sources(log.folder, log.segments, cleanable.upper_bound)
+        self._aborted_beyond = log.aborted_transactions(cleanable.upper_bound, cleanable.upper_bound)
+        self._last_records = log.producer_state.last_records()
+        self._offsets = OffsetMap(map_memory_bytes)
+        self._filter: BatchFilter | None = None
+
+    @property
+    def end_offset(self) -> int:
+        """The first offset that is dirty when all groups are done."""
+        return max(self._offsets.latest_offset + 1, self.cleanable.first_dirty_offset)
+
+    # Both run on a worker thread.
+
+    def build_map(self) -> None:
+        """The first pass. Afterwards `groups` says what there is to clean."""
+        aborted = [*self._aborted_within(), *self._aborted_beyond]
+        transactions = CleanedTransactions(aborted)
+        for source in self._sources:
+            if source.next_base_offset > self.cleanable.first_dirty_offset and not self._map(source, transactions):
+                break
+        self._filter = BatchFilter(
+            self._offsets,
+            CleanedTransactions(aborted),
+            upper_bound=self.cleanable.upper_bound,
+            now_ms=self._now_ms,
+            delete_retention_ms=self._config.delete_retention_ms,
+            last_records=self._last_records,
+            breathe=self.pace.breathe,
+        )
+        cleaned = [source for source in self._sources if source.base_offset < self.end_offset]
+        self.groups = group_segments(cleaned, self._config)
+
+    def clean(self, group: Sequence[SourceSegment]) -> CleanedSegment:
+        """The second pass over one group, which must come in order. Raises OSError and leaves no files then."""
+        target = Segment.create(
+            self._folder,
+            group[0].base_offset,
+            files=self._files,
+            config=self._config,
+            now_ms=self._now_ms,
+            suffix=CLEANED_SUFFIX,
+        )
+        try:
+            self._copy(group, target)
+            failpoints.hit("cleaner.before_fsync")
+            self._complete(group, target)
+        except Exception:
+            target.close()
+            for path in target.paths():
+                path.unlink(missing_ok=True)
+            raise
+        self.stats.segments_before += len(group)
+        self.stats.segments_after += 1
+        return CleanedSegment(
+            group[0].base_offset,
+            target.size_bytes,
+            tuple(target.paths()),
+            replaces=tuple((source.base_offset, source.size_bytes) for source in group),
+            generation=self._generation,
+        )
+
+    # The first pass
+
+    def _aborted_within(self) -> Iterator[AbortedTxn]:
+        for source in self._sources:
+            index = TxnIndex(self._folder / file_name(source.base_offset, TXN_INDEX_SUFFIX), source.base_offset)
+            try:
+                yield from index.entries()
+            finally:
+                index.close()
+
+    def _map(self, source: SourceSegment, transactions: CleanedTransactions) -> bool:
+        """Put the keys of a segment into the map. Returns whether there was room for all of them."""
+        first_dirty_offset = self.cleanable.first_dirty_offset
+        for batch in self._batches(source):
+            header = batch.header
+            if header.is_control:
+                transactions.on_control(header, read_control(header, batch.data, batch.start))
+            elif not transactions.on_data(header) and header.last_offset >= first_dirty_offset:
+                section = records_section(header, batch.data, batch.start)
+                records = slice_records(section, header, self.pace.breathe)
+                if not self._offsets.add(header.base_offset, records, first_dirty_offset):
+                    return False
+            if header.last_offset >= first_dirty_offset:
+                self._offsets.latest_offset = header.last_offset
+        self._offsets.latest_offset = source.next_base_offset - 1
+        return True
+
+    def _batches(self, source: SourceSegment) -> Iterator[FileBatch]:
+        segment = Segment(
+            self._folder,
+            source.base_offset,
+            size_bytes=source.size_bytes,
+            files=self._files,
+            config=self._config,
+            now_ms=self._now_ms,
+        )
+        try:
+            for batch in segment.batches(whole=True):
+                self.pace.breathe()
+                if crc_of(batch.data, batch.start, batch.header.size_bytes) != batch.header.crc:
+                    # A batch that is written anew gets a new checksum, which would hide the damage for ever.
+                    raise CorruptBatchError(f"{segment}: the CRC of the batch at byte {batch.position} does not match")
+                yield batch
+        finally:
+            segment.close()
+
+    # The second pass
+
+    def _copy(self, group: Sequence[SourceSegment], target: Segment) -> None:
+        batch_filter = self._filter
+        if batch_filter is None:
+            raise RuntimeError("the offset map must be built before segments are cleaned")
+        writer = _Writer(target)
+        for source in group:
+            self.stats.read_bytes += source.size_bytes
+            for batch in self._batches(source):
+                kept = batch_filter.filter(batch.header, batch.data, batch.start)
+                if kept is not None:
+                    writer.add(kept)
+        writer.write()
+        self.stats.kept_bytes += target.size_bytes
+
+    def _complete(self, group: Sequence[SourceSegment], target: Segment) -> None:
+        """All of it on disk, and with the age of the newest segment that it replaces."""
+        target.become_inactive()
+        target.close()
+        newest = (self._folder / file_name(group[-1].base_offset, LOG_SUFFIX)).stat()
+        for path in target.paths():
+            sync_path(path)
+        os.utime(target.log_file.path, ns=(newest.st_atime_ns, newest.st_mtime_ns))
+
+
+class _Writer:
+    def __init__(self, target: Segment) -> None:
+        self._target = target
+        self._buffers: list[bytes] = []
+        self._headers: list[BatchHeader] = []
+        self._size_bytes = 0
+
+    def add(self, kept: KeptBatch) -> None:
+        if kept.aborted is not None:
+            self._target.add_aborted(kept.aborted)
+        self._buffers.append(kept.data)
+        self._headers.append(kept.header)
+        self._size_bytes += len(kept.data)
+        if self._size_bytes >= WRITE_BYTES:
+            self.write()
+
+    def write(self) -> None:
+        if self._buffers:
+            self._target.write(self._buffers, self._size_bytes)
+            self._target.commit_write(self._headers)
+        self._buffers, self._headers, self._size_bytes = [], [], 0
+
+
+def _sources(folder: Path, segments: Sequence[Segment], upper_bound: int) -> list[SourceSegment]:
+    return [
+        SourceSegment(
+            segment.base_offset,
+            segment.size_bytes,
+            following.base_offset,
+            (
+                folder / file_name(segment.base_offset, INDEX_SUFFIX),
+                folder / file_name(segment.base_offset, TIME_INDEX_SUFFIX),
+            ),
+        )
+        for segment, following in pairwise(segments)
+        if segment.base_offset < upper_bound
+    ]

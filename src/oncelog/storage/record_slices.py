@@ -1,0 +1,117 @@
+"""The records of a batch as slices of its bytes: what compaction needs to know of each, and nothing else decoded.
+
+Most records that survive compaction are copied as they are. So a record is described by its key, its deltas, whether
+it has a value, and where its bytes begin and end; value and headers are never looked into. The format of a record
+stands in `protocol.batch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from oncelog.protocol import compression
+from oncelog.protocol.batch import HEADER_BYTES, BatchHeader, CorruptBatchError
+from oncelog.protocol.primitives import MalformedRequest, append_varlong, read_varlong
+
+BREATH_RECORDS: Final = 256
+"""Records after which a long batch lets others run."""
+
+_RECORD_ATTRIBUTES: Final = 0
+
+
+class RecordSlice(NamedTuple):
+    """A record lies from `start` to `end` of its section, its offset delta and the rest from `after_timestamp` on."""
+
+    offset_delta: int
+    timestamp_delta: int
+    key: bytes | None
+    has_value: bool
+    start: int
+    after_timestamp: int
+    end: int
+
+
+def _nothing() -> None:
+    return None
+
+
+def records_section(header: BatchHeader, data: bytes, start: int) -> bytes:
+    """The uncompressed records of the batch that begins at `start` of `data`."""
+    section = data[start + HEADER_BYTES : start + header.size_bytes]
+    return compression.decompress(header.codec, section) if header.codec else section
+
+
+def slice_records(section: bytes, header: BatchHeader, breathe: Callable[[], None] = _nothing) -> list[RecordSlice]:
+    """All records of a batch. CorruptBatchError unless they fill the section as the header says."""
+    slices: list[RecordSlice] = []
+    cursor, count = 0, header.records_count
+    try:
+        for first in range(0, count, BREATH_RECORDS):
+            cursor = _slice_some(section, cursor, min(BREATH_RECORDS, count - first), slices)
+            breathe()
+    except (IndexError, MalformedRequest) as error:
+        raise CorruptBatchError(
+            f"record {len(slices)} of the batch at offset {header.base_offset} is malformed: {error}"
+        ) from error
+    if cursor != len(section):
+        raise CorruptBatchError(f"{len(section) - cursor} bytes follow the last record at offset {header.last_offset}")
+    return slices
+
+
+def _slice_some(section: bytes, cursor: int, count: int, slices: list[RecordSlice]) -> int:
+    """The hot loop of both passes of the cleaner: integers of one byte, nearly all of them, are read in place."""
+    total = len(section)
+    for _ in range(count):
+        start = cursor
+        size, cursor = read_varlong(section, cursor)
+        end = cursor + size
+        if size < 0 or end > total:
+            raise MalformedRequest(f"it claims {size} bytes, {total - cursor} are left")
+        cursor += 1
+        byte = section[cursor]
+        if byte < 0x80:
+            timestamp_delta, cursor = (byte >> 1) ^ -(byte & 1), cursor + 1
+        else:
+            timestamp_delta, cursor = read_varlong(section, cursor)
+        after_timestamp = cursor
+        byte = section[cursor]
+        if byte < 0x80:
+            offset_delta, cursor = (byte >> 1) ^ -(byte & 1), cursor + 1
+        else:
+            offset_delta, cursor = read_varlong(section, cursor)
+        byte = section[cursor]
+        if byte < 0x80:
+            key_size, cursor = (byte >> 1) ^ -(byte & 1), cursor + 1
+        else:
+            key_size, cursor = read_varlong(section, cursor)
+        key = None
+        if key_size >= 0:
+            key = section[cursor : cursor + key_size]
+            cursor += key_size
+        # The sign of a zigzag integer is its lowest bit, and only -1, for null, is negative here.
+        if cursor >= end:
+            raise MalformedRequest(f"its key of {key_size} bytes leaves no room for a value")
+        slices.append(
+            RecordSlice(offset_delta, timestamp_delta, key, not section[cursor] & 1, start, after_timestamp, end)
+        )
+        cursor = end
+    return cursor
+
+
+def copy_records(section: bytes, slices: list[RecordSlice]) -> bytes:
+    """The bytes of these records as they are."""
+    return b"".join([section[record.start : record.end] for record in slices])
+
+
+def rewrite_records(section: bytes, slices: list[RecordSlice], timestamp_shift_ms: int) -> bytes:
+    """The bytes of these records with the timestamp deltas of the slices, raised by `timestamp_shift_ms`."""
+    out = bytearray()
+    for record in slices:
+        delta = bytearray()
+        append_varlong(delta, record.timestamp_delta + timestamp_shift_ms)
+        append_varlong(out, 1 + len(delta) + record.end - record.after_timestamp)
+        out.append(_RECORD_ATTRIBUTES)
+        out += delta
+        out += section[record.after_timestamp : record.end]
+    return bytes(out)
