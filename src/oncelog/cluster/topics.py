@@ -175,14 +175,15 @@ def _check_counts(partition_count: int, replication_factor: int) -> None:
 
 
 def check_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
-    """Settings a topic may have. A null value at creation asks for the default, so it is left out."""
+    """Settings a topic may have: raises INVALID_CONFIG with the key and what it takes."""
     checked: dict[str, str] = {}
     for name, text in configs.items():
         try:
             key = TOPIC_CONFIG.key(name)
-            if text is not None:
-                key.parse(text)
-                checked[name] = text
+            if text is None:
+                raise ConfigError(f"Null value not supported for topic configs: {name}")
+            key.parse(text)
+            checked[name] = text
         except ConfigError as error:
             raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
     low, high = checked.get("min.compaction.lag.ms"), checked.get("max.compaction.lag.ms")

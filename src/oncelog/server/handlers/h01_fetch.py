@@ -157,6 +157,11 @@ class _Fetch:
     def _read(self, target: FetchTarget, budget_bytes: int, must_progress: bool) -> _Read:
         try:
             partition = self._locate(target)
+        except KafkaError as error:
+            data = _failed(target.partition, error.code)
+            data.aborted_transactions = []
+            return _Read(target, data, 0)
+        try:
             partition.check_leader_epoch(target.current_leader_epoch)
             return self._read_partition(partition, target, budget_bytes, must_progress)
         except KafkaError as error:

@@ -87,7 +87,7 @@ def _look_up(broker: Broker, topic: str, wanted: ListOffsetsPartition, read_comm
         case -5 | -6:
             return -1, -1, -1
         case timestamp if timestamp < 0:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{timestamp} is no timestamp")
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{timestamp} is no special timestamp of this version")
         case timestamp:
             found = log.offset_for_timestamp(timestamp, end_offset=partition.readable_end(read_committed))
     if found is None:

@@ -14,10 +14,9 @@ from oncelog.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from oncelog.server.authorization import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
-
-_NO_AUTHORIZED_OPERATIONS = -(2**31)
 
 
 def handle(broker: Broker, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
@@ -30,12 +29,17 @@ def handle(broker: Broker, request: MetadataRequest, context: RequestContext) ->
     else:
         may_create = request.allow_auto_topic_creation or context.api_version < 4
         topics = [_answer(broker, topic, may_create) for topic in asked or []]
+    if request.include_topic_authorized_operations:
+        for described in topics:
+            described.topic_authorized_operations = TOPIC_OPERATIONS
     return MetadataResponse(
         brokers=[MetadataResponseBroker(node_id=broker.node_id, host=host, port=port, rack=None)],
         cluster_id=broker.cluster_id,
         controller_id=broker.node_id,
         topics=topics,
-        cluster_authorized_operations=_NO_AUTHORIZED_OPERATIONS,
+        cluster_authorized_operations=CLUSTER_OPERATIONS
+        if request.include_cluster_authorized_operations
+        else NOT_ASKED,
     )
 
 
@@ -43,12 +47,7 @@ def _answer(broker: Broker, asked: MetadataRequestTopic, may_create: bool) -> Me
     if asked.topic_id != NULL_UUID:
         topic = broker.metadata.topics_by_id.get(asked.topic_id)
         if topic is None:
-            return MetadataResponseTopic(
-                error_code=ErrorCode.UNKNOWN_TOPIC_ID,
-                name=None,
-                topic_id=asked.topic_id,
-                topic_authorized_operations=_NO_AUTHORIZED_OPERATIONS,
-            )
+            return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=asked.topic_id)
         return _describe(broker, topic)
     name = asked.name or ""
     topic = broker.metadata.topics.get(name)
@@ -65,12 +64,7 @@ def _answer(broker: Broker, asked: MetadataRequestTopic, may_create: bool) -> Me
 
 
 def _failed(name: str, code: ErrorCode) -> MetadataResponseTopic:
-    return MetadataResponseTopic(
-        error_code=code,
-        name=name,
-        is_internal=name in INTERNAL_TOPICS,
-        topic_authorized_operations=_NO_AUTHORIZED_OPERATIONS,
-    )
+    return MetadataResponseTopic(error_code=code, name=name, is_internal=name in INTERNAL_TOPICS)
 
 
 def _describe(broker: Broker, topic: Topic) -> MetadataResponseTopic:
@@ -85,5 +79,4 @@ def _describe(broker: Broker, topic: Topic) -> MetadataResponseTopic:
             )
             for index in range(topic.partition_count)
         ],
-        topic_authorized_operations=_NO_AUTHORIZED_OPERATIONS,
     )

@@ -9,6 +9,7 @@ from oncelog.protocol.messages.describe_groups import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
+from oncelog.server.authorization import GROUP_OPERATIONS
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 
@@ -16,7 +17,11 @@ _NOT_FOUND_VERSION = 6
 
 
 def handle(broker: Broker, request: DescribeGroupsRequest, context: RequestContext) -> DescribeGroupsResponse:
-    return DescribeGroupsResponse(groups=[_describe(broker, group, context.api_version) for group in request.groups])
+    groups = [_describe(broker, group, context.api_version) for group in request.groups]
+    if request.include_authorized_operations:
+        for group in groups:
+            group.authorized_operations = GROUP_OPERATIONS
+    return DescribeGroupsResponse(groups=groups)
 
 
 def _describe(broker: Broker, group_id: str, version: int) -> DescribedGroup:

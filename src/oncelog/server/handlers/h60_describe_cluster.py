@@ -8,6 +8,7 @@ from oncelog.protocol.messages.describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
+from oncelog.server.authorization import CLUSTER_OPERATIONS, NOT_ASKED
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 
@@ -28,5 +29,7 @@ def handle(broker: Broker, request: DescribeClusterRequest, context: RequestCont
         cluster_id=broker.cluster_id,
         controller_id=broker.node_id,
         brokers=[DescribeClusterBroker(broker_id=broker.node_id, host=host, port=port, rack=None)],
-        cluster_authorized_operations=-(2**31),
+        cluster_authorized_operations=CLUSTER_OPERATIONS
+        if request.include_cluster_authorized_operations
+        else NOT_ASKED,
     )

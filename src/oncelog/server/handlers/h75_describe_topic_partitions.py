@@ -16,10 +16,10 @@ from oncelog.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
+from oncelog.server.authorization import TOPIC_OPERATIONS
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 
-_NO_AUTHORIZED_OPERATIONS = -(2**31)
 _PARTITIONS_PER_ANSWER_MAX = 2000
 
 
@@ -57,7 +57,7 @@ def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if valid else ErrorCode.INVALID_TOPIC_EXCEPTION,
         name=name,
-        topic_authorized_operations=_NO_AUTHORIZED_OPERATIONS,
+        topic_authorized_operations=TOPIC_OPERATIONS,
     )
 
 
@@ -74,5 +74,5 @@ def _describe(broker: Broker, topic: Topic, first: int, last: int) -> DescribeTo
             )
             for index in range(first, last)
         ],
-        topic_authorized_operations=_NO_AUTHORIZED_OPERATIONS,
+        topic_authorized_operations=TOPIC_OPERATIONS,
     )  # fmt: skip
