@@ -1,0 +1,212 @@
+"""The brokers that conformance tests run on: Oncelog and Apache Kafka, behind one interface.
+
+`get(kind, transaction_version, profile)` starts a broker at its first use and shares it until `stop_all()`, so that a test session
+starts each combination once. Tests that stop or kill a broker make their own with `new(...)`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Protocol
+
+from peers.kafka.kafka import KafkaServer, kafka_available
+from tests.conformance.wire import Wire
+
+KINDS: Final = ("oncelog", "kafka")
+READY_TIMEOUT_S: Final = 30.0
+STOP_TIMEOUT_S: Final = 20.0
+_READY: Final = re.compile(rb"oncelog ready on (\S+):(\d+)")
+
+COMMON: Final[dict[str, str]] = {
+    "offsets.topic.num.partitions": "4",
+    "transaction.state.log.num.partitions": "4",
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "500",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
+    # Tests write records of long ago.
+    "log.retention.ms": "-1",
+}
+PROFILES: Final[dict[str, dict[str, str]]] = {
+    "default": {},
+    "expiring": {
+        "transactional.id.expiration.ms": "1000",
+        "transaction.remove.expired.transaction.cleanup.interval.ms": "200",
+    },
+}
+
+
+class Broker(Protocol):
+    """What a test may do with a broker. `data_dir` is its `log.dirs`."""
+
+    kind: str
+    data_dir: Path
+
+    @property
+    def bootstrap_servers(self) -> str: ...
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+    def kill9(self) -> None: ...
+    def restart(self) -> None: ...
+
+
+class KafkaBroker:
+    kind = "kafka"
+
+    def __init__(self, folder: Path, transaction_version: int, settings: Mapping[str, str]) -> None:
+        self._server = KafkaServer(folder, transaction_version=transaction_version, properties=settings)
+        self.data_dir = self._server.data_dir
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return self._server.bootstrap_servers
+
+    def start(self) -> None:
+        self._server.start()
+
+    def stop(self) -> None:
+        self._server.stop()
+
+    def kill9(self) -> None:
+        self._server.kill9()
+
+    def restart(self) -> None:
+        self._server.restart()
+
+
+class OncelogBroker:
+    """`oncelog serve` as a process of its own. It keeps its port over restarts, so that clients find it again."""
+
+    kind = "oncelog"
+
+    def __init__(self, folder: Path, transaction_version: int, settings: Mapping[str, str]) -> None:
+        self.data_dir = folder / "data"
+        self._output = folder / "oncelog.out"
+        self._settings = {"transaction.version": str(transaction_version), **settings}
+        self._port = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "oncelog", "serve", "--data-dir", str(self.data_dir)]
+        command += ["--listen", f"127.0.0.1:{self._port}"]
+        for key, value in self._settings.items():
+            command += ["--set", f"{key}={value}"]
+        with self._output.open("ab") as errors:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors)
+        self._port = self._await_ready(self._process)
+
+    def _await_ready(self, process: subprocess.Popen[bytes]) -> int:
+        """The port of the line that says the broker is ready; what else it prints meanwhile is kept for the message."""
+        if process.stdout is None:
+            raise RuntimeError("the broker's stdout is not a pipe")
+        said = b""
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            while time.monotonic() < deadline:
+                if not selector.select(0.1):
+                    continue
+                chunk = os.read(process.stdout.fileno(), 65536)
+                said += chunk
+                found = _READY.search(said)
+                if found is not None:
+                    return int(found.group(2))
+                if not chunk:
+                    break
+        self.kill9()
+        errors = self._output.read_text(errors="replace")[-4000:]
+        raise RuntimeError(f"oncelog was not ready within {READY_TIMEOUT_S:.0f} s:\n{said.decode()}\n{errors}")
+
+    def _end(self, signal_number: int) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.poll() is None:
+            os.kill(process.pid, signal_number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_TIMEOUT_S)
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+            raise RuntimeError(f"oncelog did not stop within {STOP_TIMEOUT_S:.0f} s of signal {signal_number}")
+        if process.stdout is not None:
+            process.stdout.close()
+
+    def stop(self) -> None:
+        self._end(signal.SIGTERM)
+
+    def kill9(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+
+def unavailable(kind: str) -> str | None:
+    """Why this kind of broker cannot run here, or None."""
+    return kafka_available() if kind == "kafka" else None
+
+
+def new(
+    kind: str, folder: Path, *, transaction_version: int = 2, settings: Mapping[str, str] | None = None
+) -> KafkaBroker | OncelogBroker:
+    """A broker that is not started yet, with the settings that all conformance tests use and these."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = KafkaBroker if kind == "kafka" else OncelogBroker
+    return made(folder, transaction_version, {**COMMON, **(settings or {})})
+
+
+_shared: dict[tuple[str, int, str], KafkaBroker | OncelogBroker] = {}
+_folders: list[Path] = []
+
+
+def get(kind: str, transaction_version: int = 2, profile: str = "default") -> KafkaBroker | OncelogBroker:
+    """The running broker of this kind, started now if it is the first to ask."""
+    key = (kind, transaction_version, profile)
+    if key not in _shared:
+        folder = Path(tempfile.mkdtemp(prefix=f"oncelog-conformance-{kind}-"))
+        _folders.append(folder)
+        broker = new(kind, folder, transaction_version=transaction_version, settings=PROFILES[profile])
+        broker.start()
+        _shared[key] = broker
+        warm_up(broker.bootstrap_servers)
+    return _shared[key]
+
+
+def warm_up(bootstrap_servers: str) -> None:
+    """Make the coordinators load: Apache Kafka creates their topics when a client first looks for one."""
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    with Wire(bootstrap_servers) as wire:
+        while time.monotonic() < deadline:
+            found = [wire.call("find_coordinator", 2, key="warm-up", key_type=kind) for kind in (0, 1)]
+            # One name for each of the four partitions of either topic.
+            answers = [wire.call("init_producer_id", 2, transactional_id=name, transaction_timeout=1000) for name in "abcd"]
+            answers += [wire.call("offset_fetch", 5, group_id=name, topics=None) for name in "abcd"]
+            if all(answer["error_code"] == 0 for answer in found + answers):
+                return
+            time.sleep(0.05)
+    raise RuntimeError(f"the coordinators of {bootstrap_servers} do not get ready")
+
+
+def stop_all() -> None:
+    for broker in _shared.values():
+        broker.stop()
+    _shared.clear()
+    while _folders:
+        shutil.rmtree(_folders.pop(), ignore_errors=True)

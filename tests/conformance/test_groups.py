@@ -1,0 +1,260 @@
+"""Consumer groups with real clients: members that join, leave, die and come back, and their committed offsets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import aiokafka
+import confluent_kafka
+import pytest
+from confluent_kafka import TopicPartition
+
+import kafka
+import kafka.errors
+from tests.conformance.brokers import Broker
+from tests.conformance.clients import CLIENTS, Message, eventually
+from tests.conformance.test_produce_consume import create_topic
+from tests.conformance.test_transactions import admin_of, committed_offset
+
+PARTITIONS = 4
+SESSION_MS = 3000
+
+
+class Member:
+    """A librdkafka consumer that remembers what it was assigned and what it read."""
+
+    def __init__(self, broker: Broker, group: str, topic: str, strategy: str = "range", **settings: Any) -> None:
+        self.read: list[Any] = []
+        self.assignments: list[list[int]] = []
+        self.consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": broker.bootstrap_servers,
+                "group.id": group,
+                "partition.assignment.strategy": strategy,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "session.timeout.ms": SESSION_MS,
+                "heartbeat.interval.ms": 300,
+                **settings,
+            }
+        )
+        self.consumer.subscribe([topic], on_assign=self._note)
+
+    def _note(self, _: Any, partitions: Sequence[TopicPartition]) -> None:
+        self.assignments.append(sorted(one.partition for one in partitions))
+
+    @property
+    def assigned(self) -> set[int]:
+        return {one.partition for one in self.consumer.assignment()}
+
+    def poll(self, seconds: float = 0.05) -> None:
+        message = self.consumer.poll(seconds)
+        if message is not None and message.error() is None:
+            self.read.append(message)
+
+    def close(self) -> None:
+        self.consumer.close()
+
+
+def together(members: Sequence[Member], condition: Callable[[], bool], what: str) -> None:
+    """Poll all members until a condition holds."""
+
+    def step() -> bool:
+        for member in members:
+            member.poll()
+        return condition()
+
+    eventually(step, what)
+
+
+def shared(members: Sequence[Member], sizes: Sequence[int]) -> bool:
+    """Whether the partitions are all assigned, each to one member, in shares of these sizes."""
+    parts = [member.assigned for member in members]
+    return sorted(map(len, parts)) == sorted(sizes) and set().union(*parts) == set(range(PARTITIONS))
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_partitions_are_shared_as_members_join_and_leave(
+    broker: Broker, unique: Callable[[str], str], strategy: str
+) -> None:
+    topic, group = create_topic(broker, unique("t"), partitions=PARTITIONS), unique("g")
+    first = Member(broker, group, topic, strategy)
+    together([first], lambda: shared([first], [4]), "one member has all")
+    second = Member(broker, group, topic, strategy)
+    together([first, second], lambda: shared([first, second], [2, 2]), "two members share")
+    third = Member(broker, group, topic, strategy)
+    together([first, second, third], lambda: shared([first, second, third], [1, 1, 2]), "three members share")
+    second.close()
+    together([first, third], lambda: shared([first, third], [2, 2]), "two members share again")
+    first.close()
+    third.close()
+    described = admin_of(broker.bootstrap_servers).describe_consumer_groups([group])[group].result(30)
+    assert described.state.name == "EMPTY"
+    if strategy == "cooperative-sticky":
+        # Nothing that a member keeps is taken away and given back.
+        assert all(set(one).isdisjoint(two) for one, two in zip(first.assignments, first.assignments[1:], strict=False))
+
+
+def test_a_member_that_dies_is_replaced_after_its_session(broker: Broker, unique: Callable[[str], str]) -> None:
+    topic, group = create_topic(broker, unique("t"), partitions=PARTITIONS), unique("g")
+    program = (
+        "import sys, confluent_kafka\n"
+        "c = confluent_kafka.Consumer({'bootstrap.servers': sys.argv[1], 'group.id': sys.argv[2],"
+        " 'session.timeout.ms': 1000, 'heartbeat.interval.ms': 200})\n"
+        "c.subscribe([sys.argv[3]], on_assign=lambda _, p: print(len(p), flush=True))\n"
+        "while True: c.poll(0.1)\n"
+    )
+    command = [sys.executable, "-c", program, broker.bootstrap_servers, group, topic]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"4\n"
+        survivor = Member(broker, group, topic)
+        together([survivor], lambda: len(survivor.assigned) == 2, "the two share")
+        os.kill(process.pid, signal.SIGKILL)
+        together([survivor], lambda: len(survivor.assigned) == 4, "the survivor has all")
+        survivor.close()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_static_member_comes_back_without_a_rebalance(broker: Broker, unique: Callable[[str], str]) -> None:
+    topic, group = create_topic(broker, unique("t"), partitions=PARTITIONS), unique("g")
+    first = Member(broker, group, topic, **{"group.instance.id": "one"})
+    together([first], lambda: shared([first], [4]), "one member has all")
+    second = Member(broker, group, topic, **{"group.instance.id": "two"})
+    together([first, second], lambda: shared([first, second], [2, 2]), "two members share")
+    rebalances, had = len(first.assignments), second.assigned
+    second.close()
+    again = Member(broker, group, topic, **{"group.instance.id": "two"})
+    together([first, again], lambda: again.assigned == had, "the member has its partitions back")
+    assert len(first.assignments) == rebalances
+    first.close()
+    again.close()
+
+
+def test_a_group_goes_on_where_it_committed(broker: Broker, unique: Callable[[str], str]) -> None:
+    topic, group = create_topic(broker, unique("t"), partitions=PARTITIONS), unique("g")
+    messages = [Message(b"%d" % number, partition=number % PARTITIONS) for number in range(40)]
+    CLIENTS["confluent-kafka"].produce(broker.bootstrap_servers, topic, messages)
+    first = Member(broker, group, topic)
+    together([first], lambda: len(first.read) >= 10, "ten messages are read")
+    for message in first.read:
+        first.consumer.commit(message=message, asynchronous=False)
+    done = {message.value() for message in first.read}
+    first.close()
+    second = Member(broker, group, topic)
+    together([second], lambda: len(second.read) + len(done) >= 40, "the rest is read")
+    second.close()
+    rest = {message.value() for message in second.read}
+    assert done | rest == {message.value for message in messages}
+    assert not done & rest
+
+
+def test_every_message_is_read_once_while_the_group_changes(broker: Broker, unique: Callable[[str], str]) -> None:
+    """Offsets are committed before partitions change hands, so nothing is read twice or left out."""
+    topic, group = create_topic(broker, unique("t"), partitions=PARTITIONS), unique("g")
+    client = CLIENTS["confluent-kafka"]
+    messages = [Message(b"%d" % number, partition=number % PARTITIONS) for number in range(200)]
+    settings = {"enable.auto.commit": True, "enable.auto.offset.store": True, "auto.commit.interval.ms": 100}
+    members = [Member(broker, group, topic, **settings)]
+    client.produce(broker.bootstrap_servers, topic, messages[:100])
+    together(members, lambda: len(members[0].read) >= 50, "half of the first half is read")
+    members.append(Member(broker, group, topic, **settings))
+    client.produce(broker.bootstrap_servers, topic, messages[100:])
+    together(members, lambda: sum(len(member.read) for member in members) >= 200, "everything is read")
+    for member in members:
+        member.close()
+    found = sorted(int(message.value()) for member in members for message in member.read)
+    assert found == list(range(200))
+
+
+def test_kafka_python_members_share_and_commit(broker: Broker, unique: Callable[[str], str]) -> None:
+    topic, group = create_topic(broker, unique("t"), partitions=PARTITIONS), unique("g")
+    messages = [Message(b"%d" % number, partition=number % PARTITIONS) for number in range(40)]
+    CLIENTS["kafka-python"].produce(broker.bootstrap_servers, topic, messages)
+
+    def member() -> Any:
+        return kafka.KafkaConsumer(
+            topic,
+            bootstrap_servers=broker.bootstrap_servers,
+            group_id=group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            session_timeout_ms=6000,
+            heartbeat_interval_ms=300,
+        )
+
+    found: list[bytes] = []
+    shares: dict[int, int] = {}
+    stopped = threading.Event()
+
+    def run(number: int) -> None:
+        consumer = member()
+        while not stopped.is_set():
+            for records in consumer.poll(100).values():
+                found.extend(record.value for record in records)
+            shares[number] = len(consumer.assignment())
+            # A commit that meets a rebalance is refused; the next one follows.
+            with contextlib.suppress(kafka.errors.CommitFailedError):
+                consumer.commit()
+        consumer.close()
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        eventually(lambda: len(set(found)) == 40 and list(shares.values()) == [2, 2], "two members share and read all")
+    finally:
+        stopped.set()
+        for thread in threads:
+            thread.join(30)
+    assert [committed_offset(broker, group, topic, partition) for partition in range(PARTITIONS)] == [10] * PARTITIONS
+
+
+def test_aiokafka_members_share_and_commit(broker: Broker, unique: Callable[[str], str]) -> None:
+    topic, group = create_topic(broker, unique("t"), partitions=PARTITIONS), unique("g")
+    messages = [Message(b"%d" % number, partition=number % PARTITIONS) for number in range(40)]
+    CLIENTS["aiokafka"].produce(broker.bootstrap_servers, topic, messages)
+
+    async def run() -> list[bytes]:
+        members = [
+            aiokafka.AIOKafkaConsumer(
+                topic,
+                bootstrap_servers=broker.bootstrap_servers,
+                group_id=group,
+                auto_offset_reset="earliest",
+                enable_auto_commit=False,
+                session_timeout_ms=6000,
+                heartbeat_interval_ms=300,
+            )
+            for _ in range(2)
+        ]
+        found: list[bytes] = []
+        for member in members:
+            await member.start()
+        deadline = time.monotonic() + 30
+        while (len(found) < 40 or any(len(m.assignment()) != 2 for m in members)) and time.monotonic() < deadline:
+            for member in members:
+                for records in (await member.getmany(timeout_ms=100)).values():
+                    found += [record.value for record in records]
+                # A commit that meets a rebalance is refused; the next one follows.
+                with contextlib.suppress(aiokafka.errors.CommitFailedError):
+                    await member.commit()
+        for member in members:
+            await member.stop()
+        return found
+
+    found = asyncio.run(run())
+    assert {int(value) for value in found} == set(range(40))
+    assert [committed_offset(broker, group, topic, partition) for partition in range(PARTITIONS)] == [10] * PARTITIONS

@@ -1,0 +1,290 @@
+"""The promises, by name.
+
+| name | promise |
+| --- | --- |
+| committed-only | read_committed returns no record of a transaction that is not committed |
+| exactly-once | what was acknowledged and committed is read, and once |
+| all-or-nothing | all partitions of a transaction agree |
+| in-order | the records of a producer are read in the order they were sent, per partition |
+| offsets-atomic | committed offsets belong to committed transactions; they and the output agree, and do not go back |
+| no-duplicates | a repeated batch is not appended again, and is answered with its old offset |
+| lso-moves-on | the last stable offset never moves back, and reaches the high watermark when all is decided |
+| epochs-grow | epochs of a transactional id never go back, and a new instance gets a new one |
+| producer-ids-unique | a producer id is handed out once |
+| nobody-waits | every request is answered within its bound, and every transaction ends |
+| as-logged | every decision in `__transaction_state` has its markers, and every marker its decision |
+| reader-consistent | what a reader has seen stays, before and after a restart, from any starting point |
+| files-whole | every batch in the files is whole and at its offset |
+| no-exception | the broker raises and logs no exception, and closes no connection over one |
+
+Those about a moment are checked in `model`, `network` and `readers`, at that moment.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from oncelog.core.ids import GROUP_METADATA_TOPIC
+from oncelog.protocol.api import ApiKey
+from oncelog.protocol.messages.list_transactions import ListTransactionsRequest
+from tests.simulation import wire
+from tests.simulation.log_audit import audit
+from tests.simulation.model import Fate, Model, Transaction, Violation
+from tests.simulation.wire import Place, Seen
+from tests.simulation.workers import GROUP
+
+if TYPE_CHECKING:
+    from tests.simulation.history import History
+
+View = Mapping[Place, list[Seen]]
+
+
+def check_stable_ends(history: History, before: dict[Place, int]) -> None:
+    broker = history.station.broker
+    if broker is None:
+        return
+    for partition in broker.partitions:
+        place = (partition.topic_partition.topic, partition.topic_partition.partition)
+        end = partition.last_stable_offset
+        if end < before.get(place, 0):
+            history.model.violated("lso-moves-on", f"{place}: from {before[place]} back to {end}")
+        before[place] = end
+
+
+def check_all(history: History) -> None:
+    """All is quiet: what is there now must be what was promised."""
+    check_everything_ended(history)
+    view = read_everything(history, wire.READ_COMMITTED)
+    check_view(history.model, view)
+    _check_live_reader(history, view)
+    _check_other_starts(history, view)
+    check_offsets(history, view)
+    history.final_view = view  # type: ignore[attr-defined]
+
+
+def check_again(history: History) -> None:
+    """After one more start, nothing has changed."""
+    check_everything_ended(history)
+    view = read_everything(history, wire.READ_COMMITTED)
+    before: View = history.final_view  # type: ignore[attr-defined]
+    for place, records in before.items():
+        if view[place] != records:
+            raise Violation("reader-consistent", f"{place} changed with a restart: {_difference(records, view[place])}")
+
+
+def read_everything(history: History, isolation_level: int, start: int = 0, max_bytes: int = 1 << 20) -> View:
+    view: dict[Place, list[Seen]] = {}
+    for place in history.places:
+        records: list[Seen] = []
+        position = start
+        while True:
+            request = wire.fetch({place: position}, isolation_level, max_bytes=max_bytes)
+            part = wire.fetch_answers(history.ask(ApiKey.FETCH, 11, request))[place]
+            if part.error_code:
+                raise Violation("reader-consistent", f"{place} at {position}: error {part.error_code}")
+            found, following = wire.filtered(part, position)
+            records += found
+            if following == position:
+                break
+            position = following
+        view[place] = records
+    return view
+
+
+def check_everything_ended(history: History) -> None:
+    listed = history.ask(ApiKey.LIST_TRANSACTIONS, 0, ListTransactionsRequest())
+    if listed.error_code:
+        raise Violation("nobody-waits", f"transactions cannot be listed: {listed.error_code}")
+    for entry in listed.transaction_states:
+        if entry.transaction_state in ("Ongoing", "PrepareCommit", "PrepareAbort"):
+            raise Violation("nobody-waits", f"{entry.transactional_id} is {entry.transaction_state} for ever")
+    broker = history.station.running
+    for partition in broker.partitions:
+        if partition.last_stable_offset != partition.high_watermark:
+            raise Violation(
+                "lso-moves-on",
+                f"{partition.topic_partition}: stuck at {partition.last_stable_offset} of {partition.high_watermark}",
+            )
+        if partition.high_watermark != partition.log.log_end_offset:
+            raise Violation("lso-moves-on", f"{partition.topic_partition}: the high watermark trails the end")
+    if broker.transactions.parked_count or broker.markers.queued_count:
+        raise Violation("nobody-waits", "requests are parked or markers queued, and nothing goes on")
+
+
+def check_view(model: Model, view: View) -> None:
+    """The committed records against what clients were told."""
+    read = [(place, record) for place, records in view.items() for record in records]
+    _check_once(model, read)
+    _check_all_or_nothing(model, {record.value for _, record in read if record.value is not None})
+    _check_order(model, view)
+
+
+def _check_once(model: Model, read: list[tuple[Place, Seen]]) -> None:
+    where: dict[str, list[tuple[Place, int]]] = defaultdict(list)
+    for place, seen in read:
+        if seen.value is not None and seen.value in model.records:
+            where[seen.value].append((place, seen.offset))
+        else:
+            raise Violation("committed-only", f"{seen.value!r} at {place} {seen.offset} was never sent")
+    for value, record in model.records.items():
+        found = where.get(value, [])
+        fate = model.fate_of(record)
+        if len(found) > 1:
+            raise Violation("exactly-once", f"{value} is read {len(found)} times: {found}")
+        if found and fate is Fate.ABORTED:
+            raise Violation("committed-only", f"{value} is read at {found[0]}, but was not committed")
+        if not found and fate is Fate.COMMITTED:
+            raise Violation("exactly-once", f"{value} was acknowledged and committed, and is not read")
+        if found and found[0][0] != record.place:
+            raise Violation("exactly-once", f"{value} was sent to {record.place} and is in {found[0][0]}")
+        if found and record.acknowledged_at not in (None, found[0][1]):
+            raise Violation(
+                "no-duplicates", f"{value} was acknowledged at {record.acknowledged_at} and is at {found[0][1]}"
+            )
+
+
+def _check_all_or_nothing(model: Model, read: Iterable[str]) -> None:
+    there = set(read)
+    for transaction in model.transactions:
+        values = [value for values in transaction.records.values() for value in values]
+        seen = [value for value in values if value in there]
+        if seen and len(seen) < len(values):
+            missing = sorted(set(values) - there)
+            raise Violation("all-or-nothing", f"{transaction.name}: {seen} are read, {missing} are not")
+
+
+def _check_order(model: Model, view: View) -> None:
+    for place, records in view.items():
+        last: dict[str, tuple[int, int]] = {}
+        for seen in records:
+            record = model.records[seen.value or ""]
+            if record.order <= last.get(record.producer, (-1, -1)):
+                raise Violation("in-order", f"{seen.value} at {place} {seen.offset} comes too late")
+            last[record.producer] = record.order
+
+
+def _check_live_reader(history: History, view: View) -> None:
+    """What a reader has seen along the way is what is there now, and as far as it came it has missed nothing."""
+    for place, records in view.items():
+        position = history.view.positions[place]
+        expected = [record for record in records if record.offset < position]
+        if history.view.view[place] != expected:
+            raise Violation(
+                "reader-consistent", f"{place}: the reader saw {_difference(expected, history.view.view[place])}"
+            )
+
+
+def _check_other_starts(history: History, view: View) -> None:
+    """A reader that starts in the middle of things sees the same from there on."""
+    end = max((records[-1].offset for records in view.values() if records), default=0)
+    ends = [end // 3, end // 2, end]
+    for start in ends:
+        reachable = {place for place, records in view.items() if records and records[-1].offset >= start}
+        for place in reachable:
+            part_view = _read_from(history, place, start)
+            expected = [record for record in view[place] if record.offset >= start]
+            if part_view != expected:
+                raise Violation(
+                    "reader-consistent", f"{place} from {start} on: {_difference(expected, part_view)}"
+                )
+
+
+def _read_from(history: History, place: Place, start: int) -> list[Seen]:
+    records: list[Seen] = []
+    position = start
+    while True:
+        request = wire.fetch({place: position}, wire.READ_COMMITTED, max_bytes=150)
+        part = wire.fetch_answers(history.ask(ApiKey.FETCH, 11, request))[place]
+        found, following = wire.filtered(part, position)
+        records += found
+        if following == position:
+            return records
+        position = following
+
+
+def check_offsets(history: History, view: View) -> None:
+    """Committed offsets and committed output tell the same story."""
+    model = history.model
+    groups = {group for transaction in model.transactions for group, _ in transaction.offsets}
+    for group in sorted(groups):
+        request = wire.offset_fetch(group, history.input_places, require_stable=True)
+        answer = history.ask(ApiKey.OFFSET_FETCH, 7, request)
+        if answer.error_code:
+            raise Violation("offsets-atomic", f"{group}: error {answer.error_code}")
+        for place, part in wire.offset_fetch_answers(answer).items():
+            if part.error_code:
+                raise Violation("offsets-atomic", f"{group}: error {part.error_code} for {place}")
+            model.read_offset(group, place, part.committed_offset)
+            if group == GROUP:
+                _check_transformed(model, view, place, max(0, part.committed_offset))
+            elif place == history.input_places[0]:
+                _check_numbered(model, view, group, max(0, part.committed_offset))
+    if model.problems:
+        raise model.problems[0]
+
+
+def _check_transformed(model: Model, view: View, place: Place, committed: int) -> None:
+    """Workers: one output for each input below the committed offset, and for no other."""
+    prefix = f"<{place[1]}-"
+    outputs = sorted(
+        int((record.value or "").rpartition("-")[2].rstrip(">"))
+        for records in view.values()
+        for record in records
+        if prefix in (record.value or "")
+    )
+    if outputs != list(range(committed)):
+        raise Violation("offsets-atomic", f"{place}: {committed} inputs are committed, outputs are {outputs}")
+
+
+def _check_numbered(model: Model, view: View, group: str, committed: int) -> None:
+    owner = group.removeprefix("group-")
+    outputs = sorted(
+        int((record.value or "").rpartition(":")[2])
+        for records in view.values()
+        for record in records
+        if model.records[record.value or ""].producer == owner
+    )
+    if outputs != list(range(committed)):
+        raise Violation("offsets-atomic", f"{group}: {committed} inputs are committed, outputs are {outputs}")
+
+
+def check_files(history: History) -> None:
+    """Without the broker: what it left on disk."""
+    model = history.model
+    found = audit(history.station.folder, model.ended_by_hand)
+    for name, state in found.last_states.items():
+        if state in (1, 2, 3):
+            raise Violation("as-logged", f"the log leaves {name} in state {state}")
+    for place, records in found.logs.items():
+        if place[0] == GROUP_METADATA_TOPIC:
+            continue
+        values: set[str] = set()
+        for record in records:
+            if record.value is not None and place[0] == "out":
+                if record.value in values:
+                    raise Violation("no-duplicates", f"{record.value} is twice in the log of {place}")
+                values.add(record.value)
+                sent = model.records.get(record.value)
+                if sent is None or sent.place != place:
+                    raise Violation("no-duplicates", f"{record.value} is in the log of {place}")
+        _check_onlooker(history, place, records)
+
+
+def _check_onlooker(history: History, place: Place, records: list[Seen]) -> None:
+    by_offset = {record.offset: record for record in records}
+    for seen in history.onlooker.view.get(place, []):
+        if by_offset.get(seen.offset) != seen:
+            raise Violation(
+                "reader-consistent", f"{place} {seen.offset}: {seen} was read, the log has {by_offset.get(seen.offset)}"
+            )
+
+
+def _difference(expected: list[Seen], found: list[Seen]) -> str:
+    missing = [(record.offset, record.value) for record in expected if record not in found]
+    extra = [(record.offset, record.value) for record in found if record not in expected]
+    return f"missing {missing}, unexpected {extra}" if missing or extra else "the same in another order"
+
+
+__all__ = ["Transaction", "check_again", "check_all", "check_files", "check_stable_ends", "check_view"]

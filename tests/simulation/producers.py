@@ -1,0 +1,470 @@
+"""Producers: transactional ones in the dialects of real clients, and idempotent ones.
+
+What they do on an answer follows the clients: retry what may be retried, with the same sequences; abort what can only be
+aborted; start over as a new instance when fenced. A batch is in one request at a time; up to five requests are in flight.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from oncelog.protocol.api import ApiKey
+from oncelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from oncelog.protocol.messages.end_txn import EndTxnRequest
+from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
+from tests.simulation import wire
+from tests.simulation.actors import Actor, Fenced, MustAbort, Script
+from tests.simulation.model import SentRecord, Transaction
+from tests.simulation.network import LOST, Call
+from tests.simulation.wire import Identity, Place
+
+if TYPE_CHECKING:
+    from tests.simulation.history import History
+
+RETRIABLE: Final = frozenset({3, 5, 6, 7, 14, 15, 16, 19, 20, 51, 56})
+PRODUCE_ABORTABLE: Final = frozenset({47, 48, 120})
+COMMIT_ABORTABLE: Final = frozenset({22, 25, 82, 120})
+OUT_OF_ORDER: Final = 45
+UNSTABLE_OFFSET_COMMIT: Final = 88
+IN_FLIGHT_MAX: Final = 5
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """The versions a client speaks. Without `add` partitions are added by the broker (TV2)."""
+
+    name: str
+    init: int
+    produce: int
+    end: int
+    txn_offset_commit: int
+    add: int | None = None
+    add_offsets: int = 0
+
+    @property
+    def bumps_epochs(self) -> bool:
+        return self.add is None
+
+
+LIBRDKAFKA = Dialect("librdkafka", init=4, produce=10, end=1, txn_offset_commit=3, add=0, add_offsets=0)
+KAFKA_PYTHON = Dialect("kafka-python", init=4, produce=9, end=3, txn_offset_commit=3, add=3, add_offsets=3)
+JAVA_3 = Dialect("Java 3.9", init=4, produce=11, end=4, txn_offset_commit=4, add=3, add_offsets=3)
+JAVA_4 = Dialect("Java 4", init=5, produce=12, end=5, txn_offset_commit=5)
+OLD_DIALECTS: Final = (LIBRDKAFKA, KAFKA_PYTHON, JAVA_3)
+
+
+@dataclass(eq=False)
+class Batch:
+    place: Place
+    sequence: int
+    values: list[str]
+    starts: int
+    """How often the broker had been started when the batch was first sent."""
+
+
+class Producer(Actor):
+    """What all producers share: an identity, sequences, and sending batches until they are acknowledged."""
+
+    produce_version = 12
+    transactional_id: str | None = None
+
+    def __init__(self, history: History, name: str) -> None:
+        super().__init__(history, name)
+        self.identity = Identity(-1, -1)
+        self.instance = 0
+        self._sequences: dict[Place, int] = {}
+        self._count = 0
+
+    def adopt(self, identity: Identity) -> None:
+        """A new identity starts its sequences at 0."""
+        if identity != self.identity:
+            self.identity = identity
+            self._sequences.clear()
+
+    def compose(
+        self, place: Place, values: Sequence[str], transaction: Transaction | None, *, hidden: bool = False
+    ) -> Batch:
+        """A batch with the next sequences, known to the model from now on."""
+        sequence = self._sequences.get(place, 0)
+        self._sequences[place] = sequence + len(values)
+        for value in values:
+            self._count += 1
+            order = (self.instance, self._count)
+            owner = self.transactional_id or self.name
+            self.model.sent(SentRecord(value, place, order, owner, transaction, never_to_be_seen=hidden))
+        return Batch(place, sequence, list(values), self.history.station.starts)
+
+    def produce_call(self, batches: Sequence[Batch]) -> Call:
+        transactional = self.transactional_id is not None
+        arrived, answered = self.model.produced({batch.place: batch.values for batch in batches})
+        data = {
+            batch.place: wire.batch(
+                batch.values,
+                self.identity,
+                batch.sequence,
+                transactional=transactional,
+                timestamp_ms=self.now_ms(),
+            )
+            for batch in batches
+        }
+        return Call(
+            ApiKey.PRODUCE,
+            self.produce_version,
+            wire.produce(data, self.transactional_id),
+            arrived,
+            lambda response: answered(wire.produce_answers(response)),
+            may_haunt=self.history.plan.verification,
+        )
+
+    def send_all(self, batches: Sequence[Batch]) -> Script[None]:
+        """Until all are acknowledged. Raises what ends the transaction or the producer."""
+        queues: dict[Place, deque[Batch]] = {}
+        for batch in batches:
+            queues.setdefault(batch.place, deque()).append(batch)
+        while queues:
+            depth = min(IN_FLIGHT_MAX, max(len(queue) for queue in queues.values()))
+            rows = [[queue[i] for queue in queues.values() if i < len(queue)] for i in range(depth)]
+            answers = yield [self.produce_call(row) for row in rows]
+            for row, answer in zip(rows, answers, strict=True):
+                if answer is not LOST:
+                    self._take(wire.produce_answers(answer), row, queues)
+            queues = {place: queue for place, queue in queues.items() if queue}
+            if queues:
+                yield self.rng.randrange(5, 100)
+
+    def _take(self, answers: dict[Place, Any], row: list[Batch], queues: dict[Place, deque[Batch]]) -> None:
+        for batch in row:
+            code = answers[batch.place].error_code
+            if code == 0:
+                queues[batch.place].remove(batch)
+            elif code == OUT_OF_ORDER:
+                if queues[batch.place][0] is not batch:
+                    continue
+                if not self._may_be_out_of_order(batch):
+                    self.model.violated(
+                        "no-duplicates",
+                        f"{self.name}: the first unacknowledged batch, {batch.values}, is out of order for {batch.place}",
+                    )
+                raise MustAbort(code)
+            elif code in PRODUCE_ABORTABLE:
+                self.trace(f"{code} for {batch.values}")
+                raise MustAbort(code)
+            elif code not in RETRIABLE:
+                self.trace(f"{code} for {batch.values}")
+                raise Fenced
+
+    def _may_be_out_of_order(self, batch: Batch) -> bool:
+        """Weaknesses of the protocol, in Kafka as here, that turn down the first unacknowledged batch.
+
+        A snapshot has room for the last batch of a producer only, so after a restart the repetition of one that was
+        sent before that cannot be told from a gap. A producer that a partition does not know may start anywhere, so
+        when its first batch fails, the second takes its place. And before TV2 a late repetition of an old batch makes
+        the partition wait for that one to be verified, until the transaction has ended.
+        """
+        restarted = batch.starts != self.history.station.starts
+        was_first = batch.sequence == 0 and self.history.plan.disk_trouble > 0
+        haunted = self.produce_version < JAVA_4.produce and self.history.plan.weather.haunt > 0
+        return restarted or was_first or (haunted and self.transactional_id is not None)
+
+
+class IdempotentProducer(Producer):
+    """No transactions: every acknowledged record exactly once, in order."""
+
+    def script(self) -> Script[None]:
+        def init() -> Call:
+            return Call(
+                ApiKey.INIT_PRODUCER_ID,
+                4,
+                InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000),
+                on_answered=lambda response: self.model.given_identity(
+                    None, Identity(response.producer_id, response.producer_epoch), is_new=True, holder=self._holder()
+                )
+                if response.error_code == 0
+                else None,
+            )
+
+        answer = yield from self.retry(init, lambda answer: {answer.error_code}, RETRIABLE)
+        self.adopt(Identity(answer.producer_id, answer.producer_epoch))
+        self.produce_version = self.rng.choice((7, 9, 10, 12))
+        for number in range(self.history.plan.rounds * 2):
+            if not self.history.in_trouble:
+                return
+            batches = []
+            for _ in range(self.rng.randrange(1, 6)):
+                place = self.rng.choice(self.history.places)
+                values = [f"{self.name}:{number}.{len(batches)}.{i}" for i in range(self.rng.randrange(1, 3))]
+                batches.append(self.compose(place, values, None))
+            try:
+                yield from self.send_all(batches)
+            except MustAbort as error:
+                if error.args != (OUT_OF_ORDER,):
+                    self.model.violated("exactly-once", f"{self.name}: an idempotent batch was refused: {error!r}")
+                return
+            except Fenced:
+                self.model.violated("exactly-once", f"{self.name}: an idempotent batch was refused")
+                return
+            yield self.rng.randrange(400)
+
+    def _holder(self) -> str:
+        # Every answer hands out another id, also the one that is lost.
+        self._count += 1
+        return f"{self.name}#{self._count}"
+
+
+class TxnClient(Producer):
+    """The transactional calls of one instance of a producer."""
+
+    def __init__(self, history: History, name: str, transactional_id: str, dialect: Dialect, timeout_ms: int) -> None:
+        super().__init__(history, name)
+        self.transactional_id: str = transactional_id
+        self.dialect = dialect
+        self.produce_version = dialect.produce
+        self.txn_timeout_ms = timeout_ms
+        self.transaction: Transaction | None = None
+        self._added: set[Place] = set()
+        self._is_begun = False
+        self._numbers = 0
+
+    # -- identity
+
+    def initialise(self, expected: Identity | None = None) -> Script[None]:
+        """Without `expected` as a new instance that fences its predecessors; with it to get a new epoch (KIP-360)."""
+
+        def witness(response: Any) -> None:
+            if response.error_code == 0:
+                identity = Identity(response.producer_id, response.producer_epoch)
+                self.model.given_identity(
+                    self.transactional_id, identity, is_new=expected is None, holder=self.transactional_id
+                )
+                self.instance = self.model.next_grant()
+
+        def init() -> Call:
+            request = InitProducerIdRequest(
+                transactional_id=self.transactional_id, transaction_timeout_ms=self.txn_timeout_ms
+            )
+            if expected is not None:
+                request.producer_id, request.producer_epoch = expected
+            return Call(
+                ApiKey.INIT_PRODUCER_ID, self.dialect.init, request, on_answered=witness, may_haunt=True
+            )
+
+        answer = yield from self.retry(init, lambda answer: {answer.error_code}, RETRIABLE)
+        if answer.error_code:
+            self.trace(f"InitProducerId: {answer.error_code}")
+            raise Fenced
+        self.adopt(Identity(answer.producer_id, answer.producer_epoch))
+        self.history.note_dialect(self.identity, self.dialect.bumps_epochs)
+        self.trace(f"is {self.identity.producer_id}/{self.identity.epoch} ({self.dialect.name})")
+
+    # -- one transaction
+
+    def begin(self) -> Transaction:
+        self._numbers += 1
+        self._added.clear()
+        self._is_begun = False
+        self.transaction = self.model.begin(f"{self.name}/{self._numbers}", self.transactional_id)
+        return self.transaction
+
+    def add(self, places: Sequence[Place]) -> Script[None]:
+        new = [place for place in places if place not in self._added]
+        if self.dialect.add is None or not new:
+            return
+        version = self.dialect.add
+
+        def request() -> Call:
+            message = wire.add_partitions(self.transactional_id, self.identity, new)
+            return Call(ApiKey.ADD_PARTITIONS_TO_TXN, version, message, may_haunt=self.history.plan.verification)
+
+        self._is_begun = True
+        answer = yield from self.retry(request, wire.add_partitions_codes, RETRIABLE)
+        self._check_codes("AddPartitionsToTxn", wire.add_partitions_codes(answer))
+        self._added.update(new)
+
+    def write(self, batches: Sequence[Batch]) -> Script[None]:
+        yield from self.add([batch.place for batch in batches])
+        self._is_begun = True
+        yield from self.send_all(batches)
+
+    def commit_offsets(
+        self, group_id: str, offsets: dict[Place, int], generation_id: int = -1, member_id: str = ""
+    ) -> Script[None]:
+        transaction = self.transaction
+        if transaction is None:
+            raise RuntimeError("no transaction")
+        for place, offset in offsets.items():
+            transaction.offsets[group_id, place] = offset
+        if self.dialect.add is not None:
+            yield from self._add_offsets(group_id)
+        self._is_begun = True
+
+        def request() -> Call:
+            message = wire.txn_offset_commit(
+                self.transactional_id,
+                self.identity,
+                group_id,
+                offsets,
+                generation_id=generation_id,
+                member_id=member_id,
+            )
+            return Call(
+                ApiKey.TXN_OFFSET_COMMIT,
+                self.dialect.txn_offset_commit,
+                message,
+                may_haunt=self.dialect.bumps_epochs,
+            )
+
+        answer = yield from self.retry(request, wire.txn_offset_commit_codes, RETRIABLE)
+        codes = wire.txn_offset_commit_codes(answer)
+        if codes & COMMIT_ABORTABLE:
+            self.trace(f"TxnOffsetCommit: {codes}")
+            raise MustAbort(codes)
+        self._check_codes("TxnOffsetCommit", codes)
+
+    def _add_offsets(self, group_id: str) -> Script[None]:
+        def request() -> Call:
+            message = AddOffsetsToTxnRequest(
+                transactional_id=self.transactional_id,
+                producer_id=self.identity.producer_id,
+                producer_epoch=self.identity.epoch,
+                group_id=group_id,
+            )
+            return Call(ApiKey.ADD_OFFSETS_TO_TXN, self.dialect.add_offsets, message, may_haunt=True)
+
+        self._is_begun = True
+        answer = yield from self.retry(request, lambda answer: {answer.error_code}, RETRIABLE)
+        self._check_codes("AddOffsetsToTxn", {answer.error_code})
+
+    def _check_codes(self, what: str, codes: set[int]) -> None:
+        if codes != {0}:
+            self.trace(f"{what}: {codes}")
+            raise Fenced
+
+    def end(self, commit: bool) -> Script[None]:
+        """Raises Fenced when the broker has turned it down, or MustAbort for a commit that may only be aborted."""
+        transaction, self.transaction = self.transaction, None
+        if transaction is None or not self._is_begun:
+            return
+
+        def request() -> Call:
+            arrived, answered = self.model.ending(transaction, commit)
+            message = EndTxnRequest(
+                transactional_id=self.transactional_id,
+                producer_id=self.identity.producer_id,
+                producer_epoch=self.identity.epoch,
+                committed=commit,
+            )
+            return Call(
+                ApiKey.END_TXN,
+                self.dialect.end,
+                message,
+                arrived,
+                answered,
+                may_haunt=self.dialect.bumps_epochs,
+            )
+
+        answer = yield from self.retry(request, lambda answer: {answer.error_code}, RETRIABLE)
+        self.trace(f"{'commit' if commit else 'abort'} of {transaction.name}: {answer.error_code}")
+        if answer.error_code:
+            raise Fenced
+        if self.dialect.bumps_epochs:
+            self.adopt(Identity(answer.producer_id, answer.producer_epoch))
+            self.history.note_dialect(self.identity, True)
+
+    def give_up(self) -> Script[None]:
+        """Aborts after an error. What is still under way must not join a later transaction: old clients get a new epoch."""
+        old = self.identity
+        try:
+            yield from self.end(commit=False)
+        except Fenced:
+            if self.dialect.bumps_epochs or not self.chance(500):
+                raise
+            # A time-out may have taken the transaction away; the way back of semantics.md, section 7.
+        if not self.dialect.bumps_epochs:
+            yield from self.initialise(expected=old)
+
+
+class TxnProducer(TxnClient):
+    """Runs transactions over random partitions; with a group, each of them also moves the group's offset.
+
+    The outputs of a producer with a group are numbered by their inputs, so in the end every input below the group's
+    committed offset must have led to one output: exactly once, over all instances of the producer.
+    """
+
+    group_id: str | None = None
+
+    def script(self) -> Script[None]:
+        try:
+            yield from self.initialise()
+            position = (yield from self._resume_at()) if self.group_id is not None else 0
+            while self.history.wants_more(self.transactional_id):
+                position = yield from self._run_one(position)
+                yield self.rng.randrange(200)
+        except Fenced:
+            self.trace("is fenced")
+
+    def _run_one(self, position: int) -> Script[int]:
+        transaction = self.begin()
+        try:
+            following = yield from self._fill(transaction, position)
+        except MustAbort:
+            yield from self.give_up()
+            return position
+        if self.chance(self.history.plan.pauses):
+            yield self.rng.randrange(2 * self.txn_timeout_ms)
+        if self.chance(250):
+            yield from self.end(commit=False)
+            return position
+        if self.history.plan.client_kills and self.chance(60):
+            self.history.clock.call_later_ms(self.rng.randrange(12), self.kill)
+        yield from self.end(commit=True)
+        return following
+
+    def _fill(self, transaction: Transaction, position: int) -> Script[int]:
+        for _ in range(self.rng.randrange(1, 3)):
+            batches = []
+            for _ in range(self.rng.randrange(1, 5)):
+                place = self.rng.choice(self.history.places)
+                values = []
+                for _ in range(self.rng.randrange(1, 3)):
+                    values.append(f"{transaction.name}:{position}")
+                    position += 1
+                batches.append(self.compose(place, values, transaction))
+            yield from self.write(batches)
+            if self.chance(200):
+                yield self.rng.randrange(300)
+        if self.group_id is not None:
+            yield from self.commit_offsets(self.group_id, {self.history.input_places[0]: position})
+        return position
+
+    def _resume_at(self) -> Script[int]:
+        group_id = self.group_id or ""
+        place = self.history.input_places[0]
+        offsets = yield from fetch_offsets(self, group_id, [place])
+        return max(0, offsets[place])
+
+
+def fetch_offsets(actor: Actor, group_id: str, places: Sequence[Place]) -> Script[dict[Place, int]]:
+    """The committed offsets, once no transaction is about to change them (KIP-447)."""
+
+    def witness(response: Any) -> None:
+        for place, part in wire.offset_fetch_answers(response).items():
+            if part.error_code == 0:
+                actor.model.read_offset(group_id, place, part.committed_offset)
+
+    def request() -> Call:
+        return Call(
+            ApiKey.OFFSET_FETCH,
+            7,
+            wire.offset_fetch(group_id, places, require_stable=True),
+            on_answered=witness,
+        )
+
+    def codes(response: Any) -> set[int]:
+        parts = {part.error_code for part in wire.offset_fetch_answers(response).values()}
+        return {response.error_code, *parts}
+
+    answer = yield from actor.retry(request, codes, RETRIABLE | {UNSTABLE_OFFSET_COMMIT})
+    return {place: part.committed_offset for place, part in wire.offset_fetch_answers(answer).items()}

@@ -1,0 +1,260 @@
+"""Requests as bytes, the shapes of requests that clients send, and a consumer's view of fetched bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from oncelog.protocol.api import decode_response, encode_request, response_header_version
+from oncelog.protocol.batch import Record, build_batch, decode_records, iter_headers, parse_control
+from oncelog.protocol.framing import encode_request_frame, parse_response_header
+from oncelog.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+from oncelog.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestTopic,
+)
+from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from oncelog.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from oncelog.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
+
+Place = tuple[str, int]
+"""A topic and a partition of it."""
+
+READ_UNCOMMITTED: Final = 0
+READ_COMMITTED: Final = 1
+FETCH_MAX_BYTES: Final = 1 << 20
+
+
+class Identity(NamedTuple):
+    producer_id: int
+    epoch: int
+
+
+class Marker(NamedTuple):
+    commit: bool
+    coordinator_epoch: int
+
+
+class Seen(NamedTuple):
+    """One record, or one marker, as it lies in a log."""
+
+    offset: int
+    producer_id: int
+    epoch: int
+    transactional: bool
+    value: str | None
+    marker: Marker | None
+
+
+def frame_request(key: int, version: int, message: Any, correlation_id: int) -> bytes:
+    return b"".join(
+        encode_request_frame(key, version, correlation_id, "sim", encode_request(key, version, message))
+    )
+
+
+def parse_response(key: int, version: int, frame: bytes) -> Any:
+    """The message in a whole frame, size included."""
+    header_version = response_header_version(key, version)
+    _, position = parse_response_header(memoryview(frame)[4:], header_version)
+    return decode_response(key, version, memoryview(frame), position + 4)
+
+
+def batch(
+    values: Sequence[str], identity: Identity | None, sequence: int, *, transactional: bool, timestamp_ms: int
+) -> bytes:
+    return build_batch(
+        [Record(i, 0, None, value.encode()) for i, value in enumerate(values)],
+        timestamp_ms=timestamp_ms,
+        producer_id=-1 if identity is None else identity.producer_id,
+        producer_epoch=-1 if identity is None else identity.epoch,
+        base_sequence=-1 if identity is None else sequence,
+        transactional=transactional,
+    )
+
+
+def _by_topic(places: Iterable[Place]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for topic, partition in places:
+        topics.setdefault(topic, []).append(partition)
+    return topics
+
+
+def produce(batches: Mapping[Place, bytes], transactional_id: str | None = None) -> ProduceRequest:
+    return ProduceRequest(
+        transactional_id=transactional_id,
+        acks=-1,
+        timeout_ms=30_000,
+        topic_data=[
+            TopicProduceData(
+                name=topic,
+                partition_data=[PartitionProduceData(index=index, records=batches[topic, index]) for index in indexes],
+            )
+            for topic, indexes in _by_topic(batches).items()
+        ],
+    )
+
+
+def produce_answers(response: Any) -> dict[Place, Any]:
+    return {(topic.name, part.index): part for topic in response.responses for part in topic.partition_responses}
+
+
+def add_partitions(transactional_id: str, identity: Identity, places: Iterable[Place]) -> AddPartitionsToTxnRequest:
+    return AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=transactional_id,
+        v3_and_below_producer_id=identity.producer_id,
+        v3_and_below_producer_epoch=identity.epoch,
+        v3_and_below_topics=[
+            AddPartitionsToTxnTopic(name=topic, partitions=indexes) for topic, indexes in _by_topic(places).items()
+        ],
+    )
+
+
+def add_partitions_codes(response: Any) -> set[int]:
+    return {
+        part.partition_error_code
+        for topic in response.results_by_topic_v3_and_below
+        for part in topic.results_by_partition
+    }
+
+
+def txn_offset_commit(
+    transactional_id: str,
+    identity: Identity,
+    group_id: str,
+    offsets: Mapping[Place, int],
+    *,
+    generation_id: int = -1,
+    member_id: str = "",
+) -> TxnOffsetCommitRequest:
+    return TxnOffsetCommitRequest(
+        transactional_id=transactional_id,
+        group_id=group_id,
+        producer_id=identity.producer_id,
+        producer_epoch=identity.epoch,
+        generation_id=generation_id,
+        member_id=member_id,
+        topics=[
+            TxnOffsetCommitRequestTopic(
+                name=topic,
+                partitions=[
+                    TxnOffsetCommitRequestPartition(
+                        partition_index=index, committed_offset=offsets[topic, index], committed_metadata=""
+                    )
+                    for index in indexes
+                ],
+            )
+            for topic, indexes in _by_topic(offsets).items()
+        ],
+    )
+
+
+def txn_offset_commit_codes(response: Any) -> set[int]:
+    return {part.error_code for topic in response.topics for part in topic.partitions}
+
+
+def offset_fetch(group_id: str, places: Iterable[Place], *, require_stable: bool) -> OffsetFetchRequest:
+    """For versions up to 7."""
+    return OffsetFetchRequest(
+        group_id=group_id,
+        topics=[
+            OffsetFetchRequestTopic(name=topic, partition_indexes=indexes)
+            for topic, indexes in _by_topic(places).items()
+        ],
+        require_stable=require_stable,
+    )
+
+
+def offset_fetch_answers(response: Any) -> dict[Place, Any]:
+    return {(topic.name, part.partition_index): part for topic in response.topics for part in topic.partitions}
+
+
+def fetch(
+    positions: Mapping[Place, int],
+    isolation_level: int,
+    *,
+    max_wait_ms: int = 0,
+    max_bytes: int = FETCH_MAX_BYTES,
+) -> FetchRequest:
+    """Without a session; for versions up to 12, which name topics."""
+    return FetchRequest(
+        max_wait_ms=max_wait_ms,
+        min_bytes=1,
+        max_bytes=max_bytes,
+        isolation_level=isolation_level,
+        topics=[
+            FetchTopic(
+                topic=topic,
+                partitions=[
+                    FetchPartition(partition=index, fetch_offset=positions[topic, index], partition_max_bytes=max_bytes)
+                    for index in indexes
+                ],
+            )
+            for topic, indexes in _by_topic(positions).items()
+        ],
+    )
+
+
+def fetch_answers(response: Any) -> dict[Place, Any]:
+    return {(topic.topic, part.partition_index): part for topic in response.responses for part in topic.partitions}
+
+
+def markers(
+    place: Place, identity: Identity, commit: bool, coordinator_epoch: int, transaction_version: int
+) -> WriteTxnMarkersRequest:
+    return WriteTxnMarkersRequest(
+        markers=[
+            WritableTxnMarker(
+                producer_id=identity.producer_id,
+                producer_epoch=identity.epoch,
+                transaction_result=commit,
+                topics=[WritableTxnMarkerTopic(name=place[0], partition_indexes=[place[1]])],
+                coordinator_epoch=coordinator_epoch,
+                transaction_version=transaction_version,
+            )
+        ]
+    )
+
+
+def records_in(data: bytes | memoryview) -> list[Seen]:
+    """Everything in whole batches, markers and aborted data included."""
+    seen: list[Seen] = []
+    for position, header in iter_headers(data):
+        pid, epoch, transactional = header.producer_id, header.producer_epoch, header.is_transactional
+        if header.is_control:
+            control = parse_control(data, position)
+            marker = Marker(control.is_commit, control.coordinator_epoch)
+            seen.append(Seen(header.base_offset, pid, epoch, transactional, None, marker))
+            continue
+        for record in decode_records(data, position):
+            value = None if record.value is None else record.value.decode(errors="replace")
+            offset = header.base_offset + record.offset_delta
+            seen.append(Seen(offset, pid, epoch, transactional, value, None))
+    return seen
+
+
+def filtered(partition: PartitionData, position: int) -> tuple[list[Seen], int]:
+    """What a read_committed consumer hands to its user, and where it goes on: the rule that all clients follow."""
+    aborted = sorted((entry.first_offset, entry.producer_id) for entry in partition.aborted_transactions or [])
+    skipped: set[int] = set()
+    delivered: list[Seen] = []
+    data = partition.records or b""
+    for start, header in iter_headers(data):
+        while aborted and aborted[0][0] <= header.last_offset:
+            skipped.add(aborted.pop(0)[1])
+        if header.is_control:
+            if parse_control(data, start).is_abort:
+                skipped.discard(header.producer_id)
+        elif not (header.is_transactional and header.producer_id in skipped):
+            whole = records_in(memoryview(data)[start : start + header.size_bytes])
+            delivered += [record for record in whole if record.offset >= position]
+        position = max(position, header.next_offset)
+    return delivered, position
