@@ -1,26 +1,37 @@
 """A Kafka client that knows transactions: for Oncelog, Apache Kafka and what is compatible with them.
 
-Everything takes a `ClientConfig` (picklable), blocks, is thread-safe, retries what may be retried, and is bounded.
+For applications, by Kafka's configuration names; each also as an asynchronous class (`AsyncProducer` and so on):
 
-    config.ClientConfig             where the brokers are, and all timeouts
-    errors                          KafkaError and what to do about each kind
+    producer.Producer               send, flush, transactions, two-phase commit
+    producer_pool.ProducerPool      transactional producers for many threads
+    consumer.Consumer               groups and assignment, poll, seek, commit
+    admin.Admin                     topics, offsets, settings, groups, transactions, producers, cluster
+
+For programs that distribute one transaction over many processes, by `ClientConfig` (picklable):
+
     transaction.TransactionClient   init, add_partitions, add_offsets, commit_offsets, end, fresh_epoch, fetch_offsets
     batch_producer.BatchProducer    produce(topic, partition, batches, base_sequence) with a given producer id and epoch
     fetcher.RangeReader             read(topic, partition, start, end): chunks of a range, read_committed or not
     columns                         to_arrow(chunks), encode_columns(value, key=...), partition_column(keys, count)
-    admin.Admin                     topics, offsets, settings, groups, transactions, producers, cluster
 
+All block, are thread-safe, retry what may be retried, and are bounded in time; `errors` says what each failure means.
 `columns` needs pyarrow and numpy (the extra `client`); nothing else here does.
 """
 
-from oncelog.client.admin import Admin, NewTopic, OffsetSpec
+from oncelog.client.accumulator import RecordFuture, RecordMetadata
+from oncelog.client.admin import Admin, AsyncAdmin, NewTopic, OffsetSpec
 from oncelog.client.batch_producer import BatchProducer, ProduceSummary
 from oncelog.client.config import ClientConfig
+from oncelog.client.consumer import AsyncConsumer, Consumer
+from oncelog.client.consumer_records import ConsumerRecord
 from oncelog.client.errors import (
     AbortableError,
+    BufferExhausted,
+    CommitFailed,
     ConfigurationError,
     ConnectionLost,
     FatalError,
+    IllegalState,
     KafkaError,
     ProducerFenced,
     TimedOut,
@@ -28,6 +39,9 @@ from oncelog.client.errors import (
 )
 from oncelog.client.fetcher import FetchedChunk, RangeReader
 from oncelog.client.offsets import GroupMetadata, OffsetAndMetadata
+from oncelog.client.prepared_transaction import PreparedTransaction
+from oncelog.client.producer import AsyncProducer, Producer
+from oncelog.client.producer_pool import ProducerPool
 from oncelog.client.transaction import TransactionClient
 from oncelog.client.visibility import IsolationLevel
 from oncelog.core.ids import ProducerIdAndEpoch, TopicPartition
@@ -35,22 +49,35 @@ from oncelog.core.ids import ProducerIdAndEpoch, TopicPartition
 __all__ = [
     "AbortableError",
     "Admin",
+    "AsyncAdmin",
+    "AsyncConsumer",
+    "AsyncProducer",
     "BatchProducer",
+    "BufferExhausted",
     "ClientConfig",
+    "CommitFailed",
     "ConfigurationError",
     "ConnectionLost",
+    "Consumer",
+    "ConsumerRecord",
     "FatalError",
     "FetchedChunk",
     "GroupMetadata",
+    "IllegalState",
     "IsolationLevel",
     "KafkaError",
     "NewTopic",
     "OffsetAndMetadata",
     "OffsetSpec",
+    "PreparedTransaction",
     "ProduceSummary",
+    "Producer",
     "ProducerFenced",
     "ProducerIdAndEpoch",
+    "ProducerPool",
     "RangeReader",
+    "RecordFuture",
+    "RecordMetadata",
     "TimedOut",
     "TopicPartition",
     "TransactionClient",

@@ -158,9 +158,9 @@ class Cluster:
 
     # Metadata
 
-    async def refresh(self, topics: Collection[str] | None, deadline: Deadline) -> None:
+    async def refresh(self, topics: Collection[str] | None, deadline: Deadline, *, create: bool = False) -> None:
         """Ask for the named topics, or for all of them, until a broker answers. Unknown ones are left out."""
-        await self.retrying("metadata", lambda: self._fetch_metadata(topics), deadline)
+        await self.retrying("metadata", lambda: self._fetch_metadata(topics, create=create), deadline)
 
     async def _fetch_metadata(self, topics: Collection[str] | None, *, create: bool = False) -> list[KafkaError]:
         async with self._refreshing:

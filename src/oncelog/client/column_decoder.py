@@ -324,12 +324,13 @@ def _gather(buffer: memoryview, at: Ints, sizes: Ints, kind: Any) -> pa.Array:
         raise MalformedRequest("a field has a negative size")
     if bool(nulls.all()):
         return pa.nulls(count, kind)
-    bounds = np.empty(2 * count, np.int32)
+    bounds = np.empty(2 * count, np.int64)
     bounds[0::2] = at
     bounds[1::2] = at + np.maximum(sizes, 0)
-    if bool((bounds[1:] < bounds[:-1]).any()) or int(bounds[-1]) > len(buffer):
+    if bool((bounds[1:] < bounds[:-1]).any()) or int(bounds[0]) < 0 or int(bounds[-1]) > len(buffer):
         raise MalformedRequest("the fields of a record overlap")
-    stretches = pa.Array.from_buffers(kind, 2 * count - 1, [None, pa.py_buffer(bounds), pa.py_buffer(buffer)])
+    offsets = pa.py_buffer(bounds.astype(np.int32))
+    stretches = pa.Array.from_buffers(kind, 2 * count - 1, [None, offsets, pa.py_buffer(buffer)])
     wanted = np.arange(0, 2 * count - 1, 2, dtype=np.int64)
     mask = nulls if bool(nulls.any()) else None
     taken = stretches.take(pa.array(wanted, mask=mask))

@@ -2,12 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any, Final, Self
 
 from oncelog.client.errors import ConfigurationError
+from oncelog.core.config import (
+    INT_MAX,
+    LONG_MAX,
+    ConfigError,
+    ConfigKey,
+    ConfigTable,
+    ConfigType,
+    Settings,
+    format_value,
+)
 
 Address = tuple[str, int]
+
+_MS: Final = ConfigType.INT
+COMMON_KEYS: Final = (
+    ConfigKey("bootstrap.servers", ConfigType.STRING, "", "Brokers to begin with, host:port, separated by commas."),
+    ConfigKey("client.id", ConfigType.STRING, "oncelog", "How brokers name this client in logs and metrics."),
+    ConfigKey(
+        "request.timeout.ms", _MS, 30_000, "How long one request may take before its connection is closed.", low=1
+    ),
+    ConfigKey("default.api.timeout.ms", _MS, 60_000, "How long a whole call may take, with all its retries.", low=1),
+    ConfigKey("retry.backoff.ms", ConfigType.LONG, 100, "The first pause before a retry; it doubles.", low=0),
+    ConfigKey("retry.backoff.max.ms", ConfigType.LONG, 1_000, "The longest pause before a retry.", low=0),
+    ConfigKey(
+        "socket.connection.setup.timeout.ms",
+        ConfigType.LONG,
+        10_000,
+        "How long connecting to a broker may take.",
+        low=1,
+    ),
+    ConfigKey("metadata.max.age.ms", ConfigType.LONG, 300_000, "When to look for new partitions unasked.", low=1),
+    ConfigKey("allow.auto.create.topics", ConfigType.BOOLEAN, True, "Whether brokers may create a topic on first use."),
+    ConfigKey(
+        "oncelog.transaction.version.max",
+        ConfigType.INT,
+        2,
+        "Lower it to speak an older transaction protocol to a cluster that has a newer one.",
+        low=0,
+        high=2,
+    ),
+)
+"""Settings of all clients: Kafka's names, defaults of Kafka 4.3. Those of our own start with `oncelog.`."""
+
+__all__ = ["COMMON_KEYS", "INT_MAX", "LONG_MAX", "Address", "ClientConfig", "parse_addresses", "parse_settings"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +77,21 @@ class ClientConfig:
     def __post_init__(self) -> None:
         parse_addresses(self.bootstrap_servers)
 
+    @classmethod
+    def from_settings(cls, settings: Settings) -> Self:
+        return cls(
+            bootstrap_servers=settings.text("bootstrap.servers"),
+            client_id=settings.text("client.id"),
+            request_timeout_ms=settings.integer("request.timeout.ms"),
+            default_api_timeout_ms=settings.integer("default.api.timeout.ms"),
+            retry_backoff_ms=settings.integer("retry.backoff.ms"),
+            retry_backoff_max_ms=settings.integer("retry.backoff.max.ms"),
+            socket_connection_setup_timeout_ms=settings.integer("socket.connection.setup.timeout.ms"),
+            metadata_max_age_ms=settings.integer("metadata.max.age.ms"),
+            allow_auto_create_topics=settings.boolean("allow.auto.create.topics"),
+            transaction_version_max=settings.integer("oncelog.transaction.version.max"),
+        )
+
     @property
     def addresses(self) -> list[Address]:
         return parse_addresses(self.bootstrap_servers)
@@ -51,3 +109,20 @@ def parse_addresses(servers: str | Iterable[str]) -> list[Address]:
     if not addresses:
         raise ConfigurationError("bootstrap.servers is empty: name at least one broker as host:port")
     return addresses
+
+
+def parse_settings(table: ConfigTable, properties: Mapping[str, Any]) -> Settings:
+    """Values by Kafka's names, as text or as plain Python values. Raises ConfigurationError for unknown names."""
+    entries = {name: _text(name, value) for name, value in properties.items() if value is not None}
+    try:
+        return Settings(table, table.parse(entries))
+    except ConfigError as error:
+        raise ConfigurationError(str(error)) from error
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, list | tuple | set | frozenset):
+        return ",".join(map(str, value))
+    if not isinstance(value, str | bool | int | float):
+        raise ConfigurationError(f"{name}: {value!r} is neither text nor a number")
+    return format_value(value) or ""

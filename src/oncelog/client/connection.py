@@ -126,7 +126,9 @@ class Connection(asyncio.BufferedProtocol):
         invariant(key is not None, "%s is not a request", request_type.__name__)
         first, last = request_type.VERSIONS
         cap = VERSION_CAPS.get(key or 0, last) if version_max is None else version_max
-        broker_first, broker_last = self.versions.get(key or 0, (0, -1))
+        if key not in self.versions:
+            raise UnsupportedByBroker(f"{self} does not serve {request_type.__name__.removesuffix('Request')}")
+        broker_first, broker_last = self.versions[key]
         version = min(last, broker_last, cap)
         if version < max(first, broker_first):
             raise UnsupportedByBroker(

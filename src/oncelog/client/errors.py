@@ -4,6 +4,7 @@ KafkaError                     a protocol error code and a text
   ConnectionLost               the broker went away; an answer may be lost. The client retries by itself
   TimedOut                     a bounded wait is over; the last failure is in the text
   UnsupportedByBroker          the broker does not speak what is asked for
+  CommitFailed                 the group has given the partitions to others: what was read will be read again
   TransactionError
     AbortableError             abort the transaction, then begin it again
     FatalError                 this producer is finished: close it
@@ -15,11 +16,13 @@ BufferExhausted                no room for more records within `max.block.ms`
 
 from __future__ import annotations
 
+from oncelog.core.config import ConfigError
 from oncelog.core.errors import RETRIABLE, ErrorCode, KafkaError
 
 __all__ = [
     "AbortableError",
     "BufferExhausted",
+    "CommitFailed",
     "ConfigurationError",
     "ConnectionLost",
     "ErrorCode",
@@ -50,6 +53,10 @@ class UnsupportedByBroker(KafkaError):
         super().__init__(ErrorCode.UNSUPPORTED_VERSION, message)
 
 
+class CommitFailed(KafkaError):
+    """Offsets were not committed because this consumer is not the owner of the partitions any more."""
+
+
 class TransactionError(KafkaError):
     """Something happened to the transaction that a retry does not mend."""
 
@@ -66,7 +73,7 @@ class ProducerFenced(FatalError):
     """A newer producer with the same transactional id took over. Stop: its work is the valid one."""
 
 
-class ConfigurationError(ValueError):
+class ConfigurationError(ConfigError):
     """A setting that is unknown, malformed, or contradicts another one; the text names it."""
 
 

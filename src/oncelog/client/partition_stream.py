@@ -2,10 +2,11 @@
 
 Theory of operation. Batches are numbered by sequence when they are appended, and a few of them (at most five, as far
 back as a broker remembers) may be on their way at a time. While all goes well the stream just sends. When an answer
-says "try again", or none comes, nothing new is sent until every batch on its way has settled; then all that are not
-acknowledged are sent again, in order and with their old numbers. A broker that has one of them already answers with
-its old offset, so nothing is doubled, and one that missed the first refuses the rest (OUT_OF_ORDER_SEQUENCE_NUMBER),
-so nothing is reordered; that code is therefore an error only for the oldest batch.
+says "try again", or none comes, nothing new is sent until every batch on its way has settled; then those that are not
+acknowledged are sent again, in order, with their old numbers, and one at a time: a batch that is in the log already,
+its answer lost, must not be overtaken by five others, or the broker could not recognise it any more. A broker that has
+a batch answers with its old offset, so nothing is doubled; one that missed a batch refuses those behind it
+(OUT_OF_ORDER_SEQUENCE_NUMBER), so nothing is reordered. That code is therefore an error only for the oldest batch.
 
 What a batch that cannot be delivered means for those behind it is a matter of the mode:
 
@@ -124,7 +125,7 @@ class PartitionStream:
     @property
     def has_room(self) -> bool:
         """Whether a batch appended now would be sent at once."""
-        return not self._waiting and not self._recovering and len(self._sent) < self._in_flight_max
+        return not self._waiting and not self._recovering and self._has_window(retried=False)
 
     def append(self, batch: EncodedBatch, deadline: Deadline) -> asyncio.Future[Delivery]:
         """Queue a batch behind the others. The future is its delivery, or why there is none."""
@@ -151,13 +152,19 @@ class PartitionStream:
             self._pump_task.cancel()
         self._fail_all(reason)
 
+    async def idle(self) -> None:
+        """Wait until nothing is on its way any more; after `close` that is a request's timeout at most."""
+        while self._in_flight:
+            await self._wait_for_progress()
+
     def restart(self, identity: ProducerIdAndEpoch) -> None:
         """Begin a new epoch, with sequence numbers from 0. Nothing may be pending."""
-        if self.pending_count:
-            raise IllegalState(f"{self.pending_count} batches of {self.partition} are still pending")
+        if self.pending_count or self._in_flight:
+            raise IllegalState(f"batches of {self.partition} are still pending")
         self.identity = identity
         self.broken = None
         self.next_sequence = 0
+        self._recovering = self._moved = False
 
     def _number(self, pending: _Pending) -> None:
         pending.sequence = self.next_sequence
@@ -192,7 +199,7 @@ class PartitionStream:
                 await self._recover()
             elif not self._waiting:
                 break
-            elif len(self._sent) >= self._in_flight_max:
+            elif not self._has_window(retried=self._waiting[0].attempts > 0):
                 await self._wait_for_progress()
             else:
                 connection = await self._reach_leader()
@@ -218,8 +225,13 @@ class PartitionStream:
         await self._progress.wait()
 
     def _send_window(self, connection: Connection) -> None:
-        while self._waiting and len(self._sent) < self._in_flight_max:
+        while self._waiting and self._has_window(retried=self._waiting[0].attempts > 0):
             self._send(self._waiting.popleft(), connection)
+
+    def _has_window(self, *, retried: bool) -> bool:
+        """Whether one more batch may be on its way: a retried one only alone, a new one not beside a retried one."""
+        alone = retried or (bool(self._sent) and self._sent[0].attempts > 1)
+        return len(self._sent) < (1 if alone else self._in_flight_max)
 
     def _send(self, pending: _Pending, connection: Connection) -> None:
         if pending.data is None:

@@ -20,7 +20,7 @@ from oncelog.client.classification import Step, transaction_error
 from oncelog.client.cluster import Cluster, CoordinatorKind
 from oncelog.client.config import ClientConfig
 from oncelog.client.deadline import Deadline
-from oncelog.client.errors import AbortableError, IllegalState, TimedOut, UnsupportedByBroker
+from oncelog.client.errors import AbortableError, FatalError, IllegalState, UnsupportedByBroker
 from oncelog.client.offsets import GroupMetadata, OffsetAndMetadata, Offsets, by_topic, fetch_offsets, full_offset
 from oncelog.core.errors import RETRIABLE, ErrorCode
 from oncelog.core.ids import (
@@ -55,6 +55,7 @@ TWO_PHASE_VERSION: Final = 6
 # coordinator add a partition twice or expect an epoch that nobody was told.
 _CAPS_BEFORE_TV2: Final[dict[type, int]] = {EndTxnRequest: 4, TxnOffsetCommitRequest: 4}
 _RETRY: Final = frozenset(RETRIABLE)
+_NOT_OPEN: Final = (ErrorCode.INVALID_TXN_STATE, ErrorCode.PRODUCER_FENCED)
 
 
 class AsyncTransactionClient:
@@ -280,24 +281,66 @@ class AsyncTransactionClient:
         Raises TimedOut when the outcome stayed unknown; calling it again with the same decision is safe.
         """
         self._check_initialised()
+        deadline = self._deadline(deadline)
+        response = await self._ask_end(commit, deadline)
+        if commit and self.uses_tv2 and response.error_code in _NOT_OPEN:
+            await self._find_out(response.error_code, deadline)
+        step = Step.COMMIT if commit else Step.ABORT
+        self._raise_first(step, [(response.error_code, "ending the transaction")])
+        if response.producer_id >= 0:
+            self.identity = _identity(response.producer_id, response.producer_epoch)
+        return self.identity
+
+    async def _ask_end(self, commit: bool, deadline: Deadline) -> EndTxnResponse:
         request = EndTxnRequest(
             transactional_id=self.transactional_id,
             producer_id=self.identity.producer_id,
             producer_epoch=self.identity.epoch,
             committed=commit,
         )
-        response = await self.cluster.ask_coordinator(
+        return await self.cluster.ask_coordinator(
             CoordinatorKind.TRANSACTION,
             self.transactional_id,
             request,
             EndTxnResponse,
             codes=lambda answer: [answer.error_code],
-            deadline=self._deadline(deadline),
+            deadline=deadline,
             retry=_RETRY,
             version_max=self._version_max(EndTxnRequest),
         )
+
+    async def _find_out(self, code: int, deadline: Deadline | None) -> None:
+        """A commit was refused: raise AbortableError if the coordinator has only timed the transaction out.
+
+        Over TV2 an abort with the same identity succeeds then, and it fails when somebody else took the id over. A
+        commit that had succeeded is never refused, so nothing committed can be hit by this.
+        """
+        try:
+            await self.end(False, deadline=deadline)
+        except FatalError:
+            return
+        raise AbortableError(
+            ErrorCode(code),
+            f"transactional id {self.transactional_id}: no transaction was open at the coordinator: it was empty, or "
+            "it timed out (transaction.timeout.ms) and was aborted; begin it again",
+        )
+
+    async def resume(
+        self,
+        transactional_id: str,
+        identity: ProducerIdAndEpoch,
+        transaction_version: int,
+        *,
+        commit: bool,
+        deadline: Deadline | None = None,
+    ) -> ProducerIdAndEpoch:
+        """End a transaction that another process left open, by the identity it had. Nobody is fenced by that."""
+        self.transactional_id = transactional_id
+        self.transaction_version = transaction_version
+        self.identity = ProducerIdAndEpoch(*identity)
+        response = await self._ask_end(commit, self._deadline(deadline))
         step = Step.COMMIT if commit else Step.ABORT
-        self._raise_first(step, [(response.error_code, "ending the transaction")])
+        self._raise_first(step, [(response.error_code, "ending the transaction of another process")])
         if response.producer_id >= 0:
             self.identity = _identity(response.producer_id, response.producer_epoch)
         return self.identity
@@ -391,6 +434,3 @@ class TransactionClient(Blocking):
         self, group_id: str, partitions: Collection[TopicPartition] | None = None, require_stable: bool = True
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         return self._run(self.core.fetch_offsets(group_id, partitions, require_stable))
-
-
-__all__ = ["NO_IDENTITY", "AbortableError", "AsyncTransactionClient", "TimedOut", "TransactionClient"]

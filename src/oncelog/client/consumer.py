@@ -1,0 +1,377 @@
+"""Consumers: `Consumer` for threads, `AsyncConsumer` for asyncio.
+
+    with Consumer({"bootstrap.servers": "127.0.0.1:9092", "group.id": "billing"}) as consumer:
+        consumer.subscribe(["orders"])
+        for record in consumer:
+            ...
+
+A consumer is either subscribed, and shares the partitions of topics with the other members of its group, or assigned
+partitions by hand. Callbacks for partitions that come and go run inside `poll`, in the caller's own thread.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, Final, Self
+
+from oncelog.client.admin_topics import OffsetSpec
+from oncelog.client.blocking import Blocking, blocking
+from oncelog.client.cluster import Cluster
+from oncelog.client.consumer_config import ConsumerConfig
+from oncelog.client.consumer_core import Change, ConsumerCore, Rebalance
+from oncelog.client.consumer_positions import PartitionPosition
+from oncelog.client.consumer_records import ConsumerRecord, iter_records
+from oncelog.client.deadline import Deadline
+from oncelog.client.fetcher import FetchedChunk
+from oncelog.client.offsets import GroupMetadata, OffsetAndMetadata, Offsets
+from oncelog.core.ids import TopicPartition
+
+Deserializer = Callable[[str, bytes | None], Any]
+"""Takes the topic and the bytes."""
+OnChange = Callable[[list[TopicPartition]], None]
+AsyncOnChange = Callable[[list[TopicPartition]], Awaitable[None] | None]
+ITERATION_POLL_MS: Final = 1_000
+
+
+class _RecordTaker:
+    """Takes records out of chunks, up to a number of them, and leaves the rest where it is."""
+
+    def __init__(self, core: ConsumerCore, key: Deserializer | None, value: Deserializer | None) -> None:
+        self._core = core
+        self._key = key
+        self._value = value
+        self._iterators: dict[TopicPartition, tuple[FetchedChunk, Iterator[ConsumerRecord]]] = {}
+        self.records: list[ConsumerRecord] = []
+        self.count_max = 0
+
+    def take(self, entry: PartitionPosition, chunk: FetchedChunk) -> bool:
+        known = self._iterators.get(entry.partition)
+        if known is None or known[0] is not chunk:
+            known = self._iterators[entry.partition] = (chunk, iter_records(chunk))
+        records = known[1]
+        while len(self.records) < self.count_max:
+            record = next(records, None)
+            if record is None:
+                entry.chunk = None
+                entry.position = chunk.next_offset
+                del self._iterators[entry.partition]
+                return True
+            self.records.append(record)
+            entry.position = record.offset + 1
+        return False
+
+    def taken(self) -> list[ConsumerRecord]:
+        records, self.records = self.records, []
+        if self._key is None and self._value is None:
+            return records
+        return [
+            record._replace(
+                key=record.key if self._key is None else self._key(record.topic, record.key),
+                value=record.value if self._value is None else self._value(record.topic, record.value),
+            )
+            for record in records
+        ]
+
+
+class _ChunkTaker:
+    """Takes whole chunks, for columns."""
+
+    def __init__(self) -> None:
+        self.chunks: list[FetchedChunk] = []
+
+    def take(self, entry: PartitionPosition, chunk: FetchedChunk) -> bool:
+        self.chunks.append(chunk._replace(start_offset=max(chunk.start_offset, entry.position)))
+        entry.chunk = None
+        entry.position = chunk.next_offset
+        return True
+
+
+class Consumer(Blocking):
+    """A consumer for threads. One thread polls at a time; the other calls may come from any."""
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | ConsumerConfig,
+        *,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+    ) -> None:
+        settings = config if isinstance(config, ConsumerConfig) else ConsumerConfig.parse(config)
+        super().__init__(settings.client)
+        self.settings = settings
+        self.core: ConsumerCore = self._run(_make_core(self.cluster, settings))
+        self._taker = _RecordTaker(self.core, key_deserializer, value_deserializer)
+        self._callbacks: dict[Change, OnChange | None] = {}
+        self._closed = False
+
+    # What to read
+
+    def subscribe(
+        self,
+        topics: Collection[str] = (),
+        *,
+        pattern: str | None = None,
+        on_assigned: OnChange | None = None,
+        on_revoked: OnChange | None = None,
+        on_lost: OnChange | None = None,
+    ) -> None:
+        """Share the partitions of these topics, or of all that match a regular expression, with the group.
+
+        `on_revoked` runs while the partitions are still this consumer's, so it may commit. `on_lost` runs when they
+        are not any more; without it `on_revoked` is called then too.
+        """
+        self._callbacks = {
+            Change.ASSIGNED: on_assigned,
+            Change.REVOKED: on_revoked,
+            Change.LOST: on_lost or on_revoked,
+        }
+        self._run(self.core.subscribe(topics, pattern))
+
+    def unsubscribe(self) -> None:
+        """Leave the group, or give up what was assigned by hand."""
+        self._give_up()
+        self._run(self.core.leave("unsubscribed"))
+
+    assign = blocking(ConsumerCore.assign)
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        return self.core.positions.partitions()
+
+    def subscription(self) -> frozenset[str]:
+        return self.core.topics
+
+    # Reading
+
+    def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> list[ConsumerRecord]:
+        """Records that are there, or that come within the timeout; an empty list if none do."""
+        self._taker.count_max = max_records or self.settings.max_poll_records
+        self._step(Deadline(timeout_ms), self._taker.take)
+        return self._taker.taken()
+
+    def poll_columns(self, timeout_ms: float = 0) -> Any:
+        """All records at hand as one Arrow RecordBatch, which may be empty. Needs the extra `client`."""
+        from oncelog.client.columns import to_arrow
+
+        taker = _ChunkTaker()
+        self._step(Deadline(timeout_ms), taker.take)
+        return to_arrow(taker.chunks)
+
+    def _step(self, deadline: Deadline, take: Callable[[PartitionPosition, FetchedChunk], bool]) -> None:
+        while True:
+            rebalance = self._run(self.core.step(deadline, take))
+            if rebalance is None:
+                return
+            while rebalance is not None:
+                self._call_back(rebalance)
+                rebalance = self._run(_handled(self.core, rebalance))
+
+    def _call_back(self, rebalance: Rebalance) -> None:
+        callback = self._callbacks.get(rebalance.change)
+        if rebalance.change is Change.ASSIGNED:
+            self._run(_added(self.core, rebalance.partitions))
+        if callback is not None:
+            callback(rebalance.partitions)
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        """Records for ever; leave the loop with `break`."""
+        while True:
+            yield from self.poll(ITERATION_POLL_MS)
+
+    # Positions
+
+    seek = blocking(ConsumerCore.seek)
+    position = blocking(ConsumerCore.position)
+    pause = blocking(ConsumerCore.pause)
+    resume = blocking(ConsumerCore.resume)
+    paused = blocking(ConsumerCore.paused)
+    lag = blocking(ConsumerCore.lag)
+    seek_to_committed = blocking(ConsumerCore.seek_to_committed)
+    committed = blocking(ConsumerCore.committed)
+    commit = blocking(ConsumerCore.commit)
+
+    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        self._run(self.core.seek_to(partitions, OffsetSpec.EARLIEST))
+
+    def seek_to_end(self, *partitions: TopicPartition) -> None:
+        self._run(self.core.seek_to(partitions, OffsetSpec.LATEST))
+
+    def seek_to_time(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
+        """To the first record at or after a time; to the end where there is none."""
+        self._run(self.core.seek_to(partitions, timestamp_ms))
+
+    def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return self._run(self.core.offsets_at(partitions, OffsetSpec.EARLIEST))
+
+    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The last stable offsets for read_committed, else the high watermarks."""
+        return self._run(self.core.offsets_at(partitions, OffsetSpec.LATEST))
+
+    def commit_async(
+        self, offsets: Offsets | None = None, on_done: Callable[[BaseException | None], None] | None = None
+    ) -> None:
+        """Commit without waiting. `on_done` runs on the client's event loop thread and must not block."""
+        if offsets is None:
+            offsets = self._run(_positions_now(self.core))
+        future = self._thread.submit(self.core.commit(offsets))
+        if on_done is not None:
+            future.add_done_callback(lambda done: on_done(done.exception()))
+
+    def group_metadata(self) -> GroupMetadata:
+        """For `Producer.send_offsets_to_transaction`. Refused while enable.auto.commit is on."""
+        return self.core.group_metadata()
+
+    # The end
+
+    def _give_up(self) -> None:
+        rebalance = self._run(self.core.leaving())
+        if rebalance is not None:
+            self._call_back(rebalance)
+
+    def close(self) -> None:
+        """Commit if enable.auto.commit is on, leave the group, close the connections."""
+        if not self._closed:
+            self._closed = True
+            try:
+                self._give_up()
+            finally:
+                self._run(self.core.close())
+
+
+async def _make_core(cluster: Cluster, settings: ConsumerConfig) -> ConsumerCore:
+    return ConsumerCore(cluster, settings)
+
+
+async def _handled(core: ConsumerCore, rebalance: Rebalance) -> Rebalance | None:
+    return core.handled(rebalance)
+
+
+async def _added(core: ConsumerCore, partitions: list[TopicPartition]) -> None:
+    core.added(partitions)
+
+
+async def _positions_now(core: ConsumerCore) -> dict[TopicPartition, OffsetAndMetadata]:
+    return core.positions_to_commit()
+
+
+class AsyncConsumer:
+    """The consumer for asyncio programs; make and use it on one event loop. Calls are those of `Consumer`."""
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | ConsumerConfig,
+        *,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+    ) -> None:
+        self.settings = config if isinstance(config, ConsumerConfig) else ConsumerConfig.parse(config)
+        self.cluster = Cluster(self.settings.client)
+        self.core = ConsumerCore(self.cluster, self.settings)
+        self._taker = _RecordTaker(self.core, key_deserializer, value_deserializer)
+        self._callbacks: dict[Change, AsyncOnChange | None] = {}
+
+    async def subscribe(
+        self,
+        topics: Collection[str] = (),
+        *,
+        pattern: str | None = None,
+        on_assigned: AsyncOnChange | None = None,
+        on_revoked: AsyncOnChange | None = None,
+        on_lost: AsyncOnChange | None = None,
+    ) -> None:
+        self._callbacks = {
+            Change.ASSIGNED: on_assigned,
+            Change.REVOKED: on_revoked,
+            Change.LOST: on_lost or on_revoked,
+        }
+        await self.core.subscribe(topics, pattern)
+
+    async def unsubscribe(self) -> None:
+        await self._give_up()
+        await self.core.leave("unsubscribed")
+
+    async def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        await self.core.assign(partitions)
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        return self.core.positions.partitions()
+
+    async def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> list[ConsumerRecord]:
+        self._taker.count_max = max_records or self.settings.max_poll_records
+        deadline = Deadline(timeout_ms)
+        while (rebalance := await self.core.step(deadline, self._taker.take)) is not None:
+            await self._handle(rebalance)
+        return self._taker.taken()
+
+    async def _handle(self, rebalance: Rebalance | None) -> None:
+        while rebalance is not None:
+            await self._call_back(rebalance)
+            rebalance = self.core.handled(rebalance)
+
+    async def _call_back(self, rebalance: Rebalance) -> None:
+        if rebalance.change is Change.ASSIGNED:
+            self.core.added(rebalance.partitions)
+        callback = self._callbacks.get(rebalance.change)
+        if callback is not None:
+            result = callback(rebalance.partitions)
+            if inspect.isawaitable(result):
+                await result
+
+    async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+        """Records for ever."""
+        while True:
+            for record in await self.poll(ITERATION_POLL_MS):
+                yield record
+
+    async def seek(self, partition: TopicPartition, offset: int) -> None:
+        await self.core.seek(partition, offset)
+
+    async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        await self.core.seek_to(partitions, OffsetSpec.EARLIEST)
+
+    async def seek_to_end(self, *partitions: TopicPartition) -> None:
+        await self.core.seek_to(partitions, OffsetSpec.LATEST)
+
+    async def seek_to_time(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
+        await self.core.seek_to(partitions, timestamp_ms)
+
+    async def seek_to_committed(self) -> None:
+        await self.core.seek_to_committed()
+
+    async def position(self, partition: TopicPartition) -> int:
+        return await self.core.position(partition)
+
+    async def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        await self.core.pause(partitions)
+
+    async def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        await self.core.resume(partitions)
+
+    async def lag(self, partition: TopicPartition) -> int:
+        return await self.core.lag(partition)
+
+    async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+        return await self.core.committed(partitions)
+
+    async def commit(self, offsets: Offsets | None = None) -> None:
+        await self.core.commit(offsets)
+
+    def group_metadata(self) -> GroupMetadata:
+        return self.core.group_metadata()
+
+    async def _give_up(self) -> None:
+        rebalance = await self.core.leaving()
+        if rebalance is not None:
+            await self._call_back(rebalance)
+
+    async def close(self) -> None:
+        try:
+            await self._give_up()
+        finally:
+            await self.core.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

@@ -1,0 +1,102 @@
+"""What a consumer knows about each partition that is assigned to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import count
+from typing import Final
+
+from oncelog.client.errors import IllegalState
+from oncelog.client.fetcher import FetchedChunk
+from oncelog.core.ids import TopicPartition
+
+NO_POSITION: Final = -1
+_versions: Final = count()
+
+
+class PartitionPosition:
+    """`position` is the next offset to hand out; `fetch_position` the next one to ask a broker for."""
+
+    __slots__ = (
+        "chunk",
+        "fetch_position",
+        "high_watermark",
+        "last_stable_offset",
+        "log_start_offset",
+        "partition",
+        "paused",
+        "position",
+        "version",
+    )
+
+    def __init__(self, partition: TopicPartition) -> None:
+        self.partition = partition
+        self.position = NO_POSITION
+        self.fetch_position = NO_POSITION
+        self.paused = False
+        self.chunk: FetchedChunk | None = None
+        """Fetched and not handed out yet; nothing more is fetched until it is."""
+        self.high_watermark = -1
+        self.last_stable_offset = -1
+        self.log_start_offset = -1
+        self.version = next(_versions)
+        """A new one with every seek and every assignment: an answer to a question asked before is thrown away."""
+
+    def seek(self, offset: int) -> None:
+        self.position = self.fetch_position = offset
+        self.chunk = None
+        self.version = next(_versions)
+
+    def unset(self) -> None:
+        self.seek(NO_POSITION)
+
+    @property
+    def fetchable(self) -> bool:
+        return self.fetch_position >= 0 and self.chunk is None and not self.paused
+
+
+class Positions:
+    """The assigned partitions, in the order in which they take turns."""
+
+    def __init__(self) -> None:
+        self._partitions: dict[TopicPartition, PartitionPosition] = {}
+
+    def __contains__(self, partition: object) -> bool:
+        return partition in self._partitions
+
+    def __iter__(self) -> Iterator[PartitionPosition]:
+        return iter(list(self._partitions.values()))
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def partitions(self) -> frozenset[TopicPartition]:
+        return frozenset(self._partitions)
+
+    def get(self, partition: TopicPartition) -> PartitionPosition | None:
+        return self._partitions.get(partition)
+
+    def __getitem__(self, partition: TopicPartition) -> PartitionPosition:
+        found = self._partitions.get(TopicPartition(*partition))
+        if found is None:
+            raise IllegalState(f"{TopicPartition(*partition)} is not assigned to this consumer")
+        return found
+
+    def add(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in sorted(partitions):
+            self._partitions.setdefault(partition, PartitionPosition(partition))
+
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in partitions:
+            removed = self._partitions.pop(partition, None)
+            if removed is not None:
+                removed.unset()
+
+    def to_back(self, partition: TopicPartition) -> None:
+        """Let the others have their turn first."""
+        entry = self._partitions.pop(partition, None)
+        if entry is not None:
+            self._partitions[partition] = entry
+
+    def without_position(self) -> list[TopicPartition]:
+        return [entry.partition for entry in self if entry.position == NO_POSITION]

@@ -1,0 +1,93 @@
+"""Records as a consumer hands them out, one object each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from oncelog.client.fetcher import FetchedChunk
+from oncelog.core.ids import TopicPartition
+from oncelog.protocol import compression
+from oncelog.protocol.batch import HEADER_BYTES, BatchHeader, CorruptBatchError
+from oncelog.protocol.primitives import MalformedRequest, read_varlong
+
+
+class ConsumerRecord(NamedTuple):
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    timestamp_type: int
+    """0 when the producer set the time, 1 when the broker did."""
+    key: Any
+    value: Any
+    headers: tuple[tuple[str, bytes | None], ...]
+    leader_epoch: int
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+def iter_records(chunk: FetchedChunk) -> Iterator[ConsumerRecord]:
+    """The visible records of a chunk within its range. Raises KafkaError CORRUPT_MESSAGE."""
+    for position, header in chunk.batches:
+        if header.records_count:
+            yield from _iter_batch(chunk, position, header)
+
+
+def _iter_batch(chunk: FetchedChunk, position: int, header: BatchHeader) -> Iterator[ConsumerRecord]:
+    packed = chunk.data[position + HEADER_BYTES : position + header.size_bytes]
+    section = compression.decompress(header.codec, packed) if header.codec else bytes(packed)
+    topic, partition = chunk.partition
+    appended = header.timestamp_type_append
+    at = 0
+    try:
+        for _ in range(header.records_count):
+            length, body = read_varlong(section, at)
+            at = body + length
+            if length <= 0 or at > len(section):
+                raise MalformedRequest(f"a record claims {length} bytes")
+            delta, cursor = read_varlong(section, body + 1)
+            offset_delta, cursor = read_varlong(section, cursor)
+            offset = header.base_offset + offset_delta
+            if offset < chunk.start_offset:
+                continue
+            if 0 <= chunk.end_offset <= offset:
+                return
+            key, cursor = _field(section, cursor, at)
+            value, cursor = _field(section, cursor, at)
+            yield ConsumerRecord(
+                topic,
+                partition,
+                offset,
+                header.max_timestamp if appended else header.base_timestamp + delta,
+                int(appended),
+                key,
+                value,
+                () if section[cursor] == 0 else _headers(section, cursor, at),
+                header.leader_epoch,
+            )
+    except (IndexError, UnicodeDecodeError, MalformedRequest) as error:
+        raise CorruptBatchError(f"malformed record in {chunk.partition} near {header.base_offset}: {error}") from error
+
+
+def _field(section: bytes, cursor: int, end: int) -> tuple[bytes | None, int]:
+    size, cursor = read_varlong(section, cursor)
+    if size == -1:
+        return None, cursor
+    if not 0 <= size <= end - cursor:
+        raise MalformedRequest(f"a field claims {size} bytes")
+    return section[cursor : cursor + size], cursor + size
+
+
+def _headers(section: bytes, cursor: int, end: int) -> tuple[tuple[str, bytes | None], ...]:
+    count, cursor = read_varlong(section, cursor)
+    if not 0 <= count <= end - cursor:
+        raise MalformedRequest(f"a record claims {count} headers")
+    headers = []
+    for _ in range(count):
+        name, cursor = _field(section, cursor, end)
+        content, cursor = _field(section, cursor, end)
+        headers.append(((name or b"").decode(), content))
+    return tuple(headers)

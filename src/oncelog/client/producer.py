@@ -1,0 +1,357 @@
+"""Producers: `Producer` for threads, `AsyncProducer` for asyncio.
+
+    with Producer({"bootstrap.servers": "127.0.0.1:9092", "transactional.id": "orders"}) as producer:
+        producer.init_transactions()
+        with producer.transaction():
+            producer.send("orders", b"value", key=b"key")
+
+Both take Kafka's settings by Kafka's names and are idempotent by default. Sending is asynchronous: `send` returns at
+once with a future, or waits (up to `max.block.ms`) when the buffer is full; `flush` and `commit_transaction` wait for
+deliveries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Final, Self
+
+from oncelog.client.accumulator import RecordFuture, WaitingBatch
+from oncelog.client.blocking import Blocking, blocking
+from oncelog.client.cluster import Cluster
+from oncelog.client.deadline import Deadline
+from oncelog.client.encoded_batch import EncodedBatch
+from oncelog.client.errors import ErrorCode, IllegalState, KafkaError, TransactionError
+from oncelog.client.offsets import GroupMetadata, Offsets
+from oncelog.client.partition_stream import Delivery
+from oncelog.client.prepared_transaction import PreparedTransaction
+from oncelog.client.producer_config import ProducerConfig
+from oncelog.client.producer_core import ProducerCore
+from oncelog.client.record_batch_builder import Header, record_size_max
+from oncelog.client.transaction_state import State
+from oncelog.core.ids import TopicPartition
+
+Serializer = Callable[[str, Any], bytes | None]
+"""Takes the topic and the object."""
+Headers = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
+CLOSE_TIMEOUT_MS: Final = 30_000
+
+
+def to_bytes(topic: str, value: Any) -> bytes | None:
+    """The default serializer: bytes as they are, text as UTF-8."""
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    raise TypeError(f"a record for {topic} is a {type(value).__name__}: give bytes or text, or set a serializer")
+
+
+class _Face:
+    """What both producers do on the caller's side: serialise, choose a partition, append."""
+
+    def __init__(self, core: ProducerCore, key_serializer: Serializer | None, value_serializer: Serializer | None):
+        self.core = core
+        self.config = core.config
+        self._key_serializer = key_serializer or to_bytes
+        self._value_serializer = value_serializer or to_bytes
+
+    def prepare(
+        self, topic: str, value: Any, key: Any, headers: Headers | None, timestamp_ms: int | None
+    ) -> tuple[bytes | None, bytes | None, Sequence[Header], int]:
+        if self.config.transactional_id is not None:
+            self.core.state.check_accepting()
+        raw_key, raw_value = self._key_serializer(topic, key), self._value_serializer(topic, value)
+        raw_headers = _headers(topic, headers) if headers else ()
+        size = record_size_max(raw_key, raw_value, raw_headers)
+        if size > self.config.record_bytes_max:
+            raise KafkaError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"a record for {topic} takes up to {size} bytes, max.request.size is {self.config.record_bytes_max}",
+            )
+        stamp = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
+        return raw_key, raw_value, raw_headers, stamp
+
+    def known_partition_count(self, topic: str) -> int:
+        """0 when a broker must be asked."""
+        known = self.core.cluster.topics.get(topic)
+        return len(known.partitions) if known is not None else 0
+
+    def target(self, topic: str, key: bytes | None, partition: int | None, count: int) -> TopicPartition:
+        if partition is None:
+            return TopicPartition(topic, self.core.partitioner.partition(topic, key, count))
+        if not 0 <= partition < count:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic} has {count} partitions, there is no {partition}"
+            )
+        return TopicPartition(topic, partition)
+
+    def append(
+        self, target: TopicPartition, key: bytes | None, value: bytes | None, headers: Sequence[Header], stamp: int
+    ) -> RecordFuture | None:
+        appended = self.core.sender.accumulator.append(target, stamp, key, value, headers)
+        if appended is None:
+            return None
+        future, full = appended
+        if full:
+            self.core.partitioner.rotate(target.topic, target.partition, self.known_partition_count(target.topic))
+        return future
+
+    def encode_columns(
+        self, topic: str, count: int, partition: int | None, value: Any, columns: Mapping[str, Any]
+    ) -> list[tuple[TopicPartition, list[EncodedBatch]]]:
+        from oncelog.client.column_routing import encode_by_partition
+
+        if self.config.transactional_id is not None:
+            self.core.state.check_accepting()
+        given = {name: column for name, column in columns.items() if column is not None}
+        given.setdefault("timestamp_ms", int(time.time() * 1000))
+        return [
+            (TopicPartition(topic, number), batches)
+            for number, batches in encode_by_partition(
+                value,
+                count,
+                partition=partition,
+                sticky=lambda: self.core.partitioner.partition(topic, None, count),
+                codec=self.config.codec,
+                **given,
+            )
+        ]
+
+
+def _headers(topic: str, headers: Headers) -> list[Header]:
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    return [(name, to_bytes(topic, content)) for name, content in pairs]
+
+
+class Producer(Blocking):
+    """A thread-safe producer. See the module's text; every call may be made from any thread."""
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | ProducerConfig,
+        *,
+        key_serializer: Serializer | None = None,
+        value_serializer: Serializer | None = None,
+    ) -> None:
+        settings = config if isinstance(config, ProducerConfig) else ProducerConfig.parse(config)
+        super().__init__(settings.client)
+        self.settings = settings
+        self.core: ProducerCore = self._run(_make_core(self.cluster, settings))
+        self._face = _Face(self.core, key_serializer, value_serializer)
+        self._closed = False
+
+    @property
+    def state(self) -> State:
+        """Of the transactions; meaningless without a transactional id."""
+        return self.core.state.current
+
+    @property
+    def transaction_version(self) -> int:
+        return self.core.conversation.transaction_version
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        headers: Headers | None = None,
+        timestamp_ms: int | None = None,
+        on_delivery: Callable[[RecordFuture], None] | None = None,
+    ) -> RecordFuture:
+        """Queue a record. Raises KafkaError, BufferExhausted after `max.block.ms`, or what the transaction is in."""
+        face = self._face
+        raw_key, raw_value, raw_headers, stamp = face.prepare(topic, value, key, headers, timestamp_ms)
+        count = face.known_partition_count(topic)
+        deadline = None
+        if not count:
+            deadline = Deadline(self.settings.max_block_ms)
+            count = self._run(self.cluster.partition_count(topic, deadline))
+        while True:
+            target = face.target(topic, raw_key, partition, count)
+            future = face.append(target, raw_key, raw_value, raw_headers, stamp)
+            if future is not None:
+                break
+            deadline = deadline or Deadline(self.settings.max_block_ms)
+            self.core.sender.accumulator.wait_for_room(deadline)
+        if on_delivery is not None:
+            future.add_done_callback(on_delivery)
+        return future
+
+    def send_columns(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: Any = None,
+        headers: Any = None,
+        timestamp_ms: Any = None,
+        partition: int | None = None,
+    ) -> list[Future[Delivery]]:
+        """Queue the rows of Arrow columns, partitioned by key. One future per batch. Needs the extra `client`."""
+        deadline = Deadline(self.settings.max_block_ms)
+        count = self._face.known_partition_count(topic) or self._run(self.cluster.partition_count(topic, deadline))
+        columns = {"key": key, "headers": headers, "timestamp_ms": timestamp_ms}
+        futures = []
+        for target, batches in self._face.encode_columns(topic, count, partition, value, columns):
+            for batch in batches:
+                futures.append(self._append_encoded(target, batch).delivered)
+        return futures
+
+    def _append_encoded(self, target: TopicPartition, batch: EncodedBatch) -> WaitingBatch:
+        deadline = Deadline(self.settings.max_block_ms)
+        while (waiting := self.core.sender.accumulator.append_encoded(target, batch)) is None:
+            self.core.sender.accumulator.wait_for_room(deadline)
+        return waiting
+
+    def flush(self) -> None:
+        """Wait until every record sent so far is delivered or given up; `delivery.timeout.ms` bounds it."""
+        self._run(self.core.sender.flush())
+
+    init_transactions = blocking(ProducerCore.init_transactions)
+    begin_transaction = blocking(ProducerCore.begin_transaction)
+    commit_transaction = blocking(ProducerCore.commit_transaction)
+    abort_transaction = blocking(ProducerCore.abort_transaction)
+    prepare = blocking(ProducerCore.prepare)
+    complete = blocking(ProducerCore.complete)
+
+    def send_offsets_to_transaction(self, offsets: Offsets, group: GroupMetadata | str) -> None:
+        """Commit a consumer's offsets (next offset to read, per partition) with this transaction.
+
+        Give the consumer's `group_metadata()`, so that a consumer that lost its partitions cannot commit.
+        """
+        self._run(self.core.send_offsets(offsets, group))
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Self]:
+        """Begin; commit at the end of the block, abort when it raises or the commit cannot be."""
+        self.begin_transaction()
+        try:
+            yield self
+            self.commit_transaction()
+        except BaseException:
+            self._abort_if_possible()
+            raise
+
+    def _abort_if_possible(self) -> None:
+        if self.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR, State.PREPARED):
+            # The error that led here is the one to report; a producer that cannot even abort says so on its next use.
+            with contextlib.suppress(KafkaError):
+                self.abort_transaction()
+
+    def close(self, timeout_ms: float = CLOSE_TIMEOUT_MS) -> None:
+        """Deliver what is waiting, abort an open transaction, close the connections. Bounded by the timeout."""
+        if not self._closed:
+            self._closed = True
+            self._run(self.core.close(timeout_ms))
+
+
+async def _make_core(cluster: Cluster, settings: ProducerConfig) -> ProducerCore:
+    return ProducerCore(cluster, settings)
+
+
+class AsyncProducer:
+    """The producer for asyncio programs; make and use it on one event loop."""
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | ProducerConfig,
+        *,
+        key_serializer: Serializer | None = None,
+        value_serializer: Serializer | None = None,
+    ) -> None:
+        self.settings = config if isinstance(config, ProducerConfig) else ProducerConfig.parse(config)
+        self.cluster = Cluster(self.settings.client)
+        self.core = ProducerCore(self.cluster, self.settings)
+        self._face = _Face(self.core, key_serializer, value_serializer)
+        self._room = asyncio.Event()
+        self.core.sender.on_room = self._room.set
+
+    @property
+    def state(self) -> State:
+        return self.core.state.current
+
+    async def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        headers: Headers | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordFuture:
+        """Queue a record; await the result for its delivery. Waits only for metadata or room."""
+        face = self._face
+        raw_key, raw_value, raw_headers, stamp = face.prepare(topic, value, key, headers, timestamp_ms)
+        deadline = Deadline(self.settings.max_block_ms)
+        count = face.known_partition_count(topic) or await self.cluster.partition_count(topic, deadline)
+        while True:
+            target = face.target(topic, raw_key, partition, count)
+            future = face.append(target, raw_key, raw_value, raw_headers, stamp)
+            if future is not None:
+                return future
+            await self._wait_for_room(deadline)
+
+    async def _wait_for_room(self, deadline: Deadline) -> None:
+        self._room.clear()
+        try:
+            async with asyncio.timeout(deadline.remaining_ms / 1000):
+                await self._room.wait()
+        except TimeoutError:
+            raise self.core.sender.accumulator.exhausted() from None
+
+    async def flush(self) -> None:
+        await self.core.sender.flush()
+
+    async def init_transactions(self, keep_prepared: bool = False) -> PreparedTransaction | None:
+        return await self.core.init_transactions(keep_prepared)
+
+    async def begin_transaction(self) -> None:
+        await self.core.begin_transaction()
+
+    async def send_offsets_to_transaction(self, offsets: Offsets, group: GroupMetadata | str) -> None:
+        await self.core.send_offsets(offsets, group)
+
+    async def commit_transaction(self) -> None:
+        await self.core.commit_transaction()
+
+    async def abort_transaction(self) -> None:
+        await self.core.abort_transaction()
+
+    async def prepare(self) -> PreparedTransaction:
+        return await self.core.prepare()
+
+    async def complete(self, prepared: PreparedTransaction) -> bool:
+        return await self.core.complete(prepared)
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Self]:
+        """Begin; commit at the end of the block, abort when it raises or the commit cannot be."""
+        await self.begin_transaction()
+        try:
+            yield self
+            await self.commit_transaction()
+        except BaseException:
+            if self.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR, State.PREPARED):
+                with contextlib.suppress(KafkaError):
+                    await self.abort_transaction()
+            raise
+
+    async def close(self, timeout_ms: float = CLOSE_TIMEOUT_MS) -> None:
+        await self.core.close(timeout_ms)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+__all__ = ["AsyncProducer", "IllegalState", "PreparedTransaction", "Producer", "RecordFuture", "TransactionError"]

@@ -1,0 +1,140 @@
+"""The settings of a producer: Kafka's names and defaults, and which of them contradict each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from oncelog.client.config import COMMON_KEYS, INT_MAX, ClientConfig, parse_settings
+from oncelog.client.errors import ConfigurationError
+from oncelog.client.partition_stream import IN_FLIGHT_MAX
+from oncelog.core.config import ConfigKey, ConfigTable, ConfigType, Settings
+from oncelog.protocol.compression import Codec
+
+_INT, _LONG = ConfigType.INT, ConfigType.LONG
+_BOOLEAN, _STRING = ConfigType.BOOLEAN, ConfigType.STRING
+CODECS: Final = {"none": Codec.NONE, "gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
+ACKS: Final = {"all": -1, "-1": -1, "0": 0, "1": 1}
+IN_FLIGHT: Final = "max.in.flight.requests.per.connection"
+
+PRODUCER_TABLE: Final = ConfigTable(
+    "producer",
+    [
+        *COMMON_KEYS,
+        ConfigKey("acks", _STRING, "all", "Who must have a record before it counts: all, 1 or 0.", allowed=tuple(ACKS)),
+        ConfigKey("retries", _INT, INT_MAX, "How often a batch is sent again; time limits it first.", low=0),
+        ConfigKey(IN_FLIGHT, _INT, 5, "Batches of a partition on their way at a time.", low=1),
+        ConfigKey("linger.ms", _LONG, 5, "How long a batch waits for more records.", low=0),
+        ConfigKey("batch.size", _INT, 16_384, "Bytes at which a batch is full.", low=0),
+        ConfigKey("buffer.memory", _LONG, 33_554_432, "Bytes of records that may wait for acknowledgement.", low=1),
+        ConfigKey("max.block.ms", _LONG, 60_000, "How long send() may wait for room or metadata.", low=0),
+        ConfigKey("max.request.size", _INT, 1_048_576, "Bytes of the largest record.", low=1),
+        ConfigKey("compression.type", _STRING, "none", "How batches are compressed.", allowed=tuple(CODECS)),
+        ConfigKey("delivery.timeout.ms", _INT, 120_000, "How long a record may take, retries included.", low=1),
+        ConfigKey("enable.idempotence", _BOOLEAN, True, "Whether brokers recognise batches that are sent again."),
+        ConfigKey("transactional.id", _STRING, None, "Makes the producer transactional, and unique under this name."),
+        ConfigKey(
+            "transaction.timeout.ms", _INT, 60_000, "When the coordinator aborts an unfinished transaction.", low=1
+        ),
+        ConfigKey(
+            "transaction.two.phase.commit.enable",
+            _BOOLEAN,
+            False,
+            "Whether transactions stay open until an outer coordinator decides (KIP-939).",
+        ),
+        ConfigKey("partitioner.ignore.keys", _BOOLEAN, False, "Whether keys have no say in the choice of partitions."),
+    ],
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerConfig:
+    client: ClientConfig
+    acks: int
+    retries: int
+    in_flight_max: int
+    linger_ms: int
+    batch_bytes: int
+    buffer_bytes: int
+    max_block_ms: int
+    record_bytes_max: int
+    codec: int
+    delivery_timeout_ms: int
+    idempotent: bool
+    transactional_id: str | None
+    transaction_timeout_ms: int
+    two_phase_commit: bool
+    ignore_keys: bool
+
+    @classmethod
+    def parse(cls, properties: Mapping[str, Any]) -> ProducerConfig:
+        """Raises ConfigurationError that names the settings at fault."""
+        settings = parse_settings(PRODUCER_TABLE, properties)
+        _check_transactions(settings)
+        idempotent = _idempotence(settings)
+        _check_times(settings)
+        if settings.integer("batch.size") > settings.integer("buffer.memory"):
+            raise ConfigurationError("batch.size is larger than buffer.memory: no batch could ever be filled")
+        return cls(
+            client=ClientConfig.from_settings(settings),
+            acks=ACKS[settings.text("acks")],
+            retries=settings.integer("retries"),
+            in_flight_max=settings.integer(IN_FLIGHT),
+            linger_ms=settings.integer("linger.ms"),
+            batch_bytes=settings.integer("batch.size"),
+            buffer_bytes=settings.integer("buffer.memory"),
+            max_block_ms=settings.integer("max.block.ms"),
+            record_bytes_max=settings.integer("max.request.size"),
+            codec=CODECS[settings.text("compression.type")],
+            delivery_timeout_ms=settings.integer("delivery.timeout.ms"),
+            idempotent=idempotent,
+            transactional_id=settings.optional_text("transactional.id"),
+            transaction_timeout_ms=settings.integer("transaction.timeout.ms"),
+            two_phase_commit=settings.boolean("transaction.two.phase.commit.enable"),
+            ignore_keys=settings.boolean("partitioner.ignore.keys"),
+        )
+
+
+def _check_transactions(settings: Settings) -> None:
+    transactional_id = settings.optional_text("transactional.id")
+    if transactional_id == "":
+        raise ConfigurationError("transactional.id is empty: leave it out, or give the producer a name")
+    if transactional_id is not None and not settings.boolean("enable.idempotence"):
+        raise ConfigurationError("transactional.id needs enable.idempotence: do not set enable.idempotence=false")
+    if settings.boolean("transaction.two.phase.commit.enable"):
+        if transactional_id is None:
+            raise ConfigurationError("transaction.two.phase.commit.enable needs a transactional.id")
+        if "transaction.timeout.ms" in settings.values:
+            raise ConfigurationError(
+                "transaction.timeout.ms has no meaning with transaction.two.phase.commit.enable: prepared transactions "
+                "do not time out; set only one of the two"
+            )
+
+
+def _idempotence(settings: Settings) -> bool:
+    """Whether the producer is idempotent. Like in Kafka a default gives way to contradictions, a demand does not."""
+    problems = []
+    if ACKS[settings.text("acks")] != -1:
+        problems.append(f"acks={settings.text('acks')} (must be all)")
+    if settings.integer("retries") == 0:
+        problems.append("retries=0 (must be more)")
+    if settings.integer(IN_FLIGHT) > IN_FLIGHT_MAX:
+        problems.append(f"{IN_FLIGHT}={settings.integer(IN_FLIGHT)} (must be at most {IN_FLIGHT_MAX})")
+    demanded_by = None
+    if settings.optional_text("transactional.id") is not None:
+        demanded_by = "transactional.id"
+    elif settings.values.get("enable.idempotence") is True:
+        demanded_by = "enable.idempotence=true"
+    if problems and demanded_by is not None:
+        raise ConfigurationError(f"{demanded_by} contradicts {' and '.join(problems)}")
+    return settings.boolean("enable.idempotence") and not problems
+
+
+def _check_times(settings: Settings) -> None:
+    needed = settings.integer("linger.ms") + settings.integer("request.timeout.ms")
+    if settings.integer("delivery.timeout.ms") < needed:
+        raise ConfigurationError(
+            f"delivery.timeout.ms={settings.integer('delivery.timeout.ms')} is less than linger.ms + request.timeout.ms"
+            f" = {needed}: no batch would get even one full attempt"
+        )

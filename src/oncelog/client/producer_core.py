@@ -1,0 +1,277 @@
+"""A producer on its event loop: the sender, and the transactions around it.
+
+The states are those of `transaction_state`; calls that change them are carried out one at a time. A transaction speaks
+one protocol: over TV2 brokers add partitions by themselves and every end gives a fresh epoch; before TV2 partitions are
+added here, sequence numbers run on from one transaction to the next, and an epoch is asked for only when they are in
+doubt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from oncelog.client.admin_transactions import TransactionAdmin
+from oncelog.client.classification import Step, transaction_error
+from oncelog.client.cluster import Cluster
+from oncelog.client.deadline import Deadline
+from oncelog.client.errors import (
+    AbortableError,
+    ErrorCode,
+    FatalError,
+    IllegalState,
+    KafkaError,
+    TimedOut,
+    TransactionError,
+)
+from oncelog.client.offsets import GroupMetadata, Offsets
+from oncelog.client.partitioner import Partitioner
+from oncelog.client.prepared_transaction import PreparedTransaction
+from oncelog.client.produce_channel import PRODUCE_VERSION_BEFORE_TV2
+from oncelog.client.producer_config import ProducerConfig
+from oncelog.client.sender import Sender
+from oncelog.client.transaction import NO_IDENTITY, AsyncTransactionClient
+from oncelog.client.transaction_state import Event, State, TransactionState
+from oncelog.core.ids import TopicPartition
+
+
+class ProducerCore:
+    def __init__(self, cluster: Cluster, config: ProducerConfig) -> None:
+        self.cluster = cluster
+        self.config = config
+        self.partitioner = Partitioner(ignore_keys=config.ignore_keys)
+        self.state = TransactionState()
+        self.conversation = AsyncTransactionClient(cluster)
+        self.sender = Sender(cluster, config, self.partitioner, self if config.transactional_id else None)
+        self._turn = asyncio.Lock()
+        self._added: set[TopicPartition] = set()
+        self._adding: asyncio.Task[None] | None = None
+        self._used = False
+        """Whether brokers may know anything of the present transaction."""
+        self._epoch_in_doubt = False
+
+    # The sender's gate
+
+    def admits(self, partition: TopicPartition) -> bool:
+        if self.state.current not in (State.IN_TRANSACTION, State.COMMITTING, State.PREPARED):
+            return False
+        if self.conversation.uses_tv2 or partition in self._added:
+            self._used = True
+            return True
+        if self._adding is None:
+            self._adding = asyncio.create_task(self._add_waiting())
+        return False
+
+    def explain(self, partition: TopicPartition, error: KafkaError) -> KafkaError:
+        if isinstance(error, TransactionError):
+            explained = error
+        elif isinstance(error, TimedOut):
+            explained = AbortableError(error.code, f"{error.message}: abort the transaction and begin it again")
+        else:
+            explained = transaction_error(Step.PRODUCE, error.code, error.message)
+        self._epoch_in_doubt = True
+        self.state.fail(explained)
+        return explained
+
+    async def _add_waiting(self) -> None:
+        """Before TV2: tell the coordinator about every partition that has batches waiting."""
+        try:
+            wanted = [p for p in self.sender.accumulator.partitions() if p not in self._added]
+            self._used = True
+            await self.conversation.add_partitions(wanted)
+            self._added.update(wanted)
+        except KafkaError as error:
+            if not isinstance(error, TransactionError):
+                error = AbortableError(error.code, f"{error.message}: abort the transaction and begin it again")
+            self.state.fail(error)
+            self.sender.fail_waiting(error)
+        finally:
+            self._adding = None
+        self.sender.look()
+
+    # Transactions
+
+    async def init_transactions(self, keep_prepared: bool = False) -> PreparedTransaction | None:
+        """Take over the transactional id. With `keep_prepared`: what the predecessor had prepared, if anything."""
+        async with self._turn:
+            self._check_transactional()
+            self.state.check(Event.INITIALISED)
+            try:
+                await self.conversation.init(
+                    self.config.transactional_id or "",
+                    self.config.transaction_timeout_ms,
+                    two_phase=self.config.two_phase_commit,
+                    keep_prepared=keep_prepared,
+                )
+            except TransactionError as error:
+                self.state.fail(error)
+                raise
+            tv2 = self.conversation.uses_tv2
+            self.sender.channel.version_max = None if tv2 else PRODUCE_VERSION_BEFORE_TV2
+            self.sender.restart(self.conversation.identity)
+            if self.conversation.prepared == NO_IDENTITY:
+                self.state.on(Event.INITIALISED)
+                return None
+            self.state.on(Event.RECOVERED)
+            self._used = True
+            return self._prepared(*self.conversation.prepared)
+
+    async def begin_transaction(self) -> None:
+        async with self._turn:
+            self._check_transactional()
+            self.state.on(Event.BEGIN)
+            self._added.clear()
+            self._used = self._epoch_in_doubt = False
+
+    async def send_offsets(self, offsets: Offsets, group: GroupMetadata | str) -> None:
+        async with self._turn:
+            self._check_transactional()
+            self.state.check_accepting()
+            self._used = self._used or bool(offsets)
+            try:
+                await self.conversation.commit_offsets(group, offsets)
+            except TransactionError as error:
+                self.state.fail(error)
+                raise
+
+    async def commit_transaction(self) -> None:
+        async with self._turn:
+            self._check_transactional()
+            self.state.on(Event.COMMIT)
+            await self._flush_or_raise(State.COMMITTING)
+            await self._end(commit=True)
+
+    async def abort_transaction(self) -> None:
+        async with self._turn:
+            self._check_transactional()
+            await self._abort()
+
+    async def _abort(self) -> None:
+        self.state.on(Event.ABORT)
+        if self._adding is not None:
+            await asyncio.wait([self._adding])
+        reason = AbortableError(ErrorCode.OPERATION_NOT_ATTEMPTED, "the transaction was aborted before this was sent")
+        self._epoch_in_doubt |= await self.sender.abandon(reason)
+        await self._end(commit=False)
+
+    async def _end(self, *, commit: bool) -> None:
+        try:
+            if self._used:
+                await self._tell_coordinator(commit)
+            if self._epoch_in_doubt and not self.conversation.uses_tv2:
+                await self.conversation.fresh_epoch()
+        except TransactionError as error:
+            self.state.fail(error)
+            raise
+        if self.sender.identity != self.conversation.identity:
+            self.sender.restart(self.conversation.identity)
+        self.state.on(Event.ENDED)
+
+    async def _tell_coordinator(self, commit: bool) -> None:
+        try:
+            await self.conversation.end(commit)
+        except FatalError:
+            if commit or self.conversation.uses_tv2:
+                raise
+            # Before TV2 an abort is refused when the coordinator knows of nothing open: nothing reached it, or the
+            # transaction timed out. Whoever still owns the id can bump its epoch; a fenced producer cannot.
+            await self.conversation.fresh_epoch()
+
+    async def _flush_or_raise(self, expected: State) -> None:
+        await self.sender.flush()
+        if self.state.current is not expected and self.state.error is not None:
+            raise type(self.state.error)(self.state.error.code, self.state.error.message) from self.state.error
+
+    # Two-phase commit
+
+    async def prepare(self) -> PreparedTransaction:
+        """Flush, accept nothing more, and name the transaction for the other side to remember."""
+        async with self._turn:
+            self._check_transactional()
+            self.state.check(Event.PREPARE)
+            await self._flush_or_raise(State.IN_TRANSACTION)
+            self.state.on(Event.PREPARE)
+            # Sequences and epochs must not run on into the next transaction: before TV2 its records could otherwise
+            # be committed by somebody who completes this one again.
+            self._epoch_in_doubt = True
+            return self._prepared(*self.conversation.identity)
+
+    async def complete(self, prepared: PreparedTransaction) -> bool:
+        """Commit the prepared transaction. Returns whether that was still to be done, or had been done before.
+
+        After a crash call it before `init_transactions`, with what the other side remembers.
+        """
+        async with self._turn:
+            self._check_transactional()
+            if self.state.current is State.UNINITIALISED:
+                return await self._resume(prepared)
+            mine = self.conversation.prepared if self.conversation.prepared != NO_IDENTITY else None
+            if prepared.identity == (mine or self.conversation.identity):
+                self.state.on(Event.COMMIT)
+                await self._end(commit=True)
+                self.conversation.prepared = NO_IDENTITY
+                return True
+            await self._abort()
+            self.conversation.prepared = NO_IDENTITY
+            return False
+
+    def _prepared(self, producer_id: int, epoch: int) -> PreparedTransaction:
+        version = self.conversation.transaction_version
+        return PreparedTransaction(self.config.transactional_id or "", producer_id, epoch, version)
+
+    async def _resume(self, prepared: PreparedTransaction) -> bool:
+        if prepared.transactional_id != self.config.transactional_id:
+            raise IllegalState(
+                f"the transaction was prepared as {prepared.transactional_id!r}, this producer is "
+                f"{self.config.transactional_id!r}"
+            )
+        conversation = AsyncTransactionClient(self.cluster)
+        try:
+            await conversation.resume(
+                prepared.transactional_id, prepared.identity, prepared.transaction_version, commit=True
+            )
+        except FatalError as error:
+            if await self._was_lost(prepared):
+                raise AbortableError(
+                    error.code,
+                    f"the prepared transaction {prepared} was aborted before it was completed, most likely because of "
+                    "its timeout: do its work again. transaction.two.phase.commit.enable avoids that where brokers "
+                    "have it",
+                ) from error
+            return False
+        return True
+
+    async def _was_lost(self, prepared: PreparedTransaction) -> bool:
+        """A refused completion: whether the coordinator aborted it. If not, it was completed before and is history."""
+        descriptions = await TransactionAdmin(self.cluster).describe_transactions([prepared.transactional_id])
+        found = descriptions[prepared.transactional_id]
+        if found.state not in ("CompleteAbort", "PrepareAbort"):
+            return False
+        return found.producer_id == prepared.producer_id and found.producer_epoch <= prepared.producer_epoch + 1
+
+    # The end
+
+    async def close(self, timeout_ms: float) -> None:
+        """Deliver what is waiting, abort an open transaction, and close the connections."""
+        deadline = Deadline(timeout_ms)
+        reason = KafkaError(ErrorCode.OPERATION_NOT_ATTEMPTED, "the producer was closed")
+        try:
+            async with asyncio.timeout(deadline.remaining_ms / 1000):
+                await self._finish()
+        except (TimeoutError, KafkaError):
+            # Whatever could not be finished is left to the transaction's timeout; closing must not fail.
+            pass
+        finally:
+            self.sender.close(reason)
+            await self.cluster.close()
+
+    async def _finish(self) -> None:
+        if not self.config.transactional_id:
+            await self.sender.flush()
+            return
+        async with self._turn:
+            if self.state.current in (State.IN_TRANSACTION, State.ABORTABLE_ERROR, State.ABORTING):
+                await self._abort()
+
+    def _check_transactional(self) -> None:
+        if not self.config.transactional_id:
+            raise IllegalState("this producer is not transactional: set transactional.id")

@@ -1,0 +1,222 @@
+"""The event loop's half of a producer: takes batches out of the accumulator and sees to their delivery."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from oncelog.client.accumulator import Accumulator, WaitingBatch
+from oncelog.client.cluster import Cluster
+from oncelog.client.deadline import Deadline
+from oncelog.client.errors import KafkaError, error_of
+from oncelog.client.partition_stream import Delivery, Mode, PartitionStream
+from oncelog.client.partitioner import Partitioner
+from oncelog.client.produce_channel import ProduceChannel
+from oncelog.client.producer_config import ProducerConfig
+from oncelog.client.transaction import NO_IDENTITY
+from oncelog.core.ids import ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
+from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+NO_TRANSACTION_TIMEOUT_MS = 2**31 - 1
+
+
+class Gate(Protocol):
+    """What a transaction has to say about sending."""
+
+    def admits(self, partition: TopicPartition) -> bool:
+        """Whether batches for this partition may be sent now; if not, `Sender.look` is called again when they may."""
+
+    def explain(self, partition: TopicPartition, error: KafkaError) -> KafkaError:
+        """Take note of a failed batch, and give the error that its records are to see."""
+
+
+class Sender:
+    """Works on one event loop; only `wake` may be called from elsewhere."""
+
+    def __init__(self, cluster: Cluster, config: ProducerConfig, partitioner: Partitioner, gate: Gate | None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._cluster = cluster
+        self._config = config
+        self._partitioner = partitioner
+        self._gate = gate
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_s = 0.0
+        self.identity = NO_IDENTITY
+        self._getting_identity: asyncio.Task[None] | None = None
+        self._streams: dict[TopicPartition, PartitionStream] = {}
+        self.channel = ProduceChannel(
+            acks=config.acks,
+            request_timeout_ms=config.client.request_timeout_ms,
+            transactional_id=config.transactional_id,
+        )
+        self.accumulator = Accumulator(
+            batch_bytes=config.batch_bytes,
+            buffer_bytes=config.buffer_bytes,
+            linger_ms=config.linger_ms,
+            delivery_timeout_ms=config.delivery_timeout_ms,
+            wake=self.wake,
+        )
+        self.on_room: Callable[[], None] = lambda: None
+        """Called on the loop whenever memory was released."""
+
+    @property
+    def _mode(self) -> Mode:
+        if self._gate is not None:
+            return Mode.GIVEN
+        return Mode.IDEMPOTENT if self._config.idempotent else Mode.PLAIN
+
+    # When to look
+
+    def wake(self, delay_s: float) -> None:
+        self._loop.call_soon_threadsafe(self._look_in, delay_s)
+
+    def _look_in(self, delay_s: float) -> None:
+        if delay_s <= 0:
+            self.look()
+            return
+        at_s = self._loop.time() + delay_s
+        if self._timer is not None:
+            if self._timer_at_s <= at_s:
+                return
+            self._timer.cancel()
+        self._timer_at_s = at_s
+        self._timer = self._loop.call_later(delay_s, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        self.look()
+
+    def look(self) -> None:
+        """Send every batch that is ready and has room on its way."""
+        if self._mode is Mode.IDEMPOTENT and self.identity == NO_IDENTITY:
+            self._get_identity()
+            return
+        now_s = time.monotonic()
+        for partition in self.accumulator.partitions():
+            if self._gate is None or self._gate.admits(partition):
+                self._fill(partition, now_s)
+        next_s = self.accumulator.next_ready_s()
+        if next_s is not None and next_s > now_s:
+            self._look_in(next_s - now_s)
+
+    def _fill(self, partition: TopicPartition, now_s: float) -> None:
+        stream = self._stream(partition)
+        while stream.has_room or stream.broken:
+            batch = self.accumulator.take_ready(partition, now_s)
+            if batch is None:
+                return
+            self._rotate(partition)
+            delivery = stream.append(batch.encode(self._config.codec), batch.deadline)
+            delivery.add_done_callback(lambda done, batch=batch: self._delivered(batch, done))  # type: ignore[misc]
+
+    def _rotate(self, partition: TopicPartition) -> None:
+        topic = self._cluster.topics.get(partition.topic)
+        if topic is not None:
+            self._partitioner.rotate(partition.topic, partition.partition, len(topic.partitions))
+
+    def _stream(self, partition: TopicPartition) -> PartitionStream:
+        stream = self._streams.get(partition)
+        if stream is None:
+            stream = self._streams[partition] = PartitionStream(
+                self._cluster,
+                self.channel,
+                partition,
+                self.identity,
+                mode=self._mode,
+                in_flight_max=self._config.in_flight_max,
+                retries=self._config.retries,
+                new_identity=self._ask_identity,
+            )
+        return stream
+
+    def _delivered(self, batch: WaitingBatch, done: asyncio.Future[Delivery]) -> None:
+        error = done.exception()
+        if error is None:
+            self._complete(batch, done.result())
+        elif self._gate is not None and isinstance(error, KafkaError):
+            self._complete(batch, self._gate.explain(batch.partition, error))
+        else:
+            self._complete(batch, error)
+        self.look()
+
+    def _complete(self, batch: WaitingBatch, outcome: Delivery | BaseException) -> None:
+        self.accumulator.complete(batch, outcome)
+        self.on_room()
+
+    # Who sends
+
+    def restart(self, identity: ProducerIdAndEpoch) -> None:
+        """Go on under a new identity, with sequence numbers from 0 everywhere. Nothing may be pending."""
+        self.identity = identity
+        for stream in self._streams.values():
+            stream.restart(identity)
+
+    def _get_identity(self) -> None:
+        if self._getting_identity is None:
+            self._getting_identity = asyncio.create_task(self._start_with_identity())
+
+    async def _start_with_identity(self) -> None:
+        try:
+            self.identity = await self._ask_identity()
+        except KafkaError as error:
+            self.fail_waiting(error)
+        finally:
+            self._getting_identity = None
+        self.look()
+
+    async def _ask_identity(self) -> ProducerIdAndEpoch:
+        """A producer id for an idempotent producer; any broker gives one."""
+
+        async def attempt() -> ProducerIdAndEpoch:
+            connection = await self._cluster.any_broker()
+            request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=NO_TRANSACTION_TIMEOUT_MS)
+            response = await connection.call(request, InitProducerIdResponse)
+            if response.error_code:
+                raise error_of(response.error_code, "getting a producer id")
+            return ProducerIdAndEpoch(ProducerId(response.producer_id), ProducerEpoch(response.producer_epoch))
+
+        deadline = Deadline(self._config.delivery_timeout_ms)
+        return await self._cluster.retrying("getting a producer id", attempt, deadline)
+
+    # The end
+
+    async def flush(self) -> None:
+        """Wait until every record appended so far is delivered or given up."""
+        batches = self.accumulator.make_all_ready()
+        self.look()
+        waits = [asyncio.wrap_future(batch.delivered) for batch in batches]
+        if waits:
+            await asyncio.wait(waits)
+            for wait in waits:
+                wait.exception()
+
+    def fail_waiting(self, error: KafkaError) -> None:
+        """Give up every batch that was not sent yet."""
+        for batch in self.accumulator.drain():
+            self._complete(batch, error)
+
+    async def abandon(self, reason: KafkaError) -> bool:
+        """Give up everything, and wait until nothing is on its way. Whether sequence numbers are in doubt by that."""
+        self.fail_waiting(reason)
+        doubtful = False
+        for stream in self._streams.values():
+            doubtful |= stream.broken is not None or stream.pending_count > 0
+            if stream.pending_count:
+                stream.close(reason)
+        await self._all_idle(self._streams.values())
+        return doubtful
+
+    async def _all_idle(self, streams: Iterable[PartitionStream]) -> None:
+        await asyncio.gather(*(stream.idle() for stream in streams))
+
+    def close(self, reason: KafkaError) -> None:
+        self.accumulator.close(reason)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._getting_identity is not None:
+            self._getting_identity.cancel()
+        self.fail_waiting(reason)
+        for stream in self._streams.values():
+            stream.close(reason)

@@ -1,0 +1,124 @@
+"""Settings: Kafka's names and defaults, unknown ones answered with the nearest, contradictions refused by name."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from oncelog.client.config import ClientConfig
+from oncelog.client.consumer_config import ConsumerConfig
+from oncelog.client.errors import ConfigurationError
+from oncelog.client.producer_config import ProducerConfig
+from oncelog.client.visibility import IsolationLevel
+
+SERVERS = {"bootstrap.servers": "a:1,[::1]:2"}
+
+
+def producer(**settings: Any) -> ProducerConfig:
+    return ProducerConfig.parse({**SERVERS, **{name.replace("__", "."): value for name, value in settings.items()}})
+
+
+def consumer(**settings: Any) -> ConsumerConfig:
+    return ConsumerConfig.parse({**SERVERS, **{name.replace("__", "."): value for name, value in settings.items()}})
+
+
+def test_the_defaults_are_those_of_kafka() -> None:
+    config = producer()
+    assert (config.idempotent, config.acks, config.in_flight_max, config.linger_ms) == (True, -1, 5, 5)
+    assert (config.batch_bytes, config.buffer_bytes, config.delivery_timeout_ms) == (16_384, 33_554_432, 120_000)
+    reader = consumer(group__id="g")
+    assert (reader.isolation, reader.offset_reset, reader.auto_commit) == (
+        IsolationLevel.READ_UNCOMMITTED,
+        "latest",
+        True,
+    )
+    assert (reader.max_poll_records, reader.session_timeout_ms, reader.max_poll_interval_ms) == (500, 45_000, 300_000)
+
+
+def test_addresses_are_parsed_and_refused_by_name() -> None:
+    assert ClientConfig(bootstrap_servers="a:1, [::1]:2").addresses == [("a", 1), ("::1", 2)]
+    for wrong in ("", "host", "host:port", ":9092"):
+        with pytest.raises(ConfigurationError, match=r"bootstrap\.servers"):
+            ClientConfig(bootstrap_servers=wrong)
+
+
+def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+    with pytest.raises(ConfigurationError, match=r"did you mean transactional\.id"):
+        producer(transactionl__id="x")
+    with pytest.raises(ConfigurationError, match=r"did you mean isolation\.level"):
+        consumer(isolation__levl="read_committed")
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        ({"transactional__id": "x", "enable__idempotence": False}, ["transactional.id", "enable.idempotence"]),
+        ({"transactional__id": "x", "acks": "1"}, ["transactional.id", "acks=1"]),
+        ({"transactional__id": "x", "retries": 0}, ["transactional.id", "retries=0"]),
+        ({"enable__idempotence": True, "acks": 0}, ["enable.idempotence=true", "acks=0"]),
+        ({"enable__idempotence": True, "retries": 0}, ["enable.idempotence=true", "retries=0"]),
+        (
+            {"enable__idempotence": True, "max__in__flight__requests__per__connection": 6},
+            ["enable.idempotence=true", "max.in.flight.requests.per.connection=6"],
+        ),
+        ({"transactional__id": ""}, ["transactional.id"]),
+        (
+            {"transaction__two__phase__commit__enable": True},
+            ["transaction.two.phase.commit.enable", "transactional.id"],
+        ),
+        (
+            {
+                "transactional__id": "x",
+                "transaction__two__phase__commit__enable": True,
+                "transaction__timeout__ms": 1000,
+            },
+            ["transaction.timeout.ms", "transaction.two.phase.commit.enable"],
+        ),
+        ({"delivery__timeout__ms": 1000}, ["delivery.timeout.ms", "linger.ms", "request.timeout.ms"]),
+        ({"batch__size": 100, "buffer__memory": 10}, ["batch.size", "buffer.memory"]),
+        ({"acks": "some"}, ["acks"]),
+        ({"compression__type": "brotli"}, ["compression.type"]),
+        ({"linger__ms": -1}, ["linger.ms"]),
+        ({"key__serializer": object()}, ["key.serializer"]),
+    ],
+)
+def test_producer_settings_that_contradict_are_refused_by_name(settings: dict[str, Any], names: list[str]) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        producer(**settings)
+    assert all(name in str(caught.value) for name in names)
+
+
+@pytest.mark.parametrize(
+    "contradiction", [{"acks": "1"}, {"retries": 0}, {"max__in__flight__requests__per__connection": 6}]
+)
+def test_idempotence_by_default_gives_way_to_what_contradicts_it(contradiction: dict[str, Any]) -> None:
+    assert not producer(**contradiction).idempotent
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        ({"enable__auto__commit": True}, ["enable.auto.commit", "group.id"]),
+        ({"group__instance__id": "i"}, ["group.instance.id", "group.id"]),
+        ({"group__id": ""}, ["group.id"]),
+        ({"group__id": "g", "heartbeat__interval__ms": 45_000}, ["heartbeat.interval.ms", "session.timeout.ms"]),
+        ({"partition__assignment__strategy": "fair"}, ["partition.assignment.strategy"]),
+        ({"auto__offset__reset": "smallest"}, ["auto.offset.reset"]),
+    ],
+)
+def test_consumer_settings_that_contradict_are_refused_by_name(settings: dict[str, Any], names: list[str]) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        consumer(**settings)
+    assert all(name in str(caught.value) for name in names)
+
+
+def test_values_may_be_text_or_plain_python() -> None:
+    assert producer(linger__ms="7", enable__idempotence="true") == producer(linger__ms=7, enable__idempotence=True)
+    assert consumer(partition__assignment__strategy=["sticky", "range"]).strategies == ("sticky", "range")
+
+
+def test_configurations_can_be_pickled_for_other_processes() -> None:
+    for config in (ClientConfig(bootstrap_servers="a:1"), producer(), consumer()):
+        assert pickle.loads(pickle.dumps(config)) == config

@@ -1,0 +1,312 @@
+"""One connection: negotiation, pipelining, and every way in which answers can fail to come."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import time
+from collections.abc import Coroutine
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from oncelog.client import loop
+from oncelog.client.blocking import Blocking
+from oncelog.client.cluster import Cluster, CoordinatorKind
+from oncelog.client.config import ClientConfig
+from oncelog.client.connection import Connection
+from oncelog.client.deadline import Deadline
+from oncelog.client.errors import ConnectionLost, IllegalState, TimedOut, UnsupportedByBroker
+from oncelog.core.errors import ErrorCode
+from oncelog.protocol.api import ApiKey
+from oncelog.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from oncelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from oncelog.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
+from oncelog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from oncelog.protocol.messages.metadata import MetadataResponse, MetadataResponseBroker
+from tests.unit.client.scripted_broker import Exchange, ScriptedBroker
+
+CONFIG = ClientConfig(
+    bootstrap_servers="127.0.0.1:1",
+    request_timeout_ms=200,
+    default_api_timeout_ms=400,
+    retry_backoff_ms=5,
+    retry_backoff_max_ms=20,
+)
+
+
+def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    async def bounded() -> Any:
+        async with asyncio.timeout(10):
+            return await coroutine
+
+    return asyncio.run(bounded())
+
+
+async def connect(broker: ScriptedBroker, config: ClientConfig = CONFIG) -> Connection:
+    return await Connection.open(config, "127.0.0.1", broker.port)
+
+
+def beat(number: int = 0) -> HeartbeatRequest:
+    return HeartbeatRequest(group_id="g", generation_id=number)
+
+
+def test_versions_and_features_are_learned_when_connecting() -> None:
+    async def scenario() -> None:
+        async with ScriptedBroker({}) as broker:
+            connection = await connect(broker)
+            assert connection.transaction_version == 2
+            assert connection.version_of(EndTxnRequest) == 5
+            assert connection.version_of(EndTxnRequest, 4) == 4
+            capped = await connect(broker, replace(CONFIG, transaction_version_max=1))
+            assert capped.transaction_version == 1
+
+    run(scenario())
+
+
+def test_a_broker_that_knows_only_older_versions_is_asked_again() -> None:
+    async def refuse_once(exchange: Exchange) -> None:
+        if exchange.header.api_version > 3:
+            keys = [ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=0, max_version=3)]
+            refusal = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=keys)
+            await exchange.answer(refusal, version=0)
+        else:
+            keys = [ApiVersion(api_key=ApiKey.END_TXN, min_version=0, max_version=3)]
+            await exchange.answer(ApiVersionsResponse(api_keys=keys))
+
+    async def scenario() -> None:
+        async with ScriptedBroker({ApiKey.API_VERSIONS: refuse_once}) as broker:
+            connection = await connect(broker)
+            assert connection.version_of(EndTxnRequest) == 3
+            assert connection.transaction_version == 0
+            with pytest.raises(UnsupportedByBroker, match="does not serve Heartbeat"):
+                await connection.call(beat(), HeartbeatResponse)
+
+    run(scenario())
+
+
+def test_requests_are_pipelined_and_answered_in_order() -> None:
+    waiting: list[Exchange] = []
+
+    async def hold(exchange: Exchange) -> None:
+        waiting.append(exchange)
+        if len(waiting) == 5:
+            for held in waiting:
+                assert isinstance(held.request, HeartbeatRequest)
+                await held.answer(HeartbeatResponse(throttle_time_ms=held.request.generation_id))
+
+    async def scenario() -> None:
+        async with ScriptedBroker({ApiKey.HEARTBEAT: hold}) as broker:
+            connection = await connect(broker)
+            answers = await asyncio.gather(*(connection.call(beat(n), HeartbeatResponse) for n in range(5)))
+            assert [answer.throttle_time_ms for answer in answers] == [0, 1, 2, 3, 4]
+
+    run(scenario())
+
+
+async def never(exchange: Exchange) -> None:
+    return
+
+
+async def twice(exchange: Exchange) -> None:
+    frame = exchange.frame(HeartbeatResponse())
+    await exchange.write(frame + frame)
+
+
+async def half(exchange: Exchange) -> None:
+    await exchange.write(exchange.frame(HeartbeatResponse())[:-2])
+    exchange.close()
+
+
+async def wrong_number(exchange: Exchange) -> None:
+    await exchange.answer(HeartbeatResponse(), correlation_id=9999)
+
+
+async def nonsense(exchange: Exchange) -> None:
+    await exchange.write(b"\x7f\xff\xff\xff garbage")
+
+
+async def hang_up(exchange: Exchange) -> None:
+    exchange.close()
+
+
+@pytest.mark.parametrize("handler", [never, half, wrong_number, nonsense, hang_up])
+def test_an_answer_that_does_not_come_loses_the_connection_in_bounded_time(handler: Any) -> None:
+    async def scenario() -> None:
+        async with ScriptedBroker({ApiKey.HEARTBEAT: handler}) as broker:
+            connection = await connect(broker)
+            started = time.monotonic()
+            answers = await asyncio.gather(
+                *(connection.call(beat(), HeartbeatResponse) for _ in range(3)), return_exceptions=True
+            )
+            assert all(isinstance(answer, ConnectionLost) for answer in answers)
+            assert time.monotonic() - started < 2
+            assert connection.closed
+            with pytest.raises(ConnectionLost, match="is closed"):
+                await connection.call(beat(), HeartbeatResponse)
+
+    run(scenario())
+
+
+def test_an_answer_given_twice_closes_the_connection_after_the_first() -> None:
+    async def scenario() -> None:
+        async with ScriptedBroker({ApiKey.HEARTBEAT: twice}) as broker:
+            connection = await connect(broker)
+            assert (await connection.call(beat(), HeartbeatResponse)).error_code == 0
+            await asyncio.sleep(0.05)
+            assert connection.closed
+
+    run(scenario())
+
+
+def test_nobody_listening_is_a_lost_connection() -> None:
+    async def scenario() -> None:
+        with pytest.raises(ConnectionLost, match="cannot connect"):
+            await Connection.open(CONFIG, "127.0.0.1", 1)
+
+    run(scenario())
+
+
+def test_a_port_that_does_not_speak_kafka_is_given_up() -> None:
+    async def scenario() -> None:
+        server = await asyncio.start_server(lambda r, w: w.write(b"HTTP/1.1 400\r\n\r\n"), "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(ConnectionLost, match="speaking Kafka"):
+            await Connection.open(CONFIG, "127.0.0.1", port)
+        server.close()
+
+    run(scenario())
+
+
+# The cluster
+
+
+async def with_cluster(handlers: dict[int, Any], use: Any) -> None:
+    async with ScriptedBroker(handlers) as broker:
+
+        async def metadata(exchange: Exchange) -> None:
+            brokers = [MetadataResponseBroker(node_id=1, host="127.0.0.1", port=broker.port)]
+            await exchange.answer(MetadataResponse(brokers=brokers, controller_id=1))
+
+        async def find(exchange: Exchange) -> None:
+            me = Coordinator(key="id", node_id=1, host="127.0.0.1", port=broker.port)
+            await exchange.answer(FindCoordinatorResponse(coordinators=[me]))
+
+        broker.handlers = {ApiKey.METADATA: metadata, ApiKey.FIND_COORDINATOR: find, **handlers}
+        cluster = Cluster(replace(CONFIG, bootstrap_servers=broker.address))
+        try:
+            await use(cluster, broker)
+        finally:
+            await cluster.close()
+
+
+async def ask_end(cluster: Cluster) -> EndTxnResponse:
+    return await cluster.ask_coordinator(
+        CoordinatorKind.TRANSACTION,
+        "id",
+        EndTxnRequest(transactional_id="id"),
+        EndTxnResponse,
+        codes=lambda answer: [answer.error_code],
+        deadline=Deadline(1000),
+        retry=[ErrorCode.CONCURRENT_TRANSACTIONS],
+    )
+
+
+def test_callers_at_the_same_time_share_one_connection() -> None:
+    async def use(cluster: Cluster, broker: ScriptedBroker) -> None:
+        await asyncio.gather(*(cluster.any_broker() for _ in range(10)))
+        assert broker.connections == 1
+
+    run(with_cluster({}, use))
+
+
+@pytest.mark.parametrize("code", [14, 15, 16, 51])
+def test_a_coordinator_that_is_not_ready_is_asked_again(code: int) -> None:
+    codes = [code, code, 0]
+
+    async def end(exchange: Exchange) -> None:
+        await exchange.answer(EndTxnResponse(error_code=codes.pop(0)))
+
+    async def use(cluster: Cluster, broker: ScriptedBroker) -> None:
+        assert (await ask_end(cluster)).error_code == 0
+        found = [request for request in broker.requests if type(request).__name__ == "FindCoordinatorRequest"]
+        assert len(found) == (3 if code in (15, 16) else 1)
+
+    run(with_cluster({ApiKey.END_TXN: end}, use))
+
+
+def test_a_lost_answer_of_the_coordinator_is_asked_for_again() -> None:
+    accidents: list[Any] = [hang_up, never]
+
+    async def end(exchange: Exchange) -> None:
+        if accidents:
+            await accidents.pop(0)(exchange)
+        else:
+            await exchange.answer(EndTxnResponse())
+
+    async def use(cluster: Cluster, broker: ScriptedBroker) -> None:
+        assert (await ask_end(cluster)).error_code == 0
+
+    run(with_cluster({ApiKey.END_TXN: end}, use))
+
+
+def test_a_coordinator_that_never_gets_ready_ends_in_a_timeout_that_names_the_reason() -> None:
+    async def end(exchange: Exchange) -> None:
+        await exchange.answer(EndTxnResponse(error_code=ErrorCode.CONCURRENT_TRANSACTIONS))
+
+    async def use(cluster: Cluster, broker: ScriptedBroker) -> None:
+        with pytest.raises(TimedOut, match="CONCURRENT_TRANSACTIONS"):
+            await ask_end(cluster)
+
+    run(with_cluster({ApiKey.END_TXN: end}, use))
+
+
+def test_no_broker_at_all_ends_in_a_timeout_that_names_the_addresses() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(CONFIG)
+        with pytest.raises(TimedOut, match=r"127\.0\.0\.1:1"):
+            await cluster.refresh(None, Deadline(100))
+        await cluster.close()
+
+    run(scenario())
+
+
+def test_a_closed_client_says_so() -> None:
+    async def use(cluster: Cluster, broker: ScriptedBroker) -> None:
+        await cluster.close()
+        with pytest.raises(IllegalState, match="closed"):
+            await cluster.any_broker()
+
+    run(with_cluster({}, use))
+
+
+# The blocking face
+
+
+def test_blocking_calls_on_the_loop_itself_are_refused_instead_of_hanging() -> None:
+    async def inner() -> None:
+        loop.run(asyncio.sleep(0))
+
+    with pytest.raises(RuntimeError, match="own event loop"):
+        loop.run(inner())
+
+
+def test_a_forked_child_gets_a_loop_of_its_own() -> None:
+    loop.run(asyncio.sleep(0))
+    child = os.fork()
+    if child == 0:
+        loop.run(asyncio.sleep(0))
+        os._exit(7)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 7
+
+
+def test_a_client_of_another_process_says_what_to_do() -> None:
+    client = Blocking(CONFIG)
+    client._pid = -1
+    with pytest.raises(IllegalState, match="make a new one"):
+        client._run(asyncio.sleep(0))
+    with pytest.raises(TypeError, match="pickle its ClientConfig"):
+        pickle.dumps(client)

@@ -1,0 +1,390 @@
+"""Consumers on a real broker: positions, isolation, groups, commits."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from oncelog.client import (
+    Admin,
+    AsyncConsumer,
+    CommitFailed,
+    ConfigurationError,
+    Consumer,
+    ConsumerRecord,
+    IllegalState,
+    KafkaError,
+    NewTopic,
+    Producer,
+    TopicPartition,
+)
+from oncelog.client.errors import ErrorCode
+
+COUNT = 200
+
+
+@pytest.fixture(scope="module")
+def full_topic(module_admin: Admin, oncelog_broker: Any) -> str:
+    """Two partitions with 100 records each, values 0 to 199, timestamps 1000 times that."""
+    module_admin.create_topics([NewTopic("full-topic", 2, 1)])
+    with Producer({"bootstrap.servers": oncelog_broker.bootstrap_servers}) as producer:
+        for number in range(COUNT):
+            producer.send(
+                "full-topic",
+                str(number),
+                key="k",
+                partition=number % 2,
+                timestamp_ms=1000 * number,
+                headers={"n": b"1"},
+            )
+    return "full-topic"
+
+
+@pytest.fixture
+def consumer(servers: str) -> Iterator[Callable[..., Consumer]]:
+    made: list[Consumer] = []
+
+    def make(**settings: Any) -> Consumer:
+        names = {name.replace("_", "."): value for name, value in settings.items()}
+        client = Consumer({"bootstrap.servers": servers, "heartbeat.interval.ms": 100, **names})
+        made.append(client)
+        return client
+
+    yield make
+    for client in made:
+        client.close()
+
+
+def both(topic: str) -> list[TopicPartition]:
+    return [TopicPartition(topic, 0), TopicPartition(topic, 1)]
+
+
+def drain(client: Consumer, count: int, timeout_s: float = 10) -> list[ConsumerRecord]:
+    records: list[ConsumerRecord] = []
+    deadline = time.monotonic() + timeout_s
+    while len(records) < count and time.monotonic() < deadline:
+        records += client.poll(200)
+    return records
+
+
+def numbers(records: list[ConsumerRecord]) -> list[int]:
+    return sorted(int(record.value) for record in records)
+
+
+def test_assigned_partitions_are_read_in_order_with_all_fields(consumer: Any, full_topic: str) -> None:
+    client = consumer(auto_offset_reset="earliest")
+    client.assign(both(full_topic))
+    records = drain(client, COUNT)
+    assert numbers(records) == list(range(COUNT))
+    first = next(record for record in records if record.partition == 1)
+    assert first[:8] == (full_topic, 1, 0, 1000, 0, b"k", b"1", (("n", b"1"),))
+    for partition in (0, 1):
+        offsets = [record.offset for record in records if record.partition == partition]
+        assert offsets == list(range(100))
+
+
+def test_a_poll_returns_no_more_than_asked_for_and_loses_nothing(consumer: Any, full_topic: str) -> None:
+    client = consumer(auto_offset_reset="earliest", max_poll_records=7)
+    client.assign(both(full_topic))
+    seen: list[ConsumerRecord] = []
+    deadline = time.monotonic() + 10
+    while len(seen) < COUNT and time.monotonic() < deadline:
+        records = client.poll(200)
+        assert len(records) <= 7
+        seen += records
+    assert numbers(seen) == list(range(COUNT))
+
+
+def test_columns_hold_the_same_records(consumer: Any, full_topic: str) -> None:
+    client = consumer(auto_offset_reset="earliest")
+    client.assign(both(full_topic))
+    values: list[bytes] = []
+    deadline = time.monotonic() + 10
+    while len(values) < COUNT and time.monotonic() < deadline:
+        values += client.poll_columns(200).column("value").to_pylist()
+    assert sorted(map(int, values)) == list(range(COUNT))
+
+
+def test_columns_go_on_where_records_ended(consumer: Any, full_topic: str) -> None:
+    client = consumer(auto_offset_reset="earliest", max_poll_records=30)
+    client.assign([TopicPartition(full_topic, 0)])
+    first = drain(client, 30)
+    rest = client.poll_columns(2000).column("offset").to_pylist()
+    assert [record.offset for record in first] + rest == list(range(100))
+
+
+def test_seeking_by_offset_time_beginning_and_end(consumer: Any, full_topic: str) -> None:
+    client, (zero, one) = consumer(), both(full_topic)
+    client.assign([zero])
+    client.seek(zero, 95)
+    assert [record.offset for record in drain(client, 5)] == [95, 96, 97, 98, 99]
+    client.seek_to_time(180_500, zero)
+    assert client.position(zero) == 91
+    client.seek_to_time(10**15, zero)
+    assert client.position(zero) == 100
+    client.seek_to_beginning(zero)
+    assert client.position(zero) == 0
+    client.seek_to_end()
+    assert (client.position(zero), client.lag(zero), client.poll(50)) == (100, 0, [])
+    assert client.beginning_offsets([one]) == {one: 0}
+    assert client.end_offsets([one]) == {one: 100}
+    with pytest.raises(IllegalState, match="not assigned"):
+        client.seek(one, 0)
+
+
+def test_paused_partitions_are_left_out_until_resumed(consumer: Any, full_topic: str) -> None:
+    client, (zero, one) = consumer(auto_offset_reset="earliest"), both(full_topic)
+    client.assign([zero, one])
+    client.pause([zero])
+    assert {record.partition for record in drain(client, 100)} == {1}
+    assert client.paused() == {zero}
+    client.resume([zero])
+    assert {record.partition for record in drain(client, 100)} == {0}
+
+
+def test_offsets_that_are_gone_follow_the_reset_policy(consumer: Any, full_topic: str) -> None:
+    zero = TopicPartition(full_topic, 0)
+    for policy, expected in (("earliest", 0), ("latest", 100)):
+        client = consumer(auto_offset_reset=policy)
+        client.assign([zero])
+        client.seek(zero, 5_000)
+        client.poll(300)
+        assert client.position(zero) >= expected
+    strict = consumer(auto_offset_reset="none")
+    strict.assign([zero])
+    strict.seek(zero, 5_000)
+    with pytest.raises(KafkaError, match=r"auto\.offset\.reset=none") as caught:
+        drain(strict, 1, 3)
+    assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_without_a_committed_offset_and_without_a_policy_there_is_an_error(
+    consumer: Any, full_topic: str, unique: Any
+) -> None:
+    client = consumer(auto_offset_reset="none", group_id=unique("group"))
+    client.subscribe([full_topic])
+    with pytest.raises(KafkaError, match="no committed offset"):
+        drain(client, 1, 3)
+
+
+def test_deserializers_are_applied(servers: str, full_topic: str) -> None:
+    with Consumer(
+        {"bootstrap.servers": servers, "auto.offset.reset": "earliest"},
+        key_deserializer=lambda topic, raw: f"{topic}:{(raw or b'').decode()}",
+        value_deserializer=lambda topic, raw: int(raw or b"0"),
+    ) as client:
+        client.assign([TopicPartition(full_topic, 0)])
+        record = drain(client, 1)[0]
+        assert (record.key, record.value) == ("full-topic:k", 0)
+
+
+# Isolation
+
+
+def test_read_committed_waits_for_open_transactions_and_leaves_out_aborted_ones(
+    consumer: Any, servers: str, topic: str, unique: Any
+) -> None:
+    committed = consumer(isolation_level="read_committed", auto_offset_reset="earliest")
+    uncommitted = consumer(auto_offset_reset="earliest")
+    for client in (committed, uncommitted):
+        client.assign(both(topic))
+    with Producer({"bootstrap.servers": servers, "transactional.id": unique("txn"), "linger.ms": 0}) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, "1", partition=0)
+        producer.flush()
+        assert numbers(drain(uncommitted, 1)) == [1]
+        assert committed.poll(100) == []
+        assert committed.lag(TopicPartition(topic, 0)) == 0
+        producer.abort_transaction()
+        with producer.transaction():
+            producer.send(topic, "2", partition=0)
+        assert numbers(drain(committed, 1)) == [2]
+        assert numbers(drain(uncommitted, 1)) == [2]
+
+
+# Groups
+
+
+def test_a_group_goes_on_where_it_committed(consumer: Any, full_topic: str, unique: Any) -> None:
+    settings = {"group_id": unique("group"), "auto_offset_reset": "earliest", "enable_auto_commit": False}
+    first = consumer(**settings)
+    first.subscribe([full_topic])
+    drain(first, COUNT)
+    first.commit({TopicPartition(full_topic, 0): 40, TopicPartition(full_topic, 1): 60})
+    first.close()
+    second = consumer(**settings)
+    second.subscribe([full_topic])
+    assert len(drain(second, 100)) == 100
+    assert second.committed(both(full_topic))[TopicPartition(full_topic, 0)].offset == 40
+
+
+def test_positions_are_committed_automatically_and_on_close(consumer: Any, full_topic: str, unique: Any) -> None:
+    settings = {"group_id": unique("group"), "auto_offset_reset": "earliest", "auto_commit_interval_ms": 50}
+    first = consumer(**settings)
+    first.subscribe([full_topic])
+    drain(first, COUNT)
+    first.close()
+    second = consumer(**settings)
+    second.subscribe([full_topic])
+    assert drain(second, 1, 0.5) == []
+
+
+@pytest.mark.parametrize("strategy", ["range", "roundrobin", "sticky", "cooperative-sticky"])
+def test_two_members_share_the_partitions_and_read_everything_once(
+    consumer: Any, full_topic: str, unique: Any, strategy: str
+) -> None:
+    settings = {
+        "group_id": unique("group"),
+        "auto_offset_reset": "earliest",
+        "enable_auto_commit": False,
+        "partition_assignment_strategy": strategy,
+    }
+    first, second = consumer(**settings), consumer(**settings)
+    first.subscribe([full_topic], on_revoked=lambda _: first.commit())
+    seen = drain(first, 1)
+    second.subscribe([full_topic], on_revoked=lambda _: second.commit())
+    deadline = time.monotonic() + 15
+    while (len(seen) < COUNT or not second.assignment()) and time.monotonic() < deadline:
+        seen += first.poll(50) + second.poll(50)
+    assert numbers(seen) == list(range(COUNT))
+    assert {len(first.assignment()), len(second.assignment())} == {1}
+    first.close()
+    deadline = time.monotonic() + 15
+    while len(second.assignment()) < 2 and time.monotonic() < deadline:
+        second.poll(50)
+    assert second.assignment() == set(both(full_topic))
+
+
+def test_callbacks_tell_what_comes_and_goes(consumer: Any, full_topic: str, unique: Any) -> None:
+    events: list[tuple[str, int]] = []
+    client = consumer(group_id=unique("group"))
+    client.subscribe(
+        [full_topic],
+        on_assigned=lambda partitions: events.append(("assigned", len(partitions))),
+        on_revoked=lambda partitions: events.append(("revoked", len(partitions))),
+    )
+    client.poll(300)
+    client.unsubscribe()
+    assert events == [("assigned", 2), ("revoked", 2)]
+    assert client.assignment() == frozenset()
+
+
+def test_a_callback_may_seek_before_the_first_record(consumer: Any, full_topic: str, unique: Any) -> None:
+    client = consumer(group_id=unique("group"))
+    client.subscribe([full_topic], on_assigned=lambda partitions: [client.seek(p, 99) for p in partitions])
+    assert numbers(drain(client, 2)) == [198, 199]
+
+
+def test_a_pattern_takes_all_topics_that_match(consumer: Any, module_admin: Admin, unique: Any) -> None:
+    stem = unique("pattern")
+    module_admin.create_topics([NewTopic(f"{stem}-a", 1, 1), NewTopic(f"{stem}-b", 1, 1)])
+    client = consumer(group_id=unique("group"))
+    client.subscribe(pattern=f"^{stem}-.*")
+    deadline = time.monotonic() + 10
+    while len(client.assignment()) < 2 and time.monotonic() < deadline:
+        client.poll(100)
+    assert {partition.topic for partition in client.assignment()} == {f"{stem}-a", f"{stem}-b"}
+
+
+def test_new_partitions_are_noticed(consumer: Any, module_admin: Admin, unique: Any) -> None:
+    name = unique("grows")
+    module_admin.create_topics([NewTopic(name, 1, 1)])
+    client = consumer(group_id=unique("group"), metadata_max_age_ms=100)
+    client.subscribe([name])
+    client.poll(500)
+    module_admin.create_partitions({name: 3})
+    deadline = time.monotonic() + 10
+    while len(client.assignment()) < 3 and time.monotonic() < deadline:
+        client.poll(100)
+    assert len(client.assignment()) == 3
+
+
+def test_a_member_that_was_removed_loses_its_partitions_and_cannot_commit(
+    consumer: Any, module_admin: Admin, full_topic: str, unique: Any
+) -> None:
+    group, events = unique("group"), []
+    client = consumer(
+        group_id=group, enable_auto_commit=False, auto_offset_reset="earliest", heartbeat_interval_ms=5000
+    )
+    client.subscribe([full_topic], on_lost=lambda partitions: events.append(len(partitions)))
+    drain(client, 1)
+    (member,) = module_admin.describe_groups([group])[group].members
+    assert sorted(member.partitions) == both(full_topic)
+    module_admin.remove_members(group, [member.member_id])
+    with pytest.raises(CommitFailed, match=r"max\.poll\.interval\.ms"):
+        client.commit()
+    assert numbers(drain(client, COUNT)) == list(range(COUNT))
+    assert events == [2]
+
+
+def test_a_member_that_does_not_poll_leaves_the_group(
+    consumer: Any, module_admin: Admin, full_topic: str, unique: Any
+) -> None:
+    group = unique("group")
+    client = consumer(group_id=group, max_poll_interval_ms=300, session_timeout_ms=6000, enable_auto_commit=False)
+    client.subscribe([full_topic])
+    client.poll(200)
+    assert len(module_admin.describe_groups([group])[group].members) == 1
+    deadline = time.monotonic() + 5
+    while module_admin.describe_groups([group])[group].members and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert module_admin.describe_groups([group])[group].members == []
+
+
+# Refusals
+
+
+def test_auto_commit_is_refused_by_name_in_a_consume_transform_produce_loop(consumer: Any, unique: Any) -> None:
+    client = consumer(group_id=unique("group"))
+    with pytest.raises(ConfigurationError, match=r"enable\.auto\.commit"):
+        client.group_metadata()
+
+
+def test_calls_that_need_a_group_say_so(consumer: Any, full_topic: str) -> None:
+    client = consumer()
+    for call in (lambda: client.subscribe([full_topic]), client.group_metadata, client.commit):
+        with pytest.raises(ConfigurationError, match=r"group\.id"):
+            call()
+
+
+def test_subscribing_and_assigning_do_not_mix(consumer: Any, full_topic: str, unique: Any) -> None:
+    client = consumer(group_id=unique("group"))
+    client.assign(both(full_topic))
+    with pytest.raises(IllegalState, match="unsubscribe"):
+        client.subscribe([full_topic])
+    other = consumer(group_id=unique("group"))
+    other.subscribe([full_topic])
+    with pytest.raises(IllegalState, match="unsubscribe"):
+        other.assign(both(full_topic))
+
+
+# Asyncio
+
+
+def test_the_asynchronous_consumer_iterates_commits_and_calls_back(servers: str, full_topic: str, unique: Any) -> None:
+    async def scenario() -> None:
+        events: list[str] = []
+
+        async def assigned(partitions: list[TopicPartition]) -> None:
+            await asyncio.sleep(0)
+            events.append("assigned")
+
+        config = {"bootstrap.servers": servers, "group.id": unique("group"), "auto.offset.reset": "earliest"}
+        async with AsyncConsumer({**config, "enable.auto.commit": False}) as client:
+            await client.subscribe([full_topic], on_assigned=assigned)
+            seen = []
+            async for record in client:
+                seen.append(record)
+                if len(seen) == COUNT:
+                    break
+            await client.commit()
+            assert numbers(seen) == list(range(COUNT))
+            assert events == ["assigned"]
+            assert (await client.committed(both(full_topic)))[TopicPartition(full_topic, 1)].offset == 100
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
