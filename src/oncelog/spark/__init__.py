@@ -15,18 +15,48 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from oncelog.spark.sink import DriverFenced, write_stream
-    from oncelog.spark.spark_session import explain, register, session
+    from oncelog.spark.batch_write import write_batch
+    from oncelog.spark.java import JavaMissing
+    from oncelog.spark.resume import CannotResume
+    from oncelog.spark.routing import RowError
+    from oncelog.spark.sink import write_stream
+    from oncelog.spark.source_options import OptionError
+    from oncelog.spark.spark_session import UnsafeSetting, explain, register, session
+    from oncelog.spark.tables import read_table
+    from oncelog.spark.topic_plan import DataLost
+    from oncelog.spark.transactor import DriverFenced
 
 _HOMES = {
-    "DriverFenced": "oncelog.spark.sink",
+    "CannotResume": "oncelog.spark.resume",
+    "DataLost": "oncelog.spark.topic_plan",
+    "DriverFenced": "oncelog.spark.transactor",
+    "JavaMissing": "oncelog.spark.java",
+    "OptionError": "oncelog.spark.source_options",
+    "RowError": "oncelog.spark.routing",
+    "UnsafeSetting": "oncelog.spark.spark_session",
     "explain": "oncelog.spark.spark_session",
+    "read_table": "oncelog.spark.tables",
     "register": "oncelog.spark.spark_session",
     "session": "oncelog.spark.spark_session",
+    "write_batch": "oncelog.spark.batch_write",
     "write_stream": "oncelog.spark.sink",
 }
 
-__all__ = ["DriverFenced", "explain", "register", "session", "write_stream"]
+__all__ = [
+    "CannotResume",
+    "DataLost",
+    "DriverFenced",
+    "JavaMissing",
+    "OptionError",
+    "RowError",
+    "UnsafeSetting",
+    "explain",
+    "read_table",
+    "register",
+    "session",
+    "write_batch",
+    "write_stream",
+]
 
 
 def __getattr__(name: str) -> Any:

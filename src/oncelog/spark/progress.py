@@ -51,6 +51,12 @@ def running_batch(spark: SparkSession, frame: DataFrame, batch_id: int) -> Micro
     )
 
 
+def is_running(spark: SparkSession, query_id: str) -> bool:
+    """False once the query was told to stop."""
+    query = spark._jsparkSession.streams().get(query_id)
+    return query is not None and bool(query.isActive())
+
+
 def _execution(spark: SparkSession, query_id: str) -> Any:
     query = spark._jsparkSession.streams().get(query_id)
     invariant(query is not None, f"query {query_id} runs on the session that started it")

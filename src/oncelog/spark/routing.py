@@ -1,22 +1,44 @@
-"""Which partition each row goes to, on the executors."""
+"""Which partition each row goes to, worked out on the executors; and which rows no topic can take."""
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from oncelog.client.columns import partition_column
 from oncelog.spark.worker_client import worker_client
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    import numpy.typing as npt
 
     from oncelog.spark.write_job import TaskOrders
 
+    Int32s = npt.NDArray[np.int32]
 
+PARTITION_COLUMN = "__partition"
 KEYLESS_RUN = 1000
 """Rows without a key go to one partition for this many rows, then to the next: few, full batches."""
+
+
+class Poison(IntEnum):
+    """In place of a partition number: why no topic can take the row."""
+
+    NO_TOPIC = -1
+    UNKNOWN_TOPIC = -2
+    WRONG_PARTITION = -3
+    TOO_LARGE = -4
+
+
+REASONS: dict[Poison, str] = {
+    Poison.NO_TOPIC: "the row has no topic, and the sink has none for rows without",
+    Poison.UNKNOWN_TOPIC: "its topic does not exist",
+    Poison.WRONG_PARTITION: "its topic has no such partition",
+    Poison.TOO_LARGE: "key and value together are larger than max_request_size",
+}
 
 
 class RowError(ValueError):
@@ -24,45 +46,60 @@ class RowError(ValueError):
 
 
 def partition_numbers(orders: TaskOrders, columns: dict[str, Any]) -> pa.Array:
-    """One number per row: the row's own partition where it has one, else that of Kafka's partitioner."""
-    import pyarrow as pa
+    """One number per row: the row's own partition where it has one, else that of Kafka's partitioner, or a Poison.
 
-    topics = columns.get("topic")
+    `columns` are `size`, and of `key`, `topic` and `partition` those that the rows have.
+    """
+    topics = columns.pop("topic", None)
     if topics is None:
-        return pa.array(_of_topic(orders, orders.topic or "", orders.partition_count, columns))
-    if topics.null_count:
-        raise RowError("a row has no topic: give every row one, or give the sink a topic for the others")
-    numbers = np.empty(len(topics), dtype=np.int32)
-    for name in topics.unique().to_pylist():
-        chosen = pa.compute.equal(topics, name)
-        rows = np.flatnonzero(chosen.to_numpy(zero_copy_only=False))
-        part = {column: values.filter(chosen) for column, values in columns.items() if column != "topic"}
-        numbers[rows] = _of_topic(orders, name, _count(orders, name), part, len(rows))
+        numbers = _of_topic(orders, orders.partition_count, columns)
+    else:
+        numbers = np.full(len(topics), Poison.NO_TOPIC, np.int32)
+        for name in topics.drop_null().unique().to_pylist():
+            chosen = pc.fill_null(pc.equal(topics, name), False)
+            part = {column: values.filter(chosen) for column, values in columns.items()}
+            numbers[chosen.to_numpy(zero_copy_only=False)] = _of_topic(orders, _count(orders, name), part)
+    numbers[columns["size"].to_numpy(zero_copy_only=False) > orders.max_request_size] = Poison.TOO_LARGE
+    if not orders.dead_letter_topic:
+        _refuse_poison(orders, numbers, topics, columns)
     return pa.array(numbers)
 
 
 def _count(orders: TaskOrders, topic: str) -> int:
+    """0 for a topic that does not exist."""
     if topic == orders.topic:
         return orders.partition_count
     return worker_client(orders.client).partition_count(topic)
 
 
-def _of_topic(
-    orders: TaskOrders, topic: str, count: int, columns: dict[str, Any], rows: int | None = None
-) -> np.ndarray[Any, np.dtype[np.int32]]:
-    keys = columns.get("key")
-    given = columns.get("partition")
-    if keys is not None:
-        numbers = partition_column(keys, count)
-    else:
-        numbers = np.full(len(given) if given is not None else (rows or 0), -1, np.int32)
+def _of_topic(orders: TaskOrders, count: int, columns: dict[str, Any]) -> Int32s:
+    rows = len(columns["size"])
+    if count == 0:
+        return np.full(rows, Poison.UNKNOWN_TOPIC, np.int32)
+    keys, given = columns.get("key"), columns.get("partition")
+    numbers = np.full(rows, -1, np.int32) if keys is None else partition_column(keys, count)
     keyless = np.flatnonzero(numbers < 0)
     numbers[keyless] = (np.arange(len(keyless)) // KEYLESS_RUN + orders.first_partition) % count
     if given is not None:
-        valid = given.is_valid().to_numpy(zero_copy_only=False)
+        has_own = given.is_valid().to_numpy(zero_copy_only=False)
         wanted = given.fill_null(0).to_numpy(zero_copy_only=False)
-        wrong = valid & ((wanted < 0) | (wanted >= count))
-        if wrong.any():
-            raise RowError(f"a row wants partition {wanted[wrong][0]} of topic {topic}, which has {count}")
-        numbers = np.where(valid, wanted, numbers).astype(np.int32)
+        numbers = np.where(has_own, wanted, numbers).astype(np.int32)
+        numbers[has_own & ((wanted < 0) | (wanted >= count))] = Poison.WRONG_PARTITION
     return numbers
+
+
+def _refuse_poison(orders: TaskOrders, numbers: Int32s, topics: Any, columns: dict[str, Any]) -> None:
+    poisoned = np.flatnonzero(numbers < 0)
+    if not len(poisoned):
+        return
+    row = int(poisoned[0])
+    kind = Poison(int(numbers[row]))
+    topic = orders.topic if topics is None else topics[row].as_py()
+    details = {"topic": topic, "size": columns["size"][row].as_py()}
+    if "partition" in columns:
+        details["partition"] = columns["partition"][row].as_py()
+    about = ", ".join(f"{name} {what}" for name, what in details.items())
+    raise RowError(
+        f"a row cannot be written: {REASONS[kind]} ({about}). Correct the rows, or give the sink a dead_letter_topic "
+        "for such rows"
+    )

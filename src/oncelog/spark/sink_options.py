@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from oncelog.client.config import ClientConfig
+from oncelog.core.ids import TopicPartition
 from oncelog.spark.resume import NewCheckpoint
 from oncelog.spark.source_options import CLIENT_OPTIONS, OptionError, client_config, refuse_unknown
 
 TRANSACTION_TIMEOUT_MS = 600_000
 """Ten minutes: a micro-batch must be written within it. Brokers allow 15 minutes by default."""
 BATCH_ATTEMPTS = 3
+MAX_REQUEST_SIZE = 1_048_576
+"""Kafka's default of `max.request.size`: a larger record is refused by brokers with default settings."""
 COMPRESSION_TYPES = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -22,9 +25,11 @@ class SinkOptions:
     transactional_id: str
     group_id: str
     topic: str | None = None
+    dead_letter_topic: str | None = None
     transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS
     batch_attempts: int = BATCH_ATTEMPTS
     compression_type: str = "none"
+    max_request_size: int = MAX_REQUEST_SIZE
     on_new_checkpoint: NewCheckpoint = NewCheckpoint.REFUSE
 
     def __post_init__(self) -> None:
@@ -41,8 +46,17 @@ class SinkOptions:
             )
         if self.batch_attempts < 1:
             raise OptionError("batch_attempts must be at least 1")
+        if self.dead_letter_topic is not None and self.dead_letter_topic in ("", self.topic):
+            raise OptionError("dead_letter_topic must be a topic of its own, not empty and not the output topic")
+        if self.max_request_size < 1024:
+            raise OptionError(f"max_request_size is {self.max_request_size}; at least 1024 bytes")
         if self.compression_type not in COMPRESSION_TYPES:
             raise OptionError(f"compression_type is {self.compression_type!r}; valid: {', '.join(COMPRESSION_TYPES)}")
+
+    @property
+    def stand_in(self) -> TopicPartition | None:
+        """Where the batch ids of a source without Kafka offsets are kept."""
+        return None if self.topic is None else TopicPartition(self.topic, 0)
 
 
 def sink_options(

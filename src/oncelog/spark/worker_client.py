@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import time
 from collections.abc import AsyncGenerator, Collection, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar, cast
@@ -20,6 +21,8 @@ from oncelog.core.ids import TopicPartition
 from oncelog.spark.planning import OffsetRange
 
 T = TypeVar("T")
+COUNT_AGE_S = 10.0
+"""How long a worker may take a number of partitions for granted: keys move soon after partitions are added."""
 
 
 class WorkerClient(Blocking):
@@ -28,6 +31,7 @@ class WorkerClient(Blocking):
     def __init__(self, config: ClientConfig) -> None:
         super().__init__(config)
         self._topics = TopicAdmin(self.cluster)
+        self._counts: dict[str, tuple[int, float]] = {}
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return self._run(coroutine)
@@ -44,8 +48,12 @@ class WorkerClient(Blocking):
         self._run(self._topics.create_topics(wanted, if_not_exists=True))
 
     def partition_count(self, topic: str) -> int:
-        """Raises KafkaError (UNKNOWN_TOPIC_OR_PARTITION) when there is no such topic."""
-        return self._run(self.cluster.partition_count(topic, self._deadline()))
+        """Not older than COUNT_AGE_S; 0 when there is no such topic."""
+        count, asked_s = self._counts.get(topic, (0, 0.0))
+        if time.monotonic() - asked_s > COUNT_AGE_S:
+            count = len(self.partitions_of([topic]).get(topic, ()))
+            self._counts[topic] = (count, time.monotonic())
+        return count
 
     def partitions_of(self, topics: Collection[str] | None) -> dict[str, list[TopicPartition]]:
         """The partitions of the named topics, or of all, as they are now. Topics that do not exist are left out."""

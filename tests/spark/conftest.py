@@ -1,0 +1,58 @@
+"""One Spark session and one broker for all Spark tests; topics are the test's own."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import oncelog.spark
+from oncelog.testing import BrokerProcess
+from tests.spark.kafka import Kafka
+from tests.spark.pipeline import Pipeline
+
+QUIET = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "spark.driver.memory": "1g",
+    "spark.log.level": "ERROR",
+}
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Two cores, with task retries as a cluster has them."""
+    folder = tmp_path_factory.mktemp("spark")
+    config = {**QUIET, "spark.local.dir": str(folder), "spark.sql.warehouse.dir": str(folder / "warehouse")}
+    session = oncelog.spark.session(app_name="oncelog tests", master="local[2,4]", config=config)
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def kafka(oncelog_broker: BrokerProcess) -> Kafka:
+    return Kafka(oncelog_broker.bootstrap_servers)
+
+
+@pytest.fixture
+def name() -> Callable[[str], str]:
+    """Names nobody else uses: topics, groups and transactional ids live as long as the broker."""
+    suffix = uuid.uuid4().hex[:8]
+    return lambda what: f"{what}-{suffix}"
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> str:
+    return str(tmp_path / "checkpoint")
+
+
+@pytest.fixture
+def pipeline(spark: Any, kafka: Kafka, name: Callable[[str], str], checkpoint: str) -> Pipeline:
+    """From a topic of two partitions to another."""
+    source, target = kafka.create(name("in"), 2), kafka.create(name("out"), 2)
+    return Pipeline(spark, kafka, source, target, checkpoint, name("pipeline"))

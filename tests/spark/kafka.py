@@ -1,0 +1,128 @@
+"""What the tests ask of a broker, through confluent-kafka: a client that is not ours."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+QUIET = {"log_level": 0}
+
+
+class Seen(NamedTuple):
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes]] | None
+
+
+class Kafka:
+    def __init__(self, servers: str) -> None:
+        self.servers = servers
+        self._admin = AdminClient({"bootstrap.servers": self.servers, **QUIET})
+
+    def create(self, topic: str, partitions: int = 1, **config: str) -> str:
+        """Settings with underscores for dots: `cleanup_policy="compact"`."""
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        wanted = NewTopic(topic, partitions, 1, config=settings)
+        for future in self._admin.create_topics([wanted]).values():
+            future.result(30)
+        return topic
+
+    def grow(self, topic: str, partitions: int) -> None:
+        for future in self._admin.create_partitions([NewPartitions(topic, partitions)]).values():
+            future.result(30)
+
+    def delete(self, topic: str) -> None:
+        for future in self._admin.delete_topics([topic]).values():
+            future.result(30)
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        for future in self._admin.delete_records([TopicPartition(topic, partition, before)]).values():
+            future.result(30)
+
+    def send(self, topic: str, records: Iterable[Any], **settings: Any) -> None:
+        """Records are values, or (key, value) pairs, or dicts for `produce`."""
+        producer = Producer({"bootstrap.servers": self.servers, **QUIET})
+        for record in records:
+            producer.produce(topic, **_produce_arguments(record), **settings)
+        assert producer.flush(30) == 0
+
+    def send_in_transaction(self, topic: str, values: Sequence[bytes], *, commit: bool, partition: int = 0) -> None:
+        producer = Producer({"bootstrap.servers": self.servers, "transactional.id": f"test-{topic}", **QUIET})
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        for value in values:
+            producer.produce(topic, value=value, partition=partition)
+        producer.flush(30)
+        if commit:
+            producer.commit_transaction(30)
+        else:
+            producer.abort_transaction(30)
+
+    def read(self, topic: str, *, committed: bool = True) -> list[Seen]:
+        """Everything in a topic up to its end now, in order of partition and offset."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.servers,
+                "group.id": "tests",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed" if committed else "read_uncommitted",
+                **QUIET,
+            }
+        )
+        try:
+            partitions = consumer.list_topics(topic, 30).topics[topic].partitions
+            consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
+            return _drain(consumer, len(partitions))
+        finally:
+            consumer.close()
+
+    def values(self, topic: str, *, committed: bool = True) -> list[bytes | None]:
+        return sorted((seen.value for seen in self.read(topic, committed=committed)), key=lambda v: v or b"")
+
+    def group_offsets(self, group: str, topic: str, partitions: int) -> list[int]:
+        consumer = Consumer({"bootstrap.servers": self.servers, "group.id": group, **QUIET})
+        try:
+            asked = [TopicPartition(topic, number) for number in range(partitions)]
+            return [answer.offset for answer in consumer.committed(asked, 30)]
+        finally:
+            consumer.close()
+
+    def commit(self, group: str, topic: str, offsets: dict[int, int]) -> None:
+        consumer = Consumer({"bootstrap.servers": self.servers, "group.id": group, **QUIET})
+        try:
+            wanted = [TopicPartition(topic, number, offset) for number, offset in offsets.items()]
+            consumer.commit(offsets=wanted, asynchronous=False)
+        finally:
+            consumer.close()
+
+
+def _produce_arguments(record: Any) -> dict[str, Any]:
+    if isinstance(record, dict):
+        return record
+    if isinstance(record, tuple):
+        return {"key": record[0], "value": record[1]}
+    return {"value": record}
+
+
+def _drain(consumer: Consumer, partitions: int) -> list[Seen]:
+    seen: list[Seen] = []
+    ended: set[int] = set()
+    deadline_s = time.monotonic() + 30
+    while len(ended) < partitions:
+        assert time.monotonic() < deadline_s, "the topic did not end within 30 s"
+        message = consumer.poll(1)
+        if message is None:
+            continue
+        if message.error():
+            ended.add(message.partition())
+        else:
+            seen.append(Seen(message.partition(), message.offset(), message.key(), message.value(), message.headers()))
+    return sorted(seen, key=lambda one: (one.partition, one.offset))

@@ -1,0 +1,70 @@
+"""Limits and splits of micro-batches, and the JSON of offsets."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oncelog.core.ids import TopicPartition
+from oncelog.spark.offsets import Offsets, from_wire, merge, parse_source_offset, to_wire
+from oncelog.spark.planning import OffsetRange, limit_offsets, split_ranges
+
+PARTITIONS = st.builds(TopicPartition, st.sampled_from(["a", "b"]), st.integers(0, 5))
+SIZES = st.dictionaries(PARTITIONS, st.tuples(st.integers(0, 1000), st.integers(0, 1000)), min_size=1)
+
+
+@given(SIZES, st.integers(1, 500))
+def test_a_limited_batch_stays_in_range_and_every_waiting_partition_moves(
+    sizes: dict[TopicPartition, tuple[int, int]], limit: int
+) -> None:
+    start: Offsets = {p: first for p, (first, _) in sizes.items()}
+    end = {p: first + size for p, (first, size) in sizes.items()}
+    limited = limit_offsets(start, end, limit)
+    assert limited.keys() == end.keys()
+    for partition in end:
+        assert start[partition] <= limited[partition] <= end[partition]
+        if end[partition] > start[partition]:
+            assert limited[partition] > start[partition]
+    assert sum(limited[p] - start[p] for p in end) <= limit + len(end)
+
+
+@given(SIZES, st.one_of(st.none(), st.integers(1, 40)), st.one_of(st.none(), st.integers(1, 300)))
+def test_pieces_cover_the_ranges_without_gap_or_overlap(
+    sizes: dict[TopicPartition, tuple[int, int]], at_least: int | None, size_max: int | None
+) -> None:
+    ranges = [OffsetRange(p, first, first + size) for p, (first, size) in sizes.items()]
+    pieces = split_ranges(ranges, at_least=at_least, size_max=size_max)
+    for whole in ranges:
+        mine = sorted((piece.start, piece.end) for piece in pieces if piece.partition == whole.partition)
+        covered = [offset for start, end in mine for offset in range(start, end)]
+        assert covered == list(range(whole.start, whole.end))
+    total = sum(r.size for r in ranges)
+    if at_least is not None:
+        assert len(pieces) >= min(at_least, total)
+    if size_max is not None:
+        assert all(piece.size <= size_max for piece in pieces)
+
+
+def test_a_large_partition_is_cut_and_small_ones_stay_whole() -> None:
+    big, small = TopicPartition("t", 0), TopicPartition("t", 1)
+    pieces = split_ranges([OffsetRange(big, 0, 900), OffsetRange(small, 0, 100)], at_least=4)
+    assert [p.size for p in pieces if p.partition == small] == [100]
+    assert [p.size for p in pieces if p.partition == big] == [300, 300, 300]
+
+
+@given(st.dictionaries(PARTITIONS, st.integers(0, 2**60)))
+def test_offsets_survive_their_json(offsets: Offsets) -> None:
+    assert from_wire(json.loads(json.dumps(to_wire(offsets)))) == offsets
+
+
+@pytest.mark.parametrize("text", ["5", '{"logOffset":3}', '{"a":{"0":"x"}}', "{}", "not json", '{"a": {"p": 1}}'])
+def test_offsets_of_other_sources_are_not_taken_for_kafkas(text: str) -> None:
+    assert parse_source_offset(text) is None
+
+
+def test_a_partition_read_by_two_sources_counts_as_far_as_both_have_come() -> None:
+    one, other = TopicPartition("a", 0), TopicPartition("b", 0)
+    assert merge([{one: 7, other: 3}, {one: 5}]) == {one: 5, other: 3}

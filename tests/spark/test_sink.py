@@ -1,0 +1,228 @@
+"""Micro-batches written as transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import oncelog.spark
+from oncelog.core.hashing import partition_for_key
+from oncelog.testing import broker
+from tests.spark.kafka import Kafka
+from tests.spark.pipeline import Pipeline
+
+pytestmark = pytest.mark.spark
+
+Name = Callable[[str], str]
+
+
+def test_output_and_input_offsets_are_committed_together(pipeline: Pipeline) -> None:
+    kafka = pipeline.kafka
+    kafka.send(pipeline.source, [(b"k%d" % i, b"v%d" % i) for i in range(100)])
+    pipeline.options["maxOffsetsPerTrigger"] = "60"
+    pipeline.run()
+    seen = kafka.read(pipeline.target)
+    assert sorted((s.key, s.value) for s in seen) == sorted((b"k%d" % i, b"v%d" % i) for i in range(100))
+    assert all(s.partition == partition_for_key(s.key or b"", 2) for s in seen)
+    ends = [sum(1 for s in kafka.read(pipeline.source) if s.partition == p) for p in range(2)]
+    assert kafka.group_offsets(pipeline.id, pipeline.source, 2) == ends
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_two_equal_batches_are_two_batches(spark: Any, name: Name, checkpoint: str, version: int) -> None:
+    """Batches of one shape carry the same sequence numbers: only a fresh epoch tells them from repetitions."""
+    with broker({"transaction.version": version}) as process:
+        kafka = Kafka(process.bootstrap_servers)
+        source, target = kafka.create(name("in")), kafka.create(name("out"))
+        kafka.send(source, [(b"k", b"same")] * 6)
+        one = Pipeline(spark, kafka, source, target, checkpoint, name("id"), {"maxOffsetsPerTrigger": "2"})
+        one.run()
+        assert kafka.values(target) == [b"same"] * 6
+        kafka.send(source, [(b"k", b"same")] * 2)
+        one.run()
+        assert kafka.values(target) == [b"same"] * 8
+        assert kafka.group_offsets(one.id, source, 1) == [8]
+
+
+def test_an_older_client_protocol_works_on_a_newer_broker(pipeline: Pipeline) -> None:
+    pipeline.settings["kafka"] = {"transaction.version.max": "0"}
+    pipeline.options["maxOffsetsPerTrigger"] = "2"
+    pipeline.kafka.send(pipeline.source, [b"same"] * 4, partition=0)
+    pipeline.run()
+    assert pipeline.kafka.values(pipeline.target) == [b"same"] * 4
+
+
+def test_rows_choose_topic_partition_and_headers(pipeline: Pipeline, spark: Any, name: Name) -> None:
+    from pyspark.sql import functions as sf
+
+    kafka = pipeline.kafka
+    other = kafka.create(name("other"), 3)
+    kafka.send(pipeline.source, [b"%d" % i for i in range(8)], partition=0)
+    number = sf.col("value").cast("string").cast("int")
+    rows = pipeline.read().select(
+        sf.col("value").cast("string").alias("key"),
+        sf.col("value").cast("string").alias("value"),
+        sf.when(number < 4, other).alias("topic"),
+        sf.when(number % 4 == 0, 1).alias("partition"),
+        sf.array(sf.struct(sf.lit("n").alias("key"), sf.col("value").alias("value"))).alias("headers"),
+    )
+    pipeline.run(rows)
+    assert kafka.values(other) == [b"0", b"1", b"2", b"3"]
+    assert kafka.values(pipeline.target) == [b"4", b"5", b"6", b"7"]
+    for topic, partitions in ((other, 3), (pipeline.target, 2)):
+        for seen in kafka.read(topic):
+            assert seen.headers == [("n", seen.value)]
+            own = 1 if seen.value in (b"0", b"4") else partition_for_key(seen.key or b"", partitions)
+            assert seen.partition == own
+
+
+def test_rows_without_keys_are_written_without_a_shuffle(pipeline: Pipeline) -> None:
+    pipeline.kafka.send(pipeline.source, [b"%03d" % i for i in range(100)])
+    pipeline.run(pipeline.read().select("value"))
+    assert pipeline.kafka.values(pipeline.target) == [b"%03d" % i for i in range(100)]
+
+
+def test_more_tasks_than_partitions_are_shuffled_together(pipeline: Pipeline, name: Name) -> None:
+    pipeline.target = pipeline.kafka.create(name("narrow"), 1)
+    pipeline.options["minPartitions"] = "3"
+    pipeline.kafka.send(pipeline.source, [b"%03d" % i for i in range(100)])
+    pipeline.run(pipeline.read().select("value"))
+    assert pipeline.kafka.values(pipeline.target) == [b"%03d" % i for i in range(100)]
+
+
+@pytest.mark.parametrize("codec", ["gzip", "zstd"])
+def test_records_can_be_compressed(pipeline: Pipeline, codec: str) -> None:
+    pipeline.settings["compression_type"] = codec
+    pipeline.kafka.send(pipeline.source, [b"x" * 1000] * 50)
+    pipeline.run()
+    assert pipeline.kafka.values(pipeline.target) == [b"x" * 1000] * 50
+
+
+def test_a_source_without_offsets_of_its_own_is_exactly_once_too(
+    pipeline: Pipeline, spark: Any, tmp_path: Path
+) -> None:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    (folder / "1.txt").write_text("a\nb\n")
+    files = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(folder))
+    pipeline.run(files)
+    (folder / "2.txt").write_text("c\n")
+    pipeline.run(files)
+    assert pipeline.kafka.values(pipeline.target) == [b"a", b"b", b"c"]
+    assert pipeline.kafka.group_offsets(pipeline.id, pipeline.target, 1) == [1]
+
+
+def test_a_batch_without_rows_still_moves_the_offsets(pipeline: Pipeline) -> None:
+    pipeline.kafka.send(pipeline.source, [b"a", b"b"], partition=0)
+    pipeline.run(pipeline.read().where("value is null").select("value"))
+    assert pipeline.kafka.read(pipeline.target) == []
+    assert pipeline.kafka.group_offsets(pipeline.id, pipeline.source, 2) == [2, 0]
+
+
+def test_keys_of_one_source_partition_keep_their_order(pipeline: Pipeline) -> None:
+    pipeline.kafka.send(pipeline.source, [(b"k%d" % (i % 3), b"%04d" % i) for i in range(3000)], partition=0)
+    pipeline.options["maxOffsetsPerTrigger"] = "1700"
+    pipeline.run()
+    for key in (b"k0", b"k1", b"k2"):
+        values = [s.value for s in pipeline.kafka.read(pipeline.target) if s.key == key]
+        assert values == sorted(values, key=lambda v: v or b"")
+        assert len(values) == 1000
+
+
+def test_a_plain_frame_is_written_whole_in_one_transaction(pipeline: Pipeline, spark: Any) -> None:
+    rows = spark.createDataFrame([(f"k{i}", f"v{i}") for i in range(20)], "key string, value string")
+    settings = {"bootstrap_servers": pipeline.kafka.servers, "transactional_id": pipeline.id, "topic": pipeline.target}
+    written = oncelog.spark.write_batch(rows, **settings)
+    assert written is not None
+    assert written.records == 20
+    assert len(pipeline.kafka.read(pipeline.target)) == 20
+    empty = oncelog.spark.write_batch(rows.where("false"), **settings)
+    assert empty is not None
+    assert empty.records == 0
+    assert oncelog.spark.write_batch(rows, **settings, run_id="monday") is not None
+    assert oncelog.spark.write_batch(rows, **settings, run_id="monday") is None
+    assert oncelog.spark.write_batch(rows, **settings, run_id="tuesday") is not None
+    assert len(pipeline.kafka.read(pipeline.target)) == 60
+
+
+def test_a_failed_plain_write_leaves_nothing_visible(pipeline: Pipeline, spark: Any) -> None:
+    rows = spark.createDataFrame([("ok", None), ("bad", 99)], "value string, partition int")
+    with pytest.raises(oncelog.spark.RowError, match=r"its topic has no such partition \(topic .*partition 99"):
+        oncelog.spark.write_batch(
+            rows, bootstrap_servers=pipeline.kafka.servers, transactional_id=pipeline.id, topic=pipeline.target
+        )
+    assert pipeline.kafka.read(pipeline.target) == []
+
+
+def test_rows_no_topic_can_take_go_to_the_dead_letters(pipeline: Pipeline, spark: Any, name: Name) -> None:
+    kafka = pipeline.kafka
+    dead = kafka.create(name("dead"), 2)
+    rows = spark.createDataFrame(
+        [
+            ("a", "good", pipeline.target, None),
+            ("b", "lost", None, None),
+            ("c", "astray", "no-such-topic", None),
+            ("d", "beyond", pipeline.target, 7),
+            ("e", "x" * 3000, pipeline.target, None),
+        ],
+        "key string, value string, topic string, partition int",
+    )
+    oncelog.spark.write_batch(
+        rows,
+        bootstrap_servers=kafka.servers,
+        transactional_id=pipeline.id,
+        dead_letter_topic=dead,
+        max_request_size=2000,
+    )
+    assert kafka.values(pipeline.target) == [b"good"]
+    letters = {seen.key: (seen.value, dict(seen.headers or [])) for seen in kafka.read(dead)}
+    assert {key: value for key, (value, _) in letters.items()} == {
+        b"b": b"lost",
+        b"c": b"astray",
+        b"d": b"beyond",
+        b"e": None,
+    }
+    assert letters[b"c"][1]["oncelog.topic"] == b"no-such-topic"
+    assert letters[b"d"][1]["oncelog.partition"] == b"7"
+    assert b"larger" in letters[b"e"][1]["oncelog.error"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "settings", "message"),
+    [
+        ("key string, offset int", {}, "need a column value"),
+        ("value string, amount int", {}, "column amount would be lost"),
+        ("value int", {}, "column value is int; it must be string or binary"),
+        ("value string, partition long", {}, "column partition is bigint; it must be int"),
+        ("value string", {"topic": None}, "no topic: give the sink a topic, or the rows a column topic"),
+        ("value string", {"topic": "nowhere"}, "topic nowhere does not exist on .*Create it first"),
+        ("value string", {"transaction_timeout_ms": 9_000_000}, "more than the broker allows: lower it"),
+    ],
+)
+def test_wrong_rows_and_settings_are_explained(
+    pipeline: Pipeline, spark: Any, columns: str, settings: dict[str, Any], message: str
+) -> None:
+    rows = spark.createDataFrame([], columns)
+    given = {"bootstrap_servers": pipeline.kafka.servers, "transactional_id": pipeline.id, "topic": pipeline.target}
+    with pytest.raises(oncelog.spark.OptionError, match=message):
+        oncelog.spark.write_batch(rows, **{**given, **settings})
+
+
+def test_a_trigger_longer_than_the_transaction_timeout_is_refused(pipeline: Pipeline) -> None:
+    pipeline.settings["transaction_timeout_ms"] = 5000
+    pipeline.kafka.send(pipeline.source, [b"a"])
+    query = pipeline.start(processingTime="10 seconds")
+    with pytest.raises(Exception, match=r"transaction_timeout_ms \(5000\) is below the trigger interval \(10000 ms\)"):
+        query.awaitTermination(60)
+
+
+def test_a_stream_is_not_a_batch(pipeline: Pipeline, spark: Any) -> None:
+    with pytest.raises(oncelog.spark.OptionError, match="write_stream takes a streaming DataFrame"):
+        pipeline.writer(spark.range(1).selectExpr("cast(id as string) as value"))
+    with pytest.raises(oncelog.spark.OptionError, match="write_batch takes a plain DataFrame"):
+        oncelog.spark.write_batch(
+            pipeline.read(), bootstrap_servers=pipeline.kafka.servers, transactional_id="x", topic="y"
+        )

@@ -1,0 +1,349 @@
+"""Every row of the failure table: what can break between the first record and Spark's own bookkeeping.
+
+Each test breaks one thing once, lets the pipeline go on, and counts: every input record is in the output once, and the
+group stands at the end of the input.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oncelog.client.errors import TimedOut
+from oncelog.client.transaction import TransactionClient
+from oncelog.core import failpoints
+from oncelog.spark import write_job
+from oncelog.spark.spark_session import UnsafeSetting, refuse_unsafe
+from oncelog.spark.transactor import Transactor
+from tests.spark.kafka import Kafka
+from tests.spark.pipeline import Pipeline
+
+pytestmark = pytest.mark.spark
+
+RECORDS = [b"%03d" % i for i in range(60)]
+
+
+class SimulatedCrash(Exception):
+    """Passes the recovery of the sink, like the death of its process: nothing is aborted, nothing cleaned up."""
+
+
+@pytest.fixture(autouse=True)
+def disarmed() -> Iterator[None]:
+    yield
+    failpoints.disarm_all()
+
+
+@pytest.fixture
+def loaded(pipeline: Pipeline) -> Pipeline:
+    """Two batches of input, so that something happens before and after the failure."""
+    pipeline.kafka.send(pipeline.source, [(value, value) for value in RECORDS])
+    pipeline.options["maxOffsetsPerTrigger"] = "40"
+    return pipeline
+
+
+def check(pipeline: Pipeline, records: list[bytes] = RECORDS) -> None:
+    assert pipeline.kafka.values(pipeline.target) == sorted(records)
+    ends = [sum(1 for s in pipeline.kafka.read(pipeline.source) if s.partition == p) for p in range(2)]
+    assert pipeline.kafka.group_offsets(pipeline.id, pipeline.source, 2) == ends
+
+
+def break_a_task(monkeypatch: pytest.MonkeyPatch, once: Path, deed: Callable[[], None]) -> None:
+    """Do a deed in the first write task that has written and got all its acknowledgements."""
+    honest = write_job._writing
+    mark = str(once)
+
+    def breaking(orders: Any) -> Any:
+        inner = honest(orders)
+
+        def write(batches: Any) -> Any:
+            for result in inner(batches):
+                if result.num_rows and not os.path.exists(mark):  # noqa: PTH110  # pickled by value: no imports
+                    with open(mark, "w"):  # noqa: PTH123
+                        pass
+                    deed()
+                yield result
+
+        return write
+
+    monkeypatch.setattr(write_job, "_writing", breaking)
+
+
+def test_a_task_that_fails_after_writing_leaves_nothing_behind(
+    loaded: Pipeline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("the task fails after it has written")
+
+    break_a_task(monkeypatch, tmp_path / "once", fail)
+    loaded.run()
+    assert (tmp_path / "once").exists()
+    check(loaded)
+    # The rows of the failed attempt are in the log, and aborted.
+    assert len(loaded.kafka.read(loaded.target, committed=False)) > len(RECORDS)
+
+
+def test_a_killed_python_worker_leaves_nothing_behind(
+    loaded: Pipeline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    break_a_task(monkeypatch, tmp_path / "once", lambda: os.kill(os.getpid(), signal.SIGKILL))
+    loaded.run()
+    assert (tmp_path / "once").exists()
+    check(loaded)
+
+
+def test_a_stage_that_loses_its_shuffle_files_fails_the_attempt_and_is_run_again(
+    loaded: Pipeline, spark: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With stage retries Spark would run finished tasks again in silence; the session allows none."""
+    folder = spark.sparkContext.getConf().get("spark.local.dir")
+    honest = write_job._writing
+    mark = str(tmp_path / "once")
+
+    def breaking(orders: Any) -> Any:
+        inner = honest(orders)
+
+        def write(batches: Any) -> Any:
+            import glob
+
+            if not os.path.exists(mark):  # noqa: PTH110  # pickled by value: no imports
+                with open(mark, "w"):  # noqa: PTH123
+                    pass
+                for path in glob.glob(f"{folder}/**/shuffle_*", recursive=True):
+                    os.remove(path)  # noqa: PTH107
+                raise RuntimeError("the files of the shuffle are gone")
+            yield from inner(batches)
+
+        return write
+
+    monkeypatch.setattr(write_job, "_writing", breaking)
+    loaded.run()
+    assert Path(mark).exists()
+    check(loaded)
+
+
+def test_speculation_is_refused_by_name(spark: Any) -> None:
+    class Session:
+        def __init__(self, **settings: str) -> None:
+            self.sparkContext = self
+            self._settings = {key.replace("_", "."): value for key, value in settings.items()}
+
+        def getConf(self) -> dict[str, str]:
+            return self._settings
+
+    good = {"spark_stage_maxConsecutiveAttempts": "1"}
+    refuse_unsafe(Session(**good))  # type: ignore[arg-type]
+    with pytest.raises(UnsafeSetting, match=r"spark\.speculation is on"):
+        refuse_unsafe(Session(**good, spark_speculation="true"))  # type: ignore[arg-type]
+    with pytest.raises(UnsafeSetting, match=r"spark\.stage\.maxConsecutiveAttempts is 4"):
+        refuse_unsafe(Session())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("point", ["before_offsets", "before_commit", "after_commit"])
+def test_a_driver_that_dies_is_followed_by_one_that_goes_on(
+    loaded: Pipeline, point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recover = Transactor._recover
+
+    def die_instead(self: Transactor, identity: Any, what: str, error: Exception) -> None:
+        if isinstance(error, SimulatedCrash):
+            raise error
+        recover(self, identity, what, error)
+
+    def crash() -> None:
+        raise SimulatedCrash(point)
+
+    monkeypatch.setattr(Transactor, "_recover", die_instead)
+    failpoints.arm(f"spark.sink.{point}", failpoints.on_nth_hit(2, crash))
+    with pytest.raises(Exception, match="SimulatedCrash"):
+        loaded.run()
+    if point != "after_commit":
+        # What the dead driver left open is in the log, and not visible.
+        assert len(loaded.kafka.read(loaded.target, committed=False)) > len(loaded.kafka.values(loaded.target))
+    loaded.run()
+    check(loaded)
+
+
+@pytest.mark.parametrize("version", ["0", "2"])
+def test_a_commit_whose_answer_is_lost_is_not_repeated(
+    loaded: Pipeline, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    loaded.settings["kafka"] = {"transaction.version.max": version}
+    honest, lost = TransactionClient.end, []
+
+    def losing(client: TransactionClient, commit: bool) -> Any:
+        before = client.identity
+        after = honest(client, commit)
+        if commit and len(lost) < 1:
+            lost.append(before)
+            client._core.identity = before
+            raise TimedOut("the answer was lost")
+        return after
+
+    monkeypatch.setattr(TransactionClient, "end", losing)
+    loaded.run()
+    assert lost
+    check(loaded)
+
+
+def test_a_lost_commit_is_recognised_after_the_coordinator_restarted(
+    spark: Any, name: Callable[[str], str], checkpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restarted coordinator has forgotten the epoch before the last: the driver must not think itself fenced."""
+    from oncelog.testing import broker
+
+    with broker() as process:
+        kafka = Kafka(process.bootstrap_servers)
+        one = Pipeline(spark, kafka, kafka.create(name("in"), 2), kafka.create(name("out"), 2), checkpoint, name("id"))
+        kafka.send(one.source, [(value, value) for value in RECORDS])
+        honest, lost = TransactionClient.end, []
+
+        def losing(client: TransactionClient, commit: bool) -> Any:
+            before = client.identity
+            after = honest(client, commit)
+            if commit and not lost:
+                lost.append(before)
+                client._core.identity = before
+                process.kill()
+                process.start()
+                raise TimedOut("the answer was lost")
+            return after
+
+        monkeypatch.setattr(TransactionClient, "end", losing)
+        one.run()
+        assert lost
+        check(one)
+
+
+def test_a_broker_that_restarts_in_the_middle_is_waited_for(
+    spark: Any, name: Callable[[str], str], checkpoint: str
+) -> None:
+    from oncelog.testing import broker
+
+    with broker() as process:
+        kafka = Kafka(process.bootstrap_servers)
+        one = Pipeline(spark, kafka, kafka.create(name("in"), 2), kafka.create(name("out"), 2), checkpoint, name("id"))
+        kafka.send(one.source, [(value, value) for value in RECORDS])
+
+        def restart() -> None:
+            process.kill()
+            threading.Thread(target=process.start).start()
+
+        failpoints.arm("spark.sink.before_commit", failpoints.on_nth_hit(1, restart))
+        one.run()
+        check(one)
+
+
+def test_a_driver_that_was_replaced_stops_and_says_so(loaded: Pipeline, name: Callable[[str], str]) -> None:
+    """Its successor takes over while its batch is being written: everything of the old one is fenced."""
+
+    def take_over() -> None:
+        with TransactionClient(_config(loaded.kafka)) as successor:
+            successor.init(loaded.id)
+
+    failpoints.arm("spark.sink.before_offsets", failpoints.on_nth_hit(2, take_over))
+    with pytest.raises(Exception, match=f"another driver has taken over transactional id {loaded.id}"):
+        loaded.run()
+    assert len(loaded.kafka.values(loaded.target)) == 40
+    loaded.run()
+    check(loaded)
+
+
+def test_of_two_queries_with_one_transactional_id_the_older_stops(loaded: Pipeline, tmp_path: Path) -> None:
+    first = loaded.start(processingTime="100 milliseconds")
+    while not first.recentProgress:
+        time.sleep(0.05)
+    twin = Pipeline(
+        loaded.spark, loaded.kafka, loaded.source, loaded.target, str(tmp_path / "twin"), loaded.id, settings={"group_id": "x"}
+    )
+    second = twin.start(processingTime="100 milliseconds")
+    while not second.recentProgress:
+        time.sleep(0.05)
+    loaded.kafka.send(loaded.source, [(b"more", b"more")])
+    with pytest.raises(Exception, match="If a second query uses the same transactional id, give it its own"):
+        first.awaitTermination(60)
+    assert second.isActive
+    second.stop()
+
+
+def test_a_new_checkpoint_refuses_to_repeat_input(loaded: Pipeline, tmp_path: Path) -> None:
+    loaded.run()
+    loaded.kafka.send(loaded.source, [(b"more", b"more")])
+    loaded.checkpoint = str(tmp_path / "new")
+    with pytest.raises(Exception, match="is new to group"):
+        loaded.run()
+    check_only = loaded.kafka.values(loaded.target)
+    assert check_only == sorted(RECORDS)
+
+
+def test_a_new_checkpoint_continues_where_the_group_stands(loaded: Pipeline, tmp_path: Path) -> None:
+    loaded.run()
+    loaded.kafka.send(loaded.source, [(b"more", b"more")])
+    loaded.checkpoint = str(tmp_path / "new")
+    loaded.options |= {"startingOffsets": "committed", "kafka.group.id": loaded.id}
+    loaded.run()
+    check(loaded, [*RECORDS, b"more"])
+
+
+def test_a_new_checkpoint_may_repeat_input_on_purpose(loaded: Pipeline, tmp_path: Path) -> None:
+    loaded.run()
+    loaded.checkpoint = str(tmp_path / "new")
+    loaded.settings["on_new_checkpoint"] = "reprocess"
+    loaded.run()
+    check(loaded, RECORDS * 2)
+
+
+def test_an_old_copy_of_the_checkpoint_is_not_followed(loaded: Pipeline, tmp_path: Path) -> None:
+    loaded.run()
+    shutil.copytree(loaded.checkpoint, tmp_path / "old")
+    loaded.kafka.send(loaded.source, [(b"more", b"more")])
+    loaded.run()
+    loaded.kafka.send(loaded.source, [(b"later", b"later")])
+    loaded.checkpoint = str(tmp_path / "old")
+    with pytest.raises(Exception, match="the checkpoint is an older copy"):
+        loaded.run()
+    assert loaded.kafka.values(loaded.target) == sorted([*RECORDS, b"more"])
+
+
+def test_a_batch_that_can_never_succeed_fails_the_query_and_leaves_nothing_open(loaded: Pipeline) -> None:
+    frame = loaded.read().selectExpr("key", "cast(raise_error('never') as binary) as value")
+    with pytest.raises(Exception, match="never"):
+        loaded.run(frame)
+    assert loaded.kafka.read(loaded.target) == []
+    loaded.run()
+    check(loaded)
+
+
+def test_stopping_a_query_does_not_wait_for_further_attempts(
+    loaded: Pipeline, spark: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    from pyspark.sql import functions as sf
+
+    def slowly(value: bytes) -> bytes:
+        time.sleep(0.5)
+        return value
+
+    rows = loaded.read().select("key", sf.udf(slowly, "binary")("value").alias("value"))
+    query = loaded.start(rows, processingTime="0 seconds")
+    while not spark.sparkContext.statusTracker().getActiveJobsIds():
+        time.sleep(0.05)
+    time.sleep(1)
+    began = time.monotonic()
+    query.stop()
+    assert time.monotonic() - began < 8
+    assert "failed (attempt" not in caplog.text
+    loaded.run()
+    check(loaded)
+
+
+def _config(kafka: Kafka) -> Any:
+    from oncelog.client.config import ClientConfig
+
+    return ClientConfig(bootstrap_servers=kafka.servers)

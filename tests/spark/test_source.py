@@ -1,0 +1,204 @@
+"""Topics as a stream and as a table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.spark.kafka import Kafka
+
+pytestmark = pytest.mark.spark
+
+Name = Callable[[str], str]
+
+
+def table(spark: Any, kafka: Kafka, **options: str) -> Any:
+    reader = spark.read.format("oncelog").option("kafka.bootstrap.servers", kafka.servers)
+    return reader.options(**options).load()
+
+
+def stream(spark: Any, kafka: Kafka, **options: str) -> Any:
+    reader = spark.readStream.format("oncelog").option("kafka.bootstrap.servers", kafka.servers)
+    return reader.options(**{"startingOffsets": "earliest", **options}).load()
+
+
+def run_all(frame: Any, checkpoint: str) -> list[tuple[int, list[Any]]]:
+    """Run an AvailableNow query to its end: the rows of each batch."""
+    batches: list[tuple[int, list[Any]]] = []
+    writer = frame.writeStream.foreachBatch(lambda rows, number: batches.append((number, rows.collect())))
+    writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
+    return batches
+
+
+def values(rows: list[Any]) -> list[bytes]:
+    return sorted(bytes(row.value) for row in rows)
+
+
+def test_rows_have_the_columns_of_sparks_kafka_source(spark: Any, kafka: Kafka, name: Name) -> None:
+    topic = kafka.create(name("t"))
+    kafka.send(topic, [{"key": b"k", "value": b"v", "timestamp": 1_700_000_000_123, "headers": [("h", b"1"), ("n", None)]}])
+    kafka.send(topic, [{"value": None, "key": b"gone"}])
+    frame = table(spark, kafka, subscribe=topic, includeHeaders="true")
+    assert frame.schema.simpleString() == (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,"
+        "timestampType:int,headers:array<struct<key:string,value:binary>>>"
+    )
+    first, second = frame.orderBy("offset").collect()
+    assert (first.key, first.value, first.topic, first.partition, first.offset) == (b"k", b"v", topic, 0, 0)
+    assert first.timestamp.timestamp() == pytest.approx(1_700_000_000.123)
+    assert first.timestampType == 0
+    assert [(h.key, h.value) for h in first.headers] == [("h", b"1"), ("n", None)]
+    assert (second.key, second.value, second.headers) == (b"gone", None, [])
+    assert "headers" not in table(spark, kafka, subscribe=topic).columns
+
+
+def test_aborted_records_are_not_seen_unless_asked_for(spark: Any, kafka: Kafka, name: Name) -> None:
+    topic = kafka.create(name("t"))
+    kafka.send_in_transaction(topic, [b"a", b"b"], commit=True)
+    kafka.send_in_transaction(topic, [b"no"], commit=False)
+    kafka.send_in_transaction(topic, [b"c"], commit=True)
+    kafka.send_in_transaction(topic, [b"never"], commit=False)
+    assert values(table(spark, kafka, subscribe=topic).collect()) == [b"a", b"b", b"c"]
+    dirty = table(spark, kafka, subscribe=topic, **{"kafka.isolation.level": "read_uncommitted"})
+    assert values(dirty.collect()) == [b"a", b"b", b"c", b"never", b"no"]
+
+
+def test_offsets_times_and_partitions_choose_what_a_table_holds(spark: Any, kafka: Kafka, name: Name) -> None:
+    topic = kafka.create(name("t"), 2)
+    for partition in range(2):
+        records = [{"value": b"%d-%d" % (partition, i), "timestamp": 1000 * (i + 1)} for i in range(10)]
+        kafka.send(topic, records, partition=partition)
+    by_offset = table(
+        spark,
+        kafka,
+        subscribe=topic,
+        startingOffsets=json.dumps({topic: {"0": 8, "1": -2}}),
+        endingOffsets=json.dumps({topic: {"0": -1, "1": 1}}),
+    )
+    assert values(by_offset.collect()) == [b"0-8", b"0-9", b"1-0"]
+    by_time = table(spark, kafka, subscribe=topic, startingTimestamp="9000", endingTimestamp="10000")
+    assert values(by_time.collect()) == [b"0-8", b"1-8"]
+    each = json.dumps({topic: {"0": 10_000, "1": 3000}})
+    end = json.dumps({topic: {"0": 99_999, "1": 4000}})
+    by_times = table(spark, kafka, subscribe=topic, startingOffsetsByTimestamp=each, endingOffsetsByTimestamp=end)
+    assert values(by_times.collect()) == [b"0-9", b"1-2"]
+    assigned = table(spark, kafka, assign=json.dumps({topic: [1]}), startingOffsets=json.dumps({topic: {"1": 9}}))
+    assert values(assigned.collect()) == [b"1-9"]
+
+
+def test_a_pattern_finds_topics_and_an_empty_topic_is_an_empty_table(spark: Any, kafka: Kafka, name: Name) -> None:
+    one, two, other = kafka.create(name("p-a")), kafka.create(name("p-b")), kafka.create(name("x"))
+    assert table(spark, kafka, subscribe=one).count() == 0
+    for topic in (one, two, other):
+        kafka.send(topic, [topic.encode()])
+    pattern = "p-[ab]-" + one.rsplit("-", 1)[1]
+    assert values(table(spark, kafka, subscribePattern=pattern).collect()) == sorted([one.encode(), two.encode()])
+
+
+def test_large_partitions_are_split_into_tasks_without_losing_a_row(spark: Any, kafka: Kafka, name: Name) -> None:
+    topic = kafka.create(name("t"))
+    kafka.send(topic, [b"%05d" % i for i in range(2000)])
+    frame = table(spark, kafka, subscribe=topic, minPartitions="3")
+    assert frame.rdd.getNumPartitions() == 3
+    assert values(frame.collect()) == [b"%05d" % i for i in range(2000)]
+    assert table(spark, kafka, subscribe=topic, maxRecordsPerPartition="500").rdd.getNumPartitions() == 4
+
+
+def test_a_stream_is_read_in_limited_batches_up_to_what_was_there(
+    spark: Any, kafka: Kafka, name: Name, checkpoint: str
+) -> None:
+    topic = kafka.create(name("t"), 2)
+    kafka.send(topic, [b"%03d" % i for i in range(50)], partition=0)
+    kafka.send(topic, [b"%03d" % i for i in range(50, 100)], partition=1)
+    batches = run_all(stream(spark, kafka, subscribe=topic, maxOffsetsPerTrigger="40"), checkpoint)
+    assert [len(rows) for _, rows in batches] == [40, 40, 20]
+    assert values([row for _, rows in batches for row in rows]) == [b"%03d" % i for i in range(100)]
+    kafka.send(topic, [b"late"], partition=1)
+    again = run_all(stream(spark, kafka, subscribe=topic, maxOffsetsPerTrigger="40"), checkpoint)
+    assert [(number, values(rows)) for number, rows in again] == [(3, [b"late"])]
+
+
+def test_progress_tells_offsets_in_kafkas_json(spark: Any, kafka: Kafka, name: Name, checkpoint: str) -> None:
+    topic = kafka.create(name("t"))
+    kafka.send(topic, [b"a", b"b", b"c"])
+    writer = stream(spark, kafka, subscribe=topic).writeStream.format("noop").option("checkpointLocation", checkpoint)
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    source = json.loads(query.lastProgress.json)["sources"][0]
+    assert source["endOffset"] == {topic: {"0": 3}}
+    assert source["latestOffset"] == {topic: {"0": 3}}
+    assert source["numInputRows"] == 3
+
+
+def test_partitions_added_while_running_are_read_from_their_beginning(
+    spark: Any, kafka: Kafka, name: Name, checkpoint: str
+) -> None:
+    topic = kafka.create(name("t"), 1)
+    kafka.send(topic, [b"a"])
+    assert values(run_all(stream(spark, kafka, subscribe=topic), checkpoint)[0][1]) == [b"a"]
+    kafka.grow(topic, 3)
+    kafka.send(topic, [b"b"], partition=2)
+    assert values(run_all(stream(spark, kafka, subscribe=topic), checkpoint)[0][1]) == [b"b"]
+
+
+def test_lost_data_stops_the_query_unless_it_may_go_on(spark: Any, kafka: Kafka, name: Name, checkpoint: str) -> None:
+    topic = kafka.create(name("t"))
+    kafka.send(topic, [b"a"])
+    run_all(stream(spark, kafka, subscribe=topic), checkpoint)
+    kafka.send(topic, [b"b", b"c", b"d"])
+    kafka.delete_records(topic, 0, 3)
+    with pytest.raises(Exception, match="offsets 1 to 3 are deleted already.*failOnDataLoss"):
+        run_all(stream(spark, kafka, subscribe=topic), checkpoint)
+    batches = run_all(stream(spark, kafka, subscribe=topic, failOnDataLoss="false"), checkpoint)
+    assert values([row for _, rows in batches for row in rows]) == [b"d"]
+
+
+def test_a_recreated_topic_stops_the_query(spark: Any, kafka: Kafka, name: Name, checkpoint: str) -> None:
+    topic = kafka.create(name("t"))
+    kafka.send(topic, [b"a", b"b"])
+    run_all(stream(spark, kafka, subscribe=topic), checkpoint)
+    kafka.delete(topic)
+    kafka.create(topic)
+    kafka.send(topic, [b"c"])
+    with pytest.raises(Exception, match="ends at 1, before offset 2 where the stream is"):
+        run_all(stream(spark, kafka, subscribe=topic), checkpoint)
+
+
+def test_compaction_gaps_and_markers_at_the_end_do_not_stall(
+    spark: Any, kafka: Kafka, name: Name, checkpoint: str
+) -> None:
+    topic = kafka.create(name("t"))
+    kafka.send(topic, [b"a"])
+    kafka.send_in_transaction(topic, [b"no"] * 3, commit=False)
+    kafka.send_in_transaction(topic, [b"yes"], commit=True)
+    batches = run_all(stream(spark, kafka, subscribe=topic, maxOffsetsPerTrigger="2"), checkpoint)
+    assert values([row for _, rows in batches for row in rows]) == [b"a", b"yes"]
+
+
+def test_a_missing_topic_is_named(spark: Any, kafka: Kafka, name: Name) -> None:
+    with pytest.raises(Exception, match="topic nowhere-.* does not exist.*create it"):
+        table(spark, kafka, subscribe=name("nowhere")).collect()
+
+
+def test_an_unreachable_broker_is_named(spark: Any) -> None:
+    reader = spark.read.format("oncelog").option("kafka.bootstrap.servers", "127.0.0.1:1").option("subscribe", "t")
+    with pytest.raises(Exception, match=r"no broker of 127\.0\.0\.1:1 answers"):
+        reader.option("kafka.default.api.timeout.ms", "1500").load().collect()
+
+
+def test_a_wrong_option_reaches_the_user(spark: Any, kafka: Kafka) -> None:
+    with pytest.raises(Exception, match=r"unknown option subscibe.*Did you mean subscribe\?"):
+        table(spark, kafka, subscibe="t").collect()
+
+
+def test_committed_starts_where_the_group_stands(spark: Any, kafka: Kafka, name: Name, checkpoint: str) -> None:
+    topic, group = kafka.create(name("t"), 2), name("g")
+    kafka.send(topic, [b"0-%d" % i for i in range(4)], partition=0)
+    kafka.send(topic, [b"1-%d" % i for i in range(4)], partition=1)
+    kafka.commit(group, topic, {0: 3})
+    options = {"kafka.group.id": group, "startingOffsets": "committed"}
+    batches = run_all(stream(spark, kafka, subscribe=topic, **options), checkpoint)
+    assert values(batches[0][1]) == [b"0-3", b"1-0", b"1-1", b"1-2", b"1-3"]

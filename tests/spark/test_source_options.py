@@ -1,0 +1,119 @@
+"""Options of the source and the sink: wrong ones are named, with what is valid."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from oncelog.core.ids import TopicPartition
+from oncelog.spark.offsets import EARLIEST, LATEST
+from oncelog.spark.sink_options import SinkOptions, sink_options
+from oncelog.spark.source_options import OptionError, SourceOptions, parse_source_options
+
+BASE = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "orders"}
+
+
+def parse(streaming: bool = True, **more: str) -> SourceOptions:
+    return parse_source_options({**BASE, **{k.replace("__", "."): v for k, v in more.items()}}, streaming=streaming)
+
+
+def test_defaults_are_those_of_sparks_source_except_for_the_isolation_level() -> None:
+    stream, batch = parse(), parse(streaming=False)
+    assert stream.starting.everywhere == LATEST
+    assert batch.starting.everywhere == EARLIEST
+    assert batch.ending.everywhere == LATEST
+    assert stream.fail_on_data_loss
+    assert not stream.include_headers
+    assert stream.read_committed
+    assert not parse(kafka__isolation__level="read_uncommitted").read_committed
+
+
+def test_names_are_case_insensitive_as_spark_hands_them_over() -> None:
+    assert parse(MAXOFFSETSPERTRIGGER="7").max_offsets_per_trigger == 7
+
+
+def test_client_settings_reach_the_client() -> None:
+    options = parse(kafka__request__timeout__ms="1234", kafka__client__id="me")
+    assert (options.client.request_timeout_ms, options.client.client_id) == (1234, "me")
+    assert not options.client.allow_auto_create_topics
+
+
+@pytest.mark.parametrize(
+    ("given", "streaming", "message"),
+    [
+        ({"startingOffset": "earliest"}, True, r"unknown option startingOffset.*Did you mean startingOffsets\?.*Valid"),
+        ({"assign": "{}"}, True, "exactly one of the options subscribe, subscribePattern and assign.*subscribe and assign"),
+        ({"endingOffsets": "latest"}, True, "endingOffsets makes no sense in a streaming read"),
+        ({"maxOffsetsPerTrigger": "5"}, False, "maxOffsetsPerTrigger makes no sense in a batch read"),
+        ({"maxOffsetsPerTrigger": "many"}, True, "maxOffsetsPerTrigger must be a whole number, not 'many'"),
+        ({"maxOffsetsPerTrigger": "0"}, True, "maxOffsetsPerTrigger must be at least 1"),
+        ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"}, True, "minOffsetsPerTrigger .9. is above"),
+        ({"failOnDataLoss": "yes"}, True, "failOnDataLoss is 'yes'; valid: true, false"),
+        ({"kafka.isolation.level": "serializable"}, True, "valid: read_committed, read_uncommitted"),
+        ({"startingOffsets": "begin"}, True, "'begin' is not valid here; use earliest, latest, committed or JSON"),
+        ({"startingOffsets": "latest"}, False, "use earliest, committed or JSON"),
+        ({"startingOffsets": '{"orders": {"0": -3}}'}, True, r"has offset -3; negative numbers allowed: -1 \(latest\)"),
+        ({"startingOffsets": '{"orders": 5}'}, True, "expected offsets per topic and partition"),
+        ({"startingOffsets": "committed"}, True, "needs kafka.group.id"),
+        ({"maxTriggerDelay": "soon"}, True, "is not a duration like 30s"),
+    ],
+)
+def test_a_wrong_option_is_named_with_what_is_valid(given: dict[str, str], streaming: bool, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        parse_source_options({**BASE, **given}, streaming=streaming)
+
+
+def test_a_missing_broker_address_is_named() -> None:
+    with pytest.raises(OptionError, match=r"kafka\.bootstrap\.servers is missing"):
+        parse_source_options({"subscribe": "orders"}, streaming=True)
+
+
+def test_a_bad_pattern_is_named() -> None:
+    options = {"kafka.bootstrap.servers": "localhost:9092", "subscribePattern": "orders-["}
+    with pytest.raises(OptionError, match="subscribePattern.*not a regular expression"):
+        parse_source_options(options, streaming=True)
+
+
+def test_assigned_partitions_are_read_from_json() -> None:
+    options = {"kafka.bootstrap.servers": "localhost:9092", "assign": '{"a": [0, 2], "b": [1]}'}
+    parsed = parse_source_options(options, streaming=True).subscription.partitions
+    assert parsed == (TopicPartition("a", 0), TopicPartition("a", 2), TopicPartition("b", 1))
+
+
+def test_timestamps_win_over_offsets() -> None:
+    assert parse(startingTimestamp="99", startingOffsets="earliest").starting.timestamp_ms == 99
+
+
+def make_sink(**more: Any) -> SinkOptions:
+    settings: dict[str, Any] = {
+        "bootstrap_servers": "localhost:9092",
+        "transactional_id": "pipeline",
+        "group_id": None,
+        "on_new_checkpoint": "refuse",
+        "kafka": None,
+    }
+    return sink_options(**{**settings, **more})
+
+
+def test_the_group_is_the_transactional_id_unless_given() -> None:
+    assert make_sink().group_id == "pipeline"
+    assert make_sink(group_id="lag-tools").group_id == "lag-tools"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"transactional_id": ""}, "transactional_id is empty"),
+        ({"topic": ""}, "topic is empty"),
+        ({"transaction_timeout_ms": 10}, "transaction_timeout_ms is 10"),
+        ({"batch_attempts": 0}, "batch_attempts must be at least 1"),
+        ({"compression_type": "rar"}, "valid: none, gzip, snappy, lz4, zstd"),
+        ({"on_new_checkpoint": "pray"}, "valid: refuse, reprocess"),
+        ({"topic": "a", "dead_letter_topic": "a"}, "dead_letter_topic must be a topic of its own"),
+        ({"kafka": {"linger": "5"}}, "unknown option kafka.linger"),
+    ],
+)
+def test_a_wrong_setting_of_the_sink_is_named(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        make_sink(**given)
