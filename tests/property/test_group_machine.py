@@ -16,12 +16,12 @@ from typing import Any
 from hypothesis import HealthCheck, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from tests.unit.coordinator.group.harness import GROUP, Pending, Shell, subscription
 
 from oncelog.coordinator.group.config import GroupConfig
 from oncelog.coordinator.group.requests import JoinProtocol, JoinResult, LeavingMember, SyncResult
 from oncelog.core.errors import ErrorCode as E
 from oncelog.core.ids import TopicPartition
+from tests.unit.coordinator.group.harness import GROUP, Pending, Shell, subscription
 
 CLIENTS = 4
 PARTITIONS = 2

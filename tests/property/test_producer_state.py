@@ -10,7 +10,6 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.unit.storage.producer_headers import NOW_MS, ORDERS, data, marker
 
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import EPOCH_MAX, SEQUENCE_MAX
@@ -24,6 +23,7 @@ from oncelog.storage.producer_state import (
     ProducerStatus,
     VerificationGuard,
 )
+from tests.unit.storage.producer_headers import NOW_MS, ORDERS, data, marker
 
 FOREVER_MS = 2**60
 PIDS = (1, 2, 3)

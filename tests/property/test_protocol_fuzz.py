@@ -8,7 +8,6 @@ import tracemalloc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.unit.protocol import strategies
 
 from oncelog.core.errors import KafkaError
 from oncelog.protocol import batch, framing
@@ -18,6 +17,7 @@ from oncelog.protocol.compression import Codec
 from oncelog.protocol.framing import RECEIVE_BUFFER_BYTES, FrameReader, FrameTooLarge
 from oncelog.protocol.primitives import MalformedRequest
 from oncelog.protocol.schema import Message
+from tests.unit.protocol import strategies
 
 MESSAGES = strategies.all_messages()
 RELAXED = [HealthCheck.too_slow, HealthCheck.data_too_large]

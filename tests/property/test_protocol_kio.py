@@ -15,13 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.serial import entity_reader, entity_writer
-from tests.unit.protocol import strategies
 
 from oncelog.core.ids import NULL_UUID
 from oncelog.protocol.api import ApiKey, messages
 from oncelog.protocol.compiler import decoder, encode_bytes
 from oncelog.protocol.messages.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from oncelog.protocol.schema import Field, Message
+from tests.unit.protocol import strategies
 
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 ERROR_CODES = [int(code) for code in KioErrorCode]

@@ -11,10 +11,10 @@ from typing import NamedTuple
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from tests.unit.storage.log_harness import NOW_MS, ORDERS, append, append_txn, batch, end_txn, headers_in, new_log
 
 from oncelog.storage.log import Log, LogPlace
 from oncelog.storage.log_config import LogConfig
+from tests.unit.storage.log_harness import NOW_MS, ORDERS, append, append_txn, batch, end_txn, headers_in, new_log
 
 CONFIG = LogConfig(segment_bytes=700, index_interval_bytes=120, retention_bytes=3000, retention_ms=-1)
 IDEMPOTENT_PIDS = (1, 2)
@@ -256,7 +256,10 @@ class LogMachine(RuleBasedStateMachine):
     def transactions_agree(self) -> None:
         opened, aborted = self.model.transactions()
         assert self.log.producer_state.first_undecided_offset == min(opened.values(), default=None)
-        for fetch, upper in ((self.model.start, self.model.end), ((self.model.start + self.model.end) // 2, self.model.end)):
+        for fetch, upper in (
+            (self.model.start, self.model.end),
+            ((self.model.start + self.model.end) // 2, self.model.end),
+        ):
             expected = [txn for txn in aborted if txn.last >= fetch and txn.first < upper]
             assert self.log.aborted_transactions(fetch, upper) == expected
 

@@ -18,7 +18,6 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from tests.unit.coordinator.txn.txn_harness import START_MS, as_recorded, metadata
 
 from oncelog.coordinator.outcome import CoordinatorRecord, Outcome
 from oncelog.coordinator.txn.config import TxnConfig
@@ -31,6 +30,7 @@ from oncelog.coordinator.txn.state import COMPLETED, PREPARED, TxnState
 from oncelog.coordinator.txn.versions import TransactionVersion
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import CoordinatorEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
+from tests.unit.coordinator.txn.txn_harness import START_MS, as_recorded, metadata
 
 IDS = ("a", "b")
 PARTITIONS = tuple(TopicPartition("t", number) for number in range(3))

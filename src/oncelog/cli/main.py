@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
+from typing import Any, Final, NamedTuple
 
 import click
 
@@ -11,26 +13,68 @@ from oncelog import __version__
 from oncelog.core.config import ConfigError
 from oncelog.core.errors import KafkaError
 
-_COMMANDS = {
-    "serve": ("oncelog.cli.serve", "serve_command"),
-    "demo": ("oncelog.cli.demo", "demo_command"),
-    "bench": ("oncelog.cli.bench", "bench_command"),
+EXIT_INTERRUPTED: Final = 130
+"""128 + SIGINT, as shells have it."""
+EXIT_BROKEN_PIPE: Final = 141
+"""128 + SIGPIPE: whoever read our output has seen enough."""
+
+
+class LazyCommand(NamedTuple):
+    module: str
+    attribute: str
+    summary: str
+    """The first sentence of its help, so that `oncelog --help` imports nothing."""
+
+
+COMMANDS: Final = {
+    "serve": LazyCommand("oncelog.cli.serve", "serve_command", "Run a broker that Kafka clients can use."),
+    "log": LazyCommand(
+        "oncelog.cli.log",
+        "log_command",
+        "Look into data folders offline: no broker is needed, and nothing is changed.",
+    ),
+    "demo": LazyCommand(
+        "oncelog.cli.demo",
+        "demo_command",
+        "Orders through Spark, one transaction per micro-batch, and the proof that each was written once.",
+    ),
+    "bench": LazyCommand(
+        "oncelog.cli.bench",
+        "bench_command",
+        "Measure produce, consume and transaction rates with confluent-kafka as the driver.",
+    ),
 }
 
 
+class ReaderGone(Exception):
+    """Nobody reads our output any more. Not an OSError, because click takes a broken pipe for a failure."""
+
+
 class LazyGroup(click.Group):
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError as error:
+            raise ReaderGone from error
+        return result
+
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
             return None
-        module, attribute = _COMMANDS[cmd_name]
-        command: click.Command = getattr(importlib.import_module(module), attribute)
+        command: click.Command = getattr(importlib.import_module(entry.module), entry.attribute)
         return command
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="oncelog")
 def cli() -> None:
     """Exactly-once streaming you can pip install."""
@@ -38,7 +82,17 @@ def cli() -> None:
 
 def main() -> None:
     try:
-        cli(standalone_mode=True)
+        sys.exit(cli.main(prog_name="oncelog", standalone_mode=False))
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        click.echo("oncelog: interrupted", err=True)
+        sys.exit(EXIT_INTERRUPTED)
+    except ReaderGone:
+        # Python flushes stdout once more when it ends, and would complain about the same pipe.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_BROKEN_PIPE)
     except (ConfigError, KafkaError) as error:
         click.echo(f"oncelog: {error}", err=True)
         sys.exit(1)

@@ -253,7 +253,37 @@ def build_batch(
     if max_timestamp_ms is None:
         max_timestamp_ms = timestamp_ms + max((record.timestamp_delta for record in records), default=0)
     attributes = codec | transactional << 4 | control << 5 | append_time << 3 | delete_horizon << 6
-    section = encode_records(records)
+    return pack_batch(
+        encode_records(records),
+        len(records),
+        attributes=attributes,
+        last_offset_delta=last_offset_delta,
+        timestamp_ms=timestamp_ms,
+        max_timestamp_ms=max_timestamp_ms,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+    )
+
+
+def pack_batch(
+    section: Readable,
+    records_count: int,
+    *,
+    attributes: int,
+    last_offset_delta: int,
+    timestamp_ms: int,
+    max_timestamp_ms: int,
+    base_offset: int,
+    leader_epoch: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+) -> bytes:
+    """A batch around a records section, which comes uncompressed and gets the codec that the attributes name."""
+    codec = attributes & CODEC_MASK
     rest = _AFTER_PREFIX.pack(
         attributes,
         last_offset_delta,
@@ -262,7 +292,7 @@ def build_batch(
         producer_id,
         producer_epoch,
         base_sequence,
-        len(records),
+        records_count,
     )
     rest += compression.compress(codec, section) if codec else section
     length = PREFIX_BYTES - LENGTH_OVERHEAD_BYTES + len(rest)

@@ -49,11 +49,19 @@ from oncelog.storage.segment import (
     file_name,
 )
 from oncelog.storage.segment_swap import CleanedSegment
-from oncelog.storage.txn_index import AbortedTxn, TxnIndex
+from oncelog.storage.txn_index import AbortedTxn, CorruptTxnIndexError, TxnIndex
 
 WRITE_BYTES: Final = 1024 * 1024
 """Gathered before they are written."""
 _OPEN_FILES_MAX: Final = 16
+
+
+class DamagedTxnIndexError(Exception):
+    """The transaction index of the segment at `base_offset` must be rebuilt before the log can be cleaned."""
+
+    def __init__(self, base_offset: int) -> None:
+        super().__init__(f"the transaction index of the segment at {base_offset} is damaged")
+        self.base_offset = base_offset
 
 
 @dataclass(slots=True)
@@ -92,9 +100,12 @@ class CleaningPass:
     def build_map(self) -> None:
         """The first pass. Afterwards `groups` says what there is to clean."""
         aborted = [*self._aborted_within(), *self._aborted_beyond]
-        transactions = CleanedTransactions(aborted)
-        for source in self._sources:
-            if source.next_base_offset > self.cleanable.first_dirty_offset and not self._map(source, transactions):
+        dirty = [source for source in self._sources if source.next_base_offset > self.cleanable.first_dirty_offset]
+        # One whose marker lies before the dirty segments would never end here.
+        first_offset = dirty[0].base_offset if dirty else self.cleanable.upper_bound
+        transactions = CleanedTransactions(txn for txn in aborted if txn.last_offset >= first_offset)
+        for source in dirty:
+            if not self._map(source, transactions):
                 break
         self._filter = BatchFilter(
             self._offsets,
@@ -143,7 +154,10 @@ class CleaningPass:
         for source in self._sources:
             index = TxnIndex(self._folder / file_name(source.base_offset, TXN_INDEX_SUFFIX), source.base_offset)
             try:
+                index.sanity_check()
                 yield from index.entries()
+            except CorruptTxnIndexError as error:
+                raise DamagedTxnIndexError(source.base_offset) from error
             finally:
                 index.close()
 

@@ -150,6 +150,11 @@ class LogDir:
             logger.warning("going without a checkpoint: %s", error)
             return {}
 
+    def read_cleaner_offsets(self) -> dict[TopicPartition, int]:
+        """Up to where each log is compacted. What is not known, or of a log that is gone, is cleaned from its start."""
+        offsets = self._read_checkpoint(checkpoints.CLEANER_OFFSETS)
+        return {partition: offset for partition, offset in offsets.items() if partition in self.logs}
+
     def _find_logs(self) -> Iterable[TopicPartition]:
         with os.scandir(self.path) as entries:
             names = sorted(entry.name for entry in entries if entry.is_dir())

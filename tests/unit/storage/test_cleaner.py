@@ -343,6 +343,17 @@ def test_an_aborted_record_does_not_supersede(log: Log) -> None:
     assert (0, "a", "good") in survivors(log)
 
 
+def test_an_abort_before_the_dirty_part_is_over(log: Log) -> None:
+    put_txn(log, 5, 0, ("a", "aborted"))
+    end_txn(log, 5, commit=False)
+    dirty = clean(log)
+    put(log, ("a", "1"))
+    put_txn(log, 5, 1, ("a", "2"))
+    end_txn(log, 5, commit=True)
+    clean(log, dirty)
+    assert survivors(log) == [(3, "a", "2")]
+
+
 def test_a_marker_goes_two_passes_after_its_data(log: Log) -> None:
     put_txn(log, 5, 0, ("a", "1"))
     end_txn(log, 5, commit=True)

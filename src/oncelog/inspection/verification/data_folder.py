@@ -1,0 +1,154 @@
+"""A whole data folder: every partition, and what holds between partitions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from oncelog.coordinator.txn.state import NAME_OF, TxnState
+from oncelog.core.ids import TopicPartition
+from oncelog.inspection import entries
+from oncelog.inspection.layout import (
+    JOURNAL_FILE,
+    PartitionFolder,
+    folders_of,
+    is_data_folder,
+)
+from oncelog.inspection.transactional_ids import TransactionalIds, read_transactional_ids
+from oncelog.inspection.verification.finding import Report
+from oncelog.inspection.verification.folder_state import FolderState, read_folder_state
+from oncelog.inspection.verification.partition import OpenTransaction, verify_partition
+from oncelog.storage import checkpoints, meta_properties, partition_metadata
+from oncelog.storage.log_dir import LOCK_FILE
+from oncelog.storage.meta_properties import MetaPropertiesError, read_meta_properties
+
+_IN_PROGRESS = frozenset({TxnState.ONGOING, TxnState.PREPARE_COMMIT, TxnState.PREPARE_ABORT})
+
+
+def verify_path(path: Path, *, deep: bool = True) -> Report:
+    """A data folder, the folder of a partition, or any file in it. `deep` decodes the records too."""
+    report = Report()
+    folders = folders_of(path)
+    whole = path.is_dir() and is_data_folder(path)
+    data_folder = path if whole else folders[0].parent
+    state = read_folder_state(data_folder, report)
+    _check_in_use(data_folder, report)
+    open_transactions = [found for folder in folders for found in verify_partition(folder, state, report, deep=deep)]
+    if whole:
+        _check_identity(data_folder, report)
+        _check_journal(data_folder, report)
+        _check_topic_ids(folders, report)
+        _check_strangers(state, {folder.partition for folder in folders}, report)
+    _check_hanging(data_folder, open_transactions, report)
+    return report
+
+
+def _check_in_use(data_folder: Path, report: Report) -> None:
+    """What is being written may look damaged. The lock itself is left alone."""
+    lock = data_folder / LOCK_FILE
+    try:
+        holder = int(lock.read_text())
+        os.kill(holder, 0)
+    except (OSError, ValueError):
+        return
+    report.note(
+        "folder.in_use",
+        lock,
+        f"process {holder} seems to use the folder: what it is writing may look torn",
+        "refuses to start while the other one runs",
+    )
+
+
+def _check_identity(data_folder: Path, report: Report) -> None:
+    path = data_folder / meta_properties.FILE_NAME
+    if not path.exists():
+        report.warning("meta.missing", path, "the file is missing", "takes the folder for a new one of its own cluster")
+        return
+    report.files += 1
+    try:
+        read_meta_properties(data_folder)
+    except (MetaPropertiesError, UnicodeDecodeError) as error:
+        report.error("meta.corrupt", path, str(error), "refuses to start")
+
+
+def _check_journal(data_folder: Path, report: Report) -> None:
+    path = data_folder / JOURNAL_FILE
+    if not path.exists():
+        return
+    report.files += 1
+    try:
+        for _ in entries.read_journal(path):
+            pass
+    except entries.Unreadable as error:
+        report.error(
+            "journal.damaged",
+            path,
+            str(error),
+            "cuts it off if it is the last line; refuses to start if whole lines follow it",
+        )
+
+
+def _check_topic_ids(folders: Iterable[PartitionFolder], report: Report) -> None:
+    known: dict[str, tuple[PartitionFolder, object]] = {}
+    for folder in folders:
+        try:
+            topic_id = partition_metadata.read_topic_id(folder.path)
+        except (partition_metadata.CorruptPartitionMetadataError, UnicodeDecodeError):
+            continue
+        if topic_id is None:
+            continue
+        first, first_id = known.setdefault(folder.partition.topic, (folder, topic_id))
+        if first_id != topic_id:
+            report.error(
+                "metadata.differs",
+                folder.path / partition_metadata.FILE_NAME,
+                f"{folder.partition} belongs to another topic id than {first.partition}",
+                "leaves the folder of the id that it does not know alone",
+            )
+
+
+def _check_strangers(state: FolderState, there: set[TopicPartition], report: Report) -> None:
+    for partition in sorted(state.recovery_points.keys() - there):
+        report.note(
+            "checkpoint.stranger",
+            state.path / checkpoints.RECOVERY_POINTS,
+            f"{partition} is in the file, but has no folder",
+            "forgets the entry",
+        )
+
+
+def _check_hanging(data_folder: Path, open_transactions: list[OpenTransaction], report: Report) -> None:
+    """An open transaction that its coordinator does not know to be open holds read_committed readers back for ever."""
+    if not open_transactions:
+        return
+    ids = read_transactional_ids(data_folder)
+    if not ids.is_complete:
+        return
+    for found in open_transactions:
+        what = _why_hanging(found, ids)
+        if what:
+            folder = data_folder / str(found.partition)
+            report.warning(
+                "transaction.hanging",
+                folder,
+                f"the transaction of producer {found.producer_id} from offset {found.first_offset} has no marker, and "
+                f"{what}",
+                f"keeps it open: read_committed readers stop at offset {found.first_offset}. To end it: oncelog txn "
+                f"abort --topic {found.partition.topic} --partition {found.partition.partition} --start-offset "
+                f"{found.first_offset}",
+                offset=found.first_offset,
+            )
+
+
+def _why_hanging(found: OpenTransaction, ids: TransactionalIds) -> str:
+    name = ids.names.get(found.producer_id)
+    if name is None or name not in ids.states:
+        return "no transactional id has that producer id"
+    state = ids.states[name]
+    if TxnState(state.transaction_status) not in _IN_PROGRESS:
+        return f"{name} is in state {NAME_OF[TxnState(state.transaction_status)]}"
+    partitions = {(t.topic, number) for t in state.transaction_partitions or [] for number in t.partition_ids}
+    if tuple(found.partition) not in partitions:
+        return f"the transaction of {name} does not include {found.partition}"
+    return ""

@@ -1,0 +1,112 @@
+"""The offset index and the time index of a segment against its batches."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Final
+
+from oncelog.inspection.entries import IndexContent, TimeIndexContent
+from oncelog.inspection.verification.finding import Report
+from oncelog.inspection.verification.segment_facts import SegmentFacts
+from oncelog.inspection.verification.start_plan import StartPlan
+
+INDEX_INTERVAL_BYTES: Final = 4096
+"""Kafka's default of index.interval.bytes."""
+_REBUILT: Final = "rebuilds the indexes of the segment from the log when it first needs them"
+
+
+def check_indexes(facts: SegmentFacts, plan: StartPlan, report: Report, *, is_last: bool, was_clean: bool) -> None:
+    if facts.offset_index is None:
+        report.warning("index.missing", facts.path(".index"), "the file is missing", _REBUILT)
+    else:
+        report.files += 1
+        _check_offset_index(facts, facts.offset_index, plan, report)
+    if facts.time_index is None:
+        report.warning("timeindex.missing", facts.path(".timeindex"), "the file is missing", _REBUILT)
+    else:
+        report.files += 1
+        _check_time_index(facts, facts.time_index, plan, report, is_final=not is_last or was_clean)
+
+
+def _check_offset_index(facts: SegmentFacts, index: IndexContent, plan: StartPlan, report: Report) -> None:
+    path = facts.path(".index")
+    if index.odd_bytes:
+        report.warning("index.torn", path, f"{index.odd_bytes} bytes follow the last whole entry", _REBUILT)
+    for before, after in pairwise(index.offsets):
+        if after.offset <= before.offset or after.position <= before.position:
+            report.error(
+                "index.order",
+                path,
+                f"entry {tuple(after)} does not follow {tuple(before)}",
+                plan.about_index(facts.base_offset),
+                offset=after.offset,
+            )
+    for offset, position in index.offsets:
+        found = facts.last_offsets.get(position)
+        if found == offset:
+            continue
+        there = "no batch starts there" if found is None else f"the batch there ends at offset {found}"
+        report.error(
+            "index.entry",
+            path,
+            f"the entry for offset {offset} points to byte {position}, but {there}",
+            plan.about_index(facts.base_offset),
+            offset=offset,
+            position=position,
+        )
+    _check_density(facts, index, report)
+
+
+def _check_density(facts: SegmentFacts, index: IndexContent, report: Report) -> None:
+    """Entries lie at most an interval and a batch apart. The interval is the topic's, so this is only a remark."""
+    positions = [0, *(entry.position for entry in index.offsets), facts.end_position]
+    widest = max(after - before for before, after in pairwise(positions))
+    if widest > INDEX_INTERVAL_BYTES + 2 * facts.largest_batch_bytes:
+        report.note(
+            "index.sparse",
+            facts.path(".index"),
+            f"{widest} bytes of the log have no entry, more than index.interval.bytes={INDEX_INTERVAL_BYTES} explains",
+            "searches longer for offsets in between, or rebuilds the index if it is empty",
+        )
+
+
+def _check_time_index(
+    facts: SegmentFacts, index: TimeIndexContent, plan: StartPlan, report: Report, *, is_final: bool
+) -> None:
+    path = facts.path(".timeindex")
+    if index.odd_bytes:
+        report.warning("timeindex.torn", path, f"{index.odd_bytes} bytes follow the last whole entry", _REBUILT)
+    for before, after in pairwise(index.times):
+        if after.timestamp <= before.timestamp or after.offset < before.offset:
+            report.error(
+                "timeindex.order",
+                path,
+                f"entry {tuple(after)} does not follow {tuple(before)}",
+                plan.about_index(facts.base_offset),
+                offset=after.offset,
+            )
+    for timestamp, offset in index.times:
+        fact = facts.times.get(offset)
+        if fact is None or fact.last_offset != offset:
+            what = f"no batch ends at offset {offset}"
+        elif fact.batch_maximum != timestamp:
+            what = f"the batch that ends at offset {offset} has the largest timestamp {fact.batch_maximum}"
+        elif fact.running_maximum != timestamp:
+            what = f"the largest timestamp up to offset {offset} is {fact.running_maximum}"
+        else:
+            continue
+        report.error(
+            "timeindex.entry",
+            path,
+            f"entry ({timestamp}, {offset}): {what}",
+            plan.about_index(facts.base_offset) + "; until then offsets by time are wrong",
+            offset=offset,
+        )
+    last = index.times[-1].timestamp if index.times else -1
+    if is_final and facts.largest_timestamp > last:
+        report.error(
+            "timeindex.end",
+            path,
+            f"the last entry is {last}, but the segment reaches {facts.largest_timestamp}",
+            plan.about_index(facts.base_offset) + "; until then retention by time takes the segment for older",
+        )

@@ -1,0 +1,276 @@
+"""Compaction in the background: looks for the dirtiest log, has it cleaned on a worker, and swaps in the result.
+
+One log is cleaned at a time. The steps of `storage.cleaner` alternate between the worker, which reads and writes
+files, and the thread that owns the broker's state, which decides and swaps. What is below the bound is fsynced before,
+because a record must not go for the sake of one that a power cut could take; and the swap is fsynced before the
+checkpoint says that the log is clean.
+
+Deviation from Kafka: logs of internal topics are rolled early, when the active segment has outgrown the part that is
+clean and its share of `INTERNAL_ACTIVE_BYTES`. Kafka waits for 100 MB, so that a coordinator has to read up to that
+much per partition when it starts; in Python that would take minutes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from oncelog.cluster.metadata import Topic
+from oncelog.cluster.partition import Partition
+from oncelog.core.clock import Timer
+from oncelog.core.errors import KafkaError
+from oncelog.core.ids import INTERNAL_TOPICS, TopicPartition
+from oncelog.storage import checkpoints
+from oncelog.storage.atomic_file import sync_path
+from oncelog.storage.cleaner import CleaningPass, DamagedTxnIndexError
+from oncelog.storage.cleaner_pace import CleaningStopped
+from oncelog.storage.cleaner_plan import Cleanable, find_cleanable
+from oncelog.storage.deletions import unlink_all
+from oncelog.storage.segment_swap import CleanedSegment
+
+if TYPE_CHECKING:
+    from oncelog.server.broker import Broker
+
+log = logging.getLogger("oncelog.cleaner")
+
+T = TypeVar("T")
+
+INTERNAL_ACTIVE_BYTES: Final = 6 * 1024 * 1024
+"""Of all partitions of an internal topic together: about fifty thousand records, half a second of loading."""
+INTERNAL_LOOK_INTERVAL_MS: Final = 1_000
+COLD_LOGS_PER_LOOK: Final = 16
+"""Logs that nobody has used since the start and that one look may open."""
+
+
+class LogCleaner:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.first_dirty: dict[TopicPartition, int] = {}
+        self.uncleanable: set[TopicPartition] = set()
+        """Found damaged. They are left alone until the next start."""
+        self.passes = 0
+        self._current: CleaningPass | None = None
+        self._timer: Timer | None = None
+        self._next_full_look_ms = 0
+        self._stopped = False
+
+    def start(self) -> None:
+        settings = self._broker.settings
+        if not settings.boolean("log.cleaner.enable"):
+            return
+        self.first_dirty = self._broker.log_dir.read_cleaner_offsets()
+        self._next_full_look_ms = self._broker.now_ms() + settings.integer("log.cleaner.backoff.ms")
+        self._look_later()
+
+    def stop(self) -> None:
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._current is not None:
+            self._current.pace.stop()
+
+    def on_topic_deleted(self, topic: Topic) -> None:
+        """A topic that is created again under the name must not inherit offsets."""
+        deleted = [partition for partition in self.first_dirty if partition.topic == topic.name]
+        for partition in deleted:
+            del self.first_dirty[partition]
+        self.uncleanable = {partition for partition in self.uncleanable if partition.topic != topic.name}
+        if deleted and not self._stopped:
+            self._write_checkpoint(None, lambda: None)
+
+    # Looking for something to clean
+
+    def _look_later(self, delay_ms: int | None = None) -> None:
+        if self._stopped:
+            return
+        if delay_ms is None:
+            until_full_ms = self._next_full_look_ms - self._broker.now_ms()
+            delay_ms = max(1, min(until_full_ms, INTERNAL_LOOK_INTERVAL_MS))
+        self._timer = self._broker.scheduler.call_later_ms(delay_ms, self._look)
+
+    def _look(self) -> None:
+        """All logs, as often as `log.cleaner.backoff.ms` says, and internal ones more often."""
+        now_ms = self._broker.now_ms()
+        looks_at_all = now_ms >= self._next_full_look_ms
+        try:
+            found = self._dirtiest(now_ms, internal_only=not looks_at_all)
+        except (OSError, KafkaError):
+            log.exception("looking for a log to clean failed and will be tried again")
+            found = None
+        if found is not None:
+            self._begin(found, now_ms)
+            return
+        if looks_at_all:
+            self._next_full_look_ms = now_ms + self._broker.settings.integer("log.cleaner.backoff.ms")
+        self._look_later()
+
+    def _dirtiest(self, now_ms: int, *, internal_only: bool) -> Cleanable | None:
+        dirtiest: Cleanable | None = None
+        for partition in self._candidates(internal_only):
+            if partition.topic_partition.topic in INTERNAL_TOPICS:
+                self._roll_early(partition, now_ms)
+            if len(partition.log.segments) == 1:
+                continue
+            found = find_cleanable(
+                partition.log,
+                self.first_dirty.get(partition.topic_partition),
+                last_stable_offset=partition.last_stable_offset,
+                now_ms=now_ms,
+            )
+            if found.is_due and (dirtiest is None or found.dirty_ratio > dirtiest.dirty_ratio):
+                dirtiest = found
+        return dirtiest
+
+    def _candidates(self, internal_only: bool) -> list[Partition]:
+        found: list[Partition] = []
+        cold = 0
+        for key, partition_log in list(self._broker.log_dir.logs.items()):
+            if internal_only and key.topic not in INTERNAL_TOPICS:
+                continue
+            if (
+                not partition_log.config.is_compacted
+                or key in self.uncleanable
+                or partition_log.has_failed
+                or partition_log.log_end_offset == partition_log.log_start_offset
+            ):
+                continue
+            if not partition_log.is_loaded:
+                if internal_only or cold >= COLD_LOGS_PER_LOOK:
+                    continue
+                cold += 1
+            partition = self._broker.partitions.find(key.topic, key.partition)
+            if partition is not None:
+                found.append(partition)
+        return found
+
+    def _roll_early(self, partition: Partition, now_ms: int) -> None:
+        topic = self._broker.metadata.topics[partition.topic_partition.topic]
+        active_bytes = partition.log.segments[-1].size_bytes
+        others_bytes = partition.log.size_bytes - active_bytes
+        if active_bytes > max(others_bytes, INTERNAL_ACTIVE_BYTES // topic.partition_count):
+            partition.log.roll(now_ms)
+
+    # Cleaning one log
+
+    def _begin(self, cleanable: Cleanable, now_ms: int) -> None:
+        cleaning = CleaningPass(
+            cleanable,
+            map_memory_bytes=self._broker.settings.integer("log.cleaner.dedupe.buffer.size"),
+            now_ms=now_ms,
+        )
+        self._current = cleaning
+        partition_log = cleanable.log
+
+        def flushed(is_durable: bool) -> None:
+            if is_durable:
+                self._step(cleaning, cleaning.build_map, lambda _: self._clean_groups(cleaning, 0))
+            else:
+                self._end_pass(cleaning)
+
+        self._broker.flush(partition_log, up_to=cleanable.upper_bound).then(flushed)
+
+    def _step(self, cleaning: CleaningPass, job: Callable[[], T], done: Callable[[T], None]) -> None:
+        """Run a job on a worker and go on with its result, unless it failed or the broker has stopped."""
+
+        def finished(result: T | Exception) -> None:
+            if self._stopped:
+                return
+            if isinstance(result, Exception):
+                self._fail(cleaning, result)
+            else:
+                done(result)
+
+        self._broker.worker.run(job).then(finished)
+
+    def _clean_groups(self, cleaning: CleaningPass, number: int) -> None:
+        if self._stopped:
+            return
+        if number == len(cleaning.groups):
+            self._finish(cleaning)
+            return
+
+        def swap(cleaned: CleanedSegment) -> None:
+            if self._replace(cleaning, cleaned):
+                # By the scheduler, so that others have their turn and the stack does not grow with the log.
+                self._broker.scheduler.call_later_ms(0, lambda: self._clean_groups(cleaning, number + 1))
+
+        self._step(cleaning, lambda: cleaning.clean(cleaning.groups[number]), swap)
+
+    def _replace(self, cleaning: CleaningPass, cleaned: CleanedSegment) -> bool:
+        partition_log = cleaning.cleanable.log
+        try:
+            is_replaced = self._is_current(cleaning) and partition_log.replace_segments(cleaned)
+        except KafkaError as error:
+            self._fail(cleaning, error)
+            return False
+        if not is_replaced:
+            log.info("%s has changed while it was cleaned: trying again later", partition_log.topic_partition)
+            self._unlink(cleaned.files)
+            self._end_pass(cleaning)
+        return is_replaced
+
+    def _is_current(self, cleaning: CleaningPass) -> bool:
+        """Whether the log is still the one of that name, and not deleted."""
+        partition_log = cleaning.cleanable.log
+        return self._broker.log_dir.logs.get(partition_log.topic_partition) is partition_log
+
+    def _finish(self, cleaning: CleaningPass) -> None:
+        partition_log = cleaning.cleanable.log
+        if not self._is_current(cleaning):
+            self._end_pass(cleaning)
+            return
+        stats = cleaning.stats
+        self.passes += 1
+        log.info(
+            "%s: offsets %d to %d cleaned, %d of %d bytes and %d of %d segments are left",
+            partition_log.topic_partition,
+            cleaning.cleanable.first_dirty_offset,
+            cleaning.end_offset,
+            stats.kept_bytes,
+            stats.read_bytes,
+            stats.segments_after,
+            stats.segments_before,
+        )
+        self.first_dirty[partition_log.topic_partition] = cleaning.end_offset
+        self._write_checkpoint(partition_log.folder, lambda: self._end_pass(cleaning, look_at_once=True))
+
+    def _write_checkpoint(self, folder: Path | None, done: Callable[[], None]) -> None:
+        """`folder` is that of a log whose renames must be durable before."""
+        log_dir = self._broker.log_dir
+        offsets = {partition: offset for partition, offset in self.first_dirty.items() if partition in log_dir.logs}
+
+        def write() -> None:
+            if folder is not None and folder.exists():
+                sync_path(folder)
+            checkpoints.write_offsets(log_dir.path / checkpoints.CLEANER_OFFSETS, offsets)
+
+        def written(result: Exception | None) -> None:
+            if result is not None:
+                log.error("the cleaner's checkpoint could not be written, the next pass will do it: %s", result)
+            done()
+
+        self._broker.worker.run(write).then(written)
+
+    def _end_pass(self, cleaning: CleaningPass, *, look_at_once: bool = False) -> None:
+        if self._current is cleaning:
+            self._current = None
+        self._look_later(0 if look_at_once else self._broker.settings.integer("log.cleaner.backoff.ms"))
+
+    def _fail(self, cleaning: CleaningPass, error: Exception) -> None:
+        partition_log = cleaning.cleanable.log
+        partition = partition_log.topic_partition
+        if isinstance(error, FileNotFoundError | CleaningStopped):
+            log.info("%s lost segments while it was cleaned: trying again later", partition)
+        elif isinstance(error, DamagedTxnIndexError):
+            partition_log.repair_txn_index(error.base_offset)
+        elif isinstance(error, OSError):
+            log.error("%s could not be cleaned and will be tried again: %s", partition, error)
+        else:
+            log.error("%s cannot be cleaned and is left alone from now on", partition, exc_info=error)
+            self.uncleanable.add(partition)
+        self._end_pass(cleaning)
+
+    def _unlink(self, paths: Sequence[Path]) -> None:
+        self._broker.worker.run(lambda: unlink_all(paths)).then(lambda _: None)
