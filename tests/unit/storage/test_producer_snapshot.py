@@ -6,13 +6,13 @@ import struct
 
 import google_crc32c
 import pytest
-from tests.unit.storage.producer_headers import DAY_MS, NOW_MS, ORDERS, PID, Partition, data
 
 from oncelog.core.errors import KafkaError
 from oncelog.core.ids import SEQUENCE_MAX
 from oncelog.storage.producer_entry import CachedBatch, ProducerEntry
 from oncelog.storage.producer_snapshot import CorruptSnapshotError, decode_snapshot, encode_snapshot
 from oncelog.storage.producer_state import DuplicateBatch, Origin, ProducerStateManager
+from tests.unit.storage.producer_headers import DAY_MS, NOW_MS, ORDERS, PID, Partition, data
 
 ONE_PRODUCER = bytes.fromhex(
     "0001b2dd2a450000000100000000000003e80002000000010000000000000004000000010000018bcfe5680100000007ffffffffffffffff"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.storage.producer_headers import DAY_MS, NOW_MS, PID, Partition, data
 
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.storage.producer_state import CompletedTxn
+from tests.unit.storage.producer_headers import DAY_MS, NOW_MS, PID, Partition, data
 
 
 def rejected_with(code: ErrorCode) -> pytest.RaisesExc[KafkaError]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.storage.producer_headers import NOW_MS, PID, Partition, data
 
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import SEQUENCE_MAX
 from oncelog.protocol.batch import BatchHeader
 from oncelog.storage.producer_state import DuplicateBatch, Origin, PendingAppend
+from tests.unit.storage.producer_headers import NOW_MS, PID, Partition, data
 
 OUT_OF_ORDER = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 OLD_EPOCH = ErrorCode.INVALID_PRODUCER_EPOCH

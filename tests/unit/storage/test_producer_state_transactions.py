@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.storage.producer_headers import DAY_MS, NOW_MS, PID, Partition, data, marker
 
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import EPOCH_MAX
@@ -16,6 +15,7 @@ from oncelog.storage.producer_state import (
     PendingAppend,
     ProducerStatus,
 )
+from tests.unit.storage.producer_headers import DAY_MS, NOW_MS, PID, Partition, data, marker
 
 OLD_EPOCH = ErrorCode.INVALID_PRODUCER_EPOCH
 FENCED_COORDINATOR = ErrorCode.TRANSACTION_COORDINATOR_FENCED

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.storage.producer_headers import DAY_MS, NOW_MS, PID, Partition, data
 
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.storage.producer_state import Origin, VerificationGuard
 from oncelog.storage.verification import VerificationTable
+from tests.unit.storage.producer_headers import DAY_MS, NOW_MS, PID, Partition, data
 
 
 def expect_no_transaction(partition: Partition, guard: VerificationGuard | None, **batch: int) -> None:
