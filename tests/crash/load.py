@@ -1,0 +1,145 @@
+"""Producers that go on while their broker is killed, and readers that check what it kept."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+PARTITIONS = 3
+_DEADLINE_S = 60
+
+
+class IdempotentLoad:
+    """Numbers sent round robin; `acknowledged` holds those the broker confirmed, by partition and in order."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.topic = topic
+        self.acknowledged: dict[int, list[int]] = defaultdict(list)
+        self.failed: list[str] = []
+        self._next = 0
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 1,
+                "batch.num.messages": 50,
+                "message.timeout.ms": _DEADLINE_S * 1000,
+                "reconnect.backoff.max.ms": 200,
+                "log_level": 0,
+            }
+        )
+
+    def send(self, count: int) -> None:
+        for _ in range(count):
+            number = self._next
+            self._next += 1
+            self._producer.produce(
+                self.topic, str(number), partition=number % PARTITIONS, on_delivery=self._delivered(number)
+            )
+            self._producer.poll(0)
+
+    def _delivered(self, number: int) -> Any:
+        def note(error: KafkaError | None, message: Any) -> None:
+            if error is None:
+                self.acknowledged[message.partition()].append(number)
+            else:
+                self.failed.append(str(error))
+
+        return note
+
+    def finish(self) -> None:
+        assert self._producer.flush(_DEADLINE_S) == 0, "records were neither acknowledged nor refused"
+
+
+class TransactionalLoad:
+    """Transactions of one record on each partition; every third is aborted. A record's value is `number:partition`."""
+
+    def __init__(self, bootstrap: str, topic: str, transactional_id: str) -> None:
+        self.topic = topic
+        self.committed: list[int] = []
+        self.aborted: list[int] = []
+        self._next = 0
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "transactional.id": transactional_id,
+                "linger.ms": 0,
+                "transaction.timeout.ms": 30_000,
+                "reconnect.backoff.max.ms": 200,
+                "log_level": 0,
+            }
+        )
+        self._until_done(lambda: self._producer.init_transactions(10))
+
+    def run(self, count: int) -> None:
+        for _ in range(count):
+            number = self._next
+            self._next += 1
+            self._producer.begin_transaction()
+            for partition in range(PARTITIONS):
+                self._producer.produce(self.topic, f"{number}:{partition}", partition=partition)
+            if number % 3 == 2:
+                self._until_done(lambda: self._producer.abort_transaction(10))
+                self.aborted.append(number)
+            else:
+                self._until_done(lambda: self._producer.commit_transaction(10))
+                self.committed.append(number)
+
+    def _until_done(self, call: Any) -> None:
+        """librdkafka wants a call repeated when it says so; its own clock decides how long one try takes."""
+        deadline_s = time.monotonic() + _DEADLINE_S
+        while True:
+            try:
+                call()
+                return
+            except KafkaException as error:
+                if not error.args[0].retriable() or time.monotonic() > deadline_s:
+                    raise
+
+
+def read(bootstrap: str, topic: str, isolation: str = "read_committed") -> dict[int, list[str]]:
+    """Everything a new reader gets, by partition, in order."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "crash-check",
+            "isolation.level": isolation,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "log_level": 0,
+        }
+    )
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
+    values: dict[int, list[str]] = defaultdict(list)
+    ended: set[int] = set()
+    deadline_s = time.monotonic() + _DEADLINE_S
+    while len(ended) < PARTITIONS and time.monotonic() < deadline_s:
+        message = consumer.poll(1)
+        if message is None:
+            continue
+        if message.error() is None:
+            values[message.partition()].append(message.value().decode())
+        elif message.error().code() == KafkaError._PARTITION_EOF:
+            ended.add(message.partition())
+    consumer.close()
+    assert len(ended) == PARTITIONS, "a reader did not get to the end of every partition"
+    return values
+
+
+def check_idempotent(load: IdempotentLoad, values: dict[int, list[str]]) -> None:
+    assert load.failed == []
+    for partition, numbers in load.acknowledged.items():
+        kept = [int(value) for value in values[partition]]
+        assert kept == sorted(kept), "order was not kept"
+        assert not [number for number, count in Counter(kept).items() if count > 1], "records were doubled"
+        assert set(numbers) <= set(kept), "acknowledged records were lost"
+
+
+def check_transactional(load: TransactionalLoad, values: dict[int, list[str]]) -> None:
+    seen = {partition: [int(value.split(":")[0]) for value in values[partition]] for partition in range(PARTITIONS)}
+    assert all(numbers == seen[0] for numbers in seen.values()), "the partitions of a transaction disagree"
+    assert seen[0] == load.committed, "what is read is not what was committed"
