@@ -63,6 +63,7 @@ class RecordFuture:
         self._timestamp_ms = timestamp_ms
 
     def done(self) -> bool:
+        """Whether the outcome is known."""
         return self._batch.delivered.done()
 
     def result(self, timeout_s: float | None = None) -> RecordMetadata:
@@ -70,6 +71,7 @@ class RecordFuture:
         return self._metadata(self._batch.delivered.result(timeout_s))
 
     def exception(self, timeout_s: float | None = None) -> BaseException | None:
+        """Why the record was not delivered, or None when it was."""
         return self._batch.delivered.exception(timeout_s)
 
     def add_done_callback(self, callback: Callable[[RecordFuture], None]) -> None:

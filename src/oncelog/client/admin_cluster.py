@@ -42,6 +42,7 @@ class LogDirectory(NamedTuple):
 
 class ClusterAdmin(AdminBase):
     async def describe_cluster(self) -> ClusterDescription:
+        """Brokers, controller and finalised features."""
         response = await self._ask_any(DescribeClusterRequest(), DescribeClusterResponse)
         raise_first([(response.error_code, "the cluster", response.error_message)])
         connection = await self.cluster.any_broker()

@@ -91,6 +91,7 @@ class TopicAdmin(AdminBase):
         )
 
     async def delete_topics(self, names: Iterable[str]) -> None:
+        """Delete topics with all that is in them. Raises KafkaError for the first that was refused."""
         wanted = list(names)
         request = DeleteTopicsRequest(
             topics=[DeleteTopicState(name=name) for name in wanted],

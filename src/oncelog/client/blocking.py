@@ -61,3 +61,12 @@ def blocking(method: Callable[Concatenate[C, P], Coroutine[Any, Any, T]]) -> Cal
         return result
 
     return update_wrapper(call, method)
+
+
+def delegating(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[Any, P], T]:
+    """A method of an asynchronous face that is the core's own."""
+
+    def call(face: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return method(face.core, *args, **kwargs)
+
+    return update_wrapper(call, method)

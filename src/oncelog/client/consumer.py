@@ -12,11 +12,10 @@ partitions by hand. Callbacks for partitions that come and go run inside `poll`,
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from typing import Any, Final, Self
 
-from oncelog.client.admin_topics import OffsetSpec
-from oncelog.client.blocking import Blocking, blocking
+from oncelog.client.blocking import Blocking, blocking, delegating
 from oncelog.client.cluster import Cluster
 from oncelog.client.consumer_config import ConsumerConfig
 from oncelog.client.consumer_core import Change, ConsumerCore, Rebalance
@@ -24,7 +23,7 @@ from oncelog.client.consumer_positions import PartitionPosition
 from oncelog.client.consumer_records import ConsumerRecord, iter_records
 from oncelog.client.deadline import Deadline
 from oncelog.client.fetcher import FetchedChunk
-from oncelog.client.offsets import GroupMetadata, OffsetAndMetadata, Offsets
+from oncelog.client.offsets import OffsetAndMetadata, Offsets
 from oncelog.core.ids import TopicPartition
 
 Deserializer = Callable[[str, bytes | None], Any]
@@ -134,12 +133,8 @@ class Consumer(Blocking):
         self._run(self.core.leave("unsubscribed"))
 
     assign = blocking(ConsumerCore.assign)
-
-    def assignment(self) -> frozenset[TopicPartition]:
-        return self.core.positions.partitions()
-
-    def subscription(self) -> frozenset[str]:
-        return self.core.topics
+    assignment = delegating(ConsumerCore.assignment)
+    subscription = delegating(ConsumerCore.subscription)
 
     # Reading
 
@@ -181,6 +176,11 @@ class Consumer(Blocking):
     # Positions
 
     seek = blocking(ConsumerCore.seek)
+    seek_to_beginning = blocking(ConsumerCore.seek_to_beginning)
+    seek_to_end = blocking(ConsumerCore.seek_to_end)
+    seek_to_time = blocking(ConsumerCore.seek_to_time)
+    beginning_offsets = blocking(ConsumerCore.beginning_offsets)
+    end_offsets = blocking(ConsumerCore.end_offsets)
     position = blocking(ConsumerCore.position)
     pause = blocking(ConsumerCore.pause)
     resume = blocking(ConsumerCore.resume)
@@ -189,23 +189,6 @@ class Consumer(Blocking):
     seek_to_committed = blocking(ConsumerCore.seek_to_committed)
     committed = blocking(ConsumerCore.committed)
     commit = blocking(ConsumerCore.commit)
-
-    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        self._run(self.core.seek_to(partitions, OffsetSpec.EARLIEST))
-
-    def seek_to_end(self, *partitions: TopicPartition) -> None:
-        self._run(self.core.seek_to(partitions, OffsetSpec.LATEST))
-
-    def seek_to_time(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
-        """To the first record at or after a time; to the end where there is none."""
-        self._run(self.core.seek_to(partitions, timestamp_ms))
-
-    def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return self._run(self.core.offsets_at(partitions, OffsetSpec.EARLIEST))
-
-    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The last stable offsets for read_committed, else the high watermarks."""
-        return self._run(self.core.offsets_at(partitions, OffsetSpec.LATEST))
 
     def commit_async(
         self, offsets: Offsets | None = None, on_done: Callable[[BaseException | None], None] | None = None
@@ -217,9 +200,7 @@ class Consumer(Blocking):
         if on_done is not None:
             future.add_done_callback(lambda done: on_done(done.exception()))
 
-    def group_metadata(self) -> GroupMetadata:
-        """For `Producer.send_offsets_to_transaction`. Refused while enable.auto.commit is on."""
-        return self.core.group_metadata()
+    group_metadata = delegating(ConsumerCore.group_metadata)
 
     # The end
 
@@ -279,6 +260,7 @@ class AsyncConsumer:
         on_revoked: AsyncOnChange | None = None,
         on_lost: AsyncOnChange | None = None,
     ) -> None:
+        """As `Consumer.subscribe`; the callbacks may be coroutine functions."""
         self._callbacks = {
             Change.ASSIGNED: on_assigned,
             Change.REVOKED: on_revoked,
@@ -287,16 +269,16 @@ class AsyncConsumer:
         await self.core.subscribe(topics, pattern)
 
     async def unsubscribe(self) -> None:
+        """Leave the group, or give up what was assigned by hand."""
         await self._give_up()
         await self.core.leave("unsubscribed")
 
-    async def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        await self.core.assign(partitions)
-
-    def assignment(self) -> frozenset[TopicPartition]:
-        return self.core.positions.partitions()
+    assign = delegating(ConsumerCore.assign)
+    assignment = delegating(ConsumerCore.assignment)
+    subscription = delegating(ConsumerCore.subscription)
 
     async def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> list[ConsumerRecord]:
+        """Records that are there, or that come within the timeout; an empty list if none do."""
         self._taker.count_max = max_records or self.settings.max_poll_records
         deadline = Deadline(timeout_ms)
         while (rebalance := await self.core.step(deadline, self._taker.take)) is not None:
@@ -323,41 +305,21 @@ class AsyncConsumer:
             for record in await self.poll(ITERATION_POLL_MS):
                 yield record
 
-    async def seek(self, partition: TopicPartition, offset: int) -> None:
-        await self.core.seek(partition, offset)
-
-    async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        await self.core.seek_to(partitions, OffsetSpec.EARLIEST)
-
-    async def seek_to_end(self, *partitions: TopicPartition) -> None:
-        await self.core.seek_to(partitions, OffsetSpec.LATEST)
-
-    async def seek_to_time(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
-        await self.core.seek_to(partitions, timestamp_ms)
-
-    async def seek_to_committed(self) -> None:
-        await self.core.seek_to_committed()
-
-    async def position(self, partition: TopicPartition) -> int:
-        return await self.core.position(partition)
-
-    async def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        await self.core.pause(partitions)
-
-    async def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        await self.core.resume(partitions)
-
-    async def lag(self, partition: TopicPartition) -> int:
-        return await self.core.lag(partition)
-
-    async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        return await self.core.committed(partitions)
-
-    async def commit(self, offsets: Offsets | None = None) -> None:
-        await self.core.commit(offsets)
-
-    def group_metadata(self) -> GroupMetadata:
-        return self.core.group_metadata()
+    seek = delegating(ConsumerCore.seek)
+    seek_to_beginning = delegating(ConsumerCore.seek_to_beginning)
+    seek_to_end = delegating(ConsumerCore.seek_to_end)
+    seek_to_time = delegating(ConsumerCore.seek_to_time)
+    seek_to_committed = delegating(ConsumerCore.seek_to_committed)
+    position = delegating(ConsumerCore.position)
+    pause = delegating(ConsumerCore.pause)
+    resume = delegating(ConsumerCore.resume)
+    paused = delegating(ConsumerCore.paused)
+    lag = delegating(ConsumerCore.lag)
+    committed = delegating(ConsumerCore.committed)
+    commit = delegating(ConsumerCore.commit)
+    beginning_offsets = delegating(ConsumerCore.beginning_offsets)
+    end_offsets = delegating(ConsumerCore.end_offsets)
+    group_metadata = delegating(ConsumerCore.group_metadata)
 
     async def _give_up(self) -> None:
         rebalance = await self.core.leaving()
@@ -365,6 +327,7 @@ class AsyncConsumer:
             await self._call_back(rebalance)
 
     async def close(self) -> None:
+        """Commit if enable.auto.commit is on, leave the group, close the connections."""
         try:
             await self._give_up()
         finally:

@@ -47,7 +47,6 @@ from oncelog.client.offsets import (
     fetch_offsets,
     full_offset,
 )
-from oncelog.client.visibility import IsolationLevel
 from oncelog.core.ids import TopicPartition
 
 Take = Callable[[PartitionPosition, FetchedChunk], bool]
@@ -353,11 +352,31 @@ class ConsumerCore:
         self._resetting.add(task)
         task.add_done_callback(self._resetting.discard)
 
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions that are this consumer's now."""
+        return self.positions.partitions()
+
+    def subscription(self) -> frozenset[str]:
+        """The topics subscribed to, by name or by pattern."""
+        return self.topics
+
     async def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Go on at an offset."""
         self.positions[partition].seek(offset)
 
-    async def seek_to(self, partitions: Iterable[TopicPartition], spec: int) -> None:
-        """To the beginning, the end, or the first record at or after a time; past the end if there is none."""
+    async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """To the first record that is still there; of all assigned partitions if none are named."""
+        await self._seek_to(partitions, OffsetSpec.EARLIEST)
+
+    async def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """To what comes next; of all assigned partitions if none are named."""
+        await self._seek_to(partitions, OffsetSpec.LATEST)
+
+    async def seek_to_time(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
+        """To the first record at or after a time; to the end where there is none."""
+        await self._seek_to(partitions, timestamp_ms)
+
+    async def _seek_to(self, partitions: Iterable[TopicPartition], spec: int) -> None:
         wanted = [TopicPartition(*partition) for partition in partitions] or list(self.positions.partitions())
         found = await self.admin.list_offsets(dict.fromkeys(wanted, spec), isolation=self.config.isolation)
         late = [partition for partition in wanted if found[partition].offset < 0]
@@ -388,15 +407,18 @@ class ConsumerCore:
         return entry.position
 
     async def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hand out nothing of these partitions for now; they stay assigned."""
         for partition in partitions:
             self.positions[partition].paused = True
 
     async def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """End a pause."""
         for partition in partitions:
             self.positions[partition].paused = False
         self._changed.set()
 
     async def paused(self) -> frozenset[TopicPartition]:
+        """The partitions that are paused."""
         return frozenset(entry.partition for entry in self.positions if entry.paused)
 
     async def lag(self, partition: TopicPartition) -> int:
@@ -528,9 +550,15 @@ class ConsumerCore:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.cluster.close()
 
-    async def offsets_at(
-        self, partitions: Iterable[TopicPartition], spec: int, isolation: IsolationLevel | None = None
-    ) -> dict[TopicPartition, int]:
+    async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offsets that are still there."""
+        return await self._offsets_at(partitions, OffsetSpec.EARLIEST)
+
+    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The last stable offsets for read_committed, else the high watermarks."""
+        return await self._offsets_at(partitions, OffsetSpec.LATEST)
+
+    async def _offsets_at(self, partitions: Iterable[TopicPartition], spec: int) -> dict[TopicPartition, int]:
         wanted = dict.fromkeys((TopicPartition(*partition) for partition in partitions), spec)
-        found = await self.admin.list_offsets(wanted, isolation=isolation or self.config.isolation)
+        found = await self.admin.list_offsets(wanted, isolation=self.config.isolation)
         return {partition: result.offset for partition, result in found.items()}

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from oncelog.client.fetcher import FetchedChunk
 from oncelog.core.ids import TopicPartition
 from oncelog.protocol import compression
 from oncelog.protocol.batch import HEADER_BYTES, BatchHeader, CorruptBatchError
 from oncelog.protocol.primitives import MalformedRequest, read_varlong
+
+_NULL: Final = 1
+"""The varint of -1, by which a null key or value is told from an empty one."""
 
 
 class ConsumerRecord(NamedTuple):
@@ -40,22 +43,30 @@ def _iter_batch(chunk: FetchedChunk, position: int, header: BatchHeader) -> Iter
     packed = chunk.data[position + HEADER_BYTES : position + header.size_bytes]
     section = compression.decompress(header.codec, packed) if header.codec else bytes(packed)
     topic, partition = chunk.partition
+    base_offset, leader_epoch = header.base_offset, header.leader_epoch
     appended = header.timestamp_type_append
-    at = 0
+    start_offset, end_offset = chunk.start_offset, chunk.end_offset
+    at, size = 0, len(section)
     try:
         for _ in range(header.records_count):
             length, body = read_varlong(section, at)
             at = body + length
-            if length <= 0 or at > len(section):
+            if length <= 0 or at > size:
                 raise MalformedRequest(f"a record claims {length} bytes")
-            delta, cursor = read_varlong(section, body + 1)
+            # Most varints have one byte, and a call for each of them would be half of the work.
+            byte = section[body + 1]
+            delta, cursor = (byte >> 1 ^ -(byte & 1), body + 2) if byte < 0x80 else read_varlong(section, body + 1)
             offset_delta, cursor = read_varlong(section, cursor)
-            offset = header.base_offset + offset_delta
-            if offset < chunk.start_offset:
+            offset = base_offset + offset_delta
+            if offset < start_offset:
                 continue
-            if 0 <= chunk.end_offset <= offset:
+            if 0 <= end_offset <= offset:
                 return
-            key, cursor = _field(section, cursor, at)
+            byte = section[cursor]
+            if byte == _NULL:
+                key, cursor = None, cursor + 1
+            else:
+                key, cursor = _field(section, cursor, at)
             value, cursor = _field(section, cursor, at)
             yield ConsumerRecord(
                 topic,
@@ -66,19 +77,21 @@ def _iter_batch(chunk: FetchedChunk, position: int, header: BatchHeader) -> Iter
                 key,
                 value,
                 () if section[cursor] == 0 else _headers(section, cursor, at),
-                header.leader_epoch,
+                leader_epoch,
             )
     except (IndexError, UnicodeDecodeError, MalformedRequest) as error:
         raise CorruptBatchError(f"malformed record in {chunk.partition} near {header.base_offset}: {error}") from error
 
 
 def _field(section: bytes, cursor: int, end: int) -> tuple[bytes | None, int]:
-    size, cursor = read_varlong(section, cursor)
+    byte = section[cursor]
+    size, cursor = (byte >> 1 ^ -(byte & 1), cursor + 1) if byte < 0x80 else read_varlong(section, cursor)
+    after = cursor + size
+    if size >= 0 and after <= end:
+        return section[cursor:after], after
     if size == -1:
         return None, cursor
-    if not 0 <= size <= end - cursor:
-        raise MalformedRequest(f"a field claims {size} bytes")
-    return section[cursor : cursor + size], cursor + size
+    raise MalformedRequest(f"a field claims {size} bytes")
 
 
 def _headers(section: bytes, cursor: int, end: int) -> tuple[tuple[str, bytes | None], ...]:

@@ -39,16 +39,22 @@ __all__ = [
 
 
 class ConnectionLost(KafkaError):
+    """A broker went away, and with it answers that were due; what was asked may or may not have been done."""
+
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.NETWORK_EXCEPTION, message)
 
 
 class TimedOut(KafkaError):
+    """A bounded wait is over. The text names the last failure."""
+
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.REQUEST_TIMED_OUT, message)
 
 
 class UnsupportedByBroker(KafkaError):
+    """The broker does not serve this, or not in a version that this client speaks."""
+
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.UNSUPPORTED_VERSION, message)
 

@@ -13,7 +13,8 @@ What a batch that cannot be delivered means for those behind it is a matter of t
     GIVEN        the identity is somebody else's (a transaction, a Spark driver): the stream is broken for good, and
                  everything pending fails. Whoever owns the identity gets a new epoch.
     IDEMPOTENT   the epoch belongs to this stream: it is bumped, the rest is numbered from 0 again and goes on. The bump
-                 also makes sure that the lost batch cannot arrive late.
+                 also makes sure that the lost batch cannot arrive late. A gap before the oldest batch means that the
+                 broker has forgotten this producer (a topic made anew, data lost): it too is mended by a new epoch.
     PLAIN        no identity, no numbers: the rest goes on. A batch whose answer was lost may be written twice.
 """
 
@@ -48,6 +49,9 @@ _MOVED: Final = frozenset(
         ErrorCode.NETWORK_EXCEPTION,
     }
 )
+
+
+_FORGOTTEN: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 
 
 class Mode(Enum):
@@ -282,14 +286,18 @@ class PartitionStream:
             self._cluster.forget_leader(self.partition)
             self._moved = False
         if self._waiting:
-            oldest = self._waiting[0]
-            pause = self._pause_for(oldest.failure)
-            lost = [pending for pending in self._waiting if self._is_lost(pending, oldest)]
-            if lost:
-                await self._give_up(lost)
-            else:
-                await pause.pause(oldest.deadline)
+            await self._judge_waiting(self._waiting[0])
         self._recovering = False
+
+    async def _judge_waiting(self, oldest: _Pending) -> None:
+        failure = oldest.failure
+        lost = [pending for pending in self._waiting if self._is_lost(pending, oldest)]
+        if lost:
+            await self._give_up(lost)
+            return
+        if failure is not None and failure.code in _FORGOTTEN:
+            await self._renumber()
+        await self._pause_for(failure).pause(oldest.deadline)
 
     def _pause_for(self, failure: KafkaError | None) -> Backoff:
         concurrent = failure is not None and failure.code == ErrorCode.CONCURRENT_TRANSACTIONS
@@ -302,7 +310,8 @@ class PartitionStream:
             return pending.deadline.expired
         if failure.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and pending is not oldest:
             return False
-        if not is_retriable(failure):
+        mended = self._mode is Mode.IDEMPOTENT and failure.code in _FORGOTTEN
+        if not mended and not is_retriable(failure):
             return True
         return pending.deadline.expired or pending.attempts > self._retries
 
@@ -321,7 +330,7 @@ class PartitionStream:
 
     def _reason(self, pending: _Pending) -> KafkaError:
         failure = pending.failure
-        if failure is None or is_retriable(failure):
+        if failure is None or is_retriable(failure) or (self._mode is Mode.IDEMPOTENT and failure.code in _FORGOTTEN):
             last = f"last failure: {failure}" if failure else "it was never sent"
             return TimedOut(f"a batch for {self.partition} was not delivered in time: {last}")
         return failure

@@ -20,12 +20,11 @@ from concurrent.futures import Future
 from typing import Any, Final, Self
 
 from oncelog.client.accumulator import RecordFuture, WaitingBatch
-from oncelog.client.blocking import Blocking, blocking
+from oncelog.client.blocking import Blocking, blocking, delegating
 from oncelog.client.cluster import Cluster
 from oncelog.client.deadline import Deadline
 from oncelog.client.encoded_batch import EncodedBatch
 from oncelog.client.errors import ErrorCode, IllegalState, KafkaError, TransactionError
-from oncelog.client.offsets import GroupMetadata, Offsets
 from oncelog.client.partition_stream import Delivery
 from oncelog.client.prepared_transaction import PreparedTransaction
 from oncelog.client.producer_config import ProducerConfig
@@ -210,10 +209,7 @@ class Producer(Blocking):
             self.core.sender.accumulator.wait_for_room(deadline)
         return waiting
 
-    def flush(self) -> None:
-        """Wait until every record sent so far is delivered or given up; `delivery.timeout.ms` bounds it."""
-        self._run(self.core.sender.flush())
-
+    flush = blocking(ProducerCore.flush)
     init_transactions = blocking(ProducerCore.init_transactions)
     begin_transaction = blocking(ProducerCore.begin_transaction)
     commit_transaction = blocking(ProducerCore.commit_transaction)
@@ -221,12 +217,7 @@ class Producer(Blocking):
     prepare = blocking(ProducerCore.prepare)
     complete = blocking(ProducerCore.complete)
 
-    def send_offsets_to_transaction(self, offsets: Offsets, group: GroupMetadata | str) -> None:
-        """Commit a consumer's offsets (next offset to read, per partition) with this transaction.
-
-        Give the consumer's `group_metadata()`, so that a consumer that lost its partitions cannot commit.
-        """
-        self._run(self.core.send_offsets(offsets, group))
+    send_offsets_to_transaction = blocking(ProducerCore.send_offsets_to_transaction)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Self]:
@@ -307,29 +298,14 @@ class AsyncProducer:
         except TimeoutError:
             raise self.core.sender.accumulator.exhausted() from None
 
-    async def flush(self) -> None:
-        await self.core.sender.flush()
-
-    async def init_transactions(self, keep_prepared: bool = False) -> PreparedTransaction | None:
-        return await self.core.init_transactions(keep_prepared)
-
-    async def begin_transaction(self) -> None:
-        await self.core.begin_transaction()
-
-    async def send_offsets_to_transaction(self, offsets: Offsets, group: GroupMetadata | str) -> None:
-        await self.core.send_offsets(offsets, group)
-
-    async def commit_transaction(self) -> None:
-        await self.core.commit_transaction()
-
-    async def abort_transaction(self) -> None:
-        await self.core.abort_transaction()
-
-    async def prepare(self) -> PreparedTransaction:
-        return await self.core.prepare()
-
-    async def complete(self, prepared: PreparedTransaction) -> bool:
-        return await self.core.complete(prepared)
+    flush = delegating(ProducerCore.flush)
+    init_transactions = delegating(ProducerCore.init_transactions)
+    begin_transaction = delegating(ProducerCore.begin_transaction)
+    send_offsets_to_transaction = delegating(ProducerCore.send_offsets_to_transaction)
+    commit_transaction = delegating(ProducerCore.commit_transaction)
+    abort_transaction = delegating(ProducerCore.abort_transaction)
+    prepare = delegating(ProducerCore.prepare)
+    complete = delegating(ProducerCore.complete)
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Self]:
@@ -345,6 +321,7 @@ class AsyncProducer:
             raise
 
     async def close(self, timeout_ms: float = CLOSE_TIMEOUT_MS) -> None:
+        """Deliver what is waiting, abort an open transaction, close the connections. Bounded by the timeout."""
         await self.core.close(timeout_ms)
 
     async def __aenter__(self) -> Self:

@@ -9,6 +9,7 @@ doubt.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 from oncelog.client.admin_transactions import TransactionAdmin
 from oncelog.client.classification import Step, transaction_error
@@ -48,6 +49,15 @@ class ProducerCore:
         self._used = False
         """Whether brokers may know anything of the present transaction."""
         self._epoch_in_doubt = False
+        self._refreshing = asyncio.create_task(self._keep_metadata_fresh())
+
+    async def _keep_metadata_fresh(self) -> None:
+        """Notice new partitions of topics in use, and topics that were made anew under their names."""
+        while True:
+            await asyncio.sleep(self.config.client.metadata_max_age_ms / 1000)
+            # A cluster that cannot be asked now is asked next time; whoever needs it meanwhile is told.
+            with contextlib.suppress(KafkaError):
+                await self.cluster.refresh(list(self.cluster.topics), Deadline(self.config.client.request_timeout_ms))
 
     # The sender's gate
 
@@ -115,14 +125,23 @@ class ProducerCore:
             self._used = True
             return self._prepared(*self.conversation.prepared)
 
+    async def flush(self) -> None:
+        """Wait until every record sent so far is delivered or given up; `delivery.timeout.ms` bounds it."""
+        await self.sender.flush()
+
     async def begin_transaction(self) -> None:
+        """What is sent from now on belongs together."""
         async with self._turn:
             self._check_transactional()
             self.state.on(Event.BEGIN)
             self._added.clear()
             self._used = self._epoch_in_doubt = False
 
-    async def send_offsets(self, offsets: Offsets, group: GroupMetadata | str) -> None:
+    async def send_offsets_to_transaction(self, offsets: Offsets, group: GroupMetadata | str) -> None:
+        """Commit a consumer's offsets (next offset to read, per partition) with this transaction.
+
+        Give the consumer's `group_metadata()`, so that a consumer that lost its partitions cannot commit.
+        """
         async with self._turn:
             self._check_transactional()
             self.state.check_accepting()
@@ -134,6 +153,7 @@ class ProducerCore:
                 raise
 
     async def commit_transaction(self) -> None:
+        """Deliver everything and make it visible. After TimedOut call it again: only that finds out what happened."""
         async with self._turn:
             self._check_transactional()
             self.state.on(Event.COMMIT)
@@ -141,6 +161,7 @@ class ProducerCore:
             await self._end(commit=True)
 
     async def abort_transaction(self) -> None:
+        """Throw away what was sent since `begin_transaction`; after an AbortableError this is the way on."""
         async with self._turn:
             self._check_transactional()
             await self._abort()
@@ -261,6 +282,7 @@ class ProducerCore:
             # Whatever could not be finished is left to the transaction's timeout; closing must not fail.
             pass
         finally:
+            self._refreshing.cancel()
             self.sender.close(reason)
             await self.cluster.close()
 

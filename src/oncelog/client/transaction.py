@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from oncelog.client.blocking import Blocking
+from oncelog.client.blocking import Blocking, blocking
 from oncelog.client.classification import Step, transaction_error
 from oncelog.client.cluster import Cluster, CoordinatorKind
 from oncelog.client.config import ClientConfig
@@ -406,31 +406,11 @@ class TransactionClient(Blocking):
     def uses_tv2(self) -> bool:
         return self.core.uses_tv2
 
-    def init(
-        self,
-        transactional_id: str,
-        timeout_ms: int = TRANSACTION_TIMEOUT_MS,
-        expected: ProducerIdAndEpoch | None = None,
-    ) -> ProducerIdAndEpoch:
-        """See `AsyncTransactionClient.init`."""
-        return self._run(self.core.init(transactional_id, timeout_ms, expected))
-
-    def fresh_epoch(self) -> ProducerIdAndEpoch:
-        return self._run(self.core.fresh_epoch())
-
-    def add_partitions(self, partitions: Iterable[TopicPartition]) -> None:
-        self._run(self.core.add_partitions(partitions))
-
-    def add_offsets(self, group_id: str) -> None:
-        self._run(self.core.add_offsets(group_id))
-
-    def commit_offsets(self, group: GroupMetadata | str, offsets: Offsets) -> None:
-        self._run(self.core.commit_offsets(group, offsets))
-
-    def end(self, commit: bool) -> ProducerIdAndEpoch:
-        return self._run(self.core.end(commit))
-
-    def fetch_offsets(
-        self, group_id: str, partitions: Collection[TopicPartition] | None = None, require_stable: bool = True
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        return self._run(self.core.fetch_offsets(group_id, partitions, require_stable))
+    init = blocking(AsyncTransactionClient.init)
+    fresh_epoch = blocking(AsyncTransactionClient.fresh_epoch)
+    add_partitions = blocking(AsyncTransactionClient.add_partitions)
+    add_offsets = blocking(AsyncTransactionClient.add_offsets)
+    commit_offsets = blocking(AsyncTransactionClient.commit_offsets)
+    end = blocking(AsyncTransactionClient.end)
+    resume = blocking(AsyncTransactionClient.resume)
+    fetch_offsets = blocking(AsyncTransactionClient.fetch_offsets)

@@ -29,6 +29,8 @@ from oncelog.protocol.primitives import Readable
 
 
 class IsolationLevel(IntEnum):
+    """Whether records of open and of aborted transactions are read."""
+
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
 

@@ -209,7 +209,7 @@ async def ask_end(cluster: Cluster) -> EndTxnResponse:
         EndTxnRequest(transactional_id="id"),
         EndTxnResponse,
         codes=lambda answer: [answer.error_code],
-        deadline=Deadline(1000),
+        deadline=Deadline(500),
         retry=[ErrorCode.CONCURRENT_TRANSACTIONS],
     )
 

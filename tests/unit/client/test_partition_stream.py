@@ -155,6 +155,23 @@ def test_a_gap_that_the_stream_did_not_cause_is_an_error_of_the_oldest_batch() -
     run(scenario())
 
 
+def test_an_idempotent_stream_mends_a_gap_with_a_new_epoch_and_loses_nothing() -> None:
+    async def scenario() -> None:
+        world = World()
+        stream = world.stream(Mode.IDEMPOTENT, base_sequence=100)
+        await deliver(stream, 6)
+        assert world.log.values == values(range(6))
+        assert stream.identity.epoch == 1
+
+    run(scenario())
+
+
+def test_a_gap_that_does_not_close_is_given_up_in_time() -> None:
+    world = World(0, [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER])
+    outcomes = run(deliver(world.stream(Mode.IDEMPOTENT), 2, timeout_ms=60))
+    assert all(isinstance(outcome, TimedOut) for outcome in outcomes)
+
+
 def test_without_a_leader_batches_are_given_up_in_time() -> None:
     outcomes = run(deliver(World(reachable=False).stream(), 3, timeout_ms=50))
     assert all(isinstance(outcome, TimedOut) for outcome in outcomes)
