@@ -40,7 +40,11 @@ class Journal:
     def open(self) -> tuple[list[JournalEntry], int]:
         """All entries, and how many bytes of a torn last line were cut."""
         self.path.with_suffix(".tmp").unlink(missing_ok=True)
+        is_new = not self.path.exists()
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        if is_new:
+            # Its lines are fsynced one by one; without its name they would be lost all the same.
+            sync_folder(self.path.parent)
         data = self.path.read_bytes()
         entries, good_bytes = _parse(data, self.path)
         torn_bytes = len(data) - good_bytes

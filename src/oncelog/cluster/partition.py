@@ -21,6 +21,7 @@ from oncelog.storage.verification import VerificationGuard
 class Partition:
     __slots__ = (
         "_commit_waiters",
+        "_on_append",
         "_sequence",
         "_watchers",
         "closed",
@@ -30,8 +31,12 @@ class Partition:
         "topic_partition",
     )
 
-    def __init__(self, log: Log, leader_epoch: LeaderEpoch) -> None:
+    def __init__(
+        self, log: Log, leader_epoch: LeaderEpoch, on_append: Callable[[Partition], None] | None = None
+    ) -> None:
+        """`on_append` takes care that the high watermark follows an append; without it, it follows at once."""
         self.log = log
+        self._on_append = on_append
         self.topic_partition: TopicPartition = log.topic_partition
         self.leader_epoch = leader_epoch
         self.high_watermark: int = log.log_end_offset
@@ -74,7 +79,10 @@ class Partition:
             data, leader_epoch=self.leader_epoch, origin=origin, now_ms=now_ms, guard=guard, marker_tv=marker_tv
         )
         if not info.duplicate:
-            self.advance_high_watermark(self.log.log_end_offset)
+            if self._on_append is None:
+                self.advance_high_watermark(self.log.log_end_offset)
+            else:
+                self._on_append(self)
         return info
 
     def append_marker(
@@ -108,9 +116,17 @@ class Partition:
             for wake in list(self._watchers.values()):
                 wake()
 
-    def when_committed(self, offset: int, callback: Callable[[], None]) -> None:
-        """Calls back once `offset` is below the high watermark: at once if it is already."""
+    def check_committed(self, offset: int) -> None:
+        """For those who have waited: raises KafkaError if `offset` was not committed and never will be."""
         if offset < self.high_watermark:
+            return
+        if self.closed:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{self.topic_partition} was deleted")
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition}: offset {offset} is not on disk")
+
+    def when_committed(self, offset: int, callback: Callable[[], None]) -> None:
+        """Calls back once `offset` is below the high watermark, at once if it is already, or never will be."""
+        if offset < self.high_watermark or self.closed or self.log.has_failed:
             callback()
             return
         self._sequence += 1
@@ -119,6 +135,10 @@ class Partition:
     def close(self) -> None:
         """The topic is gone: whoever waits here looks again and finds that out."""
         self.closed = True
+        self.give_up_waiting()
+
+    def give_up_waiting(self) -> None:
+        """What is not committed now never will be: whoever waits for it is told to look again."""
         waiters, self._commit_waiters = self._commit_waiters, []
         for _, _, callback in waiters:
             callback()

@@ -19,11 +19,13 @@ class PartitionTable:
         metadata: MetadataStore,
         log_config: Callable[[Topic], LogConfig],
         now_ms: Callable[[], int],
+        on_append: Callable[[Partition], None] | None = None,
     ) -> None:
         self._log_dir = log_dir
         self._metadata = metadata
         self._log_config = log_config
         self._now_ms = now_ms
+        self._on_append = on_append
         self._open: dict[tuple[str, int], Partition] = {}
 
     def __iter__(self) -> Iterator[Partition]:
@@ -51,7 +53,10 @@ class PartitionTable:
         log = self._log_dir.logs.get(key)
         if log is None:
             log = self._log_dir.create_log(key, topic.topic_id, self._log_config(topic), now_ms=self._now_ms())
-        partition = Partition(log, self._metadata.leader_epoch(topic))
+        try:
+            partition = Partition(log, self._metadata.leader_epoch(topic), self._on_append)
+        except OSError as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{key} could not be opened: {error}") from error
         self._open[key] = partition
         return partition
 

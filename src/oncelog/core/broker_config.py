@@ -73,6 +73,8 @@ _LOG = [
     ConfigKey("log.flush.interval.messages", _LONG, LONG_MAX, "Records after which a log is fsynced.",
               low=1, dynamic=True),
     ConfigKey("log.flush.interval.ms", _LONG, LONG_MAX, "Time after which a log is fsynced.", low=0, dynamic=True),
+    ConfigKey("oncelog.acks.fsync", _BOOLEAN, False,
+              "Whether acks=all and every decision of a coordinator wait until the data are on disk."),
     ConfigKey("log.flush.offset.checkpoint.interval.ms", _INT, 60_000, "Time between two checkpoints.", low=0),
     ConfigKey("log.preallocate", _BOOLEAN, False, "Whether a new segment's file is allocated in full.", dynamic=True),
     ConfigKey("log.message.timestamp.type", _STRING, "CreateTime", "Whose clock stamps a record.",

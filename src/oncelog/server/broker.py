@@ -29,18 +29,19 @@ from oncelog.core.ids import (
     NodeId,
     TopicPartition,
 )
+from oncelog.server.cleaning import LogCleaner
 from oncelog.server.context import RequestContext
 from oncelog.server.dispatch import Dispatcher
 from oncelog.server.fetch_session import FetchSessionCache
+from oncelog.server.flusher import Flusher
 from oncelog.server.group_runtime import GroupRuntime
 from oncelog.server.loop import Worker
 from oncelog.server.markers import MarkerSender
 from oncelog.server.metrics import Metrics
 from oncelog.server.txn_runtime import TxnRuntime
 from oncelog.storage.deletions import unlink_all
-from oncelog.storage.log import Log
 from oncelog.storage.log_config import LogConfig
-from oncelog.storage.log_dir import LogDir
+from oncelog.storage.log_dir import CheckpointNotWritten, LogDir
 
 log = logging.getLogger("oncelog.server")
 
@@ -80,7 +81,15 @@ class Broker:
             config_for=self._log_config_by_name,
         )
         adopt_folders(self.log_dir, self.metadata)
-        self.partitions = PartitionTable(self.log_dir, self.metadata, self.log_config, self.now_ms)
+        self.flusher = Flusher(self.scheduler, self.worker)
+        self._acks_fsync = self.settings.boolean("oncelog.acks.fsync")
+        self.partitions = PartitionTable(
+            self.log_dir,
+            self.metadata,
+            self.log_config,
+            self.now_ms,
+            on_append=self.flusher.on_append if self._acks_fsync else None,
+        )
         self.topics = TopicCatalog(self.metadata, self.partitions, self.node_id, environment.new_uuid)
         self.fetch_sessions = FetchSessionCache(
             self.settings.integer("max.incremental.fetch.session.cache.slots"),
@@ -89,7 +98,8 @@ class Broker:
         self.markers = MarkerSender(self)
         self.transactions = TxnRuntime(self)
         self.groups = GroupRuntime(self)
-        self.topics.on_deleted.append(self.groups.on_topic_deleted)
+        self.cleaner = LogCleaner(self)
+        self.topics.on_deleted += [self.groups.on_topic_deleted, self.cleaner.on_topic_deleted]
         self.dispatcher = Dispatcher(self)
         self._timers: dict[str, Timer] = {}
         self.stopped = False
@@ -166,8 +176,12 @@ class Broker:
     # -- start, recurring work, stop
 
     def start(self) -> None:
+        if self._acks_fsync:
+            # What was found after a crash may have been in the page cache only; from here on it counts as committed.
+            self.log_dir.checkpoint(self.log_dir.high_watermarks)
         self.transactions.start()
         self.groups.start()
+        self.cleaner.start()
         settings = self.settings
         self._every("retention", settings.integer("log.retention.check.interval.ms"), self._delete_old_segments)
         self._every("checkpoint", settings.integer("log.flush.offset.checkpoint.interval.ms"), self._checkpoint)
@@ -210,6 +224,9 @@ class Broker:
             if isinstance(result, OSError):
                 log.error("the checkpoint of %s failed: %s", self.log_dir.path, result)
                 self.log_dir.fail_checkpoint(work, result)
+            elif isinstance(result, CheckpointNotWritten):
+                log.error("the checkpoint of %s was not written and will be tried again: %s", self.log_dir.path, result)
+                self.log_dir.finish_checkpoint(work)
             else:
                 _raise_unexpected(result)
                 self.log_dir.finish_checkpoint(work)
@@ -222,22 +239,7 @@ class Broker:
     def _flush_due_logs(self) -> None:
         for partition in self.partitions:
             if partition.log.is_flush_due(self.now_ms()):
-                self._flush(partition.log)
-
-    def _flush(self, partition_log: Log) -> None:
-        work = partition_log.prepare_flush()
-        if work is None:
-            return
-
-        def done(result: Exception | None) -> None:
-            if isinstance(result, OSError):
-                log.error("%s cannot be flushed: %s", partition_log.topic_partition, result)
-                partition_log.fail_flush(result)
-            else:
-                _raise_unexpected(result)
-                partition_log.finish_flush(work)
-
-        self.worker.run(work.run).then(done)
+                self.flusher.flush(partition.log)
 
     def _expire_producers(self) -> None:
         for partition in self.partitions:
@@ -250,6 +252,7 @@ class Broker:
         self.stopped = True
         for timer in self._timers.values():
             timer.cancel()
+        self.cleaner.stop()
         self.groups.stop()
         self.transactions.stop()
         if clean:

@@ -40,6 +40,7 @@ T = TypeVar("T")
 INTERNAL_ACTIVE_BYTES: Final = 6 * 1024 * 1024
 """Of all partitions of an internal topic together: about fifty thousand records, half a second of loading."""
 INTERNAL_LOOK_INTERVAL_MS: Final = 1_000
+"""While there is something to do for the cleaner. Every look in vain doubles it, up to `log.cleaner.backoff.ms`."""
 COLD_LOGS_PER_LOOK: Final = 16
 """Logs that nobody has used since the start and that one look may open."""
 
@@ -53,6 +54,7 @@ class LogCleaner:
         self.passes = 0
         self._current: CleaningPass | None = None
         self._timer: Timer | None = None
+        self._interval_ms = INTERNAL_LOOK_INTERVAL_MS
         self._next_full_look_ms = 0
         self._stopped = False
 
@@ -87,7 +89,8 @@ class LogCleaner:
             return
         if delay_ms is None:
             until_full_ms = self._next_full_look_ms - self._broker.now_ms()
-            delay_ms = max(1, min(until_full_ms, INTERNAL_LOOK_INTERVAL_MS))
+            delay_ms = max(1, min(until_full_ms, self._interval_ms))
+            self._interval_ms *= 2
         self._timer = self._broker.scheduler.call_later_ms(delay_ms, self._look)
 
     def _look(self) -> None:
@@ -96,14 +99,15 @@ class LogCleaner:
         looks_at_all = now_ms >= self._next_full_look_ms
         try:
             found = self._dirtiest(now_ms, internal_only=not looks_at_all)
+            if found is not None:
+                self._begin(found, now_ms)
+                return
         except (OSError, KafkaError):
             log.exception("looking for a log to clean failed and will be tried again")
-            found = None
-        if found is not None:
-            self._begin(found, now_ms)
-            return
+        backoff_ms = self._broker.settings.integer("log.cleaner.backoff.ms")
         if looks_at_all:
-            self._next_full_look_ms = now_ms + self._broker.settings.integer("log.cleaner.backoff.ms")
+            self._next_full_look_ms = now_ms + backoff_ms
+        self._interval_ms = min(self._interval_ms, backoff_ms)
         self._look_later()
 
     def _dirtiest(self, now_ms: int, *, internal_only: bool) -> Cleanable | None:
@@ -161,15 +165,19 @@ class LogCleaner:
             now_ms=now_ms,
         )
         self._current = cleaning
+        self._interval_ms = INTERNAL_LOOK_INTERVAL_MS
         partition_log = cleanable.log
 
         def flushed(is_durable: bool) -> None:
-            if is_durable:
+            if is_durable and not self._stopped:
                 self._step(cleaning, cleaning.build_map, lambda _: self._clean_groups(cleaning, 0))
             else:
                 self._end_pass(cleaning)
 
-        self._broker.flush(partition_log, up_to=cleanable.upper_bound).then(flushed)
+        if partition_log.durable_offset >= cleanable.upper_bound:
+            flushed(True)
+        else:
+            self._broker.flusher.flush(partition_log).then(flushed)
 
     def _step(self, cleaning: CleaningPass, job: Callable[[], T], done: Callable[[T], None]) -> None:
         """Run a job on a worker and go on with its result, unless it failed or the broker has stopped."""

@@ -11,7 +11,7 @@ from oncelog.cluster.metadata import Topic
 from oncelog.cluster.partition import Partition
 from oncelog.coordinator.group.config import GroupConfig
 from oncelog.coordinator.group.machine import GroupShard
-from oncelog.coordinator.group.outcome import Outcome, Reply, ReplyHandle, Result
+from oncelog.coordinator.group.outcome import Outcome, ReplyHandle, Result
 from oncelog.coordinator.group.requests import ListedGroup, PartitionToFetch
 from oncelog.core.clock import Timer
 from oncelog.core.errors import ErrorCode, KafkaError
@@ -145,7 +145,7 @@ class GroupRuntime:
                 self._settle(live, live.shard.append_failed(outcome, error.code, now_ms))
                 return
         if outcome.replies:
-            self._deliver(live.partition, outcome.replies)
+            self._deliver(live, outcome)
         self._reschedule(live)
 
     def _append(self, live: _LiveShard, outcome: Outcome, guard: VerificationGuard | None) -> None:
@@ -156,12 +156,22 @@ class GroupRuntime:
         for i, record in enumerate(outcome.records):
             live.shard.replay(record.key, record.value, offset=info.first_offset + i, producer_id=producer_id)
 
-    def _deliver(self, partition: Partition, replies: list[Reply]) -> None:
+    def _deliver(self, live: _LiveShard, outcome: Outcome) -> None:
+        partition = live.partition
+        offset = partition.log.log_end_offset - 1
+
         def committed() -> None:
+            replies = outcome.replies
+            if outcome.records:
+                try:
+                    partition.check_committed(offset)
+                except KafkaError as error:
+                    log.warning("%s: records were not committed: %s", partition.topic_partition, error)
+                    replies = live.shard.append_failed(outcome, error.code, self._broker.now_ms()).replies
             for reply in replies:
                 reply.reply_to(reply.response)
 
-        partition.when_committed(partition.log.log_end_offset - 1, committed)
+        partition.when_committed(offset, committed)
 
     def _reschedule(self, live: _LiveShard) -> None:
         deadline_ms = live.shard.next_deadline_ms()

@@ -161,7 +161,16 @@ class MarkerSender:
             return
         if where.topic == GROUP_METADATA_TOPIC:
             self._broker.groups.complete_transaction(where.partition, marker)
-        partition.when_committed(info.last_offset, lambda: done(ErrorCode.NONE))
+
+        def committed() -> None:
+            try:
+                partition.check_committed(info.last_offset)
+            except KafkaError as error:
+                done(error.code)
+            else:
+                done(ErrorCode.NONE)
+
+        partition.when_committed(info.last_offset, committed)
 
 
 def _not_connected(*_: object) -> None:

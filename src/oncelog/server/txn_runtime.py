@@ -176,18 +176,27 @@ class TxnRuntime:
     def _append(self, shard: TxnShard, outcome: Outcome[R], done: Callable[[R], None]) -> None:
         transactional_id = outcome.transactional_id or ""
         partition = self._log_of(shard.partition)
-        hit("txn.record.before_append")
-        try:
-            info = append_records(partition, outcome.records, now_ms=self._broker.now_ms())
-        except KafkaError as error:
+
+        def failed(error: KafkaError) -> None:
             code = shard.append_failed(transactional_id, error.code)
             log.warning("%s: a record for %r was not written: %s", partition.topic_partition, transactional_id, error)
             done(outcome.response.but(code, error.message))
             self._wake(shard, transactional_id)
+
+        hit("txn.record.before_append")
+        try:
+            info = append_records(partition, outcome.records, now_ms=self._broker.now_ms())
+        except KafkaError as error:
+            failed(error)
             return
         hit("txn.record.after_append")
 
         def committed() -> None:
+            try:
+                partition.check_committed(info.last_offset)
+            except KafkaError as error:
+                failed(error)
+                return
             applied = shard.append_committed(outcome)
             if applied.error is not ErrorCode.NONE:
                 done(outcome.response.but(applied.error, applied.reason))

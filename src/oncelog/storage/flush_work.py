@@ -27,6 +27,8 @@ class FlushWork:
     """Of the log when the work was made: a truncation since makes `end_offset` meaningless."""
     is_complete: bool = True
     """Whether indexes and all else that is rebuilt after a crash are included, so that the recovery point may move."""
+    folder_changes: int = 0
+    """How many changes of names in the folder are on disk when the work is done."""
 
     def run(self) -> None:
         """Raises OSError. What the kernel could not write then is lost: the log must be recovered before it goes on."""

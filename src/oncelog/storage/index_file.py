@@ -11,6 +11,7 @@ stop. Preallocated files of a Kafka that is running or has crashed are read up t
 
 from __future__ import annotations
 
+import logging
 import os
 import struct
 from bisect import bisect_left, bisect_right
@@ -18,6 +19,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from oncelog.storage.file_cache import FileHandle
+
+logger = logging.getLogger("oncelog.storage")
 
 UNWRITTEN_BYTES_MAX: Final = 4096
 """Entries kept in memory before they are written."""
@@ -84,7 +87,11 @@ class IndexFile:
         self._tail += self.entry_format.pack(*fields)
         self._last = fields
         if len(self._tail) >= UNWRITTEN_BYTES_MAX:
-            self.write_tail()
+            try:
+                self.write_tail()
+            except OSError as error:
+                # The batch is in the log already. Its entry can wait in memory, where it does the same service.
+                logger.warning("%s cannot be written now: %s", self.file.path, error)
 
     def _entry(self, index: int) -> tuple[int, ...]:
         size = self.entry_format.size

@@ -11,22 +11,27 @@ After a clean stop the start and the end of a log are known from checkpoints. It
 something else is asked of it: `_loaded` is made at first use.
 
 An error before or during the write leaves the log as it was. One after it means that the batches are on disk and what
-follows from them is not: such a log refuses to go on, and opening it again brings both together.
+follows from them is not: such a log refuses to go on until it is opened again, which brings both together. The next
+append tries that, unless an fsync has failed: then only the operator can know what the disk is worth.
 """
 
 from __future__ import annotations
 
+import logging
+import shutil
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Final
 
 from oncelog.core import failpoints
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import NO_TIMESTAMP, TopicPartition
 from oncelog.storage import partition_metadata
 from oncelog.storage.append_checks import check_batches
+from oncelog.storage.atomic_file import replace_file
 from oncelog.storage.batch_placement import PlacedBatches, accept_batches, place_batches
 from oncelog.storage.flush_work import FlushWork
 from oncelog.storage.leader_epochs import EpochEnd, LeaderEpochs
@@ -49,7 +54,7 @@ from oncelog.storage.recovery import (
     restore_producer_state,
 )
 from oncelog.storage.retention import count_deletable
-from oncelog.storage.segment import FoundTimestamp, Segment
+from oncelog.storage.segment import SEGMENT_SUFFIXES, FoundTimestamp, Segment, file_name
 from oncelog.storage.segment_swap import CleanedSegment, swap_in
 from oncelog.storage.txn_index import AbortedTxn, CorruptTxnIndexError
 
@@ -67,6 +72,11 @@ class AppendInfo:
 
 
 __all__ = ["AppendInfo", "Log", "LogPlace", "Origin", "ReadResult"]
+
+REPAIR_SPACE_BYTES: Final = 64 * 1024
+"""Must be free on the disk before a log is repaired."""
+
+logger = logging.getLogger("oncelog.storage")
 
 
 def _nothing() -> None:
@@ -105,8 +115,9 @@ class Log:
         self._on_truncated = on_truncated
         self._given_recovery_point = recovery_point
         self._failure = ""
+        self._can_be_repaired = False
         self._generation = 0
-        self._folder_changed = False
+        self._folder_changes = self._folder_changes_synced = 0
         self._first_unflushed_ms: int | None = None
         self.log_start_offset = log_start_offset or 0
         self.log_end_offset = self.recovery_point = self.durable_offset = recovery_point or 0
@@ -119,9 +130,13 @@ class Log:
     ) -> Log:
         """Make the folder of a new log. Its names are made durable by the first flush, not here."""
         place.folder.mkdir()
-        partition_metadata.write_topic_id(place.folder, topic_id, durable=False)
+        try:
+            partition_metadata.write_topic_id(place.folder, topic_id, durable=False)
+        except OSError:
+            shutil.rmtree(place.folder, ignore_errors=True)
+            raise
         log = cls(place, config, clean=True, on_truncated=on_truncated)
-        log._folder_changed = True
+        log._folder_changes += 1
         return log
 
     def __repr__(self) -> str:
@@ -133,18 +148,22 @@ class Log:
 
     @cached_property
     def _loaded(self) -> LoadedLog:
+        loaded = self._load(clean=self._clean, recovery_point=self._given_recovery_point)
+        is_as_it_was_left = self._clean and loaded.recovery_point == self._given_recovery_point
+        self._folder_changes += not is_as_it_was_left
+        return loaded
+
+    def _load(self, *, clean: bool, recovery_point: int | None) -> LoadedLog:
         loaded = load_log(
             self._place,
             self.config,
-            clean=self._clean,
+            clean=clean,
             log_start_offset=self.log_start_offset,
-            recovery_point=self._given_recovery_point,
+            recovery_point=recovery_point,
         )
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset
         self.recovery_point = self.durable_offset = loaded.recovery_point
-        is_as_it_was_left = self._clean and loaded.recovery_point == self._given_recovery_point
-        self._folder_changed = not is_as_it_was_left
         return loaded
 
     @cached_property
@@ -205,10 +224,10 @@ class Log:
 
         Origin REPLICATION keeps the offsets and epochs that the leader has given; all others get them here.
         """
-        loaded = self._loaded
-        state = loaded.producer_state
         if self._failure:
-            raise self._storage_error(self._failure)
+            self._repair()
+        loaded = self._ready()
+        state = loaded.producer_state
         # 1. Headers and the topic's rules. 2. CRC.
         batches = check_batches(data, origin=origin, config=self.config, now_ms=now_ms, partition=self.topic_partition)
         if origin is Origin.REPLICATION:
@@ -259,7 +278,8 @@ class Log:
             if self.log_end_offset - self.recovery_point >= self.config.flush_messages:
                 self.flush()
         except Exception as error:
-            self._failure = f"an append failed half way and the log must be recovered; restart the broker: {error}"
+            self._can_be_repaired = not self._failure and isinstance(error, OSError)
+            self._failure = self._failure or f"an append failed half way and the log must be recovered: {error}"
             if isinstance(error, OSError):
                 raise self._storage_error(self._failure) from error
             raise
@@ -270,6 +290,35 @@ class Log:
             max_timestamp=max_timestamp,
             log_start_offset=self.log_start_offset,
             completed=completed,
+        )
+
+    def _ready(self) -> LoadedLog:
+        try:
+            return self._loaded
+        except OSError as error:
+            raise self._storage_error(f"could not be opened: {error}") from error
+
+    def _repair(self) -> None:
+        """Open the log again after an append that failed half way. Until that succeeds it can be read as it was."""
+        if not self._can_be_repaired:
+            raise self._storage_error(self._failure)
+        before = self._loaded
+        try:
+            # Nothing may be touched on a disk that is still full.
+            replace_file(self._place.folder / "space", bytes(REPAIR_SPACE_BYTES), durable=False)
+            (self._place.folder / "space").unlink()
+            loaded = self._load(clean=False, recovery_point=self.recovery_point)
+        except OSError as error:
+            raise self._storage_error(f"{self._failure}. It could not be recovered yet: {error}") from error
+        for segment in before.segments:
+            segment.close()
+        loaded.producer_state.on_high_watermark(before.producer_state.high_watermark)
+        self.__dict__.pop("_reader", None)
+        self.__dict__["_loaded"] = loaded
+        self._failure, self._can_be_repaired = "", False
+        self._folder_changes += 1
+        logger.warning(
+            "%s: recovered, and written to again from offset %d on", self.topic_partition, self.log_end_offset
         )
 
     def _duplicate_info(self, duplicate: DuplicateBatch) -> AppendInfo:
@@ -317,16 +366,28 @@ class Log:
             return active
         failpoints.hit("log.roll.before")
         active.become_inactive()
-        failpoints.hit("log.roll.before_create")
-        place = self._place
-        segment = Segment.create(place.folder, base_offset, files=place.files, config=self.config, now_ms=now_ms)
         failpoints.hit("log.roll.before_snapshot")
         loaded.producer_state.map_end_offset = base_offset
         loaded.snapshots.write(base_offset, loaded.producer_state.take_snapshot())
-        loaded.segments.append(segment)
-        self._folder_changed = True
+        failpoints.hit("log.roll.before_create")
+        loaded.segments.append(self._create_segment(base_offset, now_ms))
+        segment = loaded.segments[-1]
+        self._folder_changes += 1
         failpoints.hit("log.roll.after")
         return segment
+
+    def _create_segment(self, base_offset: int, now_ms: int) -> Segment:
+        """On OSError nothing is left of it: with records appended to the old segment it would not be the end any more."""
+        place = self._place
+        try:
+            return Segment.create(place.folder, base_offset, files=place.files, config=self.config, now_ms=now_ms)
+        except OSError:
+            try:
+                for suffix in SEGMENT_SUFFIXES:
+                    (place.folder / file_name(base_offset, suffix)).unlink(missing_ok=True)
+            except OSError as error:
+                self._failure, self._can_be_repaired = f"a segment could not be created or removed: {error}", True
+            raise
 
     # Reading
 
@@ -529,11 +590,11 @@ class Log:
             # Until here the old ones are found, so that a reader after a failed rename meets an error and not a gap.
             loaded.segments[first:end] = [segment]
             self._reader.forget_positions()
-            self._folder_changed = True
+            self._folder_changes += 1
             place.delete_later(deleted, self.config.file_delete_delay_ms)
             loaded.snapshots.remove_outside(loaded.segments[first + 1].base_offset, self.log_end_offset)
         except OSError as error:
-            self._failure = f"a swap of segments failed and the log must be recovered; restart the broker: {error}"
+            self._failure, self._can_be_repaired = f"a swap of segments failed half way: {error}", True
             raise self._storage_error(self._failure) from error
         return True
 
@@ -545,7 +606,7 @@ class Log:
             segments.remove(segment)
             failpoints.hit("log.delete.before_rename")
             self._place.delete_later(segment.rename_deleted(), self.config.file_delete_delay_ms)
-            self._folder_changed = True
+            self._folder_changes += 1
 
     # Flushing and closing
 
@@ -558,18 +619,25 @@ class Log:
         if not self.is_loaded or self._failure:
             return None
         reached = self.durable_offset if batches_only else self.recovery_point
-        if reached >= self.log_end_offset and not self._folder_changed:
+        folder_changes = self._folder_changes
+        is_folder_synced = folder_changes == self._folder_changes_synced
+        if reached >= self.log_end_offset and is_folder_synced:
             return None
         segments = self._loaded.segments[self._reader.segment_number(reached) :]
         try:
             files = [segment.log_file.path for segment in segments] if batches_only else self._files_to_flush(segments)
         except OSError as error:
             raise self._storage_error(f"could not write an index: {error}") from error
-        folder = self._place.folder if self._folder_changed else None
-        self._folder_changed = False
         self._first_unflushed_ms = None
-        end_offset, generation = self.log_end_offset, self._generation
-        return FlushWork(self.topic_partition, tuple(files), folder, end_offset, generation, not batches_only)
+        return FlushWork(
+            self.topic_partition,
+            tuple(files),
+            None if is_folder_synced else self._place.folder,
+            self.log_end_offset,
+            self._generation,
+            is_complete=not batches_only,
+            folder_changes=folder_changes,
+        )
 
     def _files_to_flush(self, segments: Sequence[Segment]) -> list[Path]:
         loaded = self._loaded
@@ -586,12 +654,13 @@ class Log:
 
     def finish_flush(self, work: FlushWork) -> None:
         """The work is done: its end is the recovery point, unless the log was cut since."""
+        self._folder_changes_synced = max(self._folder_changes_synced, work.folder_changes)
         if work.generation == self._generation:
             self.durable_offset = max(self.durable_offset, work.end_offset)
             if work.is_complete:
                 self.recovery_point = max(self.recovery_point, work.end_offset)
 
-    def fail_flush(self, error: OSError) -> None:
+    def fail_flush(self, error: Exception) -> None:
         """The kernel has dropped what it could not write: only recovery can tell what is there."""
         self._failure = f"fsync failed and the log must be recovered; restart the broker: {error}"
 
@@ -633,7 +702,7 @@ class Log:
         # A log whose first segment is empty has a snapshot from its roll, or producers it never had.
         if self.log_end_offset > loaded.segments[0].base_offset and self.log_end_offset not in loaded.snapshots.offsets:
             loaded.snapshots.write(self.log_end_offset, loaded.producer_state.take_snapshot())
-            self._folder_changed = True
+            self._folder_changes += 1
         loaded.snapshots.remove_strays([segment.base_offset for segment in loaded.segments])
 
     def _storage_error(self, message: str) -> KafkaError:

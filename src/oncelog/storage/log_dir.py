@@ -51,6 +51,10 @@ class LogDirError(Exception):
     """The folder cannot be used. The text says why and what to do."""
 
 
+class CheckpointNotWritten(Exception):
+    """The logs are on disk, only the files that say so could not be replaced."""
+
+
 @dataclass(frozen=True, slots=True)
 class CheckpointWork:
     """fsyncs, and the files that may be written when they are done. May run on a worker thread."""
@@ -60,12 +64,15 @@ class CheckpointWork:
     offsets: Mapping[str, Mapping[TopicPartition, int]]
 
     def run(self) -> None:
-        """Raises OSError; no checkpoint has moved then."""
+        """OSError if an fsync failed, CheckpointNotWritten if that was done; old checkpoints are as good then."""
         for flush in self.flushes:
             flush.run()
-        for name, offsets in self.offsets.items():
-            failpoints.hit(f"checkpoint.{name}")
-            checkpoints.write_offsets(self.folder / name, offsets)
+        try:
+            for name, offsets in self.offsets.items():
+                failpoints.hit(f"checkpoint.{name}")
+                checkpoints.write_offsets(self.folder / name, offsets)
+        except OSError as error:
+            raise CheckpointNotWritten(str(error)) from error
 
 
 class LogDir:
@@ -253,6 +260,9 @@ class LogDir:
         except OSError as error:
             self.fail_checkpoint(work, error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"checkpoint of {self.path} failed: {error}") from error
+        except CheckpointNotWritten as error:
+            self.finish_checkpoint(work)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"checkpoint of {self.path} failed: {error}") from error
         self.finish_checkpoint(work)
 
     def _write_recovery_points(self) -> None:
@@ -278,12 +288,22 @@ class LogDir:
             unlink_all(self.deletions.take_all())
             failpoints.hit("log_dir.close.before_marker")
             if is_clean:
-                clean_shutdown.write_marker(self.path, broker_epoch)
+                is_clean = self._write_clean_marker(broker_epoch)
             else:
                 logger.error("%s: a log has failed, so the next start will recover all logs", self.path)
         finally:
             self.abandon()
         return is_clean
+
+    def _write_clean_marker(self, broker_epoch: int) -> bool:
+        try:
+            clean_shutdown.write_marker(self.path, broker_epoch)
+        except OSError as error:
+            logger.error(
+                "%s: the marker of a clean stop was not written, so the next start will recover: %s", self.path, error
+            )
+            return False
+        return True
 
     def _close_logs(self) -> bool:
         """All of them, also when one cannot be closed."""

@@ -52,9 +52,6 @@ class OffsetMap:
             self.latest_offset = offset
         return True
 
-    def is_superseded(self, key: bytes, offset: int) -> bool:
-        return offset < self.get(key)
-
 
 def _digest(key: bytes) -> bytes:
     return blake2b(key, digest_size=DIGEST_BYTES).digest()

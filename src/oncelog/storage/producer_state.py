@@ -141,6 +141,8 @@ class ProducerStateManager:
         self.producer_expiration_ms = producer_expiration_ms
         self.verification_enabled = verification_enabled
         self.map_end_offset = 0
+        self.high_watermark = 0
+        """As last told to `on_high_watermark`."""
         self._producers: dict[int, ProducerEntry] = {}
         self._verifications = VerificationTable()
         self._verification_entries = self._verifications.entries
@@ -406,6 +408,7 @@ class ProducerStateManager:
         waiting.append(completed)
 
     def on_high_watermark(self, high_watermark: int) -> None:
+        self.high_watermark = high_watermark
         waiting = self._unreplicated
         while waiting and waiting[0].last_offset < high_watermark:
             waiting.popleft()

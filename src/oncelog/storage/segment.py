@@ -40,6 +40,7 @@ INDEX_SUFFIX: Final = ".index"
 TIME_INDEX_SUFFIX: Final = ".timeindex"
 TXN_INDEX_SUFFIX: Final = ".txnindex"
 DELETED_SUFFIX: Final = ".deleted"
+SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 HEADER_CHUNK_BYTES: Final = 16 * 1024
 """Read at a time when only headers are wanted: a little more than lies between two index entries."""
@@ -459,8 +460,7 @@ class Segment:
 
     def paths(self) -> list[Path]:
         """The files that exist."""
-        suffixes = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
-        return [path for path in map(self._path, suffixes) if path.exists()]
+        return [path for path in map(self._path, SEGMENT_SUFFIXES) if path.exists()]
 
     def close(self) -> None:
         """Give descriptors back. What is not written yet is not written."""

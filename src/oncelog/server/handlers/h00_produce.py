@@ -8,7 +8,7 @@ compacted topic's keys are looked at.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from oncelog.cluster.partition import Partition
 from oncelog.core.errors import ErrorCode, InvalidRecords, KafkaError
@@ -158,7 +158,7 @@ class _Produce:
             self._guards[partition] = KafkaError(code, error.message)
 
     def _append_all(self) -> ProduceResponse | Promise[ProduceResponse | None] | None:
-        uncommitted: list[tuple[Partition, int]] = []
+        uncommitted: list[_Uncommitted] = []
         responses = [
             TopicProduceResponse(
                 name=topic.name,
@@ -179,7 +179,7 @@ class _Produce:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is written by the coordinators only")
 
     def _append(
-        self, topic: TopicProduceData, data: PartitionProduceData, uncommitted: list[tuple[Partition, int]]
+        self, topic: TopicProduceData, data: PartitionProduceData, uncommitted: list[_Uncommitted]
     ) -> PartitionProduceResponse:
         try:
             partition = self._locate(topic, data.index)
@@ -193,14 +193,15 @@ class _Produce:
         except KafkaError as error:
             self._broker.log_rejection("Produce", topic.name, data.index, self._request.transactional_id, error)
             return _failed(data.index, error)
-        if info.last_offset >= partition.high_watermark:
-            uncommitted.append((partition, info.last_offset))
-        return PartitionProduceResponse(
+        response = PartitionProduceResponse(
             index=data.index,
             base_offset=info.first_offset,
             log_append_time_ms=info.log_append_time,
             log_start_offset=info.log_start_offset,
         )
+        if info.last_offset >= partition.high_watermark:
+            uncommitted.append(_Uncommitted(partition, info.last_offset, response))
+        return response
 
     def _refuse(self, error: KafkaError) -> ProduceResponse | None:
         if self._request.acks == 0:
@@ -217,6 +218,14 @@ class _Produce:
         )
 
 
+class _Uncommitted(NamedTuple):
+    """An append that is not safe yet, and the answer it gets if it will be."""
+
+    partition: Partition
+    last_offset: int
+    response: PartitionProduceResponse
+
+
 def _failed(index: int, error: KafkaError) -> PartitionProduceResponse:
     response = PartitionProduceResponse(
         index=index, error_code=error.code, base_offset=-1, log_append_time_ms=-1, log_start_offset=-1,
@@ -230,7 +239,7 @@ def _failed(index: int, error: KafkaError) -> PartitionProduceResponse:
     return response
 
 
-def _when_all_committed(uncommitted: list[tuple[Partition, int]], response: ProduceResponse) -> Promise[Any]:
+def _when_all_committed(uncommitted: list[_Uncommitted], response: ProduceResponse) -> Promise[Any]:
     promise: Promise[Any] = Promise()
     missing = len(uncommitted)
 
@@ -238,8 +247,19 @@ def _when_all_committed(uncommitted: list[tuple[Partition, int]], response: Prod
         nonlocal missing
         missing -= 1
         if missing == 0:
+            for append in uncommitted:
+                _check_committed(append)
             promise.resolve(response)
 
-    for partition, offset in uncommitted:
-        partition.when_committed(offset, committed)
+    for append in uncommitted:
+        append.partition.when_committed(append.last_offset, committed)
     return promise
+
+
+def _check_committed(append: _Uncommitted) -> None:
+    try:
+        append.partition.check_committed(append.last_offset)
+    except KafkaError as error:
+        append.response.error_code = error.code
+        append.response.error_message = error.message
+        append.response.base_offset = append.response.log_append_time_ms = append.response.log_start_offset = -1

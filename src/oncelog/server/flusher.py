@@ -1,0 +1,101 @@
+"""fsyncs away from the thread that owns the broker's state, shared by all who wait for one.
+
+With `oncelog.acks.fsync` the high watermark of a partition follows what is on disk instead of the end of its log, and
+everything that waits for an append to be safe waits for the high watermark: producers with acks=all, decisions of
+coordinators, markers, readers. Appends only report that there is something to do. One round of fsyncs runs at a time;
+what is appended meanwhile is taken along by the next one, so that a hundred producers share one fsync, and one alone
+does not wait for others.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from oncelog.cluster.partition import Partition
+from oncelog.core.clock import Scheduler
+from oncelog.core.promise import Promise, gather
+from oncelog.server.loop import Worker
+from oncelog.storage.flush_work import FlushWork
+from oncelog.storage.log import Log
+
+log = logging.getLogger("oncelog.server")
+
+PARALLEL_FLUSHES_MAX: Final = 3
+"""fsyncs of different files that wait for the disk together cost little more than one of them."""
+
+
+class Flusher:
+    def __init__(self, scheduler: Scheduler, worker: Worker) -> None:
+        self._scheduler = scheduler
+        self._worker = worker
+        self._uncommitted: dict[Partition, None] = {}
+        self._is_running = False
+        self.rounds = 0
+
+    def flush(self, partition_log: Log) -> Promise[bool]:
+        """Promises whether everything that was appended up to now is on disk. If not, the log has failed."""
+        work = partition_log.prepare_flush()
+        if work is None:
+            return Promise.resolved(not partition_log.has_failed)
+        return self._worker.run(work.run).map(lambda error: _finish(partition_log, work, error))
+
+    # Group commit
+
+    def on_append(self, partition: Partition) -> None:
+        self._uncommitted[partition] = None
+        if not self._is_running:
+            # Not at once: what else is appended in this turn of the loop comes along.
+            self._is_running = True
+            self._scheduler.call_later_ms(0, self._run)
+
+    def _run(self) -> None:
+        self.rounds += 1
+        partitions, self._uncommitted = list(self._uncommitted), {}
+        works = [(partition, partition.log.prepare_flush(batches_only=True)) for partition in partitions]
+        jobs = [(partition, work) for partition, work in works if work is not None]
+        shares = [jobs[first::PARALLEL_FLUSHES_MAX] for first in range(min(PARALLEL_FLUSHES_MAX, len(jobs)))]
+        runs = [self._worker.run(_run_all([work for _, work in share])) for share in shares]
+
+        def done(results: list[list[Exception | None] | Exception]) -> None:
+            for share, errors in zip(shares, results, strict=True):
+                for number, (partition, work) in enumerate(share):
+                    _finish(partition.log, work, errors if isinstance(errors, Exception) else errors[number])
+            self._commit(partitions)
+
+        gather(runs).then(done)
+
+    def _commit(self, partitions: Sequence[Partition]) -> None:
+        self._is_running = bool(self._uncommitted)
+        if self._is_running:
+            self._scheduler.call_later_ms(0, self._run)
+        for partition in partitions:
+            if partition.log.has_failed:
+                partition.give_up_waiting()
+            else:
+                partition.advance_high_watermark(partition.log.durable_offset)
+
+
+def _run_all(works: Sequence[FlushWork]) -> Callable[[], list[Exception | None]]:
+    def run() -> list[Exception | None]:
+        errors: list[Exception | None] = []
+        for work in works:
+            try:
+                work.run()
+                errors.append(None)
+            except OSError as error:
+                errors.append(error)
+        return errors
+
+    return run
+
+
+def _finish(partition_log: Log, work: FlushWork, error: Exception | None) -> bool:
+    """Whatever went wrong: what is not known to be on disk must not be acknowledged."""
+    if error is None:
+        partition_log.finish_flush(work)
+        return True
+    log.error("%s cannot be flushed", partition_log.topic_partition, exc_info=error)
+    partition_log.fail_flush(error)
+    return False
