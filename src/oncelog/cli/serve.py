@@ -59,6 +59,8 @@ def serve_command(
         )
         for warning in warnings:
             logging.getLogger("oncelog.server").warning(warning)
+        if "," in (settings.optional_text("log.dirs") or ""):
+            raise ConfigError("log.dirs: one folder is supported; several disks are better joined below it")
         folder = Path(settings.optional_text("log.dirs") or server_main.DEFAULT_DATA_DIR)
 
         def ready(address: Address) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,8 @@ class Journal:
         self.path = path
         self.lines = 0
         self._size_bytes = 0
+        self._is_torn = False
+        """Whether the file has more than the lines that count. It is cut before the next one."""
         self._fd = -1
 
     def open(self) -> tuple[list[JournalEntry], int]:
@@ -58,20 +61,25 @@ class Journal:
         line = _format(entry)
         hit("journal.append.before_write")
         try:
+            if self._is_torn:
+                self._cut_back()
             written = os.write(self._fd, line)
             if written != len(line):
                 raise OSError(f"only {written} of {len(line)} bytes were written")
             hit("journal.append.after_write")
             os.fsync(self._fd)
         except OSError as error:
-            self._cut_back()
+            # The line was never promised to anyone; left in place, the next one would follow a torn line.
+            self._is_torn = True
+            with suppress(OSError):
+                self._cut_back()
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.path} cannot be written: {error}") from error
         self._size_bytes += len(line)
         self.lines += 1
 
     def _cut_back(self) -> None:
-        # The line was never promised to anyone; left in place, the next one would follow a torn line.
         os.ftruncate(self._fd, self._size_bytes)
+        self._is_torn = False
 
     def rewrite(self, entries: Iterable[JournalEntry]) -> None:
         lines = [_format(entry) for entry in entries]
@@ -87,9 +95,13 @@ class Journal:
         except OSError as error:
             os.close(fd)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{temporary} cannot be written: {error}") from error
-        sync_folder(self.path.parent)
+        # From the rename on the new file is the journal, whatever else fails.
         os.close(self._fd)
         self._fd, self._size_bytes, self.lines = fd, sum(map(len, lines)), len(lines)
+        try:
+            sync_folder(self.path.parent)
+        except OSError as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.path.parent} cannot be synced: {error}") from error
 
     def close(self) -> None:
         if self._fd >= 0:

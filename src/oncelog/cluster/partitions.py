@@ -19,12 +19,14 @@ class PartitionTable:
         metadata: MetadataStore,
         log_config: Callable[[Topic], LogConfig],
         now_ms: Callable[[], int],
+        verifies: Callable[[], bool] = lambda: True,
         on_append: Callable[[Partition], None] | None = None,
     ) -> None:
         self._log_dir = log_dir
         self._metadata = metadata
         self._log_config = log_config
         self._now_ms = now_ms
+        self._verifies = verifies
         self._on_append = on_append
         self._open: dict[tuple[str, int], Partition] = {}
 
@@ -54,6 +56,7 @@ class PartitionTable:
         if log is None:
             log = self._log_dir.create_log(key, topic.topic_id, self._log_config(topic), now_ms=self._now_ms())
         try:
+            log.producer_state.verification_enabled = self._verifies()
             partition = Partition(log, self._metadata.leader_epoch(topic), self._on_append)
         except OSError as error:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{key} could not be opened: {error}") from error
@@ -66,7 +69,9 @@ class PartitionTable:
         for index in range(topic.partition_count):
             log = self._log_dir.logs.get(TopicPartition(topic.name, index))
             if log is not None:
-                log.config = config
+                log.reconfigure(config)
+                if log.is_loaded:
+                    log.producer_state.verification_enabled = self._verifies()
 
     def delete(self, topic: Topic) -> None:
         for index in range(topic.partition_count):

@@ -18,7 +18,7 @@ from oncelog.cluster.metadata import MetadataStore, Topic
 from oncelog.cluster.partitions import PartitionTable
 from oncelog.cluster.topic_settings import BrokerSettings
 from oncelog.cluster.topics import TopicCatalog
-from oncelog.core.clock import Scheduler, Timer
+from oncelog.core.clock import Scheduler
 from oncelog.core.config import Settings
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import (
@@ -38,6 +38,7 @@ from oncelog.server.group_runtime import GroupRuntime
 from oncelog.server.loop import Worker
 from oncelog.server.markers import MarkerSender
 from oncelog.server.metrics import Metrics
+from oncelog.server.recurring import RecurringWork
 from oncelog.server.txn_runtime import TxnRuntime
 from oncelog.storage.deletions import unlink_all
 from oncelog.storage.log_config import LogConfig
@@ -67,9 +68,9 @@ class Broker:
         self._environment = environment
         self.node_id = NodeId(settings.integer("node.id"))
         self._static_settings = settings
-        self.null_uuid = NULL_UUID
         self.advertised_host, self.advertised_port = "127.0.0.1", 0
         self.metrics = Metrics()
+        self.recurring = RecurringWork(self.scheduler)
         self.metadata = MetadataStore(data_dir)
         self.log_dir = LogDir.open(
             data_dir,
@@ -88,6 +89,7 @@ class Broker:
             self.metadata,
             self.log_config,
             self.now_ms,
+            verifies=lambda: self.settings.boolean("transaction.partition.verification.enable"),
             on_append=self.flusher.on_append if self._acks_fsync else None,
         )
         self.topics = TopicCatalog(self.metadata, self.partitions, self.node_id, environment.new_uuid)
@@ -101,7 +103,7 @@ class Broker:
         self.cleaner = LogCleaner(self)
         self.topics.on_deleted += [self.groups.on_topic_deleted, self.cleaner.on_topic_deleted]
         self.dispatcher = Dispatcher(self)
-        self._timers: dict[str, Timer] = {}
+        self._is_checkpointing = False
         self.stopped = False
 
     # -- identity and settings
@@ -183,25 +185,17 @@ class Broker:
         self.groups.start()
         self.cleaner.start()
         settings = self.settings
-        self._every("retention", settings.integer("log.retention.check.interval.ms"), self._delete_old_segments)
-        self._every("checkpoint", settings.integer("log.flush.offset.checkpoint.interval.ms"), self._checkpoint)
-        self._every("flush", FLUSH_CHECK_INTERVAL_MS, self._flush_due_logs)
-        self._every("deletes", DELETE_CHECK_INTERVAL_MS, self._unlink_deleted)
-        self._every(
+        self.recurring.every(
+            "retention", settings.integer("log.retention.check.interval.ms"), self._delete_old_segments
+        )
+        self.recurring.every(
+            "checkpoint", settings.integer("log.flush.offset.checkpoint.interval.ms"), self._checkpoint
+        )
+        self.recurring.every("flush", FLUSH_CHECK_INTERVAL_MS, self._flush_due_logs)
+        self.recurring.every("deletes", DELETE_CHECK_INTERVAL_MS, self._unlink_deleted)
+        self.recurring.every(
             "producer expiry", settings.integer("producer.id.expiration.check.interval.ms"), self._expire_producers
         )
-
-    def _every(self, name: str, interval_ms: int, work: Callable[[], None]) -> None:
-        def run() -> None:
-            try:
-                work()
-            except (OSError, KafkaError):
-                log.exception("recurring work '%s' failed and will be tried again", name)
-            finally:
-                if not self.stopped:
-                    self._timers[name] = self.scheduler.call_later_ms(interval_ms, run)
-
-        self._timers[name] = self.scheduler.call_later_ms(interval_ms, run)
 
     def _delete_old_segments(self) -> None:
         for topic, index in list(self.log_dir.logs):
@@ -218,9 +212,13 @@ class Broker:
             self.worker.run(lambda: unlink_all(paths)).then(_raise_unexpected)
 
     def _checkpoint(self) -> None:
+        if self._is_checkpointing:
+            return
+        self._is_checkpointing = True
         work = self.log_dir.prepare_checkpoint(self.high_watermarks())
 
         def done(result: Exception | None) -> None:
+            self._is_checkpointing = False
             if isinstance(result, OSError):
                 log.error("the checkpoint of %s failed: %s", self.log_dir.path, result)
                 self.log_dir.fail_checkpoint(work, result)
@@ -250,8 +248,7 @@ class Broker:
         if self.stopped:
             return
         self.stopped = True
-        for timer in self._timers.values():
-            timer.cancel()
+        self.recurring.stop()
         self.cleaner.stop()
         self.groups.stop()
         self.transactions.stop()

@@ -68,6 +68,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._ends.connected = False
         self._waiting.clear()
         self._forget(self)
 
@@ -86,9 +87,10 @@ class Connection(asyncio.BufferedProtocol):
             self._serve()
 
     def eof_received(self) -> bool:
-        # What was asked before the client closed its side is still answered; then the connection goes.
+        # Answers that are ready are still sent. One that is being waited for is not: nobody can tell a client that
+        # only closed its side from one that is gone, and a long poll may last for weeks.
         self._ended = True
-        return self._in_service or bool(self._waiting)
+        return bool(self._waiting) and not self._in_service
 
     def pause_writing(self) -> None:
         self._writable = False
@@ -121,6 +123,8 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             self._serving = False
         self._set_reading(not self._waiting)
+        if self._ended and not self._waiting:
+            self.close()
 
     def _serve_one(self, frame: memoryview) -> None:
         try:
@@ -140,11 +144,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _answer_later(self, buffers: Buffers | None) -> None:
         self._in_service = False
-        if buffers is not None:
+        if buffers == []:
+            self._refuse("its request could not be answered")
+        elif buffers is not None:
             self._send(buffers)
         self._serve()
-        if self._ended and not self._waiting and not self._in_service:
-            self.close()
 
     def _send(self, buffers: Buffers) -> None:
         if self._transport is not None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 
-class Peer(NamedTuple):
+@dataclass(slots=True)
+class Peer:
     """The two ends of a connection, as far as an answer can depend on them."""
 
     client_host: str
     local_host: str
     """The address of ours that the client reached: what to tell it to come back to, when we listen on all."""
+    connected: bool = True
+    """Whether anybody is there to be answered."""
 
 
 @dataclass(slots=True)

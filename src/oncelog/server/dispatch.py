@@ -7,6 +7,7 @@ switch to whatever they see.
 from __future__ import annotations
 
 import importlib
+import logging
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +19,8 @@ from oncelog.server.context import Peer, RequestContext
 
 if TYPE_CHECKING:
     from oncelog.server.broker import Broker
+
+log = logging.getLogger("oncelog.server")
 
 Buffers = list[bytes | bytearray | memoryview]
 Handler = Callable[["Broker", Any, RequestContext], Any]
@@ -99,7 +102,12 @@ class Dispatcher:
 
             def finish(message: Any) -> Buffers | None:
                 metrics.request_served(key, time.perf_counter() - started_s)
-                return _frame(key, version, header.correlation_id, message)
+                try:
+                    return _frame(key, version, header.correlation_id, message)
+                except Exception:
+                    # It would come out where the promise was resolved: in the middle of somebody else's request.
+                    log.exception("the answer to a request with API key %d could not be encoded", key)
+                    return []
 
             return answer.map(finish)
         metrics.request_served(key, time.perf_counter() - started_s)

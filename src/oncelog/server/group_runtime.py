@@ -226,7 +226,10 @@ class _GroupReplayer:
 
     def on_record(self, header: BatchHeader, offset: int, key: bytes, value: bytes | None) -> None:
         producer_id = header.producer_id if header.is_transactional else -1
-        warning = self._shard.replay(key, value, offset=offset, producer_id=producer_id)
+        try:
+            warning = self._shard.replay(key, value, offset=offset, producer_id=producer_id)
+        except ValueError as error:
+            warning = f"a record that makes no sense is skipped: {error}"
         if warning is not None:
             log.warning("%s offset %d: %s", self._partition.topic_partition, offset, warning)
 

@@ -107,13 +107,15 @@ class MarkerSender:
         reaction = reaction_to(code)
         if reaction in (MarkerReaction.ACKNOWLEDGE, MarkerReaction.DROP):
             self.on_acknowledged(order, frozenset({partition}))
-        elif reaction is MarkerReaction.RETRY:
+        elif reaction is not MarkerReaction.GIVE_UP:
+            if reaction is MarkerReaction.BUG:
+                # Kafka stops here, and its readers wait until somebody restarts the coordinator.
+                log.error("%s refuses a marker of %r with %s", partition, order.transactional_id, code.name)
             self._queues.setdefault(_UNKNOWN_LEADER, {}).setdefault(order, set()).add(partition)
             self._retry_later()
         else:
-            level = logging.ERROR if reaction is MarkerReaction.BUG else logging.WARNING
-            log.log(
-                level, "the markers of %r (producer %d, epoch %d) are given up: %s answered %s",
+            log.warning(
+                "the markers of %r (producer %d, epoch %d) are given up: %s answered %s",
                 order.transactional_id, order.producer_id, order.producer_epoch, partition, code.name,
             )  # fmt: skip
             self._forget(order)

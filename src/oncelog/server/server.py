@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
-from oncelog.core.config import Settings
+from oncelog.core.config import ConfigError, Settings
 from oncelog.server.broker import Broker, Environment
 from oncelog.server.connection import Connection
 from oncelog.server.listener import Address, parse_address
@@ -61,7 +61,8 @@ class Server:
         self.broker.start()
         self._serve_metrics(bound.host)
         await self._listener.start_serving()
-        self._loop.call_later(self._idle_interval_s(), self._close_idle)
+        if self._settings.integer("connections.max.idle.ms") >= 0:
+            self._loop.call_later(self._idle_interval_s(), self._close_idle)
         return bound
 
     async def stop(self) -> None:
@@ -121,7 +122,10 @@ class Server:
 
         registry = CollectorRegistry()
         registry.register(BrokerCollector(self.broker, self._on_loop))
-        server, thread = start_http_server(port, host, registry)
+        try:
+            server, thread = start_http_server(port, host, registry)
+        except OSError as error:
+            raise ConfigError(f"oncelog.metrics.port: {host}:{port} cannot be listened on: {error}") from error
 
         def stop() -> None:
             server.shutdown()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 from oncelog.cluster.partition import Partition
 from oncelog.coordinator.outcome import CoordinatorRecord
+from oncelog.core.errors import KafkaError
 from oncelog.core.ids import ProducerIdAndEpoch
 from oncelog.protocol.batch import (
     BatchHeader,
@@ -20,6 +22,8 @@ from oncelog.protocol.batch import (
 from oncelog.storage.log import AppendInfo
 from oncelog.storage.producer_state import Origin
 from oncelog.storage.verification import VerificationGuard
+
+logger = logging.getLogger("oncelog.server")
 
 _LOAD_READ_BYTES: Final = 1_048_576
 LOAD_SLICE_RECORDS: Final = 5_000
@@ -70,13 +74,22 @@ def replay_log(partition: Partition, replayer: Replayer) -> Iterator[None]:
                 if header.records_count:
                     replayer.on_marker(header, parse_control(data, position))
                 continue
-            for record in decode_records(data, position):
+            for record in _records(partition, header, data, position):
                 if record.key is not None:
                     replayer.on_record(header, header.base_offset + record.offset_delta, record.key, record.value)
             in_slice += header.records_count
             if in_slice >= LOAD_SLICE_RECORDS:
                 in_slice = 0
                 yield
+
+
+def _records(partition: Partition, header: BatchHeader, data: bytes | memoryview, position: int) -> list[Record]:
+    """What cannot be decoded is said and left out: a coordinator without one record is better than none."""
+    try:
+        return decode_records(data, position)
+    except KafkaError as error:
+        logger.error("%s: the batch at offset %d is left out: %s", partition.topic_partition, header.base_offset, error)
+        return []
 
 
 def run_slices(slices: Iterator[None], again: Callable[[Callable[[], None]], object], done: Callable[[], None]) -> None:

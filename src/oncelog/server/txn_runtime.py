@@ -17,7 +17,6 @@ from oncelog.cluster.partition import Partition
 from oncelog.coordinator.outcome import Outcome
 from oncelog.coordinator.txn.config import TxnConfig
 from oncelog.coordinator.txn.effects import SendMarkers
-from oncelog.coordinator.txn.errors import error_for_produce, error_for_txn_offset_commit
 from oncelog.coordinator.txn.listing import TransactionFilter
 from oncelog.coordinator.txn.machine import TxnShard
 from oncelog.coordinator.txn.results import IdResult, PartitionsResult, Result, TransactionListing
@@ -72,7 +71,6 @@ class TxnRuntime:
         self.parked_count = 0
         self._parked_max = settings.integer("oncelog.parked.requests.max")
         self._park_ms = settings.integer("oncelog.parked.request.ms")
-        self._timers: dict[str, Timer] = {}
         broker.markers.on_acknowledged = self._markers_acknowledged
         broker.markers.on_given_up = self._markers_given_up
 
@@ -85,19 +83,17 @@ class TxnRuntime:
                 self._load(index)
         settings = self._broker.settings
         self._every(
-            "time-outs",
+            "transaction time-outs",
             settings.integer("transaction.abort.timed.out.transaction.cleanup.interval.ms"),
             lambda shard: shard.abort_timed_out(self._broker.now_ms()),
         )
         self._every(
-            "expiry",
+            "expiry of transactional ids",
             settings.integer("transaction.remove.expired.transaction.cleanup.interval.ms"),
             lambda shard: shard.expire_ids(self._broker.now_ms()),
         )
 
     def stop(self) -> None:
-        for timer in self._timers.values():
-            timer.cancel()
         for waiting in list(self._parked.values()):
             for parked in list(waiting):
                 self._give_up_waiting(parked)
@@ -111,9 +107,10 @@ class TxnRuntime:
         return shard if shard is not None else self._load(index)
 
     def _load(self, index: int) -> TxnShard:
+        # If its log cannot be opened, the shard is not there either, and the next request tries again.
+        partition = self._log_of(index)
         shard = TxnShard(index, self._config, self._broker.metadata.next_producer_id)
         self._shards[index] = shard
-        partition = self._log_of(index)
         broker = self._broker
 
         def done() -> None:
@@ -140,10 +137,8 @@ class TxnRuntime:
                     log.info("%s", outcome.response.reason)
                     if outcome.records:
                         self._append(shard, outcome, _log_failure)
-            if not self._broker.stopped:
-                self._timers[name] = self._broker.scheduler.call_later_ms(interval_ms, run)
 
-        self._timers[name] = self._broker.scheduler.call_later_ms(interval_ms, run)
+        self._broker.recurring.every(name, interval_ms, run)
 
     # -- operations
 
@@ -311,12 +306,6 @@ class TxnRuntime:
 
         return self.run(transactional_id, operation).map(refusals)
 
-    def error_for_produce(self, version: int, code: ErrorCode) -> ErrorCode:
-        return error_for_produce(version, code)
-
-    def error_for_txn_offset_commit(self, version: int, code: ErrorCode) -> ErrorCode:
-        return error_for_txn_offset_commit(version, code)
-
     def shard_of(self, transactional_id: str) -> TxnShard:
         return self._shard(self.partition_of(transactional_id))
 
@@ -336,7 +325,10 @@ class _TxnReplayer:
         self._shard = shard
 
     def on_record(self, header: BatchHeader, offset: int, key: bytes, value: bytes | None) -> None:
-        warning = self._shard.replay(key, value).warning
+        try:
+            warning = self._shard.replay(key, value).warning
+        except ValueError as error:
+            warning = f"a record that makes no sense is skipped: {error}"
         if warning is not None:
             log.warning("%s-%d offset %d: %s", TRANSACTION_STATE_TOPIC, self._shard.partition, offset, warning)
 

@@ -164,7 +164,7 @@ def check_batches(
         raise _invalid(partition, f"{len(batches)} batches were sent, one is allowed")
     checked: list[CheckedBatch] = []
     for header, body in batches:
-        if origin is not Origin.REPLICATION:
+        if origin is not Origin.REPLICATION and not header.is_control:
             check_size(len(body), config, partition)
         if origin is Origin.CLIENT:
             check_client_batch(header, partition)

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
 from oncelog.core import failpoints
 
 TEMPORARY_SUFFIX = ".tmp"
+_numbers = itertools.count()
 
 
 def replace_file(path: Path, content: bytes, *, durable: bool = True) -> None:
-    """Write `<path>.tmp` and rename it. With `durable`, a power cut after the return cannot bring the old file back."""
-    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+    """Write a temporary file and rename it. With `durable`, a power cut after the return cannot bring the old one back.
+
+    Its name has a number, because the loop and a worker may be at the same file at the same time.
+    """
+    temporary = path.with_name(f"{path.name}.{next(_numbers)}{TEMPORARY_SUFFIX}")
+    try:
+        _write_and_rename(temporary, path, content, durable)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    if durable:
+        sync_path(path.parent)
+
+
+def _write_and_rename(temporary: Path, path: Path, content: bytes, durable: bool) -> None:
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         write_all(descriptor, content)
@@ -24,8 +39,6 @@ def replace_file(path: Path, content: bytes, *, durable: bool = True) -> None:
     failpoints.hit("checkpoint.before_rename")
     temporary.rename(path)
     failpoints.hit("checkpoint.after_rename")
-    if durable:
-        sync_path(path.parent)
 
 
 def write_all(descriptor: int, content: bytes) -> None:

@@ -12,11 +12,12 @@ something else is asked of it: `_loaded` is made at first use.
 
 An error before or during the write leaves the log as it was. One after it means that the batches are on disk and what
 follows from them is not: such a log refuses to go on until it is opened again, which brings both together. The next
-append tries that, unless an fsync has failed: then only the operator can know what the disk is worth.
+append tries that if the disk was full. After any other error only the operator can know what the disk is worth.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import shutil
 import uuid
@@ -132,10 +133,10 @@ class Log:
         place.folder.mkdir()
         try:
             partition_metadata.write_topic_id(place.folder, topic_id, durable=False)
+            log = cls(place, config, clean=True, on_truncated=on_truncated)
         except OSError:
             shutil.rmtree(place.folder, ignore_errors=True)
             raise
-        log = cls(place, config, clean=True, on_truncated=on_truncated)
         log._folder_changes += 1
         return log
 
@@ -278,8 +279,8 @@ class Log:
             if self.log_end_offset - self.recovery_point >= self.config.flush_messages:
                 self.flush()
         except Exception as error:
-            self._can_be_repaired = not self._failure and isinstance(error, OSError)
-            self._failure = self._failure or f"an append failed half way and the log must be recovered: {error}"
+            if not self._failure:
+                self._fail("an append failed half way", error)
             if isinstance(error, OSError):
                 raise self._storage_error(self._failure) from error
             raise
@@ -291,6 +292,11 @@ class Log:
             log_start_offset=self.log_start_offset,
             completed=completed,
         )
+
+    def _fail(self, what: str, error: Exception) -> None:
+        is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        self._can_be_repaired = is_full
+        self._failure = f"{what} and the log must be recovered{'' if is_full else '; restart the broker'}: {error}"
 
     def _ready(self) -> LoadedLog:
         try:
@@ -317,9 +323,7 @@ class Log:
         self.__dict__["_loaded"] = loaded
         self._failure, self._can_be_repaired = "", False
         self._folder_changes += 1
-        logger.warning(
-            "%s: recovered, and written to again from offset %d on", self.topic_partition, self.log_end_offset
-        )
+        logger.warning("%s: recovered, and goes on at offset %d", self.topic_partition, self.log_end_offset)
 
     def _duplicate_info(self, duplicate: DuplicateBatch) -> AppendInfo:
         return AppendInfo(
@@ -377,7 +381,7 @@ class Log:
         return segment
 
     def _create_segment(self, base_offset: int, now_ms: int) -> Segment:
-        """On OSError nothing is left of it: with records appended to the old segment it would not be the end any more."""
+        """On OSError nothing is left of it: the old segment grows then, and this one would lie in the middle of it."""
         place = self._place
         try:
             return Segment.create(place.folder, base_offset, files=place.files, config=self.config, now_ms=now_ms)
@@ -386,7 +390,7 @@ class Log:
                 for suffix in SEGMENT_SUFFIXES:
                     (place.folder / file_name(base_offset, suffix)).unlink(missing_ok=True)
             except OSError as error:
-                self._failure, self._can_be_repaired = f"a segment could not be created or removed: {error}", True
+                self._fail("a segment could be neither created nor removed", error)
             raise
 
     # Reading
@@ -414,6 +418,14 @@ class Log:
             )
         except OSError as error:
             raise self._storage_error(f"could not read offset {offset}: {error}") from error
+
+    def available_bytes(self, offset: int, *, end_offset: int) -> int:
+        """How many bytes there are to read from `offset` on, without reading them; 0 outside of the log."""
+        end_offset = min(end_offset, self.log_end_offset)
+        if not self.log_start_offset <= offset < end_offset:
+            return 0
+        reads_to_end = end_offset == self.log_end_offset
+        return self._reader.available_bytes(offset, end_offset=end_offset, reads_to_end=reads_to_end)
 
     def aborted_transactions(self, fetch_offset: int, upper_bound: int) -> list[AbortedTxn]:
         """Aborted transactions with data in [fetch_offset, upper_bound), in the order of their markers."""
@@ -594,7 +606,7 @@ class Log:
             place.delete_later(deleted, self.config.file_delete_delay_ms)
             loaded.snapshots.remove_outside(loaded.segments[first + 1].base_offset, self.log_end_offset)
         except OSError as error:
-            self._failure, self._can_be_repaired = f"a swap of segments failed half way: {error}", True
+            self._fail("a swap of segments failed half way", error)
             raise self._storage_error(self._failure) from error
         return True
 
@@ -662,6 +674,7 @@ class Log:
 
     def fail_flush(self, error: Exception) -> None:
         """The kernel has dropped what it could not write: only recovery can tell what is there."""
+        self._can_be_repaired = False
         self._failure = f"fsync failed and the log must be recovered; restart the broker: {error}"
 
     def flush(self) -> None:

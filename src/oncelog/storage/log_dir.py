@@ -28,7 +28,7 @@ from oncelog.core import failpoints
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import TopicPartition
 from oncelog.storage import checkpoints, clean_shutdown
-from oncelog.storage.atomic_file import sync_path
+from oncelog.storage.atomic_file import TEMPORARY_SUFFIX, sync_path
 from oncelog.storage.deletions import DeletionQueue, unlink_all
 from oncelog.storage.file_cache import OPEN_FILES_MAX, FileCache
 from oncelog.storage.flush_work import FlushWork
@@ -119,6 +119,7 @@ class LogDir:
         lock = _take_lock(path)
         try:
             meta = ensure_meta_properties(path, cluster_id=cluster_id, node_id=node_id)
+            unlink_all(list(path.glob(f"*{TEMPORARY_SUFFIX}")))
             on_locked()
             was_clean = clean_shutdown.take_marker(path)
             log_dir = cls(path, lock, meta, was_clean=was_clean, now_ms=now_ms, open_files_max=open_files_max)
@@ -299,9 +300,7 @@ class LogDir:
         try:
             clean_shutdown.write_marker(self.path, broker_epoch)
         except OSError as error:
-            logger.error(
-                "%s: the marker of a clean stop was not written, so the next start will recover: %s", self.path, error
-            )
+            logger.error("%s: without its marker this clean stop will not be known as one: %s", self.path, error)
             return False
         return True
 

@@ -100,6 +100,16 @@ class LogReader:
             cut = after
         return cut
 
+    def available_bytes(self, offset: int, *, end_offset: int, reads_to_end: bool) -> int:
+        """How many bytes a read from `offset` on could give, found out without reading them."""
+        number = self.segment_number(offset)
+        available = 0
+        start = self._find_position(self._segments[number], offset)
+        while number < len(self._segments) and self._segments[number].base_offset < end_offset:
+            available += self._limit(number, end_offset, reads_to_end)[0] - start
+            number, start = number + 1, 0
+        return available
+
     def segment_number(self, offset: int) -> int:
         segments = self._segments
         if offset >= segments[-1].base_offset:

@@ -111,6 +111,18 @@ def test_headers_only_have_no_records(folder: Path) -> None:
     assert "key=" not in run("dump", "--no-records", folder / "txn-0").stdout
 
 
+def test_a_truncated_file_is_dumped_up_to_where_it_is_whole(folder: Path, tmp_path: Path) -> None:
+    whole = folder / "txn-0" / "00000000000000000118.log"
+    cut = tmp_path / "txn-0" / whole.name
+    cut.parent.mkdir()
+    cut.write_bytes(whole.read_bytes()[:-5])
+    result = run("dump", cut)
+    assert result.exit_code == 0
+    assert "@0  118..120" in result.stdout
+    assert result.stdout.splitlines()[-1] == ("  @325  TORN: the batch has 78 bytes, of which 73 are there (73 bytes)")
+    assert json_lines(run("dump", "-o", "json", cut))[-1]["kind"] == "torn end"
+
+
 def test_verify_is_content_with_an_intact_folder(folder: Path) -> None:
     result = run("verify", folder)
     assert result.exit_code == 0

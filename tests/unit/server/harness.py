@@ -30,6 +30,7 @@ class BrokerInProcess:
         self.folder = folder
         self.clock = clock or VirtualScheduler()
         self._entries = settings or {}
+        self.peer = Peer("127.0.0.1", "127.0.0.1")
         self._random = random.Random(seed)
         self.broker = self._new()
 
@@ -55,7 +56,7 @@ class BrokerInProcess:
         key = type(request).API_KEY
         body = encode_request(key, version, request)
         frame = b"".join(encode_request_frame(key, version, 1, "test", body))
-        answer = self.broker.dispatcher.serve(memoryview(frame[4:]), Peer("127.0.0.1", "127.0.0.1"))
+        answer = self.broker.dispatcher.serve(memoryview(frame[4:]), self.peer)
         if isinstance(answer, Promise):
             return answer.map(lambda buffers: self._decode(key, version, buffers))
         return Promise.resolved(self._decode(key, version, answer))

@@ -286,3 +286,44 @@ def test_wrong_session_ids_and_epochs_are_refused(node: BrokerInProcess) -> None
         node.call(fetch_request(node, {}, session=(session_id, 1)), 12).error_code
         == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     )
+
+
+def test_a_patient_reader_costs_no_reads_until_there_is_enough(
+    node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.create("orders", internal_segment_bytes="2000")
+    waiting = node.send(fetch_request(node, {("orders", 0): 0}, max_wait_ms=60_000, min_bytes=10_000), 12)
+    reads: list[int] = []
+    log = node.broker.partitions.get("orders", 0).log
+    read = type(log).read
+
+    def counted(self: Any, *arguments: Any, **options: Any) -> Any:
+        reads.append(1)
+        return read(self, *arguments, **options)
+
+    monkeypatch.setattr(type(log), "read", counted)
+    produced = 0
+    while not waiting.done:
+        node.produce("orders", [b"x" * 300])
+        produced += 1
+        node.clock.advance_ms(0)
+    assert 10_000 / 400 < produced < 10_000 / 300
+    assert len(reads) == 1
+
+
+def test_the_long_poll_of_a_client_that_is_gone_ends_with_the_next_append(node: BrokerInProcess) -> None:
+    node.create("orders")
+    waiting = node.send(fetch_request(node, {("orders", 0): 0}, max_wait_ms=2**31 - 1, min_bytes=1 << 20), 12)
+    node.peer.connected = False
+    node.produce("orders", [b"x"])
+    node.clock.advance_ms(0)
+    assert waiting.done
+
+
+def test_the_largest_timestamp_is_not_told_before_its_transaction_ends(node: BrokerInProcess) -> None:
+    node.create("orders")
+    partition = node.broker.partitions.get("orders", 0)
+    node.produce("orders", [b"a"])
+    assert list_offsets(node, -3, isolation=1)[2] == 0
+    partition.high_watermark = 0
+    assert list_offsets(node, -3, isolation=1) == (0, -1, -1)

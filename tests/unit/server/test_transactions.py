@@ -10,6 +10,7 @@ import pytest
 from oncelog.cluster.partition import Partition
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.promise import Promise
+from oncelog.protocol.batch import Record, build_batch
 from oncelog.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from oncelog.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from oncelog.protocol.messages.describe_transactions import DescribeTransactionsRequest
@@ -31,7 +32,8 @@ from oncelog.protocol.messages.write_txn_markers import (
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
-from tests.unit.server.harness import BrokerInProcess
+from oncelog.storage.producer_state import Origin
+from tests.unit.server.harness import BrokerInProcess, batch_of
 
 ID = "tx-1"
 
@@ -367,3 +369,54 @@ def test_two_phase_commit_is_offered_only_where_it_is_enabled(tmp_path: Path) ->
     )
     assert node.call(end, 5).error_code == 0
     assert stable(node) == (2, 2)
+
+
+def test_a_marker_larger_than_a_topic_allows_is_written_all_the_same(node: BrokerInProcess, producer: Producer) -> None:
+    producer.produce("orders", b"a")
+    topic = node.broker.topics.require("orders")
+    node.broker.topics.set_configs(topic, {"max.message.bytes": "50"})
+    assert producer.end(commit=True).value.error_code == 0
+    assert stable(node) == (2, 2)
+
+
+def test_a_record_that_makes_no_sense_does_not_keep_a_coordinator_from_starting(
+    node: BrokerInProcess, producer: Producer
+) -> None:
+    producer.produce("orders", b"a")
+    index = node.broker.transactions.partition_of(ID)
+    partition = node.broker.partitions.get("__transaction_state", index)
+    junk = batch_of([b"\0\1junk"], timestamp_ms=node.clock.now_ms())
+    keyed = build_batch([Record(0, 0, b"\0\0\0\4abcd", b"\0\1junk")], timestamp_ms=node.clock.now_ms())
+    for batch in (junk, keyed):
+        partition.append_as_leader(batch, now_ms=node.clock.now_ms(), origin=Origin.COORDINATOR)
+    node.restart(clean=False)
+    assert producer.end(commit=True).value.error_code == 0
+
+
+def test_verification_can_be_switched_off_for_old_clients(tmp_path: Path) -> None:
+    node = BrokerInProcess(tmp_path / "data", {"transaction.partition.verification.enable": "false"})
+    node.create("orders")
+    producer = Producer(node)
+    producer.init()
+    answer = node.produce(
+        "orders", [b"a"], version=9, transactional_id=ID, transactional=True,
+        producer_id=producer.pid, producer_epoch=producer.epoch, base_sequence=0,
+    )  # fmt: skip
+    assert answer.error_code == 0
+
+
+def test_the_late_transaction_metric_counts_partitions(node: BrokerInProcess, producer: Producer) -> None:
+    from oncelog.server.metrics import BrokerCollector
+
+    def late() -> float:
+        metrics = BrokerCollector(node.broker, lambda read: read()).collect()
+        (metric,) = [metric for metric in metrics if "late_transactions" in metric.name]
+        value: float = metric.samples[0].value
+        return value
+
+    producer.produce("orders", b"a")
+    assert late() == 0
+    node.broker.transactions.stop()
+    node.broker.recurring.stop()
+    node.clock.advance_ms(15 * 60_000 + 5 * 60_000 + 1)
+    assert late() == 1

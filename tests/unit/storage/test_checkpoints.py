@@ -8,6 +8,7 @@ import pytest
 
 from oncelog.core import failpoints
 from oncelog.core.ids import TopicPartition
+from oncelog.storage.atomic_file import TEMPORARY_SUFFIX
 from oncelog.storage.checkpoints import (
     CorruptCheckpointError,
     decode_offsets,
@@ -68,4 +69,4 @@ def test_crash_while_writing_leaves_the_old_content(tmp_path: Path, point: str) 
     assert read_offsets(path) == OFFSETS
     write_offsets(path, {})
     assert read_offsets(path) == {}
-    assert [entry.name for entry in tmp_path.iterdir()] == ["checkpoint"]
+    assert [entry.name for entry in tmp_path.iterdir() if entry.suffix != TEMPORARY_SUFFIX] == ["checkpoint"]

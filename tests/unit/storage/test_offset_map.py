@@ -78,8 +78,6 @@ def test_the_newest_offset_of_a_key_counts() -> None:
     assert offsets.add(100, slices, 0)
     assert (offsets.get(b"a"), offsets.get(b"b"), offsets.get(b"c")) == (102, 101, -1)
     assert offsets.latest_offset == 102
-    assert offsets.is_superseded(b"a", 100)
-    assert not offsets.is_superseded(b"a", 102)
 
 
 def test_records_below_the_first_offset_and_without_a_key_are_passed_over() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from oncelog.cluster.partition import Partition
+from oncelog.coordinator.txn.errors import error_for_produce
 from oncelog.core.errors import ErrorCode, InvalidRecords, KafkaError
 from oncelog.core.ids import INTERNAL_TOPICS, TopicPartition
 from oncelog.core.promise import Promise
@@ -30,7 +31,6 @@ from oncelog.storage.verification import VerificationGuard
 
 _TOPIC_ID_VERSION = 13
 _TV2_VERSION = 12
-_ADMIN_CLIENT_ID = "__admin_client"
 
 Guards = dict[TopicPartition, VerificationGuard | KafkaError]
 
@@ -45,13 +45,12 @@ def handle(
 class _Produce:
     """One request from its checks to its answer."""
 
-    __slots__ = ("_broker", "_client_id", "_guards", "_request", "_version")
+    __slots__ = ("_broker", "_guards", "_request", "_version")
 
     def __init__(self, broker: Broker, request: ProduceRequest, context: RequestContext) -> None:
         self._broker = broker
         self._request = request
         self._version = context.api_version
-        self._client_id = context.client_id
         self._guards: Guards = {}
 
     def start(self) -> ProduceResponse | Promise[ProduceResponse | None] | None:
@@ -154,7 +153,7 @@ class _Produce:
 
     def _note_answers(self, answers: dict[TopicPartition, KafkaError]) -> None:
         for partition, error in answers.items():
-            code = self._broker.transactions.error_for_produce(self._version, error.code)
+            code = error_for_produce(self._version, error.code)
             self._guards[partition] = KafkaError(code, error.message)
 
     def _append_all(self) -> ProduceResponse | Promise[ProduceResponse | None] | None:
@@ -175,7 +174,7 @@ class _Produce:
         return _when_all_committed(uncommitted, response)
 
     def _check_internal(self, name: str) -> None:
-        if name in INTERNAL_TOPICS and self._client_id != _ADMIN_CLIENT_ID:
+        if name in INTERNAL_TOPICS:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is written by the coordinators only")
 
     def _append(

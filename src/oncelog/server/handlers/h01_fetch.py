@@ -22,7 +22,7 @@ from oncelog.protocol.messages.fetch import (
     PartitionData,
 )
 from oncelog.server.broker import Broker
-from oncelog.server.context import RequestContext
+from oncelog.server.context import Peer, RequestContext
 from oncelog.server.fetch_session import FetchSession, FetchTarget, PartitionKey, partition_key
 
 _TOPIC_ID_VERSION = 13
@@ -42,7 +42,8 @@ def handle(broker: Broker, request: FetchRequest, context: RequestContext) -> Fe
         )
     except KafkaError as error:
         return FetchResponse(error_code=error.code)
-    fetch = _Fetch(broker, request, session, wanted, incremental, context.api_version >= _TOPIC_ID_VERSION)
+    by_id = context.api_version >= _TOPIC_ID_VERSION
+    fetch = _Fetch(broker, request, context.peer, session, wanted, incremental, by_id)
     return fetch.start()
 
 
@@ -72,13 +73,29 @@ class _Read:
 class _Fetch:
     """One fetch from its first look to its answer."""
 
-    __slots__ = ("_broker", "_by_id", "_incremental", "_max_bytes", "_min_bytes", "_promise", "_read_committed",
-                 "_request", "_session", "_timer", "_token", "_wake_pending", "_wanted", "_watched")  # fmt: skip
+    __slots__ = (
+        "_broker",
+        "_by_id",
+        "_incremental",
+        "_max_bytes",
+        "_min_bytes",
+        "_peer",
+        "_promise",
+        "_read_committed",
+        "_request",
+        "_session",
+        "_timer",
+        "_token",
+        "_wake_pending",
+        "_wanted",
+        "_watched",
+    )
 
     def __init__(
         self,
         broker: Broker,
         request: FetchRequest,
+        peer: Peer,
         session: FetchSession | None,
         wanted: list[FetchTarget],
         incremental: bool,
@@ -86,6 +103,7 @@ class _Fetch:
     ) -> None:
         self._broker = broker
         self._request = request
+        self._peer = peer
         self._session = session
         self._wanted = wanted
         self._incremental = incremental
@@ -125,9 +143,24 @@ class _Fetch:
         self._wake_pending = False
         if self._promise is None:
             return
-        reads, size_bytes, settled = self._read_all()
-        if settled or size_bytes >= self._min_bytes:
-            self._finish(reads)
+        if not self._peer.connected:
+            self._finish([])
+        elif self._has_enough():
+            self._finish(self._read_all()[0])
+
+    def _has_enough(self) -> bool:
+        """Whether there is an answer now. Bytes are counted, not read: most looks of a patient reader are in vain."""
+        available_bytes = 0
+        for target in self._wanted:
+            partition = self._broker.partitions.find(target.topic, target.partition)
+            if partition is None or partition.closed or partition.leader_epoch < target.current_leader_epoch:
+                return True
+            if not partition.log.log_start_offset <= target.fetch_offset <= partition.high_watermark:
+                return True
+            end_offset = partition.readable_end(self._read_committed)
+            size_bytes = partition.log.available_bytes(target.fetch_offset, end_offset=end_offset)
+            available_bytes += min(size_bytes, target.max_bytes) if size_bytes else 0
+        return available_bytes >= self._min_bytes
 
     def _expire(self) -> None:
         if self._promise is not None:

@@ -84,6 +84,8 @@ def _look_up(broker: Broker, topic: str, wanted: ListOffsetsPartition, read_comm
             return -1, start, partition.leader_epoch if is_empty else log.leader_epochs.epoch_for_offset(start)
         case -3:
             found = log.max_timestamp_offset()
+            if found is not None and found.offset >= partition.readable_end(read_committed):
+                found = None
         case -5 | -6:
             return -1, -1, -1
         case timestamp if timestamp < 0:

@@ -8,6 +8,7 @@ from oncelog.cluster.metadata import Topic
 from oncelog.cluster.topic_settings import Source
 from oncelog.core.config import format_value
 from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.ids import NULL_UUID
 from oncelog.core.topic_config import TOPIC_CONFIG
 from oncelog.protocol.messages.create_topics import (
     CreatableTopic,
@@ -45,7 +46,7 @@ def _answer(broker: Broker, wanted: CreatableTopic, validate_only: bool, duplica
         name=wanted.name,
         num_partitions=count,
         replication_factor=1,
-        configs=_describe(broker, Topic(wanted.name, broker.null_uuid, count, configs)),
+        configs=_describe(broker, Topic(wanted.name, NULL_UUID, count, configs)),
     )
     if topic is not None:
         result.topic_id = topic.topic_id

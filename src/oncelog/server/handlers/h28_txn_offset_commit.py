@@ -12,6 +12,7 @@ from oncelog.coordinator.group.requests import (
     PartitionError,
 )
 from oncelog.coordinator.group.requests import TxnOffsetCommitRequest as CommitRequest
+from oncelog.coordinator.txn.errors import error_for_txn_offset_commit
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import NO_SEQUENCE, TopicPartition
 from oncelog.core.promise import Promise
@@ -102,7 +103,7 @@ class _TxnOffsetCommit:
 
     def _verified(self, guard: VerificationGuard, refusals: dict[TopicPartition, KafkaError]) -> None:
         for error in refusals.values():
-            code = self._broker.transactions.error_for_txn_offset_commit(self._version, error.code)
+            code = error_for_txn_offset_commit(self._version, error.code)
             self._fail(code, error.message)
             return
         self._commit(guard)

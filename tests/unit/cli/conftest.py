@@ -1,0 +1,99 @@
+"""One broker for all tests of commands, and ways to run them: in this process, or as processes as people do."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from oncelog.cli.main import cli
+from oncelog.client import Admin, ClientConfig, Producer
+from oncelog.testing import BrokerProcess, broker
+
+SETTINGS = {
+    "offsets.topic.num.partitions": 2,
+    "transaction.state.log.num.partitions": 2,
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 100,
+}
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def shared_broker() -> Iterator[BrokerProcess]:
+    with broker(SETTINGS) as process:
+        yield process
+
+
+@pytest.fixture
+def servers(shared_broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The address of the broker, which commands find in the environment."""
+    monkeypatch.setenv("ONCELOG_BOOTSTRAP_SERVERS", shared_broker.bootstrap_servers)
+    return shared_broker.bootstrap_servers
+
+
+@pytest.fixture
+def run(servers: str) -> Callable[..., Result]:
+    """A command in this process."""
+
+    def call(*arguments: object) -> Result:
+        result = CliRunner().invoke(cli, [str(argument) for argument in arguments])
+        unforeseen = result.exception is not None and not isinstance(result.exception, SystemExit)
+        assert not unforeseen, (result.exception, result.output)
+        return result
+
+    return call
+
+
+@pytest.fixture
+def process(servers: str) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """A command as a process, with text on its standard input."""
+
+    def call(*arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "oncelog", *map(str, arguments)]
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, env={**os.environ})
+        assert "Traceback" not in done.stderr, done.stderr
+        return done
+
+    return call
+
+
+@pytest.fixture
+def name() -> str:
+    """A name that no other test uses."""
+    return f"name-{next(_numbers)}"
+
+
+@pytest.fixture
+def admin(servers: str) -> Iterator[Admin]:
+    with Admin(ClientConfig(bootstrap_servers=servers)) as client:
+        yield client
+
+
+@pytest.fixture
+def topic(admin: Admin, name: str) -> str:
+    """A new topic of one partition."""
+    admin.create_topics([name])
+    return name
+
+
+@pytest.fixture
+def transactional(servers: str) -> Iterator[Callable[..., Producer]]:
+    """Transactional producers, initialised."""
+    made: list[Producer] = []
+
+    def make(transactional_id: str, **settings: Any) -> Producer:
+        properties = {name.replace("_", "."): value for name, value in settings.items()}
+        producer = Producer({"bootstrap.servers": servers, "transactional.id": transactional_id, **properties})
+        made.append(producer)
+        producer.init_transactions()
+        return producer
+
+    yield make
+    for producer in made:
+        producer.close(timeout_ms=2_000)

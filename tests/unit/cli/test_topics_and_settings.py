@@ -1,0 +1,109 @@
+"""`oncelog topic`, `config`, `cluster` and `group`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from click.testing import Result
+
+from oncelog.client import Admin, TopicPartition
+
+Run = Callable[..., Result]
+
+
+def test_a_topic_from_its_creation_to_its_end(run: Run, name: str) -> None:
+    assert run("topic", "create", name, "-p", 3, "--topic-config", "retention.ms=1000").stdout == f"created {name}\n"
+    listed = json.loads(run("topic", "list", "-o", "json").stdout)
+    assert {"topic": name, "partitions": 3, "replicas": 1, "internal": False} in listed
+    assert name in run("topic", "list").stdout
+    (described,) = json.loads(run("topic", "describe", name, "-o", "json").stdout)
+    assert described["settings"] == {"retention.ms": "1000"}
+    assert [p["partition"] for p in described["partitions"]] == [0, 1, 2]
+    run("topic", "alter", name, "-p", 4, "--topic-config", "cleanup.policy=compact", "--unset", "retention.ms")
+    (described,) = json.loads(run("topic", "describe", name, "-o", "json").stdout)
+    assert described["settings"] == {"cleanup.policy": "compact"}
+    assert len(described["partitions"]) == 4
+    assert run("topic", "delete", name, "--yes").exit_code == 0
+    assert name not in run("topic", "list").stdout
+
+
+def test_a_topic_that_exists_is_an_error_unless_that_is_fine(run: Run, topic: str) -> None:
+    refused = run("topic", "create", topic)
+    assert refused.exit_code == 1
+    assert "TOPIC_ALREADY_EXISTS" in refused.stderr
+    assert run("topic", "create", topic, "--if-not-exists").exit_code == 0
+
+
+def test_an_unknown_topic_is_answered_with_near_names(run: Run, admin: Admin) -> None:
+    admin.create_topics(["customers"], if_not_exists=True)
+    for command in (["topic", "describe", "custmers"], ["consume", "custmers"], ["txn", "blocking", "custmers"]):
+        result = run(*command)
+        assert result.exit_code == 1
+        assert "there is no topic custmers: did you mean customers?" in result.stderr
+
+
+def test_deleting_without_a_terminal_needs_yes(run: Run, topic: str) -> None:
+    refused = run("topic", "delete", topic)
+    assert refused.exit_code == 1
+    assert "--yes" in refused.stderr
+    assert topic in run("topic", "list").stdout
+
+
+def test_nothing_to_alter_is_a_usage_error(run: Run, topic: str) -> None:
+    assert run("topic", "alter", topic).exit_code == 2
+
+
+def test_settings_are_shown_changed_and_reset(run: Run, topic: str) -> None:
+    assert json.loads(run("config", "show", "topic", topic, "-o", "json").stdout) == []
+    run("config", "set", "topic", topic, "retention.ms=5000", "segment.ms=60000")
+    shown = json.loads(run("config", "show", "topic", topic, "-o", "json").stdout)
+    assert {entry["name"]: entry["value"] for entry in shown} == {"retention.ms": "5000", "segment.ms": "60000"}
+    run("config", "unset", "topic", topic, "retention.ms", "segment.ms")
+    assert "all settings have their defaults" in run("config", "show", "topic", topic).stderr
+    everything = json.loads(run("config", "show", "topic", topic, "--all", "-o", "json").stdout)
+    assert len(everything) > 10
+
+
+def test_an_unknown_setting_is_answered_with_the_nearest(run: Run, topic: str) -> None:
+    result = run("config", "set", "topic", topic, "retention.mss=5000")
+    assert result.exit_code == 1
+    assert "did you mean retention.ms?" in result.stderr
+
+
+def test_a_broker_is_named_by_its_number(run: Run) -> None:
+    assert run("config", "show", "broker", "1").exit_code == 0
+    result = run("config", "show", "broker", "first")
+    assert result.exit_code == 2
+    assert "not the number of a broker" in result.stderr
+
+
+def test_the_cluster_tells_its_brokers_and_features(run: Run, servers: str) -> None:
+    facts = json.loads(run("cluster", "info", "-o", "json").stdout)
+    assert [broker["address"] for broker in facts["brokers"]] == [servers]
+    assert facts["features"]["transaction.version"] == 2
+    assert servers in run("cluster", "info").stdout
+
+
+def test_offsets_of_a_group_are_described_moved_and_deleted(run: Run, admin: Admin, topic: str, name: str) -> None:
+    group = f"group-{name}"
+    run("produce", topic, "-q", __file__)
+    (described,) = json.loads(run("topic", "describe", topic, "-o", "json").stdout)
+    end = described["partitions"][0]["end"]
+    admin.alter_group_offsets(group, {TopicPartition(topic, 0): 3})
+    (shown,) = json.loads(run("group", "describe", group, "-o", "json").stdout)
+    assert shown["offsets"] == [
+        {"topic": topic, "partition": 0, "committed": 3, "end": end, "lag": end - 3, "member": None}
+    ]
+    assert f"{topic}          0          3" in run("group", "describe", group).stdout
+    for target, expected in (("latest", end), ("-5", end - 5), ("+2", end - 3), ("earliest", 0), ("7", 7),
+                             ("999999", end), ("2020-01-01", 0), ("2100-01-01", end)):  # fmt: skip
+        assert run("group", "reset-offsets", group, "--topic", topic, f"--to={target}", "--yes").exit_code == 0
+        assert admin.group_offsets(group)[TopicPartition(topic, 0)].offset == expected, target
+    run("group", "reset-offsets", group, "--topic", topic, "--to", "earliest", "--dry-run")
+    assert admin.group_offsets(group)[TopicPartition(topic, 0)].offset == end
+    assert group in run("group", "list").stdout
+    assert run("group", "delete", group, "--yes").exit_code == 0
+    gone = run("group", "describe", group)
+    assert gone.exit_code == 1
+    assert f"there is no group {group}" in gone.stderr

@@ -1,0 +1,87 @@
+"""Folders that Oncelog itself has left, in order or by kill -9, are in order; and can be looked at while it runs."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from oncelog.client import Admin, ClientConfig, NewTopic, Producer, TopicPartition
+from oncelog.inspection.layout import PartitionFolder
+from oncelog.inspection.transactions import read_history
+from oncelog.inspection.verification import Finding, Severity, verify_path
+from oncelog.testing import BrokerProcess
+
+SMALL = {"internal.segment.bytes": "3000", "index.interval.bytes": "300"}
+COMPACTED = {**SMALL, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
+SETTINGS = {
+    "offsets.topic.num.partitions": 1,
+    "transaction.state.log.num.partitions": 1,
+    "log.cleaner.backoff.ms": 50,
+    "log.retention.check.interval.ms": 100,
+}
+
+
+def damage_in(folder: Path) -> list[Finding]:
+    return [finding for finding in verify_path(folder).findings if finding.severity is not Severity.NOTE]
+
+
+def write(servers: str, chance: random.Random, steps: int) -> Producer:
+    """Transactions and plain batches on all topics, in random order; one transaction is left open."""
+    plain = Producer({"bootstrap.servers": servers, "linger.ms": 0, "compression.type": "zstd"})
+    writers = [Producer({"bootstrap.servers": servers, "linger.ms": 0, "transactional.id": f"t{i}"}) for i in range(2)]
+    opened: set[Producer] = set()
+    for producer in writers:
+        producer.init_transactions()
+    for step in range(steps):
+        producer = chance.choice([plain, *writers])
+        if producer is not plain and producer not in opened:
+            producer.begin_transaction()
+            opened.add(producer)
+        topic = chance.choice(["log", "log", "compacted", "retained"])
+        value = f"value {step} " * chance.randint(1, 20)
+        producer.send(topic, value, key=f"key {chance.randrange(6)}", partition=0).result(20)
+        if producer in opened and chance.random() < 0.5:
+            producer.send_offsets_to_transaction({TopicPartition("log", 0): step}, "group")
+            (producer.commit_transaction if chance.random() < 0.6 else producer.abort_transaction)()
+            opened.discard(producer)
+    if writers[0] not in opened:
+        writers[0].begin_transaction()
+    writers[0].send("log", b"left open", partition=0).result(20)
+    plain.close()
+    writers[1].close(1_000)
+    return writers[0]
+
+
+@pytest.mark.parametrize("transaction_version", [1, 2])
+def test_what_a_broker_leaves_is_in_order(tmp_path: Path, transaction_version: int) -> None:
+    chance = random.Random(transaction_version)
+    process = BrokerProcess(tmp_path / "data", {**SETTINGS, "transaction.version": transaction_version})
+    process.start()
+    with Admin(ClientConfig(bootstrap_servers=process.bootstrap_servers)) as admin:
+        admin.create_topics(
+            [
+                NewTopic("log", 1, 1, SMALL),
+                NewTopic("compacted", 1, 1, COMPACTED),
+                NewTopic("retained", 1, 1, {**SMALL, "retention.bytes": "6000"}),
+            ]
+        )
+        open_one = write(process.bootstrap_servers, chance, 100)
+        place = TopicPartition("log", 0)
+        admin.delete_records({place: admin.list_offsets({place: -1})[place].offset // 3})
+        assert damage_in(process.data_dir) == [], "while it runs"
+        history = read_history(PartitionFolder(process.data_dir / "log-0"))
+        (producer,) = [p for p in admin.describe_producers([place])[place] if p.transaction_start_offset >= 0]
+        assert history.last_stable_offset == producer.transaction_start_offset
+    process.stop()
+    open_one.close(10)
+    assert damage_in(process.data_dir) == [], "after a stop"
+    process.start()
+    open_one = write(process.bootstrap_servers, chance, 60)
+    process.kill()
+    open_one.close(10)
+    assert damage_in(process.data_dir) == [], "after a kill"
+    process.start()
+    process.stop()
+    assert damage_in(process.data_dir) == [], "after a recovery"

@@ -1,0 +1,322 @@
+"""A disk that is full or broken: refusals instead of losses, and on with it when there is space again."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.ids import TopicPartition
+from oncelog.protocol.batch import decode_records, iter_headers
+from oncelog.storage import checkpoints
+from oncelog.storage.log import Log
+from oncelog.storage.log_config import LogConfig
+from oncelog.storage.log_dir import LogDir
+from tests.unit.storage.faulty_disk import FaultyDisk
+from tests.unit.storage.log_harness import (
+    NOW_MS,
+    TOPIC_ID,
+    append,
+    append_txn,
+    batch,
+    copy_log,
+    end_txn,
+    new_log,
+    read_all,
+)
+
+CONFIG = LogConfig(segment_bytes=900, index_interval_bytes=60)
+STEPS = 24
+
+
+class Writer:
+    """Appends numbered records, some in transactions that abort, and remembers what was acknowledged."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.acknowledged: list[bytes] = []
+        self.refusals = 0
+        self.number = 0
+        self.sequence = 0
+        self.in_txn = False
+
+    def step(self) -> bool:
+        """Whether it was acknowledged. A refused step is repeated by the next call."""
+        try:
+            self._try()
+        except KafkaError as error:
+            assert error.code is ErrorCode.KAFKA_STORAGE_ERROR, error
+            self.refusals += 1
+            return False
+        self.number += 1
+        return True
+
+    def _try(self) -> None:
+        kind = self.number % 6
+        if kind == 3:
+            append_txn(self.log, 5, self.sequence)
+            self.sequence += 1
+        elif kind == 4:
+            end_txn(self.log, 5, commit=False)
+        elif kind == 5:
+            self.log.flush()
+        else:
+            value = b"record-%03d" % self.number
+            append(self.log, batch(value=value.ljust(60, b".")))
+            self.acknowledged.append(value)
+
+
+def records_in(log: Log) -> list[bytes]:
+    data = read_all(log)
+    return [
+        record.value.rstrip(b".")
+        for position, header in iter_headers(data)
+        if not header.is_control
+        for record in decode_records(data, position)
+        if record.value is not None and record.value.startswith(b"record-")
+    ]
+
+
+def check(log: Log, acknowledged: list[bytes]) -> None:
+    """All that was acknowledged, in order. A record that was refused may be there, as after any lost answer."""
+    found = records_in(log)
+    assert list(dict.fromkeys(found)) == sorted(set(found))
+    assert set(acknowledged) <= set(found)
+    offsets = [header.base_offset for _, header in iter_headers(read_all(log))]
+    assert offsets == sorted(set(offsets))
+
+
+def operations_of_a_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    disk = FaultyDisk(monkeypatch, folder)
+    writer = Writer(new_log(folder, CONFIG))
+    while writer.number < STEPS:
+        assert writer.step()
+    writer.log.close(clean=False)
+    return disk.operations
+
+
+@pytest.mark.parametrize("length", [1, 3])
+@pytest.mark.parametrize("is_short", [False, True])
+def test_a_full_disk_at_any_operation_costs_no_acknowledged_record(tmp_path: Path, length: int, is_short: bool) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        (tmp_path / "dry").mkdir()
+        total = operations_of_a_run(tmp_path / "dry", patch)
+    assert total > 40
+    for first in range(1, total + 1, 1 if length == 1 else 3):
+        folder = tmp_path / f"run-{first}"
+        folder.mkdir()
+        with pytest.MonkeyPatch.context() as patch:
+            disk = FaultyDisk(patch, folder)
+            disk.is_short = is_short
+            disk.fail(first, length)
+            _run_through(folder, disk, tmp_path / f"killed-{first}")
+        shutil.rmtree(folder)
+
+
+def _run_through(folder: Path, disk: FaultyDisk, killed: Path) -> None:
+    log = _create(folder)
+    writer = Writer(log)
+    refused_in_a_row = 0
+    while writer.number < STEPS:
+        refused_in_a_row = 0 if writer.step() else refused_in_a_row + 1
+        assert refused_in_a_row < 10, "the log does not go on although the disk has space again"
+        check(log, writer.acknowledged)
+    recovered = copy_log(log, killed)
+    check(recovered, writer.acknowledged)
+    assert recovered.log_end_offset == log.log_end_offset
+    assert recovered.producer_state.first_undecided_offset == log.producer_state.first_undecided_offset
+    assert recovered.aborted_transactions(0, 10_000) == log.aborted_transactions(0, 10_000)
+    recovered.close(clean=False)
+    log.close(clean=False)
+    shutil.rmtree(killed)
+
+
+def _create(folder: Path) -> Log:
+    """As a broker does, which asks again when a topic is used again."""
+    for _ in range(10):
+        try:
+            return new_log(folder, CONFIG)
+        except OSError:
+            continue
+    raise AssertionError("the log cannot be created although the disk has space again")
+
+
+def test_reading_goes_on_while_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = FaultyDisk(monkeypatch, tmp_path)
+    writer = Writer(new_log(tmp_path, CONFIG))
+    for _ in range(12):
+        assert writer.step()
+    disk.fail(1)
+    for _ in range(5):
+        assert not writer.step()
+        check(writer.log, writer.acknowledged)
+    disk.heal()
+    while writer.number < STEPS:
+        assert writer.step()
+    check(writer.log, writer.acknowledged)
+
+
+def test_a_roll_that_fails_half_way_leaves_no_segment_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stray empty segment would be taken for the end of the log, with records behind it, by the next recovery."""
+    log = new_log(tmp_path, CONFIG)
+    append(log)
+    disk = FaultyDisk(monkeypatch, tmp_path)
+    for first in range(1, 12):
+        disk.fail(first)
+        try:
+            log.roll(NOW_MS)
+        except KafkaError as error:
+            assert error.code is ErrorCode.KAFKA_STORAGE_ERROR
+        else:
+            break
+        finally:
+            disk.heal()
+        append(log)
+        recovered = copy_log(log, tmp_path / f"copy-{first}")
+        assert recovered.log_end_offset == log.log_end_offset
+        recovered.close(clean=False)
+    assert first > 3
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_a_failed_fsync_stops_the_log_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    log = new_log(tmp_path, CONFIG)
+    append(log)
+    disk = FaultyDisk(monkeypatch, tmp_path, code=code, syncs=True)
+    disk.fail(1, 1)
+    with pytest.raises(KafkaError, match="fsync failed"):
+        log.flush()
+    with pytest.raises(KafkaError) as refused:
+        append(log)
+    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert log.read(0, 1000, end_offset=1).data
+
+
+# The folder
+
+
+def log_dir(path: Path) -> LogDir:
+    return LogDir.open(path, node_id=1, config_for=lambda _: CONFIG, now_ms=NOW_MS)
+
+
+def test_a_log_that_could_not_be_created_can_be_created_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = log_dir(tmp_path / "data")
+    disk = FaultyDisk(monkeypatch, tmp_path)
+    partition = TopicPartition("t", 0)
+    for first in range(1, 10):
+        disk.fail(first)
+        try:
+            log = folder.create_log(partition, TOPIC_ID, CONFIG, now_ms=NOW_MS)
+        except KafkaError as error:
+            assert error.code is ErrorCode.KAFKA_STORAGE_ERROR
+            assert partition not in folder.logs
+        else:
+            break
+        finally:
+            disk.heal()
+    assert first > 5
+    append(log)
+    assert records_of(folder.logs[partition]) == 1
+    folder.abandon()
+
+
+def records_of(log: Log) -> int:
+    return sum(header.records_count for _, header in iter_headers(read_all(log)))
+
+
+def test_a_checkpoint_that_finds_no_space_harms_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = log_dir(tmp_path / "data")
+    log = folder.create_log(TopicPartition("t", 0), TOPIC_ID, CONFIG, now_ms=NOW_MS)
+    append(log)
+    folder.checkpoint({})
+    append(log)
+    written = (folder.path / checkpoints.RECOVERY_POINTS).read_bytes()
+    disk = FaultyDisk(monkeypatch, folder.path)
+    for first in range(1, 12):
+        disk.fail(first)
+        with pytest.raises(KafkaError) as caught:
+            folder.checkpoint({})
+        assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        disk.heal()
+        append(log)
+        if (folder.path / checkpoints.RECOVERY_POINTS).read_bytes() != written:
+            break
+    folder.checkpoint({})
+    assert log.recovery_point == log.log_end_offset
+    folder.abandon()
+
+
+def test_a_clean_stop_on_a_full_disk_is_recovered_from(tmp_path: Path) -> None:
+    for first in range(1, 30, 2):
+        path = tmp_path / f"data-{first}"
+        with pytest.MonkeyPatch.context() as patch:
+            folder = log_dir(path)
+            log = folder.create_log(TopicPartition("t", 0), TOPIC_ID, CONFIG, now_ms=NOW_MS)
+            for _ in range(15):
+                append(log)
+            disk = FaultyDisk(patch, path)
+            disk.fail(first)
+            try:
+                folder.close({})
+            except KafkaError as error:
+                assert error.code is ErrorCode.KAFKA_STORAGE_ERROR
+        again = log_dir(path)
+        assert again.logs[TopicPartition("t", 0)].log_end_offset == 15
+        again.abandon()
+
+
+# A real one
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "oncelog-test", str(folder)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.decode().strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_log_on_a_disk_that_really_is_full(small_disk: Path, tmp_path: Path) -> None:
+    ballast = small_disk / "ballast"
+    writer = Writer(new_log(small_disk, CONFIG))
+    for _ in range(3):
+        ballast.write_bytes(bytes(1 << 10))
+        _fill(ballast)
+        refused = 0
+        while refused < 5:
+            refused = 0 if writer.step() else refused + 1
+        check(writer.log, writer.acknowledged)
+        ballast.unlink()
+        before = len(writer.acknowledged)
+        for _ in range(12):
+            assert writer.step()
+        assert len(writer.acknowledged) > before
+        check(writer.log, writer.acknowledged)
+    recovered = copy_log(writer.log, tmp_path / "recovered")
+    check(recovered, writer.acknowledged)
+    recovered.close(clean=False)
+    writer.log.close(clean=False)
+
+
+def _fill(ballast: Path) -> None:
+    """All but two pages."""
+    with ballast.open("ab", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError:
+            size = file.tell()
+    with ballast.open("r+b") as file:
+        file.truncate(max(0, size - 2 * 4096))
