@@ -82,8 +82,8 @@ public class TxnClient {
     private void run(String[] words, Map<String, Object> result) throws Exception {
         String name = words.length > 1 ? words[1] : "";
         switch (words[0]) {
-            case "producer" -> producers.put(name, newProducer(words));
-            case "consumer" -> consumers.put(name, newConsumer(words));
+            case "producer" -> replace(producers.put(name, newProducer(words)));
+            case "consumer" -> replace(consumers.put(name, newConsumer(words)));
             case "init" -> producer(name).initTransactions();
             case "begin" -> producer(name).beginTransaction();
             case "commit" -> producer(name).commitTransaction();
@@ -107,6 +107,14 @@ public class TxnClient {
                 .forEach((feature, range) -> result.put(feature, range.maxVersionLevel()));
             default -> throw new IllegalArgumentException("unknown command " + words[0]);
         }
+    }
+
+    /** A name used again leaves its former client behind, which need not end what it began. */
+    private void replace(AutoCloseable former) throws Exception {
+        if (former instanceof KafkaProducer<?, ?> producer)
+            producer.close(Duration.ZERO);
+        else if (former != null)
+            former.close();
     }
 
     private KafkaProducer<String, String> producer(String name) {

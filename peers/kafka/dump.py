@@ -2,8 +2,9 @@
 
     complaints = check_data_dir(folder)          # an empty list means that Kafka reads every file as its own
 
-Every `.log` is read with deep iteration, internal topics with their decoders; every `.index` and `.timeindex` is compared
-with its log entry by entry and passes the sanity check that Kafka makes at start; `.txnindex` and `.snapshot` are read whole.
+Every `.log` is read with deep iteration, internal topics with their decoders; every `.index` and `.timeindex` is
+compared with its log entry by entry and passes the sanity check that Kafka makes at start; `.snapshot` files are read
+whole, and `.txnindex` files compared with the markers in the logs (aborted.py).
 
     python -m peers.kafka.dump FOLDER            # the same by hand: prints the dumps, then the complaints
 """
@@ -18,6 +19,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final
 
+from peers.kafka.aborted import by_file
+from peers.kafka.aborted import complaints as transaction_index_complaints
 from peers.kafka.jars import run_java
 
 DUMP_TOOL: Final = "org.apache.kafka.tools.DumpLogSegments"
@@ -27,6 +30,7 @@ FILES_PER_RUN_MAX: Final = 500
 _SUFFIXES: Final = frozenset({".log", ".index", ".timeindex", ".txnindex", ".snapshot"})
 _COMPACTED: Final = ("__consumer_offsets", "__transaction_state")
 _COMPLAINTS_ON_STDOUT: Final = re.compile(r"isvalid: false|isValid: false|invalid bytes at the end of|skipping unknown")
+_GAPS: Final = "Non-consecutive offsets in "
 _DECODERS: Final = {
     "__transaction_state": "--transaction-log-decoder",
     "__consumer_offsets": "--offsets-decoder",
@@ -55,14 +59,17 @@ class Dump:
 
 
 def _without_gaps(lines: Iterable[str], gaps_allowed_in: Sequence[str]) -> Iterator[str]:
-    skipping = False
+    """Leave out the gaps of compacted topics, and the one that the tool sees before the first record of any later
+    segment.
+    """
+    file = ""
     for line in lines:
-        if line.startswith("Non-consecutive offsets in "):
-            topic = topic_of(Path(line.removeprefix("Non-consecutive offsets in ")))
-            skipping = topic in gaps_allowed_in
-        elif not line.startswith("  ") or " is followed by " not in line:
-            skipping = False
-        if not skipping and line.strip():
+        if line.startswith(_GAPS):
+            file = line.removeprefix(_GAPS)
+        elif " is followed by " in line:
+            if topic_of(Path(file)) not in gaps_allowed_in and not line.startswith("  -1 "):
+                yield f"{_GAPS}{file}: {line.strip()}"
+        elif line.strip():
             yield line
 
 
@@ -109,11 +116,17 @@ def _chunks(files: list[Path]) -> list[list[Path]]:
 def check_data_dir(data_dir: Path, *, compacted_topics: Sequence[str] = (), metadata: bool = False) -> list[str]:
     """The complaints of DumpLogSegments about a stopped broker's folder; an empty list is a pass."""
     allowed = (*_COMPACTED, *compacted_topics)
-    return [
-        complaint
-        for dump in dump_data_dir(data_dir, metadata=metadata)
-        for complaint in dump.complaints(gaps_allowed_in=allowed)
-    ]
+    found = []
+    contents: dict[Path, list[str]] = {}
+    for dump in dump_data_dir(data_dir, metadata=metadata):
+        found += dump.complaints(gaps_allowed_in=allowed)
+        contents |= {
+            file: lines for file, lines in by_file(dump.stdout).items() if file.suffix in (".log", ".txnindex")
+        }
+    # The cleaner drops aborted data and the entries that told of it, so a cleaned log no longer says what its index
+    # must hold.
+    uncleaned = {file: lines for file, lines in contents.items() if topic_of(file) not in compacted_topics}
+    return found + transaction_index_complaints(uncleaned)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,7 +1,7 @@
 """The jars of Apache Kafka: fetched once with Maven into a cache outside the tree, and the command lines that run them.
 
-The cache is ``$ONCELOG_PEERS_CACHE``, by default ``~/.cache/oncelog/peers``. A folder is complete when its marker file is
-there; concurrent callers wait for one another on a lock file, so that parallel test runs fetch once.
+The cache is ``$ONCELOG_PEERS_CACHE``, by default ``~/.cache/oncelog/peers``. A folder is complete when its marker
+file is there; concurrent callers wait for one another on a lock file, so that parallel test runs fetch once.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python -m peers.kafka.make_test_data [NAME ...]
 
-For each name of `FOLDERS`: NAME.tar.xz (the folder), NAME.dump.txt.xz (DumpLogSegments of every file) and NAME.json.xz (what
-Kafka's own clients read from it: offsets, records by isolation level, groups, transactions). tests/data/kafka/README.md
-describes the contents; change both together.
+For each name of `FOLDERS`: NAME.tar.xz (the folder), NAME.dump.txt.xz (DumpLogSegments of every file) and
+NAME.json.xz (what Kafka's own clients read from it: offsets, records by isolation level, groups, transactions).
+tests/data/kafka/README.md describes the contents; change both together.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, IsolationLev
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
-from kafka import KafkaProducer
 
+from kafka import KafkaProducer
 from peers.kafka.dump import dump_files, segment_files, topic_of
-from peers.kafka.java_client import JavaClient
 from peers.kafka.jars import HERE
+from peers.kafka.java_client import JavaClient
 from peers.kafka.kafka import KafkaServer
 
 OUTPUT: Final = HERE.parents[1] / "tests" / "data" / "kafka"

@@ -2,52 +2,146 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
+if TYPE_CHECKING:
+    from oncelog.testing import BrokerProcess
+
+RESULTS = Path("demo-results")
+KILLS = ("driver", "executor", "broker")
+
 
 @click.command("demo")
-@click.option("--records", type=click.IntRange(min=1), default=20_000, show_default=True, help="Orders to generate.")
-@click.option("--master", default="local[2,4]", show_default=True, help="The Spark master to run on.")
-@click.option("--bootstrap-servers", help="Run against this cluster instead of an embedded broker.")
-@click.option("--keep", is_flag=True, help="Keep the broker's and Spark's folders afterwards.")
-def demo_command(records: int, master: str, bootstrap_servers: str | None, keep: bool) -> None:
-    """Orders through Spark, one transaction per micro-batch, and the proof that each was written once."""
+@click.option("--records", type=click.IntRange(min=100), default=60_000, show_default=True, help="Orders to generate.")
+@click.option("--kills", default=",".join(KILLS), show_default=True,
+              help="What to kill with -9, in this order; 'none' for nothing.")  # fmt: skip
+@click.option("--master", help="A Spark master to run on, such as local[2,4].  [default: a cluster of two workers]")
+@click.option("--bootstrap-servers", help="A Kafka-compatible cluster to run against.  [default: an embedded broker]")
+@click.option("--keep", is_flag=True, help="Keep the data, and print how to look around.")
+def demo_command(records: int, kills: str, master: str | None, bootstrap_servers: str | None, keep: bool) -> None:
+    """Orders through Spark, one transaction per micro-batch, with kills, and the proof that each was written once.
+
+    Beside it the same pipeline writes at-least-once and at-most-once, to show what those double and lose. Leaves a
+    picture and a page in demo-results/. The exit status is not 0 when the proof fails.
+    """
     from oncelog.spark.java import JavaMissing, find_java
 
+    victims = parse_kills(kills, master, bootstrap_servers)
     try:
         find_java()
     except JavaMissing as missing:
         raise click.ClickException(str(missing)) from None
     folder = Path(tempfile.mkdtemp(prefix="oncelog-demo-"))
-    passed = False
     try:
-        passed = _run(folder, records, master, bootstrap_servers)
+        proven = _run(folder, records, victims, master, bootstrap_servers)
+        if keep:
+            _explain(folder, bootstrap_servers)
     finally:
-        _leave(folder, keep)
-    sys.exit(0 if passed else 1)
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+    sys.exit(0 if proven else 1)
 
 
-def _run(folder: Path, records: int, master: str, bootstrap_servers: str | None) -> bool:
-    from oncelog.spark.demo.simple import run_simple
+def parse_kills(text: str, master: str | None, bootstrap_servers: str | None) -> list[str]:
+    """The victims, without those that are not ours to kill."""
+    names = [] if text.strip().lower() == "none" else [name.strip().lower() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in KILLS:
+            raise click.BadParameter(
+                f"{name!r} cannot be killed; valid: {', '.join(KILLS)}, none", param_hint="--kills"
+            )
+    spared = {"executor"} if master is not None else set()
+    spared |= {"broker"} if bootstrap_servers is not None else set()
+    return [name for name in names if name not in spared]
+
+
+def _run(folder: Path, records: int, kills: list[str], master: str | None, bootstrap_servers: str | None) -> bool:
+    from rich.console import Console
+
+    from oncelog.spark.cluster import StandaloneCluster
+    from oncelog.spark.demo.chaos import DemoFailed
+    from oncelog.spark.demo.report import print_report, write_report
+    from oncelog.spark.demo.run import Demo
+
+    console = Console()
+    cluster = StandaloneCluster(folder / "cluster") if master is None else None
+    with _broker(folder, bootstrap_servers) as (servers, broker):
+        demo = Demo(servers, folder, records, kills, console, broker, cluster, master or "", _prefix(bootstrap_servers))
+        try:
+            outcome = demo.run()
+        except DemoFailed as failed:
+            raise click.ClickException(str(failed)) from None
+        finally:
+            if cluster is not None:
+                cluster.stop()
+    print_report(outcome, console)
+    picture, page = write_report(outcome, RESULTS)
+    console.print(f"picture: {picture}   page: {page}")
+    return outcome.proven
+
+
+@contextlib.contextmanager
+def _broker(folder: Path, bootstrap_servers: str | None) -> Iterator[tuple[str, Any]]:
+    if bootstrap_servers is not None:
+        yield bootstrap_servers, None
+        return
     from oncelog.testing import BrokerProcess
 
-    if bootstrap_servers is not None:
-        return run_simple(bootstrap_servers, folder, records, master)
-    broker = BrokerProcess(folder / "broker").start()
+    broker: BrokerProcess = BrokerProcess(folder / "broker").start()
     try:
-        return run_simple(broker.bootstrap_servers, folder, records, master)
+        yield broker.bootstrap_servers, broker
     finally:
         broker.stop()
 
 
-def _leave(folder: Path, keep: bool) -> None:
-    import shutil
+def _prefix(bootstrap_servers: str | None) -> str:
+    """On a cluster that outlives the demo every run has topics of its own."""
+    if bootstrap_servers is None:
+        return "demo"
+    import time
 
-    if keep:
-        click.echo(f"Kept: {folder}")
-    else:
-        shutil.rmtree(folder, ignore_errors=True)
+    return f"oncelog-demo-{int(time.time())}"
+
+
+def _explain(folder: Path, bootstrap_servers: str | None) -> None:
+    click.echo(f"Kept: {folder}")
+    if bootstrap_servers is None:
+        click.echo(f"Start the broker again:  oncelog serve --data-dir {folder / 'broker'} --listen 127.0.0.1:9092")
+    click.echo("Topics begin with 'demo-'; the driver's log and Spark's logs lie beside the data.")
+
+
+@click.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--master", help="The Spark master.  [default: all cores of this machine]")
+@click.option("--conf", "assignments", metavar="KEY=VALUE", multiple=True, help="A Spark setting; may be repeated.")
+@click.option("--bootstrap-servers", help="Told to the program as ONCELOG_BOOTSTRAP_SERVERS.")
+@click.argument("program", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def run_command(
+    master: str | None,
+    assignments: tuple[str, ...],
+    bootstrap_servers: str | None,
+    program: Path,
+    arguments: tuple[str, ...],
+) -> None:
+    """Run a PySpark PROGRAM on a Spark set up for exactly-once pipelines."""
+    from oncelog.spark.java import JavaMissing
+    from oncelog.spark.runner import run_program
+
+    settings = {}
+    for assignment in assignments:
+        key, equals, value = assignment.partition("=")
+        if not equals or not key.startswith("spark."):
+            raise click.BadParameter(f"{assignment!r} is not spark.KEY=VALUE", param_hint="--conf")
+        settings[key] = value
+    try:
+        run_program(program, arguments, master=master, settings=settings, bootstrap_servers=bootstrap_servers)
+    except JavaMissing as missing:
+        raise click.ClickException(str(missing)) from None

@@ -28,15 +28,40 @@ class LazyCommand(NamedTuple):
 
 COMMANDS: Final = {
     "serve": LazyCommand("oncelog.cli.serve", "serve_command", "Run a broker that Kafka clients can use."),
+    "topic": LazyCommand("oncelog.cli.topic", "topic_command", "List, create, describe, change and delete topics."),
+    "produce": LazyCommand(
+        "oncelog.cli.produce", "produce_command", "Write the lines of FILEs, or of the standard input, to TOPIC."
+    ),
+    "consume": LazyCommand("oncelog.cli.consume", "consume_command", "Print the records of TOPICs."),
+    "txn": LazyCommand(
+        "oncelog.cli.txn", "txn_command", "See transactions, find out which one holds readers back, and end it."
+    ),
+    "group": LazyCommand(
+        "oncelog.cli.group", "group_command", "Look at consumer groups, move their offsets, delete them."
+    ),
+    "config": LazyCommand(
+        "oncelog.cli.config", "config_command", "Show and change settings of topics, brokers and groups."
+    ),
+    "cluster": LazyCommand("oncelog.cli.cluster", "cluster_command", "Look at a cluster as a whole."),
     "log": LazyCommand(
         "oncelog.cli.log",
         "log_command",
         "Look into data folders offline: no broker is needed, and nothing is changed.",
     ),
+    "lab": LazyCommand(
+        "oncelog.cli.lab.command",
+        "lab_command",
+        "Replay what people read about transactions, with what happens in the log beside it.",
+    ),
+    "completion": LazyCommand(
+        "oncelog.cli.completion",
+        "completion_command",
+        "Print the script that teaches a shell to complete oncelog's commands, options and topics.",
+    ),
     "demo": LazyCommand(
         "oncelog.cli.demo",
         "demo_command",
-        "Orders through Spark, one transaction per micro-batch, and the proof that each was written once.",
+        "Orders through Spark, one transaction per micro-batch, with kills, and the proof that each was written once.",
     ),
     "bench": LazyCommand(
         "oncelog.cli.bench",

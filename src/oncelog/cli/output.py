@@ -44,8 +44,12 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, empty:
     cells = [[_cell(value) for value in row] for row in rows]
     heads = [name.upper() for name in columns]
     widths = [max(len(heads[i]), *(len(row[i]) for row in cells)) for i in range(len(heads))]
-    is_number = [all(isinstance(row[i], int | float) or row[i] is None for row in rows) for i in range(len(heads))]
+    is_number = [all(_is_number(row[i]) for row in rows) for i in range(len(heads))]
     print_lines(_aligned(line, widths, is_number) for line in [heads, *cells])
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int], is_number: Sequence[bool]) -> str:

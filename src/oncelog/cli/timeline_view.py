@@ -48,6 +48,10 @@ class Scale:
         place = (offset - self.start) * self.width // self.offsets
         return min(max(place, 0), self.width - 1)
 
+    def last_column(self, end: int) -> int:
+        """The last column that belongs to offsets below `end`."""
+        return min(max(((end - self.start) * self.width - 1) // self.offsets, 0), self.width - 1)
+
 
 def draw(console: Console, history: PartitionHistory, names: dict[int, str], *, limit: int) -> None:
     """The picture, then the last `limit` transactions one by one."""
@@ -97,7 +101,7 @@ def _cells(spans: Sequence[TxnSpan], scale: Scale, lso: int | None) -> list[Cell
     if lso is not None:
         cells[scale.column(lso)] = _LSO_CELL
     for span in spans:
-        first, last = scale.column(span.first_offset), scale.column(span.end_offset - 1)
+        first, last = scale.column(span.first_offset), scale.last_column(span.end_offset)
         for column in range(first, last + 1):
             cells[column] = max(cells[column], _DATA[span.outcome])
         cells[last] = max(cells[last], _ENDS[span.outcome])

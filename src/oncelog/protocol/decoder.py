@@ -198,7 +198,8 @@ class _DecoderWriter(SourceWriter):
             present = self.fresh("k")
             self._add_to_run(present, "b")
             self._flush()
-            with self.block(f"if {present} >= 0:"):
+            # Null is -1, or 0 where the struct is a tagged field; Kafka writes 1 before one that is there.
+            with self.block(f"if {present} > 0:"):
                 self._struct(field.struct, inner, path)
                 self._flush()
             with self.block("else:"):

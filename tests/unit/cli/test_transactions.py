@@ -102,7 +102,18 @@ def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TopicPa
     """A partition whose log has a transactional batch that no coordinator knows of, put there between two starts."""
     place = TopicPartition("hung", 0)
     process = BrokerProcess(tmp_path / "data", SETTINGS)
-    process.start()
+    try:
+        process.start()
+        leave_hanging(process, place)
+        process.start()
+        monkeypatch.setenv("ONCELOG_BOOTSTRAP_SERVERS", process.bootstrap_servers)
+        yield place
+    finally:
+        process.stop()
+
+
+def leave_hanging(process: BrokerProcess, place: TopicPartition) -> None:
+    """Ends with the broker stopped."""
     with Admin(ClientConfig(bootstrap_servers=process.bootstrap_servers)) as admin:
         admin.create_topics([place.topic])
     with Producer({"bootstrap.servers": process.bootstrap_servers}) as producer:
@@ -121,10 +132,6 @@ def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TopicPa
     with (process.data_dir / str(place) / f"{0:020d}.log").open("ab") as log:
         log.write(batch)
     (process.data_dir / ".kafka_cleanshutdown").unlink()
-    process.start()
-    monkeypatch.setenv("ONCELOG_BOOTSTRAP_SERVERS", process.bootstrap_servers)
-    yield place
-    process.stop()
 
 
 def test_a_hanging_transaction_is_found_and_aborted(run: Run, hanging: TopicPartition) -> None:

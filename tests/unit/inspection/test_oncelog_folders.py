@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -54,11 +55,15 @@ def write(servers: str, chance: random.Random, steps: int) -> Producer:
     return writers[0]
 
 
-@pytest.mark.parametrize("transaction_version", [1, 2])
-def test_what_a_broker_leaves_is_in_order(tmp_path: Path, transaction_version: int) -> None:
-    chance = random.Random(transaction_version)
-    process = BrokerProcess(tmp_path / "data", {**SETTINGS, "transaction.version": transaction_version})
-    process.start()
+@pytest.fixture(params=[1, 2], ids=["TV1", "TV2"])
+def process(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BrokerProcess]:
+    broker = BrokerProcess(tmp_path / "data", {**SETTINGS, "transaction.version": request.param})
+    yield broker.start()
+    broker.stop()
+
+
+def test_what_a_broker_leaves_is_in_order(process: BrokerProcess) -> None:
+    chance = random.Random(7)
     with Admin(ClientConfig(bootstrap_servers=process.bootstrap_servers)) as admin:
         admin.create_topics(
             [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 from oncelog.coordinator.txn.state import NAME_OF, TxnState
 from oncelog.core.ids import TopicPartition
@@ -23,6 +24,7 @@ from oncelog.storage import checkpoints, meta_properties, partition_metadata
 from oncelog.storage.log_dir import LOCK_FILE
 from oncelog.storage.meta_properties import MetaPropertiesError, read_meta_properties
 
+ATTEMPTS_MAX: Final = 5
 _IN_PROGRESS = frozenset({TxnState.ONGOING, TxnState.PREPARE_COMMIT, TxnState.PREPARE_ABORT})
 
 
@@ -34,7 +36,7 @@ def verify_path(path: Path, *, deep: bool = True) -> Report:
     data_folder = path if whole else folders[0].parent
     state = read_folder_state(data_folder, report)
     _check_in_use(data_folder, report)
-    open_transactions = [found for folder in folders for found in verify_partition(folder, state, report, deep=deep)]
+    open_transactions = [found for folder in folders for found in _verify(folder, state, report, deep)]
     if whole:
         _check_identity(data_folder, report)
         _check_journal(data_folder, report)
@@ -42,6 +44,23 @@ def verify_path(path: Path, *, deep: bool = True) -> Report:
         _check_strangers(state, {folder.partition for folder in folders}, report)
     _check_hanging(data_folder, open_transactions, report)
     return report
+
+
+def _verify(folder: PartitionFolder, state: FolderState, report: Report, deep: bool) -> list[OpenTransaction]:
+    """A broker that runs may take a file away while it is being read: then the folder is looked at afresh."""
+    for _ in range(ATTEMPTS_MAX):
+        attempt = Report()
+        try:
+            opened = verify_partition(folder, state, attempt, deep=deep)
+        except FileNotFoundError:
+            if not folder.path.exists():
+                return []
+            folder = PartitionFolder(folder.path)
+            continue
+        report.merge(attempt)
+        return opened
+    report.note("folder.changing", folder.path, "files come and go while they are being read", "is at work here")
+    return []
 
 
 def _check_in_use(data_folder: Path, report: Report) -> None:

@@ -47,6 +47,9 @@ class EpochChecks:
             )
         self._latest = max(self._latest, epoch)
         index = bisect_right(self._stored, offset, key=lambda entry: entry.start_offset) - 1
+        if index < 0 and epoch <= self._stored[0].epoch:
+            # Below the log start offset: the entries of what was deleted are gone, its batches not yet.
+            return
         stored = self._stored[index].epoch if index >= 0 else leader_epochs.NO_EPOCH
         if stored != epoch:
             self._report.error(

@@ -73,6 +73,16 @@ class Report:
         if self.counted[key] <= FINDINGS_PER_CHECK_MAX:
             self.findings.append(finding)
 
+    def merge(self, other: Report) -> None:
+        """Take over all that another report says."""
+        self.findings += other.findings
+        self.counted += other.counted
+        self.partitions += other.partitions
+        self.files += other.files
+        self.batches += other.batches
+        self.records += other.records
+        self.size_bytes += other.size_bytes
+
     @property
     def is_clean(self) -> bool:
         """No errors and no warnings."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from oncelog.core.ids import INTERNAL_TOPICS, TopicPartition
 from oncelog.inspection import entries
+from oncelog.inspection.topic_settings import compacted_topics
 from oncelog.inspection.verification.finding import Report
 from oncelog.storage import checkpoints, clean_shutdown
 
@@ -22,14 +23,20 @@ class FolderState:
     high_watermarks: Offsets = field(default_factory=dict)
     log_starts: Offsets = field(default_factory=dict)
     cleaner_offsets: Offsets = field(default_factory=dict)
+    compacted_topics: set[str] = field(default_factory=set)
 
     def is_compacted(self, partition: TopicPartition) -> bool:
         """Whether compaction may have taken records out. The cleaner's checkpoint lists what it has worked on."""
-        return partition.topic in INTERNAL_TOPICS or partition in self.cleaner_offsets
+        return (
+            partition.topic in INTERNAL_TOPICS
+            or partition.topic in self.compacted_topics
+            or partition in self.cleaner_offsets
+        )
 
 
 def read_folder_state(data_folder: Path, report: Report) -> FolderState:
     state = FolderState(data_folder, (data_folder / clean_shutdown.FILE_NAME).exists())
+    state.compacted_topics = compacted_topics(data_folder)
     for name, offsets in (
         (checkpoints.RECOVERY_POINTS, state.recovery_points),
         (checkpoints.HIGH_WATERMARKS, state.high_watermarks),

@@ -21,6 +21,8 @@ def check_indexes(facts: SegmentFacts, plan: StartPlan, report: Report, *, is_la
     else:
         report.files += 1
         _check_offset_index(facts, facts.offset_index, plan, report)
+        if not is_last or was_clean:
+            _check_density(facts, facts.offset_index, report)
     if facts.time_index is None:
         report.warning("timeindex.missing", facts.path(".timeindex"), "the file is missing", _REBUILT)
     else:
@@ -54,14 +56,14 @@ def _check_offset_index(facts: SegmentFacts, index: IndexContent, plan: StartPla
             offset=offset,
             position=position,
         )
-    _check_density(facts, index, report)
 
 
 def _check_density(facts: SegmentFacts, index: IndexContent, report: Report) -> None:
-    """Entries lie at most an interval and a batch apart. The interval is the topic's, so this is only a remark."""
+    """Entries lie about an interval and a batch apart. The interval is the topic's, and a restart begins to count anew,
+    so this is only a remark."""
     positions = [0, *(entry.position for entry in index.offsets), facts.end_position]
     widest = max(after - before for before, after in pairwise(positions))
-    if widest > INDEX_INTERVAL_BYTES + 2 * facts.largest_batch_bytes:
+    if widest > 2 * (INDEX_INTERVAL_BYTES + facts.largest_batch_bytes):
         report.note(
             "index.sparse",
             facts.path(".index"),

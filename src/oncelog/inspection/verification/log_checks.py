@@ -93,7 +93,7 @@ class LogChecks:
         self.report.error(
             "log.gap",
             facts.log.path,
-            f"offsets {expected} to {found - 1} are missing, and the cleaner's checkpoint does not list the partition",
+            f"offsets {expected} to {found - 1} are missing, and the topic is not compacted",
             "goes on behind the gap",
             offset=expected,
             position=position,

@@ -1,0 +1,77 @@
+"""`oncelog cluster`: what a cluster is made of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from oncelog.cli.connection import Connection, cluster_options
+from oncelog.cli.output import count_of, output_option, print_json, print_table, show_bytes
+from oncelog.core.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from oncelog.client.admin import Admin
+
+
+@click.group("cluster")
+def cluster_command() -> None:
+    """Look at a cluster as a whole."""
+
+
+@cluster_command.command("info")
+@output_option
+@cluster_options
+def info_command(connection: Connection, output: str) -> None:
+    """Show brokers, features, and how much is stored where."""
+    with connection.admin() as admin:
+        described = admin.describe_cluster()
+        topics = admin.list_topics(internal=True)
+        stored = _stored(admin)
+    brokers: list[dict[str, Any]] = [
+        {
+            "broker": broker.node_id,
+            "address": f"{broker.host}:{broker.port}",
+            "rack": broker.rack,
+            "controller": broker.node_id == described.controller_id,
+            "leads": sum(p.leader == broker.node_id for t in topics.values() for p in t.partitions),
+            "bytes": stored.get(broker.node_id),
+        }
+        for broker in described.brokers
+    ]
+    user_topics = [topic for topic in topics.values() if not topic.is_internal]
+    facts: dict[str, Any] = {
+        "cluster_id": described.cluster_id,
+        "features": dict(sorted(described.features.items())),
+        "topics": len(user_topics),
+        "partitions": sum(len(topic.partitions) for topic in user_topics),
+        "brokers": brokers,
+    }
+    if output == "json":
+        print_json(facts)
+        return
+    size = f"{count_of(facts['topics'], 'topic')}, {count_of(facts['partitions'], 'partition')}"
+    click.echo(f"cluster {facts['cluster_id']}: {size}")
+    for name, level in facts["features"].items():
+        click.echo(f"  {name}={level}")
+    columns = ["broker", "address", "rack", "controller", "leads", "stored"]
+    rows = [
+        [b["broker"], b["address"], b["rack"], b["controller"], b["leads"],
+         None if b["bytes"] is None else show_bytes(b["bytes"])]
+        for b in brokers
+    ]  # fmt: skip
+    print_table(columns, rows)
+
+
+def _stored(admin: Admin) -> dict[int, int]:
+    """Bytes by broker; empty where brokers do not tell."""
+    try:
+        directories = admin.describe_log_dirs()
+    except KafkaError as error:
+        if error.code is ErrorCode.UNSUPPORTED_VERSION:
+            return {}
+        raise
+    stored: dict[int, int] = {}
+    for directory in directories:
+        stored[directory.broker_id] = stored.get(directory.broker_id, 0) + sum(directory.partition_bytes.values())
+    return stored

@@ -1,0 +1,65 @@
+"""`oncelog completion`, and what a shell is offered while a command line is being written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import click
+from click.shell_completion import CompletionItem
+
+_VARIABLE: Final = "_ONCELOG_COMPLETE"
+_TIMEOUT_MS: Final = 2_000
+"""Nobody waits longer for a suggestion."""
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion_command(ctx: click.Context, shell: str) -> None:
+    r"""Print the script that teaches a shell to complete oncelog's commands, options and topics.
+
+    \b
+    bash:  echo 'eval "$(oncelog completion bash)"' >> ~/.bashrc
+    zsh:   echo 'eval "$(oncelog completion zsh)"' >> ~/.zshrc
+    fish:  oncelog completion fish > ~/.config/fish/completions/oncelog.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    if kind is None:
+        raise click.ClickException(f"nothing is known about the shell {shell}")
+    click.echo(kind(ctx.find_root().command, {}, "oncelog", _VARIABLE).source())
+
+
+def complete_topics(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return _matching(_ask(ctx, "topics"), incomplete)
+
+
+def complete_groups(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return _matching(_ask(ctx, "groups"), incomplete)
+
+
+def complete_transactional_ids(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return _matching(_ask(ctx, "ids"), incomplete)
+
+
+def _matching(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
+
+
+def _ask(ctx: click.Context, what: str) -> list[str]:
+    """The names that the cluster has; none if it cannot be asked, since a shell has no place for an error."""
+    from oncelog.cli.connection import Connection
+    from oncelog.core.config import ConfigError
+    from oncelog.core.errors import KafkaError
+
+    try:
+        with Connection(ctx.params.get("bootstrap_servers"), timeout_ms=_TIMEOUT_MS).admin() as admin:
+            if what == "topics":
+                return list(admin.list_topics())
+            if what == "groups":
+                return [listing.group_id for listing in admin.list_groups()]
+            return [listing.transactional_id for listing in admin.list_transactions()]
+    except (click.ClickException, ConfigError, KafkaError, OSError):
+        return []

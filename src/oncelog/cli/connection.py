@@ -1,0 +1,239 @@
+"""How commands reach a cluster: options, environment, configuration file, and answers to what can go wrong.
+
+The cluster is named by `--bootstrap-servers`, else by ONCELOG_BOOTSTRAP_SERVERS, else in a configuration file (Kafka's
+client.properties) given by `--config` or ONCELOG_CONFIG, else it is 127.0.0.1:9092, where `oncelog serve` listens.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import socket
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from oncelog.cli.parsing import duration_ms, topic_and_partitions
+from oncelog.core.config import ConfigError, parse_properties
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.ids import TopicPartition
+
+if TYPE_CHECKING:
+    from oncelog.client.admin import Admin
+    from oncelog.client.cluster import TopicInfo
+    from oncelog.client.config import ClientConfig
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+DEFAULT_SERVERS: Final = "127.0.0.1:9092"
+SERVERS_VARIABLE: Final = "ONCELOG_BOOTSTRAP_SERVERS"
+CONFIG_VARIABLE: Final = "ONCELOG_CONFIG"
+PROBE_TIMEOUT_S: Final = 3.0
+"""To find out whether anybody listens at all, before the patience of a client begins."""
+NEAR_NAMES_MAX: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """What a command was told about its cluster. `servers` is empty if only the file knows."""
+
+    servers: str | None
+    file_settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    timeout_ms: int = 15_000
+    is_strict: bool = True
+    """Every setting must be one of all clients. Otherwise it is a producer or a consumer that looks at the rest."""
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return (
+            self.servers
+            or self.settings.get("bootstrap.servers")
+            or self.file_settings.get("bootstrap.servers")
+            or DEFAULT_SERVERS
+        )
+
+    def properties(self, known: Iterable[str], **fixed: Any) -> dict[str, Any]:
+        """Settings for a client that knows the names `known`.
+
+        A file may serve many tools, so what is unknown in it is left out; what was said with --set must be known.
+        """
+        names = set(known)
+        chosen: dict[str, Any] = {"client.id": "oncelog-cli", "default.api.timeout.ms": self.timeout_ms}
+        chosen |= {name: value for name, value in self.file_settings.items() if name in names}
+        chosen |= {name.replace("_", "."): value for name, value in fixed.items() if value is not None}
+        chosen |= self.settings
+        chosen["bootstrap.servers"] = self.bootstrap_servers
+        return chosen
+
+    def client_config(self) -> ClientConfig:
+        from oncelog.client.config import COMMON_KEYS, ClientConfig, parse_settings
+        from oncelog.core.config import ConfigTable
+
+        table = ConfigTable("client", list(COMMON_KEYS))
+        known = {key.name for key in COMMON_KEYS}
+        properties = self.properties(known, allow_auto_create_topics=False)
+        if not self.is_strict:
+            properties = {name: value for name, value in properties.items() if name in known}
+        return ClientConfig.from_settings(parse_settings(table, properties))
+
+    def check_reachable(self) -> None:
+        """Raises ClickException if nobody listens at any of the addresses."""
+        from oncelog.client.config import parse_addresses
+
+        problems = []
+        for host, port in parse_addresses(self.bootstrap_servers):
+            try:
+                with socket.create_connection((host, port), timeout=PROBE_TIMEOUT_S):
+                    return
+            except OSError as error:
+                problems.append(f"{host}:{port}: {error.strerror or error}")
+        raise click.ClickException(
+            f"no broker answers at {'; '.join(problems)}. Start one with 'oncelog serve', or name another with "
+            f"--bootstrap-servers or {SERVERS_VARIABLE}"
+        )
+
+    @contextmanager
+    def admin(self) -> Iterator[Admin]:
+        """An admin client; what Kafka refuses becomes a message."""
+        from oncelog.client.admin import Admin
+
+        with explained():
+            self.check_reachable()
+            with Admin(self.client_config()) as admin:
+                yield admin
+
+
+def cluster_options(command: F) -> F:
+    """The options that every command on a cluster has, handed to it as `connection`."""
+    return _with_options(command, is_strict=True)
+
+
+def client_options(command: F) -> F:
+    """The same for commands whose `--set` is meant for their producer or consumer."""
+    return _with_options(command, is_strict=False)
+
+
+def _with_options(command: F, *, is_strict: bool) -> F:
+    @functools.wraps(command)
+    def wrapped(
+        *args: Any,
+        bootstrap_servers: str | None,
+        config_file: Path | None,
+        client_settings: tuple[str, ...],
+        timeout: str,
+        **kwargs: Any,
+    ) -> Any:
+        connection = Connection(
+            bootstrap_servers,
+            _read_file(config_file),
+            dict(split_assignment(text, "--set") for text in client_settings),
+            duration_ms(timeout),
+            is_strict,
+        )
+        return command(*args, connection=connection, **kwargs)
+
+    for option in reversed([
+        click.option("-b", "--bootstrap-servers", metavar="HOST:PORT,...", envvar=SERVERS_VARIABLE, show_envvar=True,
+                     help=f"Brokers to begin with.  [default: {DEFAULT_SERVERS}]"),
+        click.option("--config", "config_file", envvar=CONFIG_VARIABLE, show_envvar=True,
+                     type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                     help="A client.properties file with Kafka's names."),
+        click.option("--set", "client_settings", metavar="NAME=VALUE", multiple=True,
+                     help="A setting of the client, under Kafka's name; may be repeated."),
+        click.option("--timeout", default="15s", show_default=True, metavar="DURATION",
+                     help="How long to try before giving up."),
+    ]):  # fmt: skip
+        wrapped = option(wrapped)
+    return wrapped  # type: ignore[return-value]  # a function of other parameters, as click wants it
+
+
+def split_assignment(text: str, option: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise click.BadParameter(f"{text!r}: expected NAME=VALUE", param_hint=option)
+    return name.strip(), value.strip()
+
+
+def _read_file(path: Path | None) -> dict[str, str]:
+    if path is None:
+        return {}
+    try:
+        return parse_properties(path.read_text())
+    except (ConfigError, UnicodeDecodeError) as error:
+        raise click.ClickException(f"{path}: {error}") from error
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Errors that can be foreseen end in one line that says what happened and what to do."""
+    try:
+        yield
+    except ConfigError as error:
+        raise click.ClickException(str(error)) from error
+    except KafkaError as error:
+        raise click.ClickException(explain(error)) from error
+
+
+def explain(error: KafkaError) -> str:
+    text = error.message or error.code.name
+    advice = _ADVICE.get(error.code)
+    return f"{text} ({error.code.name})" + (f". {advice}" if advice else "")
+
+
+_ADVICE: Final = {
+    ErrorCode.PRODUCER_FENCED: "Another producer with the same transactional id has taken over",
+    ErrorCode.NON_EMPTY_GROUP: "Stop its members first",
+    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "See 'oncelog txn list'",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Ask for the WRITE permission on the transactional id",
+    ErrorCode.UNSUPPORTED_VERSION: "The broker is too old for this command",
+    ErrorCode.REQUEST_TIMED_OUT: "A longer --timeout may help",
+    ErrorCode.INVALID_REPLICATION_FACTOR: "There are fewer brokers than replicas asked for",
+}
+
+
+def require_topics(admin: Admin, names: Iterable[str]) -> dict[str, TopicInfo]:
+    """Topics that exist. A name that does not is answered with those that are near it."""
+    wanted = list(dict.fromkeys(names))
+    known: dict[str, TopicInfo] = admin.list_topics(internal=True)
+    for name in wanted:
+        if name not in known:
+            raise click.ClickException(unknown_name("topic", name, known))
+    return {name: known[name] for name in wanted}
+
+
+def require_partitions(admin: Admin, texts: Iterable[str]) -> list[TopicPartition]:
+    """The partitions meant by TOPIC or TOPIC:PARTITION[,PARTITION], each of which exists."""
+    wanted = [topic_and_partitions(text) for text in texts]
+    known = require_topics(admin, [topic for topic, _ in wanted])
+    found = []
+    for topic, numbers in wanted:
+        count = len(known[topic].partitions)
+        for number in range(count) if numbers is None else numbers:
+            if not 0 <= number < count:
+                raise click.ClickException(f"topic {topic} has {count} partitions, there is no {number}")
+            found.append(TopicPartition(topic, number))
+    return sorted(set(found))
+
+
+def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=NEAR_NAMES_MAX, cutoff=0.6)
+    hint = f": did you mean {' or '.join(near)}?" if near else ""
+    return f"there is no {what} {name}{hint}"
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask, unless `--yes` was given. Without a terminal nobody can answer, so it must be given."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.ClickException(f"{question} Repeat the command with --yes to do it")
+    click.confirm(question, abort=True)
+
+
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")

@@ -1,0 +1,43 @@
+"""The command `oncelog lab`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from oncelog.cli.lab.catalogue import LABS
+from oncelog.cli.output import output_option, print_json
+
+
+def _list(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        for name, lab in LABS.items():
+            click.echo(f"{name:<18} {lab.summary}")
+        ctx.exit()
+
+
+@click.command("lab", epilog="Labs: " + ", ".join(LABS))
+@click.argument("name", metavar="LAB", type=click.Choice(list(LABS)))
+@click.option("--list", "listed", is_flag=True, is_eager=True, expose_value=False, callback=_list,
+              help="Say what each lab is about.")  # fmt: skip
+@click.option("--pause", is_flag=True, help="Wait for Enter after every step.")
+@click.option("--keep", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
+              help="Leave the broker's data in this new folder, for 'oncelog log'.")  # fmt: skip
+@output_option
+def lab_command(name: str, pause: bool, keep: Path | None, output: str) -> None:
+    """Replay what people read about transactions, with what happens in the log beside it.
+
+    A lab starts a broker of its own, tells and shows every step, and ends in checks. Ends with 1 if one fails.
+    """
+    from oncelog.cli.lab.stage import Stage
+
+    if keep is not None and keep.exists():
+        raise click.ClickException(f"{keep} is there already: name a new folder")
+    with Stage.open(keep, quiet=output == "json", pause=pause) as stage:
+        LABS[name].load()(stage)
+        stage.conclude()
+    if output == "json":
+        print_json({"lab": name, "passed": stage.passed, "steps": stage.steps, "checks": stage.checks})
+    sys.exit(0 if stage.passed else 1)

@@ -1,0 +1,89 @@
+"""Records as lines: by template, or as JSON.
+
+A template has the fields of a record in braces: {topic} {partition} {offset} {timestamp} {time} {key} {value}
+{headers}.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from oncelog.cli.output import json_line, show_time
+
+if TYPE_CHECKING:
+    from oncelog.client.consumer_records import ConsumerRecord
+
+NAMED: Final = {
+    "value": "{value}",
+    "key-value": "{key}\\t{value}",
+    "full": "{time}\\t{topic}-{partition}@{offset}\\t{key}\\t{value}\\t{headers}",
+}
+_FIELD: Final = re.compile(r"\{(\w+)\}")
+
+Format = Callable[["ConsumerRecord"], bytes]
+
+
+def template(text: str) -> str:
+    """What a `--format` stands for, with its escapes resolved."""
+    return NAMED.get(text, text).encode().decode("unicode_escape").encode("latin-1").decode()
+
+
+def text_format(text: str, delimiter: bytes) -> Format:
+    """Raises BadParameter for a field that no record has."""
+    pieces: list[bytes | Callable[[Any], bytes]] = []
+    at = 0
+    for match in _FIELD.finditer(text):
+        pieces.append(text[at : match.start()].encode())
+        if match[1] not in _FIELDS:
+            known = ", ".join("{" + name + "}" for name in _FIELDS)
+            raise click.BadParameter(
+                f"{{{match[1]}}} is no field of a record; there are {known}", param_hint="--format"
+            )
+        pieces.append(_FIELDS[match[1]])
+        at = match.end()
+    pieces.append(text[at:].encode() + delimiter)
+
+    def show(record: ConsumerRecord) -> bytes:
+        return b"".join(piece if isinstance(piece, bytes) else piece(record) for piece in pieces)
+
+    return show
+
+
+_FIELDS: Final[dict[str, Callable[[Any], bytes]]] = {
+    "topic": lambda record: record.topic.encode(),
+    "partition": lambda record: b"%d" % record.partition,
+    "offset": lambda record: b"%d" % record.offset,
+    "timestamp": lambda record: b"%d" % record.timestamp_ms,
+    "time": lambda record: show_time(record.timestamp_ms).encode(),
+    "key": lambda record: record.key or b"",
+    "value": lambda record: record.value or b"",
+    "headers": lambda record: b",".join(name.encode() + b"=" + (value or b"") for name, value in record.headers),
+}
+
+
+def json_format(record: ConsumerRecord) -> bytes:
+    row: dict[str, Any] = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp_ms,
+        **_content("key", record.key),
+        **_content("value", record.value),
+    }
+    if record.headers:
+        row["headers"] = [{"name": name, **_content("value", value)} for name, value in record.headers]
+    return json_line(row).encode() + b"\n"
+
+
+def _content(name: str, data: bytes | None) -> dict[str, Any]:
+    if data is None:
+        return {name: None}
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data).decode()}

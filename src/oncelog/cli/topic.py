@@ -1,0 +1,190 @@
+"""`oncelog topic`: list, create, describe, alter, delete."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from oncelog.cli.completion import complete_topics
+from oncelog.cli.connection import (
+    Connection,
+    cluster_options,
+    confirm,
+    require_topics,
+    split_assignment,
+    yes_option,
+)
+from oncelog.cli.output import output_option, print_json, print_table
+from oncelog.core.ids import TopicPartition, uuid_to_text
+
+if TYPE_CHECKING:
+    from oncelog.client.admin import Admin
+    from oncelog.client.cluster import TopicInfo
+
+_NEW_NAMES = click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
+_NAMES = click.argument("names", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics)
+
+
+@click.group("topic")
+def topic_command() -> None:
+    """List, create, describe, change and delete topics."""
+
+
+@topic_command.command("list")
+@click.option("--internal", is_flag=True, help="Also topics of the brokers' own, such as __transaction_state.")
+@output_option
+@cluster_options
+def list_command(connection: Connection, internal: bool, output: str) -> None:
+    """List the topics."""
+    with connection.admin() as admin:
+        topics = admin.list_topics(internal=internal)
+    rows = [
+        {
+            "topic": info.name,
+            "partitions": len(info.partitions),
+            "replicas": _replication(info),
+            "internal": info.is_internal,
+        }
+        for info in sorted(topics.values())
+    ]
+    if output == "json":
+        print_json(rows)
+    else:
+        print_table(
+            ["topic", "partitions", "replicas"],
+            [(row["topic"], row["partitions"], row["replicas"]) for row in rows],
+            empty="there are no topics",
+        )
+
+
+def _replication(info: TopicInfo) -> int:
+    return max((len(partition.replicas) for partition in info.partitions), default=0)
+
+
+@topic_command.command("create")
+@_NEW_NAMES
+@click.option(
+    "-p", "--partitions", type=click.IntRange(min=1), help="How many.  [default: the broker's num.partitions]"
+)
+@click.option("-r", "--replication-factor", type=click.IntRange(min=1), help="Replicas of each partition.")
+@click.option("--topic-config", "configs", metavar="NAME=VALUE", multiple=True, help="A setting of the topic.")
+@click.option("--if-not-exists", is_flag=True, help="A topic that is there already is no error.")
+@cluster_options
+def create_command(
+    connection: Connection,
+    names: tuple[str, ...],
+    partitions: int | None,
+    replication_factor: int | None,
+    configs: tuple[str, ...],
+    if_not_exists: bool,
+) -> None:
+    """Create topics."""
+    from oncelog.client.admin import NewTopic
+
+    settings = dict(split_assignment(text, "--topic-config") for text in configs)
+    topics = [NewTopic(name, partitions or -1, replication_factor or -1, settings) for name in names]
+    with connection.admin() as admin:
+        admin.create_topics(topics, if_not_exists=if_not_exists)
+    for name in names:
+        click.echo(f"created {name}")
+
+
+@topic_command.command("describe")
+@_NAMES
+@output_option
+@cluster_options
+def describe_command(connection: Connection, names: tuple[str, ...], output: str) -> None:
+    """Show partitions with their leaders and offsets, and the settings that differ from the defaults.
+
+    LAST STABLE is where read_committed readers stop: below END only while a transaction is open.
+    """
+    with connection.admin() as admin:
+        described = [_describe(admin, info) for info in require_topics(admin, names).values()]
+    if output == "json":
+        print_json(described)
+        return
+    for number, topic in enumerate(described):
+        if number:
+            click.echo()
+        click.echo(f"{topic['topic']}  id {topic['id']}")
+        for name, value in topic["settings"].items():
+            click.echo(f"  {name}={value}")
+        columns = ["partition", "leader", "replicas", "isr", "start", "end", "last_stable"]
+        rows = [[partition[column] for column in columns] for partition in topic["partitions"]]
+        print_table([column.replace("_", " ") for column in columns], rows)
+
+
+def _describe(admin: Admin, info: TopicInfo) -> dict[str, Any]:
+    from oncelog.client.admin import ConfigResource, OffsetSpec, ResourceType
+    from oncelog.client.visibility import IsolationLevel
+
+    partitions = [TopicPartition(info.name, partition.partition) for partition in info.partitions]
+    starts = admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST))
+    ends = admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST))
+    stable = admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST), isolation=IsolationLevel.READ_COMMITTED)
+    settings = admin.describe_configs(ConfigResource(ResourceType.TOPIC, info.name))
+    return {
+        "topic": info.name,
+        "id": uuid_to_text(info.topic_id),
+        "internal": info.is_internal,
+        "settings": {name: entry.value for name, entry in sorted(settings.items()) if not entry.is_default},
+        "partitions": [
+            {
+                "partition": partition.partition,
+                "leader": partition.leader,
+                "leader_epoch": partition.leader_epoch,
+                "replicas": list(partition.replicas),
+                "isr": list(partition.in_sync_replicas),
+                "start": starts[key].offset,
+                "end": ends[key].offset,
+                "last_stable": stable[key].offset,
+            }
+            for partition, key in zip(info.partitions, partitions, strict=True)
+        ],
+    }
+
+
+@topic_command.command("alter")
+@click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
+@click.option("-p", "--partitions", type=click.IntRange(min=1), help="Grow to so many partitions.")
+@click.option("--topic-config", "configs", metavar="NAME=VALUE", multiple=True, help="Change a setting.")
+@click.option("--unset", "unset", metavar="NAME", multiple=True, help="Bring a setting back to its default.")
+@cluster_options
+def alter_command(
+    connection: Connection, name: str, partitions: int | None, configs: tuple[str, ...], unset: tuple[str, ...]
+) -> None:
+    """Add partitions to a topic, or change its settings.
+
+    New partitions change which partition a key belongs to.
+    """
+    from oncelog.client.admin import ConfigResource, ResourceType
+
+    settings = dict(split_assignment(text, "--topic-config") for text in configs)
+    if partitions is None and not settings and not unset:
+        raise click.UsageError("say what to change: --partitions, --topic-config or --unset")
+    with connection.admin() as admin:
+        require_topics(admin, [name])
+        if partitions is not None:
+            admin.create_partitions({name: partitions})
+            click.echo(f"{name} has {partitions} partitions now")
+        if settings or unset:
+            admin.alter_configs(ConfigResource(ResourceType.TOPIC, name), set=settings, delete=unset)
+            for setting, value in settings.items():
+                click.echo(f"{name}: {setting}={value}")
+            for setting in unset:
+                click.echo(f"{name}: {setting} has its default again")
+
+
+@topic_command.command("delete")
+@_NAMES
+@yes_option
+@cluster_options
+def delete_command(connection: Connection, names: tuple[str, ...], yes: bool) -> None:
+    """Delete topics with all their records."""
+    with connection.admin() as admin:
+        require_topics(admin, names)
+        confirm(f"Delete {', '.join(names)} with all records?", yes=yes)
+        admin.delete_topics(names)
+    for name in names:
+        click.echo(f"deleted {name}")

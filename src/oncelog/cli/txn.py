@@ -1,0 +1,434 @@
+"""`oncelog txn`: transactions as coordinators and partitions know them, who blocks readers, and how to end it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from oncelog.cli import parsing
+from oncelog.cli.completion import complete_topics, complete_transactional_ids
+from oncelog.cli.connection import (
+    Connection,
+    cluster_options,
+    confirm,
+    require_partitions,
+    require_topics,
+    unknown_name,
+    yes_option,
+)
+from oncelog.cli.output import (
+    count_of,
+    json_line,
+    output_option,
+    print_json,
+    print_lines,
+    print_table,
+    show_duration,
+    show_time,
+)
+from oncelog.core.ids import TopicPartition
+
+if TYPE_CHECKING:
+    from oncelog.cli.txn_open import OpenTransaction
+    from oncelog.client.admin import Admin, TransactionDescription
+
+_IDS = click.argument(
+    "ids", nargs=-1, required=True, metavar="TRANSACTIONAL_ID...", shell_complete=complete_transactional_ids
+)
+
+
+@click.group("txn")
+def txn_command() -> None:
+    """See transactions, find out which one holds readers back, and end it."""
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+# What coordinators know
+
+
+@txn_command.command("list")
+@click.option("--state", "states", multiple=True, help="Only in this state: Ongoing, PrepareCommit, CompleteAbort, ...")
+@click.option("--open", "only_open", is_flag=True, help="Only what is open: Ongoing, PrepareCommit, PrepareAbort.")
+@click.option("--older-than", metavar="DURATION", help="Only transactions that have been open for longer.")
+@click.option("--pattern", metavar="REGEX", help="Only ids that match.")
+@output_option
+@cluster_options
+def list_command(
+    connection: Connection,
+    states: tuple[str, ...],
+    only_open: bool,
+    older_than: str | None,
+    pattern: str | None,
+    output: str,
+) -> None:
+    """List the transactional ids of all coordinators, with the age of what is open."""
+    wanted = [*states, *(["Ongoing", "PrepareCommit", "PrepareAbort"] if only_open else [])]
+    with connection.admin() as admin:
+        listings = admin.list_transactions(
+            states=wanted,
+            running_longer_than_ms=parsing.duration_ms(older_than) if older_than is not None else -1,
+            pattern=pattern,
+        )
+        opened = [
+            found.transactional_id for found in listings if found.state in ("Ongoing", "PrepareCommit", "PrepareAbort")
+        ]
+        details = _details(admin, opened)
+    now_ms = _now_ms()
+    rows = [
+        {
+            "transactional_id": found.transactional_id,
+            "state": found.state,
+            "producer_id": found.producer_id,
+            "coordinator": found.coordinator_id,
+            "age_ms": _age(details.get(found.transactional_id), now_ms),
+            "partitions": len(details[found.transactional_id].partitions)
+            if found.transactional_id in details
+            else None,
+        }
+        for found in listings
+    ]
+    if output == "json":
+        print_json(rows)
+        return
+    table = [
+        [r["transactional_id"], r["state"], r["producer_id"], r["coordinator"], _show_age(r["age_ms"]), r["partitions"]]
+        for r in rows
+    ]
+    columns = ["transactional id", "state", "producer", "coordinator", "age", "partitions"]
+    print_table(columns, table, empty="there are no such transactions")
+
+
+def _details(admin: Admin, ids: Iterable[str]) -> dict[str, TransactionDescription]:
+    """Ids that vanish meanwhile are left out."""
+    from oncelog.core.errors import ErrorCode, KafkaError
+
+    found: dict[str, TransactionDescription] = {}
+    for transactional_id in ids:
+        try:
+            found |= admin.describe_transactions([transactional_id])
+        except KafkaError as error:
+            if error.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                raise
+    return found
+
+
+def _age(description: TransactionDescription | None, now_ms: int) -> int | None:
+    if description is None or description.start_time_ms < 0:
+        return None
+    return max(now_ms - description.start_time_ms, 0)
+
+
+def _show_age(age_ms: Any) -> str | None:
+    return None if age_ms is None else show_duration(age_ms)
+
+
+@txn_command.command("describe")
+@_IDS
+@output_option
+@cluster_options
+def describe_command(connection: Connection, ids: tuple[str, ...], output: str) -> None:
+    """Show state, producer, age, time-out and partitions of transactional ids."""
+    with connection.admin() as admin:
+        _require_ids(admin, ids)
+        described = admin.describe_transactions(ids)
+    now_ms = _now_ms()
+    if output == "json":
+        print_json([_description_row(described[i], now_ms) for i in ids])
+        return
+    for transactional_id in ids:
+        found = described[transactional_id]
+        age = _age(found, now_ms)
+        click.echo(f"{transactional_id}  {found.state}  producer {found.producer_id} epoch {found.producer_epoch}")
+        click.echo(f"  coordinator {found.coordinator}")
+        click.echo(f"  time-out    {show_duration(found.timeout_ms)}")
+        if age is not None:
+            left = found.timeout_ms - age
+            ends = f"aborted by its coordinator in {show_duration(left)}" if left > 0 else "its time-out has passed"
+            click.echo(f"  open since  {show_time(found.start_time_ms)} ({show_duration(age)}), {ends}")
+        if found.partitions:
+            click.echo(f"  partitions  {', '.join(map(str, sorted(found.partitions)))}")
+
+
+def _description_row(found: TransactionDescription, now_ms: int) -> dict[str, Any]:
+    return {
+        "transactional_id": found.transactional_id,
+        "state": found.state,
+        "producer_id": found.producer_id,
+        "producer_epoch": found.producer_epoch,
+        "timeout_ms": found.timeout_ms,
+        "start_ms": found.start_time_ms if found.start_time_ms >= 0 else None,
+        "age_ms": _age(found, now_ms),
+        "partitions": [str(partition) for partition in sorted(found.partitions)],
+        "coordinator": found.coordinator,
+    }
+
+
+def _require_ids(admin: Admin, ids: Iterable[str]) -> None:
+    known = [found.transactional_id for found in admin.list_transactions()]
+    for transactional_id in ids:
+        if transactional_id not in known:
+            raise click.ClickException(unknown_name("transactional id", transactional_id, known))
+
+
+# What partitions know
+
+
+@txn_command.command("blocking")
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC[:PARTITION,...]...", shell_complete=complete_topics)
+@output_option
+@cluster_options
+def blocking_command(connection: Connection, topics: tuple[str, ...], output: str) -> None:
+    """Name the transactions that hold the last stable offset back, and the command that would end each.
+
+    read_committed readers get nothing from the last stable offset on until these have ended.
+    """
+    from oncelog.cli.txn_open import open_transactions
+
+    with connection.admin() as admin:
+        partitions = require_partitions(admin, topics)
+        stable, ends = _stable_and_end(admin, partitions)
+        held = [partition for partition in partitions if stable[partition] < ends[partition]]
+        opened = open_transactions(admin, held)
+    now_ms = _now_ms()
+    reports = []
+    for partition in held:
+        own = [found for found in opened if found.partition == partition]
+        blockers = [found for found in own if found.start_offset <= stable[partition]] or own[:1]
+        waiting = _count_records(connection, partition, stable[partition], ends[partition])
+        reports.append(
+            {
+                "topic": partition.topic,
+                "partition": partition.partition,
+                "last_stable_offset": stable[partition],
+                "end_offset": ends[partition],
+                "records_waiting": waiting,
+                "blocking": [found.as_row(now_ms) for found in blockers],
+                "open_after": [found.as_row(now_ms) for found in own if found not in blockers],
+            }
+        )
+    if output == "json":
+        print_json(reports)
+        return
+    if not reports:
+        where = ", ".join(topics)
+        click.echo(f"nothing is held back on {where}: every last stable offset is at the end")
+    for report, partition in zip(reports, held, strict=True):
+        _print_blocking(report, [found for found in opened if found.partition == partition], now_ms)
+
+
+def _print_blocking(report: dict[str, Any], opened: list[OpenTransaction], now_ms: int) -> None:
+    place = f"{report['topic']}-{report['partition']}"
+    waiting = report["records_waiting"]
+    how_many = count_of(waiting, "record") if waiting is not None else "more than a million offsets"
+    click.echo(
+        f"{place}: the last stable offset is {report['last_stable_offset']}, the end is {report['end_offset']}: "
+        f"{how_many} wait"
+    )
+    if not report["blocking"]:
+        click.echo("  the marker of the transaction is there, and waits for the high watermark to pass it")
+    for row in report["blocking"]:
+        found = next(o for o in opened if o.start_offset == row["start_offset"])
+        name = row["transactional_id"] or "unknown transactional id"
+        click.echo(f"  held back by {name}, producer {row['producer_id']} epoch {row['producer_epoch']}")
+        age, timeout = row["age_ms"], row["timeout_ms"]
+        if age is not None:
+            click.echo(f"    open for {show_duration(age)}, from offset {row['start_offset']} on")
+        if found.is_hanging:
+            click.echo(f"    HANGING: {found.why_hanging}; no coordinator will ever end it")
+        elif age is not None and timeout is not None:
+            left = timeout - age
+            soon = (
+                f"aborts it in {show_duration(left)}" if left > 0 else "is about to abort it: the time-out has passed"
+            )
+            click.echo(f"    its coordinator {soon} (time-out {show_duration(timeout)})")
+        click.echo(f"    to end it now: {row['remedy']}")
+    for row in report["open_after"]:
+        click.echo(
+            f"  also open, from offset {row['start_offset']} on: {row['transactional_id'] or row['producer_id']}"
+        )
+
+
+def _stable_and_end(
+    admin: Admin, partitions: list[TopicPartition]
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    from oncelog.client.admin import OffsetSpec
+    from oncelog.client.visibility import IsolationLevel
+
+    latest = dict.fromkeys(partitions, OffsetSpec.LATEST)
+    stable = admin.list_offsets(latest, isolation=IsolationLevel.READ_COMMITTED)
+    ends = admin.list_offsets(latest)
+    return {p: stable[p].offset for p in partitions}, {p: ends[p].offset for p in partitions}
+
+
+def _count_records(connection: Connection, partition: TopicPartition, start: int, end: int) -> int | None:
+    """By reading the headers of their batches; None if there are too many offsets for that."""
+    from oncelog.cli.txn_open import COUNTED_OFFSETS_MAX
+    from oncelog.client.fetcher import RangeReader
+    from oncelog.client.visibility import IsolationLevel
+
+    if end - start > COUNTED_OFFSETS_MAX:
+        return None
+    with RangeReader(connection.client_config(), isolation=IsolationLevel.READ_UNCOMMITTED, check_crcs=False) as reader:
+        return sum(
+            header.records_count
+            for chunk in reader.read(*partition, start, end)
+            for _, header in chunk.batches
+            if header.base_offset >= start
+        )
+
+
+@txn_command.command("hanging")
+@click.argument("topics", nargs=-1, metavar="[TOPIC]...", shell_complete=complete_topics)
+@click.option("--older-than", default="15m", show_default=True, metavar="DURATION",
+              help="Leave out those whose producer has written since: a coordinator may be about to act.")  # fmt: skip
+@output_option
+@cluster_options
+def hanging_command(connection: Connection, topics: tuple[str, ...], older_than: str, output: str) -> None:
+    """Find transactions that are open on a partition and that no coordinator will ever end.
+
+    Looks at all topics if none is named. Ends with 1 if there are any.
+    """
+    from oncelog.cli.txn_open import all_partitions, open_transactions
+
+    with connection.admin() as admin:
+        require_topics(admin, topics)
+        found = open_transactions(admin, all_partitions(admin, topics))
+    now_ms = _now_ms()
+    limit_ms = parsing.duration_ms(older_than)
+    hanging = [txn for txn in found if txn.is_hanging and (txn.age_ms(now_ms) or limit_ms) >= limit_ms]
+    if output == "json":
+        print_json([txn.as_row(now_ms) for txn in hanging])
+    elif not hanging:
+        click.echo(f"no transaction hangs; {count_of(len(found), 'transaction')} open", err=True)
+    else:
+        for txn in hanging:
+            age = txn.age_ms(now_ms)
+            click.echo(
+                f"{txn.partition} from offset {txn.start_offset}: producer {txn.producer.producer_id} epoch "
+                f"{txn.producer.producer_epoch}, last written {show_duration(age or 0)} ago: {txn.why_hanging}"
+            )
+            click.echo(f"  to end it: {txn.remedy}")
+    raise SystemExit(1 if hanging else 0)
+
+
+@txn_command.command("abort")
+@click.argument("partition", metavar="TOPIC:PARTITION")
+@click.option(
+    "--start-offset", type=int, required=True, help="Where the transaction begins; 'oncelog txn hanging' tells."
+)
+@yes_option
+@cluster_options
+def abort_command(connection: Connection, partition: str, start_offset: int, yes: bool) -> None:
+    """Write an abort marker to one partition, without asking any coordinator.
+
+    For hanging transactions. One that its coordinator knows is ended with 'oncelog txn fence'.
+    """
+    from oncelog.cli.txn_open import open_transactions
+
+    target = parsing.partition_name(partition)
+    with connection.admin() as admin:
+        require_topics(admin, [target.topic])
+        opened = {found.start_offset: found for found in open_transactions(admin, [target])}
+        if start_offset not in opened:
+            there = ", ".join(map(str, opened)) or "none"
+            raise click.ClickException(
+                f"no transaction of {target} begins at offset {start_offset}; open ones: {there}"
+            )
+        found = opened[start_offset]
+        if not found.is_hanging:
+            click.echo(
+                f"{found.transactional_id} is alive: 'oncelog txn fence {found.transactional_id}' is better", err=True
+            )
+        confirm(f"Abort the transaction of producer {found.producer.producer_id} on {target}?", yes=yes)
+        admin.abort_transaction(target, start_offset)
+    click.echo(f"aborted on {target}: the transaction of producer {found.producer.producer_id} from {start_offset} on")
+
+
+@txn_command.command("fence")
+@_IDS
+@yes_option
+@cluster_options
+def fence_command(connection: Connection, ids: tuple[str, ...], yes: bool) -> None:
+    """Shut out the present producers of transactional ids, and abort what they have open."""
+    with connection.admin() as admin:
+        _require_ids(admin, ids)
+        confirm(f"Fence {', '.join(ids)}? Their producers fail from then on.", yes=yes)
+        fenced = admin.fence_producers(ids)
+    for transactional_id, identity in fenced.items():
+        click.echo(f"fenced {transactional_id}: producer {identity.producer_id} is at epoch {identity.epoch} now")
+
+
+# What happened
+
+
+@txn_command.command("history")
+@click.argument("transactional_id", metavar="TRANSACTIONAL_ID", shell_complete=complete_transactional_ids)
+@output_option
+@cluster_options
+def history_command(connection: Connection, transactional_id: str, output: str) -> None:
+    """Show every change of a transactional id, as far back as compaction has left __transaction_state."""
+    from oncelog.cli import txn_log
+
+    events = txn_log.read_history(connection, transactional_id)
+    if not events:
+        raise click.ClickException(f"__transaction_state has nothing about {transactional_id}; see 'oncelog txn list'")
+    if output == "json":
+        print_json([event.as_row() for event in events])
+        return
+    rows: list[list[str | None]] = []
+    before_ms: int | None = None
+    for event in events:
+        since = None if before_ms is None else show_duration(event.time_ms - before_ms)
+        identity = f"{event.producer_id}:{event.producer_epoch}" if event.producer_id >= 0 else None
+        partitions = ", ".join(map(str, event.partitions)) or None
+        rows.append([show_time(event.time_ms), since, event.what, event.state or None, identity, partitions])
+        before_ms = event.time_ms
+    print_table(["time", "after", "what", "state", "producer", "partitions"], rows)
+
+
+@txn_command.command("watch")
+@click.option("--for", "lasting", metavar="DURATION", help="End after this time.")
+@click.option("-n", "--count", type=click.IntRange(min=1), metavar="N", help="End after so many events.")
+@click.option(
+    "--interval", default="500ms", show_default=True, metavar="DURATION", help="How often the screen is drawn."
+)
+@output_option
+@cluster_options
+def watch_command(connection: Connection, lasting: str | None, count: int | None, interval: str, output: str) -> None:
+    """Watch transactions as they begin, prepare, commit, abort and time out, with their rates.
+
+    A live screen in a terminal, one line per event in a pipe.
+    """
+    import sys
+
+    from oncelog.cli import txn_log, txn_watch
+    from oncelog.cli.connection import explained
+
+    with explained():
+        with connection.admin() as admin:
+            partitions = txn_log.state_partitions(admin)
+            opened = _details(admin, [t.transactional_id for t in admin.list_transactions(states=["Ongoing"])])
+        if not partitions:
+            raise click.ClickException("there is no __transaction_state yet: nobody has used a transactional id")
+        state = txn_watch.WatchState([_description_row(found, _now_ms()) for found in opened.values()])
+        poll_ms = parsing.duration_ms(interval)
+        end_ms = None if lasting is None else _now_ms() + parsing.duration_ms(lasting)
+        batches = txn_watch.bounded(txn_log.follow(connection, partitions, poll_ms=poll_ms), end_ms, count, _now_ms)
+        try:
+            if output == "text" and sys.stdout.isatty():
+                txn_watch.draw_live(state, batches, _now_ms)
+                return
+            for events in batches:
+                if output == "json":
+                    print_lines(json_line(event.as_row()) for event in events)
+                else:
+                    print_lines(txn_watch.event_line(event) for event in events)
+                sys.stdout.flush()
+        except KeyboardInterrupt:
+            return

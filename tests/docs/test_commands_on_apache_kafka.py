@@ -1,0 +1,83 @@
+"""The same commands on Apache Kafka, and its folders inspected while it runs and after it has stopped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from oncelog.cli.main import cli
+from oncelog.client import Producer
+from peers.kafka.kafka import KafkaServer, kafka_available
+
+pytestmark = [
+    pytest.mark.conformance,
+    pytest.mark.skipif(kafka_available() is not None, reason=str(kafka_available())),
+]
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
+    settings = {
+        "offsets.topic.num.partitions": "2",
+        "transaction.state.log.num.partitions": "2",
+        "group.initial.rebalance.delay.ms": "0",
+    }
+    with KafkaServer(tmp_path_factory.mktemp("kafka"), properties=settings) as server:
+        yield server
+
+
+@pytest.fixture
+def run(kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    monkeypatch.setenv("ONCELOG_BOOTSTRAP_SERVERS", kafka.bootstrap_servers)
+
+    def call(*arguments: object) -> Result:
+        result = CliRunner().invoke(cli, [str(argument) for argument in arguments])
+        assert isinstance(result.exception, SystemExit | None), (result.exception, result.output)
+        return result
+
+    return call
+
+
+def test_a_day_with_apache_kafka(run: Callable[..., Result], kafka: KafkaServer, tmp_path: Path) -> None:
+    assert run("topic", "create", "orders", "-p", 2, "--topic-config", "retention.ms=-1").exit_code == 0
+    (described,) = json.loads(run("topic", "describe", "orders", "-o", "json").stdout)
+    assert described["settings"]["retention.ms"] == "-1"
+    assert json.loads(run("cluster", "info", "-o", "json").stdout)["features"]["transaction.version"] == 2
+
+    lines = tmp_path / "lines"
+    lines.write_text("a:1\nb:2\nc:3\n")
+    imported = run("produce", "orders", lines, "-K:", "--transactional-id", "import", "-q")
+    assert imported.exit_code == 0, imported.stderr
+    assert sorted(run("consume", "orders", "-F", "{key}={value}").stdout.split()) == ["a=1", "b=2", "c=3"]
+    assert len(run("consume", "orders", "--group", "billing").stdout.split()) == 3
+    (group,) = json.loads(run("group", "describe", "billing", "-o", "json").stdout)
+    assert sum(row["lag"] for row in group["offsets"]) == 0
+
+    held = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": "slow"})
+    held.init_transactions()
+    held.begin_transaction()
+    held.send("orders", b"held", partition=0).result(30)
+    (report,) = json.loads(run("txn", "blocking", "orders", "-o", "json").stdout)
+    assert report["blocking"][0]["transactional_id"] == "slow"
+    assert report["records_waiting"] == 1
+    assert run("txn", "hanging", "--older-than", "0s").exit_code == 0
+    assert "Ongoing" in run("txn", "describe", "slow").stdout
+    assert run("txn", "fence", "slow", "--yes").exit_code == 0
+    assert "nothing is held back" in run("txn", "blocking", "orders").stdout
+    held.close(timeout_ms=1_000)
+
+    whats = [event["what"] for event in json.loads(run("txn", "history", "import", "-o", "json").stdout)]
+    assert whats[0] == "initialised"
+    assert whats[-3:] in (["began", "commit decided", "committed"], ["added partitions", "commit decided", "committed"])
+    assert json.loads(run("txn", "history", "slow", "-o", "json").stdout)[-1]["what"] == "initialised"
+
+    live = run("log", "timeline", kafka.data_dir / "orders-0", "-o", "json")
+    outcomes = [t["outcome"] for t in json.loads(live.stdout)[0]["transactions"] if t["transactional_id"] == "slow"]
+    assert outcomes == ["aborted"]
+    kafka.stop()
+    verified = run("log", "verify", kafka.data_dir)
+    assert verified.exit_code == 0, verified.stdout

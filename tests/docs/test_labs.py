@@ -1,0 +1,67 @@
+"""Every lab passes, tells its steps, and would fail if what it claims did not hold."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from oncelog.cli.lab.catalogue import LABS
+from oncelog.cli.lab.stage import Stage
+from oncelog.cli.main import cli
+from oncelog.client.consumer_records import ConsumerRecord
+
+
+def run(*arguments: object) -> Result:
+    result = CliRunner().invoke(cli, ["lab", *map(str, arguments)])
+    assert isinstance(result.exception, SystemExit | None), (result.exception, result.output)
+    return result
+
+
+@pytest.mark.parametrize("name", list(LABS))
+def test_a_lab_passes(name: str) -> None:
+    result = run(name, "-o", "json")
+    told = json.loads(result.stdout)
+    assert [check for check in told["checks"] if not check["holds"]] == []
+    assert result.exit_code == 0
+    assert told["passed"] is True
+    assert len(told["steps"]) >= 3
+    assert len(told["checks"]) >= 2
+
+
+@pytest.mark.parametrize("name", ["fencing", "filter", "long-transaction", "interleaved"])
+def test_a_lab_fails_when_readers_see_what_is_not_committed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = Stage.records
+
+    def broken(stage: Stage, topic: str, partition: int = 0, *, committed: bool = True) -> list[ConsumerRecord]:
+        return honest(stage, topic, partition, committed=False)
+
+    monkeypatch.setattr(Stage, "records", broken)
+    result = run(name)
+    assert result.exit_code == 1
+    assert "FAILS" in result.stdout
+
+
+def test_a_lab_without_a_check_does_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stage, "check", lambda *_: None)
+    assert run("interleaved").exit_code == 1
+
+
+def test_what_a_lab_has_left_can_be_inspected(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    text = run("filter", "--keep", kept).stdout
+    assert "ABORT marker" in text
+    assert "transaction index of orders-0" in text
+    verified = CliRunner().invoke(cli, ["log", "verify", str(kept / "data")])
+    assert verified.exit_code == 0, verified.output
+    again = run("filter", "--keep", kept)
+    assert again.exit_code == 1
+    assert "is there already" in again.stderr
+
+
+def test_labs_are_listed() -> None:
+    listed = run("--list").stdout
+    assert all(name in listed for name in LABS)
+    assert run("nothing").exit_code == 2
