@@ -1,4 +1,6 @@
-"""Record batches v2 by hand, for requests that a client library would not send, and the other way round for transcripts."""
+"""Record batches v2 by hand, for requests that a client library would not send, and the other way round for
+transcripts.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Three client libraries behind one small interface, so that one script runs with each of them.
 
-A script hands over plain values and gets plain values back; errors come back as `ClientError` with Kafka's error code where the
-library has one, so that scripts can say which code they expect whoever the client is.
+A script hands over plain values and gets plain values back; errors come back as `ClientError` with Kafka's error code
+where the library has one, so that scripts can say which code they expect whoever the client is.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import Any, Final, Protocol
 import aiokafka
 import aiokafka.errors
 import confluent_kafka
-import kafka
 import kafka.errors
+
+import kafka
 
 WAIT_S: Final = 30.0
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -72,10 +73,13 @@ class Client(Protocol):
     ) -> list[Message]:
         """Read until `count` messages of a partition are there."""
 
-    def transactional(self, bootstrap: str, transactional_id: str, timeout_ms: int = 60_000) -> TransactionalProducer: ...
+    def transactional(
+        self, bootstrap: str, transactional_id: str, timeout_ms: int = 60_000
+    ) -> TransactionalProducer: ...
 
 
-# --- librdkafka ---------------------------------------------------------------------------------------------------------------
+# --- librdkafka
+# ---------------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -171,7 +175,9 @@ class _ConfluentTransactions:
     def send(self, topic: str, value: bytes, partition: int = 0) -> None:
         results: list[Any] = []
         with _confluent_errors():
-            self._producer.produce(topic, value, partition=partition, on_delivery=lambda error, _: results.append(error))
+            self._producer.produce(
+                topic, value, partition=partition, on_delivery=lambda error, _: results.append(error)
+            )
         self._producer.flush(WAIT_S)
         if results and results[0] is not None:
             raise ClientError(results[0].code(), confluent_kafka.KafkaException(results[0]))
@@ -198,7 +204,8 @@ class _ConfluentTransactions:
             self._producer.close(0)
 
 
-# --- kafka-python -------------------------------------------------------------------------------------------------------------
+# --- kafka-python
+# -------------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -312,7 +319,8 @@ class _PythonTransactions:
         self._producer.close(timeout=0)
 
 
-# --- aiokafka -----------------------------------------------------------------------------------------------------------------
+# --- aiokafka
+# -----------------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -444,9 +452,6 @@ class _AioTransactions:
         for task in rest:
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)
-
-
-CLIENTS: Final[dict[str, Client]] = {client.name: client for client in (Confluent(), KafkaPython(), AioKafka())}
 
 
 def eventually(condition: Callable[[], bool], what: str, timeout_s: float = WAIT_S) -> None:

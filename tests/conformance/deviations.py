@@ -1,7 +1,7 @@
 """Where Oncelog answers otherwise than Apache Kafka 4.3, on purpose: each with its reason.
 
-A deviation names the scenarios and the step where it shows, and changes what Apache Kafka answered (the recorded transcript) into
-what Oncelog answers. One that never applies is an error, so that the table stays true.
+A deviation names the scenarios and the step where it shows, and changes what Apache Kafka answered (the recorded
+transcript) into what Oncelog answers. One that never applies is an error, so that the table stays true.
 """
 
 from __future__ import annotations
@@ -31,20 +31,22 @@ class Deviation:
     step: str
     """A regular expression for the step's label."""
     changes: Mapping[str, tuple[Any, Any]]
-    """By path in the answer: what Apache Kafka says, and what Oncelog says. A step where Kafka says something else stays."""
+    """By path in the answer: what Apache Kafka says, and what Oncelog says. A step where Kafka says something else
+    stays.
+    """
 
 
 DEVIATIONS: Final[Sequence[Deviation]] = (
     Deviation(
-        "KAFKA-20785: a commit that finds its transaction aborted by the coordinator was overtaken by a newer epoch. Apache "
-        "Kafka 4.3 calls that an invalid state, which kills the producer; its trunk says fenced.",
+        "KAFKA-20785: a commit that finds its transaction aborted by the coordinator was overtaken by a newer epoch. "
+        "Apache Kafka 4.3 calls that an invalid state, which kills the producer; its trunk says fenced.",
         r"ending/(CompleteAbort-commit-stale|opposite-of-abort|empty-aborts).*|timing/timed-out-new-(commit|init)",
         r"end_txn v5 \((commit|repeated|the opposite, same epoch|a commit with the old epoch)\)",
         {"error_code": (INVALID_TXN_STATE, PRODUCER_FENCED)},
     ),
     Deviation(
-        "A client of TV2 on transaction.version 0: Apache Kafka 4.3 refuses the first record it would have to write and then answers "
-        "51 to that id for ever. Oncelog serves it.",
+        "A client of TV2 on transaction.version 0: Apache Kafka 4.3 refuses the first record it would have to write "
+        "and then answers 51 to that id for ever. Oncelog serves it.",
         r"ending/tv2-client-on-tv0-(ending|empty-abort)",
         r"end_txn v5",
         {"error_code": (UNSUPPORTED_VERSION, 0), "producer_id": (-1, "producer 1"), "producer_epoch": (-1, 1)},
@@ -56,8 +58,8 @@ DEVIATIONS: Final[Sequence[Deviation]] = (
         {"responses.0.partition_responses.0": (ANYTHING, {**PRODUCED, "base_offset": 0})},
     ),
     Deviation(
-        "A group with offsets pending in a transaction is not deleted: Apache Kafka 4.3 deletes it on request, and the offsets that "
-        "the transaction commits later are lost.",
+        "A group with offsets pending in a transaction is not deleted: Apache Kafka 4.3 deletes it on request, and the "
+        "offsets that the transaction commits later are lost.",
         r"offsets/deleting-while-pending",
         r"delete_groups v2 \(while pending\)",
         {"results.0.error_code": (0, NON_EMPTY_GROUP)},
@@ -66,7 +68,12 @@ DEVIATIONS: Final[Sequence[Deviation]] = (
         "So it is still there afterwards.",
         r"offsets/deleting-while-pending",
         r"offset_delete v0",
-        {"": (ANYTHING, {"error_code": 0, "topics": [{"name": "t", "partitions": [{"partition_index": 0, "error_code": 0}]}]})},
+        {
+            "": (
+                ANYTHING,
+                {"error_code": 0, "topics": [{"name": "t", "partitions": [{"partition_index": 0, "error_code": 0}]}]},
+            )
+        },
     ),
     Deviation(
         "And can be deleted once the transaction ended.",
@@ -75,8 +82,8 @@ DEVIATIONS: Final[Sequence[Deviation]] = (
         {"results.0.error_code": (GROUP_ID_NOT_FOUND, 0)},
     ),
     Deviation(
-        "The last stable offset is never below the start of the log. Apache Kafka 4.3 gives the start of the batch that holds the "
-        "first offset of the log, when records were deleted up to the middle of an open transaction's batch.",
+        "The last stable offset is never below the start of the log. Apache Kafka 4.3 gives the start of the batch "
+        "that holds the first offset of the log, when records were deleted up to the middle of an open one's batch.",
         r"reading/records-deleted",
         r"15 list_offsets v7 \(committed\)",
         {"topics.0.partitions.0.offset": (4, 5)},

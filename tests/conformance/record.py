@@ -28,7 +28,7 @@ def record(words: Sequence[str]) -> None:
                 version: play(brokers.get("kafka", version, scenario.profile).bootstrap_servers, scenario)
                 for version in scenario.transaction_versions
             }
-            print(f"{file}/{scenario.name}: {time.monotonic() - started:.2f} s")
+            sys.stdout.write(f"{file}/{scenario.name}: {time.monotonic() - started:.2f} s\n")
         transcripts.save(file, recorded)
 
 

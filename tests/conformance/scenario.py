@@ -6,12 +6,14 @@ A scenario is a list of steps. A step is one request: an API, a version and its 
 * a `Ref("P.epoch", -1)` is a value that an earlier step saved, here the epoch of producer P less one;
 * a `Batch(...)` becomes the bytes of a record batch.
 
-The runner repeats a request whose answer says that a coordinator is busy or still loading (51 above all): Apache Kafka answers so at
-once where another broker may wait and answer the final result, and clients repeat in either case. Only the last answer is recorded.
-After the end of a transaction it waits until the coordinator calls it complete, so that the next step meets a quiet state.
+The runner repeats a request whose answer says that a coordinator is busy or still loading (51 above all): Apache
+Kafka answers so at once where another broker may wait and answer the final result, and clients repeat in either case.
+Only the last answer is recorded. After the end of a transaction it waits until the coordinator calls it complete, so
+that the next step meets a quiet state.
 
-Transcripts are normalised so that two brokers can be compared: producer ids, topic ids and member ids become symbols in the
-order of their appearance; times, throttling, messages for people and the partition that a group's name is hashed to are left out.
+Transcripts are normalised so that two brokers can be compared: producer ids, topic ids and member ids become symbols
+in the order of their appearance; times, throttling, messages for people and the partition that a group's name is
+hashed to are left out.
 """
 
 from __future__ import annotations
@@ -39,8 +41,10 @@ THIS_YEAR_MS: Final = 1_750_000_000_000
 UNFINISHED_STATES: Final = ("PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 
 NEW_PROTOCOL: Final = (1, 2)
-"""Where clients of TV2 can be served: on `transaction.version` 0 Apache Kafka 4.3 refuses the first of their requests that needs a
-record (35), because the old format has no place for the client's version, and then answers 51 to everything for ever."""
+"""Where clients of TV2 can be served: on `transaction.version` 0 Apache Kafka 4.3 refuses the first of their requests
+that needs a record (35), because the old format has no place for the client's version, and then answers 51 to
+everything for ever.
+"""
 
 _LEFT_OUT: Final = frozenset(
     {
@@ -172,8 +176,9 @@ class Runner:
             wire.send_only(step.api, step.version, **fields)
             return {"step": label}
         try:
-            for _ in range(step.repeat):
-                answer = self._call_until_settled(wire, step, fields)
+            if step.repeat > 1:
+                wire.call_many(step.api, step.version, step.repeat - 1, **fields)
+            answer = self._call_until_settled(wire, step, fields)
         except Disconnected:
             return {"step": label, "answer": "disconnected"}
         # JoinGroup hands out the member id together with the error that asks for it.
@@ -225,7 +230,8 @@ class Runner:
             if "__consumer_offsets" in (value.get("topic"), value.get("name")):
                 left_out = left_out | {"partitions", "partition_indexes"}
             if "topic_config_error_code" in value:
-                # The settings of a new topic, of which every broker has some of its own: DescribeConfigs shows those that count.
+                # The settings of a new topic, of which every broker has some of its own: DescribeConfigs shows those
+                # that count.
                 left_out = left_out | {"configs"}
             shown = {name: item for name, item in value.items() if name not in left_out and not _says_nothing(item)}
             return {name: self._normalise(item, name) for name, item in shown.items()}

@@ -1,7 +1,7 @@
 """Steps that wire scenarios are made of: one function per request, with the fields that scenarios vary as arguments.
 
-A producer is named by a letter: `init("P", "x")` saves its id and epoch as "P.id" and "P.epoch", and later steps use them, moved
-by `epoch=-1` and the like where a scenario wants a stale or a future producer.
+A producer is named by a letter: `init("P", "x")` saves its id and epoch as "P.id" and "P.epoch", and later steps use
+them, moved by `epoch=-1` and the like where a scenario wants a stale or a future producer.
 """
 
 from __future__ import annotations
@@ -129,7 +129,9 @@ def produce(
     note: str = "",
 ) -> Step:
     """Produce of one batch to one partition; a transactional one where a transactional id is given."""
-    options: dict[str, Any] = {"transactional": transactional_id is not None if transactional is None else transactional}
+    options: dict[str, Any] = {
+        "transactional": transactional_id is not None if transactional is None else transactional
+    }
     if producer is not None:
         options |= {
             "producer_id": Ref(f"{producer}.id") if producer_id is None else producer_id,
@@ -184,7 +186,9 @@ def fetch_offsets(group: Any, version: int = 7, *, stable: bool = False, topic: 
 
 
 def describe(*transactional_ids: Any, note: str = "") -> Step:
-    return Step("describe_transactions", 0, {"transactional_ids": [_name(name) for name in transactional_ids]}, note=note)
+    return Step(
+        "describe_transactions", 0, {"transactional_ids": [_name(name) for name in transactional_ids]}, note=note
+    )
 
 
 def await_state(transactional_id: Any, state: str) -> Step:
@@ -227,7 +231,13 @@ def markers(
 
 
 def list_offsets(
-    timestamp: int = -1, *, committed: bool = False, version: int = 7, topic: str = "t", partition: int = 0, note: str = ""
+    timestamp: int = -1,
+    *,
+    committed: bool = False,
+    version: int = 7,
+    topic: str = "t",
+    partition: int = 0,
+    note: str = "",
 ) -> Step:
     """ListOffsets of one partition: -1 latest, -2 earliest, -3 the largest timestamp."""
     entry: dict[str, Any] = {"partition_index": partition, "timestamp": timestamp}

@@ -1,4 +1,6 @@
-"""Administration with real clients: topics, partitions, settings, records, groups and their offsets, and errors by code."""
+"""Administration with real clients: topics, partitions, settings, records, groups and their offsets, and errors by
+code.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import confluent_kafka
+import kafka.admin
+import kafka.errors
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import (
@@ -18,10 +22,9 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-import kafka.admin
-import kafka.errors
 from tests.conformance.brokers import Broker
-from tests.conformance.clients import CLIENTS, Message, eventually
+from tests.conformance.clients import Message, eventually
+from tests.conformance.libraries import CLIENTS
 from tests.conformance.test_produce_consume import create_topic
 from tests.conformance.test_transactions import admin_of, committed_offset
 
@@ -91,9 +94,7 @@ def test_partitions_are_added(broker: Broker, admin: AdminClient, unique: Callab
     assert len(CLIENTS["confluent-kafka"].consume(broker.bootstrap_servers, name, 1, partition=3)) == 1
 
 
-def test_settings_are_described_and_altered(
-    broker: Broker, admin: AdminClient, unique: Callable[[str], str]
-) -> None:
+def test_settings_are_described_and_altered(broker: Broker, admin: AdminClient, unique: Callable[[str], str]) -> None:
     name = create_topic(broker, unique("t"), retention_ms="60000")
     resource = ConfigResource(ResourceType.TOPIC, name)
 

@@ -15,13 +15,14 @@ from typing import Any
 
 import aiokafka
 import confluent_kafka
+import kafka.errors
 import pytest
 from confluent_kafka import TopicPartition
 
 import kafka
-import kafka.errors
 from tests.conformance.brokers import Broker
-from tests.conformance.clients import CLIENTS, Message, eventually
+from tests.conformance.clients import Message, eventually
+from tests.conformance.libraries import CLIENTS
 from tests.conformance.test_produce_consume import create_topic
 from tests.conformance.test_transactions import admin_of, committed_offset
 
@@ -56,7 +57,7 @@ class Member:
     def assigned(self) -> set[int]:
         return {one.partition for one in self.consumer.assignment()}
 
-    def poll(self, seconds: float = 0.05) -> None:
+    def poll(self, seconds: float = 0.02) -> None:
         message = self.consumer.poll(seconds)
         if message is not None and message.error() is None:
             self.read.append(message)

@@ -1,4 +1,6 @@
-"""Records written by one client library and read by another: keys, headers, timestamps, codecs, sizes, acknowledgements."""
+"""Records written by one client library and read by another: keys, headers, timestamps, codecs, sizes,
+acknowledgements.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tests.conformance.brokers import Broker
-from tests.conformance.clients import CLIENTS, ClientError, Message
+from tests.conformance.clients import ClientError, Message
+from tests.conformance.libraries import CLIENTS
 
 NAMES = sorted(CLIENTS)
 START_MS = 1_700_000_000_000

@@ -1,4 +1,6 @@
-"""Transactions with three client libraries on every transaction.version: the same script, the same outcome on both brokers."""
+"""Transactions with three client libraries on every transaction.version: the same script, the same outcome on both
+brokers.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, TopicP
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from tests.conformance.brokers import Broker
-from tests.conformance.clients import CLIENTS, ClientError, Message, eventually
+from tests.conformance.clients import ClientError, Message, eventually
+from tests.conformance.libraries import CLIENTS
 from tests.conformance.test_produce_consume import create_topic
 
 NAMES = sorted(CLIENTS)

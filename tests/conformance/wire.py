@@ -1,12 +1,13 @@
 """A tiny blocking Kafka client that sends exact requests at exact versions and returns the answers as plain dicts.
 
-The message schemas are kio's, so that neither Oncelog's codec nor a client library's retries stand between a test and the
-broker. Fields are named as in kio; durations and timestamps are milliseconds, ids are text, error codes are ints, and a request
-field that is left out takes its protocol default, or zero.
+The message schemas are kio's, so that neither Oncelog's codec nor a client library's retries stand between a test and
+the broker. Fields are named as in kio; durations and timestamps are milliseconds, ids are text, error codes are ints,
+and a request field that is left out takes its protocol default, or zero.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import functools
@@ -25,6 +26,7 @@ from kio.static.constants import EntityType
 
 Fields = dict[str, Any]
 TIMEOUT_S: Final = 30.0
+IN_FLIGHT: Final = 100
 _EPOCH: Final = datetime.datetime.fromtimestamp(0, tz=datetime.UTC)
 _ZERO: Final[dict[str, Any]] = {
     "string": "",
@@ -57,12 +59,25 @@ class Wire:
         response_type = load_response_from_request(request_type)  # type: ignore[arg-type]
         return self._receive(response_type, correlation)
 
+    def call_many(self, api: str, version: int, count: int, **fields: Any) -> None:
+        """Send the same request many times, several at once, and leave the answers unread."""
+        frame = self._frame(load_entity_schema(api, version, EntityType.request), fields, 0)
+        for start in range(0, count, IN_FLIGHT):
+            some = min(IN_FLIGHT, count - start)
+            self.send_bytes((struct.pack(">i", len(frame)) + frame) * some)
+            for _ in range(some):
+                self.receive_frame()
+
     def send_only(self, api: str, version: int, **fields: Any) -> None:
         """Send a request that is not answered (Produce with acks=0)."""
         self.send(load_entity_schema(api, version, EntityType.request), fields)
 
     def send(self, request_type: Any, fields: Fields) -> int:
         correlation = next(self._correlation)
+        self.send_frame(self._frame(request_type, fields, correlation))
+        return correlation
+
+    def _frame(self, request_type: Any, fields: Fields, correlation: int) -> bytes:
         body = io.BytesIO()
         header_type = request_type.__header_schema__
         header_fields: dict[str, Any] = {
@@ -73,14 +88,18 @@ class Wire:
         }
         entity_writer(header_type)(body, header_type(**header_fields))
         entity_writer(request_type)(body, build(request_type, fields))
-        self.send_frame(body.getvalue())
-        return correlation
+        return body.getvalue()
 
     def send_frame(self, frame: bytes) -> None:
         self.send_bytes(struct.pack(">i", len(frame)) + frame)
 
     def send_bytes(self, data: bytes) -> None:
         self._connection().sendall(data)
+
+    def finish(self) -> None:
+        """Say that nothing more will be sent; answers can still be read."""
+        with contextlib.suppress(OSError):
+            self._connection().shutdown(socket.SHUT_WR)
 
     def _connection(self) -> socket.socket:
         if self._socket is None:

@@ -61,7 +61,9 @@ def configs(name: Any, keys: Sequence[str], kind: int = TOPIC, version: int = 4,
     return Step("describe_configs", version, fields, note=note)
 
 
-def alter(name: Any, changes: Sequence[tuple[str, int, str | None]], *, validate_only: bool = False, note: str = "") -> Step:
+def alter(
+    name: Any, changes: Sequence[tuple[str, int, str | None]], *, validate_only: bool = False, note: str = ""
+) -> Step:
     """IncrementalAlterConfigs: 0 set, 1 delete, 2 append, 3 subtract."""
     settings = [{"name": key, "config_operation": operation, "value": value} for key, operation, value in changes]
     resource = {"resource_type": TOPIC, "resource_name": name, "configs": settings}
@@ -97,7 +99,15 @@ def topics_created() -> Scenario:
     return Scenario("topics-created", steps, topics={}, transaction_versions=ANY_TV)
 
 
-BAD_NAMES: Final = {"empty": "", "dot": ".", "two dots": "..", "slash": "a/b", "space": "a b", "umlaut": "ä", "long": "n" * 250}
+BAD_NAMES: Final = {
+    "empty": "",
+    "dot": ".",
+    "two dots": "..",
+    "slash": "a/b",
+    "space": "a b",
+    "umlaut": "ä",
+    "long": "n" * 250,
+}
 
 
 def colliding_names() -> Scenario:
@@ -206,9 +216,9 @@ def settings() -> Scenario:
 def settings_replaced() -> Scenario:
     """AlterConfigs replaces all settings of a topic."""
 
-    def replace(values: Mapping[str, str | None], version: int = 2, name: Any = Name("t"), note: str = "") -> Step:
+    def replace(values: Mapping[str, str | None], version: int = 2, topic: str = "t", note: str = "") -> Step:
         entries = [{"name": key, "value": value} for key, value in values.items()]
-        resource = {"resource_type": TOPIC, "resource_name": name, "configs": entries}
+        resource = {"resource_type": TOPIC, "resource_name": Name(topic), "configs": entries}
         return Step("alter_configs", version, {"resources": [resource], "validate_only": False}, note=note)
 
     steps = [
@@ -218,7 +228,7 @@ def settings_replaced() -> Scenario:
         replace({"no.such.key": "1"}, note="unknown key"),
         replace({"retention.ms": "x"}, note="not a number"),
         replace({"retention.ms": None}, note="null"),
-        replace({"retention.ms": "1"}, name=Name("missing"), note="unknown topic"),
+        replace({"retention.ms": "1"}, topic="missing", note="unknown topic"),
         configs(Name("t"), ["retention.ms", "cleanup.policy"]),
     ]
     return Scenario("settings-replaced", steps, topics={"t": 1}, transaction_versions=ANY_TV)
@@ -226,7 +236,9 @@ def settings_replaced() -> Scenario:
 
 def described_by_metadata() -> Scenario:
     steps = [metadata([Name("t")], version) for version in range(1, 14)]
-    steps += [metadata([Name("missing")], version, note="unknown topic, not to be created") for version in (4, 7, 9, 12)]
+    steps += [
+        metadata([Name("missing")], version, note="unknown topic, not to be created") for version in (4, 7, 9, 12)
+    ]
     steps += [metadata(["a/b"], version, note="bad name") for version in (4, 12)]
     steps += [
         Step("metadata", 12, {"topics": [{"name": None, "topic_id": Ref("t.id")}]}, note="by id"),
@@ -259,7 +271,9 @@ def topic_partitions() -> Scenario:
 
 
 def coordinators() -> Scenario:
-    steps = [Step("find_coordinator", v, {"key": Name("g"), "key_type": 0} if v else {"key": Name("g")}) for v in range(4)]
+    steps = [
+        Step("find_coordinator", v, {"key": Name("g"), "key_type": 0} if v else {"key": Name("g")}) for v in range(4)
+    ]
     steps += [Step("find_coordinator", v, {"key": Name("x"), "key_type": 1}) for v in range(1, 4)]
     steps += [
         Step("find_coordinator", v, {"key_type": kind, "coordinator_keys": [Name("a"), Name("b")]})

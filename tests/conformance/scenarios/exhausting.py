@@ -18,16 +18,23 @@ def exhausted(timeout_ms: int = 60_000) -> list[Step]:
 
 
 def initialised() -> Scenario:
-    """InitProducerId at the last epoch gives a new producer id; so does the retry of the one that got it."""
+    """InitProducerId at the last epoch gives a new producer id, also to the repetition of the request that got it.
+
+    EndTxn of the old protocol leaves the epoch as it is.
+    """
     steps = [
         *exhausted(),
+        add_partitions("P", "x", {"t": [0]}),
+        produce("P", "x"),
+        end("P", "x"),
+        describe("x"),
         init("Q", "x", expected=same("P"), note="current"),
         describe("x"),
         init("Q", "x", expected=same("P"), note="repeated after a lost answer"),
         init("R", "x", note="a new instance"),
         init("Q", "x", expected=same("P"), keep=False, note="repeated too late"),
     ]
-    return Scenario("initialised", steps, topics={}, transaction_versions=(2,), slow=True)
+    return Scenario("initialised", steps, transaction_versions=(2,), slow=True)
 
 
 def over_open() -> Scenario:
@@ -64,19 +71,6 @@ def ended() -> Scenario:
     return Scenario("ended", steps, transaction_versions=(2,), slow=True)
 
 
-def ended_by_an_old_client() -> Scenario:
-    """EndTxn of the old protocol leaves the epoch as it is."""
-    steps = [
-        *exhausted(),
-        add_partitions("P", "x", {"t": [0]}),
-        produce("P", "x"),
-        end("P", "x"),
-        describe("x"),
-        init("Q", "x", expected=same("P")),
-    ]
-    return Scenario("ended-by-an-old-client", steps, transaction_versions=(2,), slow=True)
-
-
 def timed_out() -> Scenario:
     """KAFKA-20090: the time-out of a transaction of the last epoch replaces the producer id."""
     steps = [
@@ -93,4 +87,4 @@ def timed_out() -> Scenario:
     return Scenario("timed-out", steps, transaction_versions=(2,), slow=True)
 
 
-SCENARIOS: Final = (initialised(), over_open(), ended(), ended_by_an_old_client(), timed_out())
+SCENARIOS: Final = (initialised(), over_open(), ended(), timed_out())

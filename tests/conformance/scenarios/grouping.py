@@ -1,4 +1,6 @@
-"""Classic consumer groups on the wire: joining, synchronising, heartbeats, leaving, static members, offsets, administration."""
+"""Classic consumer groups on the wire: joining, synchronising, heartbeats, leaving, static members, offsets,
+administration.
+"""
 
 from __future__ import annotations
 
@@ -305,7 +307,9 @@ def two_members() -> Scenario:
 
 def session_ends() -> Scenario:
     """A member that is not heard of any more is removed."""
-    gone = Step("describe_groups", 5, {"groups": [Name("g")]}, until={"groups.0.group_state": "Empty"}, note="until empty")
+    gone = Step(
+        "describe_groups", 5, {"groups": [Name("g")]}, until={"groups.0.group_state": "Empty"}, note="until empty"
+    )
     steps = [*joined("M", session_ms=700), sync("M", assigned=["M"]), gone, heartbeat("M"), commit(1, member="M")]
     return Scenario("session-ends", steps, transaction_versions=ANY_TV)
 

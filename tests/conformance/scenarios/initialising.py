@@ -16,7 +16,9 @@ def without_an_id() -> list[Scenario]:
     found = [Scenario(f"idempotent-v{v}", [init("A", None, v), init("B", None, v)], topics={}) for v in VERSIONS]
     expected = [init("A", None, v, expected=(5, 1), note="expecting a producer of its own") for v in WITH_EXPECTED]
     half = [
-        Step("init_producer_id", v, {"transactional_id": None, "producer_id": p, "producer_epoch": e}, note="half a pair")
+        Step(
+            "init_producer_id", v, {"transactional_id": None, "producer_id": p, "producer_epoch": e}, note="half a pair"
+        )
         for v in WITH_EXPECTED
         for p, e in ((7, -1), (-1, 3))
     ]

@@ -21,7 +21,7 @@ VERSIONS: Final = (1, 2)
 
 
 def hanging(version: int, commit: bool) -> Scenario:
-    """An open transaction of the partition is ended behind the coordinator's back, as `kafka-transactions abort` does."""
+    """An open transaction of the partition is ended behind the coordinator's back, as kafka-transactions abort does."""
     steps = [
         init("P", "x"),
         init("P", "x", note="epoch 1"),

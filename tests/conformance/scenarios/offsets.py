@@ -1,4 +1,4 @@
-"""Offsets in transactions: TxnOffsetCommit, pending offsets, stable OffsetFetch, and fencing by group member (KIP-447)."""
+"""Offsets in transactions: TxnOffsetCommit, pending offsets, stable OffsetFetch, fencing by group member (KIP-447)."""
 
 from __future__ import annotations
 
@@ -224,7 +224,9 @@ def deleting_while_pending() -> Scenario:
     """A group, or an offset, with something pending in a transaction."""
     delete = Step("delete_groups", 2, {"groups_names": [Name("g")]}, note="while pending")
     offset_delete = Step(
-        "offset_delete", 0, {"group_id": Name("g"), "topics": [{"name": Name("t"), "partitions": [{"partition_index": 0}]}]}
+        "offset_delete",
+        0,
+        {"group_id": Name("g"), "topics": [{"name": Name("t"), "partitions": [{"partition_index": 0}]}]},
     )
     steps = [
         *open_with_offsets(3),

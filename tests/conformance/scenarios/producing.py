@@ -1,4 +1,4 @@
-"""Produce: transactional and idempotent batches, sequences, epochs, duplicates, and batches that a broker must refuse."""
+"""Produce: transactional and idempotent batches, sequences, epochs, duplicates, and batches to be refused."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def transactional(version: int) -> Scenario:
 
 
 def overtaking(version: int) -> Scenario:
-    """After a batch was refused because its transaction is not open, no later one of the producer may come before it."""
+    """After a batch was refused because its transaction is not open, no later one may come before it."""
     steps = [
         init("P", "x"),
         add_partitions("P", "x", {"t": [0]}),

@@ -1,4 +1,6 @@
-"""What readers are given: isolation levels, the list of aborted transactions, offsets by time, and the administrator's view."""
+"""What readers are given: isolation levels, the list of aborted transactions, offsets by time, and the
+administrator's view.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def isolation() -> Scenario:
     steps = interleaved()
     steps += [fetch(committed=committed, version=version) for version in FETCH_VERSIONS for committed in (True, False)]
     steps += [fetch(offset) for offset in range(13)]
-    steps += [list_offsets(committed=committed, version=version) for version in range(2, 12) for committed in (True, False)]
+    steps += [
+        list_offsets(committed=committed, version=version) for version in range(2, 12) for committed in (True, False)
+    ]
     steps += [end("C", "c", commit=False), fetch(), fetch(5), fetch(9), list_offsets(committed=True)]
     return Scenario("isolation", steps, transaction_versions=(2,))
 
@@ -46,7 +50,8 @@ def isolation() -> Scenario:
 def several_segments() -> Scenario:
     """Transactions that reach over segments; the aborted list is collected from all that a fetch touches.
 
-    Each batch is a day later than the one before and opens a segment of its own, until a marker with today's time is written.
+    Each batch is a day later than the one before and opens a segment of its own, until a marker with today's time is
+    written.
     """
     days = itertools.count()
 
@@ -197,10 +202,17 @@ def described() -> Scenario:
     missing = Step(
         "describe_producers",
         0,
-        {"topics": [{"name": Name("missing"), "partition_indexes": [0]}, {"name": Name("t"), "partition_indexes": [0, 9]}]},
+        {
+            "topics": [
+                {"name": Name("missing"), "partition_indexes": [0]},
+                {"name": Name("t"), "partition_indexes": [0, 9]},
+            ]
+        },
         note="unknown topic and partition",
     )
-    invalid = Step("describe_producers", 0, {"topics": [{"name": "no such/name", "partition_indexes": [0]}]}, note="bad name")
+    invalid = Step(
+        "describe_producers", 0, {"topics": [{"name": "no such/name", "partition_indexes": [0]}]}, note="bad name"
+    )
     steps = [
         describe("unknown"),
         describe(""),

@@ -42,4 +42,3 @@ def _entries(by_version: dict[int, Transcript]) -> str:
 def _entry(versions: list[int], transcript: Transcript) -> str:
     steps: list[str] = [json.dumps(step, separators=(", ", ": ")) for step in transcript]
     return f'{{"transaction_versions": {versions}, "steps": [\n' + ",\n".join(steps) + "\n]}"
-

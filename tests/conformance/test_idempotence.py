@@ -1,0 +1,109 @@
+"""Idempotent producers and broker crashes: every acknowledged record is there once, in order."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import confluent_kafka
+import pytest
+
+from tests.conformance.brokers import Broker
+from tests.conformance.clients import Message, eventually
+from tests.conformance.libraries import CLIENTS
+from tests.conformance.test_produce_consume import create_topic
+from tests.conformance.test_transactions import values
+
+only_oncelog = pytest.mark.parametrize("broker_kind", ["oncelog"], indirect=True)
+"""Apache Kafka takes ten seconds to come back after kill -9."""
+
+
+def test_records_stay_in_order_and_single_with_many_requests_in_flight(
+    broker: Broker, unique: Callable[[str], str]
+) -> None:
+    topic = create_topic(broker, unique("t"))
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "enable.idempotence": True,
+            "batch.num.messages": 10,
+            "linger.ms": 0,
+        }
+    )
+    for number in range(3000):
+        producer.produce(topic, b"%d" % number, partition=0)
+    assert producer.flush(30) == 0
+    found = CLIENTS["confluent-kafka"].consume(broker.bootstrap_servers, topic, 3000)
+    assert [message.value for message in found] == [b"%d" % number for number in range(3000)]
+
+
+@only_oncelog
+def test_acknowledged_records_survive_kill_9_once(
+    new_broker: Callable[..., Broker], unique: Callable[[str], str]
+) -> None:
+    broker = new_broker()
+    topic = create_topic(broker, unique("t"))
+    acknowledged: list[bytes] = []
+
+    def note(error: Any, message: Any) -> None:
+        if error is None:
+            acknowledged.append(message.value())
+
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "enable.idempotence": True,
+            "batch.num.messages": 5,
+            "linger.ms": 0,
+            "reconnect.backoff.max.ms": 100,
+            "retry.backoff.ms": 20,
+        }
+    )
+    stopped = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not stopped.is_set():
+            producer.produce(topic, b"%d" % number, partition=0, on_delivery=note)
+            producer.poll(0.001)
+            number += 1
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        eventually(lambda: len(acknowledged) > 100, "the first hundred are acknowledged")
+        broker.kill9()
+        broker.start()
+        before = len(acknowledged)
+        eventually(lambda: len(acknowledged) > before + 100, "a hundred more are acknowledged after the restart")
+    finally:
+        stopped.set()
+        writer.join(30)
+    assert producer.flush(30) == 0
+    found = values(broker, topic, len(acknowledged), committed=False)
+    # An acknowledgement may have been lost with the process, but nothing acknowledged and nothing twice.
+    assert len(set(found)) == len(found)
+    assert set(acknowledged) <= set(found)
+    assert found == sorted(found, key=lambda value: int(value or b""))
+
+
+@only_oncelog
+def test_an_open_transaction_survives_kill_9_and_commits(
+    new_broker: Callable[..., Broker], unique: Callable[[str], str]
+) -> None:
+    """The coordinator comes back with the transaction as it was: the same producer goes on and commits."""
+    broker = new_broker()
+    topic = create_topic(broker, unique("t"), partitions=2)
+    producer = CLIENTS["confluent-kafka"].transactional(broker.bootstrap_servers, unique("x"))
+    producer.begin()
+    producer.send(topic, b"before")
+    broker.kill9()
+    broker.start()
+    producer.send(topic, b"after", 1)
+    producer.commit()
+    producer.close()
+    plain = CLIENTS["confluent-kafka"]
+    plain.produce(broker.bootstrap_servers, topic, [Message(b"plain"), Message(b"plain", partition=1)])
+    assert values(broker, topic, 2, committed=True) == [b"before", b"plain"]
+    assert values(broker, topic, 2, committed=True, partition=1) == [b"after", b"plain"]
