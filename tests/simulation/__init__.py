@@ -2,10 +2,11 @@
 
 Theory of operation
 -------------------
-One real `Broker` lives in a folder of a memory file system, without sockets: requests reach it as bytes through the real
-`Connection` and `Dispatcher`, over a network (`network`) that delays, breaks and repeats. Clients (`producers`, `workers`,
-`readers`, `operators`) are small scripts that speak the versions which real clients speak. The broker dies at any moment,
-also in the middle of an operation at a failpoint, and is started again on what it left (`station`). Time is a number.
+One real `Broker` lives in a folder of a memory file system, without sockets: requests reach it as bytes through the
+real `Connection` and `Dispatcher`, over a network (`network`) that delays, breaks and repeats. Clients (`producers`,
+`workers`, `readers`, `operators`) are small scripts that speak the versions which real clients speak. The broker dies
+at any moment, also in the middle of an operation at a failpoint, and is started again on what it left (`station`).
+Time is a number.
 
 `plan` draws from the seed what a history is made of: each has some of the troubles only, because a history with all of
 them hardly gets anywhere. `history` plays it: trouble, then peace, then a look at everything.

@@ -3,8 +3,8 @@
     answers = yield [call, call]      # sent at once on the client's link; an answer, or LOST, for each
     yield 250                         # sleep, in milliseconds
 
-A client whose link breaks opens another one with its next request. A client can be killed at any moment: its script ends
-where it stands and nobody tells the broker.
+A client whose link breaks opens another one with its next request. A client can be killed at any moment: its script
+ends where it stands and nobody tells the broker.
 """
 
 from __future__ import annotations
@@ -75,7 +75,9 @@ class Actor:
         (answer,) = yield [call]
         return answer
 
-    def retry(self, make: Callable[[], Call], codes: Callable[[Any], set[int]], retriable: frozenset[int]) -> Script[Any]:
+    def retry(
+        self, make: Callable[[], Call], codes: Callable[[Any], set[int]], retriable: frozenset[int]
+    ) -> Script[Any]:
         """Sends until there is an answer whose codes are not all worth another try. Returns that answer."""
         while True:
             answer = yield from self.call(make())

@@ -16,7 +16,6 @@ from typing import Any, Final
 from oncelog.core.clock import VirtualScheduler
 from oncelog.protocol.api import ApiKey
 from oncelog.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from oncelog.server.context import Peer
 from tests.simulation import invariants, wire
 from tests.simulation.actors import Actor
 from tests.simulation.model import Model, Violation
@@ -26,7 +25,7 @@ from tests.simulation.plan import SHORT_EPOCHS, Plan
 from tests.simulation.producers import JAVA_4, OLD_DIALECTS, Dialect, IdempotentProducer, TxnProducer
 from tests.simulation.readers import OffsetWatcher, Reader
 from tests.simulation.station import CRASH_POINTS, SimulatedCrash, Station
-from tests.simulation.wire import Identity, Place
+from tests.simulation.wire import Identity, Place, Seen
 from tests.simulation.workers import GROUP, Worker
 
 START_MS: Final = 1_700_000_000_000
@@ -62,10 +61,14 @@ class History:
         self.actors: list[Actor] = []
         self.in_trouble = False
         self.steps = 0
+        self.setbacks: list[str] = []
+        """What producers were refused, or gave up."""
         self._begun: dict[str, int] = {}
         self._instances = 0
         self._crashes_left = 0
         self._stable_ends: dict[Place, int] = {}
+        self.final_view: dict[Place, list[Seen]] = {}
+        """What read_committed returns when all is quiet."""
         self.view = Reader(self, "reader", wire.READ_COMMITTED)
         self.onlooker = Reader(self, "onlooker", wire.READ_UNCOMMITTED)
 
@@ -80,8 +83,10 @@ class History:
             "transaction.partition.verification.enable": str(plan.verification).lower(),
             "log.index.interval.bytes": 100,
         }
-        if plan.power_cuts:
+        if plan.fsyncs == "append":
             settings["log.flush.interval.messages"] = 1
+        elif plan.fsyncs == "acks":
+            settings["oncelog.acks.fsync"] = "true"
         if not plan.parking:
             settings["oncelog.parked.request.ms"] = 0
         if plan.id_expiration:
@@ -105,11 +110,12 @@ class History:
 
     def play(self) -> None:
         """Raises the first Violation."""
-        with self.station.installed(), _short_epochs(self.plan.short_epochs):
+        with self.station.installed(), short_epochs(self.plan.short_epochs):
             self._prepare()
             self._trouble()
             self._make_peace()
             invariants.check_all(self)
+            invariants.check_progress(self)
             self._restart(self.plan.last_start)
             invariants.check_again(self)
             self._start_over(stop=self.station.stop)
@@ -352,7 +358,7 @@ class History:
             self._everybody_leaves()
         if self.station.broker is None:
             self._come_back_in_peace()
-        elif self.plan.disk_trouble:
+        elif self.plan.restart_in_peace and not self.plan.is_calm:
             self._start_over(stop=self.station.crash)
         self._run_for(self.plan.txn_timeout_ms + 16_000)
         self._everybody_leaves()
@@ -388,7 +394,7 @@ class History:
 
 
 @contextmanager
-def _short_epochs(wanted: bool) -> Iterator[None]:
+def short_epochs(wanted: bool) -> Iterator[None]:
     """Lets producer ids run out of epochs after a few, everywhere in the broker."""
     changed: list[tuple[Any, str, int]] = []
     if wanted:
@@ -403,6 +409,3 @@ def _short_epochs(wanted: bool) -> Iterator[None]:
     finally:
         for module, constant, value in changed:
             setattr(module, constant, value)
-
-
-__all__ = ["History", "Place"]

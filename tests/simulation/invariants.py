@@ -15,6 +15,9 @@
 | as-logged | every decision in `__transaction_state` has its markers, and every marker its decision |
 | reader-consistent | what a reader has seen stays, before and after a restart, from any starting point |
 | files-whole | every batch in the files is whole and at its offset |
+| fenced-stays-fenced | an instance that was replaced does not get its transactional id back |
+| identities-hold | an identity that was given to a client is honoured, and its retries are, until it is replaced |
+| progress | where nothing goes wrong, every transaction succeeds |
 | no-exception | the broker raises and logs no exception, and closes no connection over one |
 
 Those about a moment are checked in `model`, `network` and `readers`, at that moment.
@@ -23,7 +26,7 @@ Those about a moment are checked in `model`, `network` and `readers`, at that mo
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from oncelog.core.ids import GROUP_METADATA_TOPIC
@@ -31,14 +34,14 @@ from oncelog.protocol.api import ApiKey
 from oncelog.protocol.messages.list_transactions import ListTransactionsRequest
 from tests.simulation import wire
 from tests.simulation.log_audit import audit
-from tests.simulation.model import Fate, Model, Transaction, Violation
+from tests.simulation.model import Fate, Model, Violation
 from tests.simulation.wire import Place, Seen
 from tests.simulation.workers import GROUP
 
 if TYPE_CHECKING:
     from tests.simulation.history import History
 
-View = Mapping[Place, list[Seen]]
+View = dict[Place, list[Seen]]
 
 
 def check_stable_ends(history: History, before: dict[Place, int]) -> None:
@@ -56,41 +59,50 @@ def check_stable_ends(history: History, before: dict[Place, int]) -> None:
 def check_all(history: History) -> None:
     """All is quiet: what is there now must be what was promised."""
     check_everything_ended(history)
-    view = read_everything(history, wire.READ_COMMITTED)
+    view = read_everything(history)
     check_view(history.model, view)
     _check_live_reader(history, view)
     _check_other_starts(history, view)
     check_offsets(history, view)
-    history.final_view = view  # type: ignore[attr-defined]
+    history.final_view = view
+
+
+def check_progress(history: History) -> None:
+    if not history.plan.is_calm:
+        return
+    wanted = history.plan.rounds * history.plan.ids
+    if history.setbacks or len(history.model.transactions) != wanted:
+        done = f"{len(history.model.transactions)} of {wanted} transactions were begun"
+        raise Violation("progress", f"{done}; refused without a reason: {history.setbacks}")
 
 
 def check_again(history: History) -> None:
     """After one more start, nothing has changed."""
     check_everything_ended(history)
-    view = read_everything(history, wire.READ_COMMITTED)
-    before: View = history.final_view  # type: ignore[attr-defined]
-    for place, records in before.items():
+    view = read_everything(history)
+    for place, records in history.final_view.items():
         if view[place] != records:
             raise Violation("reader-consistent", f"{place} changed with a restart: {_difference(records, view[place])}")
 
 
-def read_everything(history: History, isolation_level: int, start: int = 0, max_bytes: int = 1 << 20) -> View:
-    view: dict[Place, list[Seen]] = {}
-    for place in history.places:
-        records: list[Seen] = []
-        position = start
-        while True:
-            request = wire.fetch({place: position}, isolation_level, max_bytes=max_bytes)
-            part = wire.fetch_answers(history.ask(ApiKey.FETCH, 11, request))[place]
-            if part.error_code:
-                raise Violation("reader-consistent", f"{place} at {position}: error {part.error_code}")
-            found, following = wire.filtered(part, position)
-            records += found
-            if following == position:
-                break
-            position = following
-        view[place] = records
-    return view
+def read_everything(history: History) -> View:
+    return {place: _read_from(history, place, 0, 1 << 20) for place in history.places}
+
+
+def _read_from(history: History, place: Place, start: int, max_bytes: int) -> list[Seen]:
+    """What a read_committed consumer gets that starts there, fetch by fetch."""
+    records: list[Seen] = []
+    position = start
+    while True:
+        request = wire.fetch({place: position}, wire.READ_COMMITTED, max_bytes=max_bytes)
+        part = wire.fetch_answers(history.ask(ApiKey.FETCH, 11, request))[place]
+        if part.error_code:
+            raise Violation("reader-consistent", f"{place} at {position}: error {part.error_code}")
+        found, following = wire.filtered(part, position)
+        records += found
+        if following == position:
+            return records
+        position = following
 
 
 def check_everything_ended(history: History) -> None:
@@ -150,6 +162,8 @@ def _check_all_or_nothing(model: Model, read: Iterable[str]) -> None:
     for transaction in model.transactions:
         values = [value for values in transaction.records.values() for value in values]
         seen = [value for value in values if value in there]
+        if seen and transaction.refused_to_owner:
+            raise Violation("identities-hold", f"{transaction.name} was committed, and its producer was refused")
         if seen and len(seen) < len(values):
             missing = sorted(set(values) - there)
             raise Violation("all-or-nothing", f"{transaction.name}: {seen} are read, {missing} are not")
@@ -178,30 +192,13 @@ def _check_live_reader(history: History, view: View) -> None:
 
 def _check_other_starts(history: History, view: View) -> None:
     """A reader that starts in the middle of things sees the same from there on."""
-    end = max((records[-1].offset for records in view.values() if records), default=0)
-    ends = [end // 3, end // 2, end]
-    for start in ends:
-        reachable = {place for place, records in view.items() if records and records[-1].offset >= start}
-        for place in reachable:
-            part_view = _read_from(history, place, start)
-            expected = [record for record in view[place] if record.offset >= start]
-            if part_view != expected:
-                raise Violation(
-                    "reader-consistent", f"{place} from {start} on: {_difference(expected, part_view)}"
-                )
-
-
-def _read_from(history: History, place: Place, start: int) -> list[Seen]:
-    records: list[Seen] = []
-    position = start
-    while True:
-        request = wire.fetch({place: position}, wire.READ_COMMITTED, max_bytes=150)
-        part = wire.fetch_answers(history.ask(ApiKey.FETCH, 11, request))[place]
-        found, following = wire.filtered(part, position)
-        records += found
-        if following == position:
-            return records
-        position = following
+    for place, records in view.items():
+        end = records[-1].offset if records else 0
+        for start in {end // 3, end // 2, end}:
+            expected = [record for record in records if record.offset >= start]
+            found = _read_from(history, place, start, 150)
+            if found != expected:
+                raise Violation("reader-consistent", f"{place} from {start} on: {_difference(expected, found)}")
 
 
 def check_offsets(history: History, view: View) -> None:
@@ -285,6 +282,3 @@ def _difference(expected: list[Seen], found: list[Seen]) -> str:
     missing = [(record.offset, record.value) for record in expected if record not in found]
     extra = [(record.offset, record.value) for record in found if record not in expected]
     return f"missing {missing}, unexpected {extra}" if missing or extra else "the same in another order"
-
-
-__all__ = ["Transaction", "check_again", "check_all", "check_files", "check_stable_ends", "check_view"]

@@ -1,4 +1,4 @@
-"""An independent look at the files of a stopped broker: batches and `__transaction_state` records, and nothing of storage.
+"""An independent look at the files of a stopped broker: its batches and decisions, read without any of `storage`.
 
 What it must find: every batch whole and at the next offset; every value at most once; for every decision in
 `__transaction_state` a marker of that kind in each of its partitions; and no transaction ended by a marker that was not
@@ -140,7 +140,9 @@ def _check_markers(found: Audit, ended_by_hand: Set[int]) -> None:
             if where == place:
                 missing = Counter(wanted) - Counter(markers[producer_id])
                 if missing:
-                    raise Violation("as-logged", f"{place}: producer {producer_id} lacks markers {_show(list(missing))}")
+                    raise Violation(
+                        "as-logged", f"{place}: producer {producer_id} lacks markers {_show(list(missing))}"
+                    )
 
 
 def _is_subsequence(ends: list[tuple[int, bool]], decided: list[tuple[int, bool]]) -> bool:

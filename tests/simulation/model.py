@@ -1,8 +1,8 @@
 """What clients asked for and what the broker has answered: all that may be held against it.
 
-A transaction is known to be committed when the broker said so, whether the client got the answer or not. It is known to be
-aborted when no request to commit it has ever reached the broker, or every one was turned down for good. In between,
-both is right, as long as it is the same everywhere.
+A transaction is known to be committed when the broker said so, whether the client got the answer or not. It is known
+to be aborted when no request to commit it has ever reached the broker, or every one was turned down for good. In
+between, both is right, as long as it is the same everywhere.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ class Transaction:
     said_committed: bool = False
     said_aborted: bool = False
     undecided_commits: int = 0
+    refused_to_owner: bool = False
+    """The producer was told that it may not commit this, though nobody has replaced it."""
 
     @property
     def fate(self) -> Fate:
@@ -75,6 +77,8 @@ class Model:
         self.identities: dict[str, Identity] = {}
         """The newest identity of each transactional id."""
         self.past_ids: dict[str, set[int]] = {}
+        self.holders: dict[str, str] = {}
+        """The instance that was the last to be initialised as a new one."""
         self.grants = 0
         self.offsets_read: dict[tuple[str, Place], int] = {}
         """The newest committed offset that the broker has told anybody."""
@@ -123,10 +127,16 @@ class Model:
     # -- identities
 
     def given_identity(self, transactional_id: str | None, identity: Identity, *, is_new: bool, holder: str) -> None:
-        """InitProducerId was answered. `is_new`: the caller named no identity of its own, so it must get a fresh one."""
-        self._check_owner(identity, transactional_id or holder)
-        if transactional_id is not None:
-            self._granted(transactional_id, identity, is_new=is_new)
+        """InitProducerId was answered. `is_new`: the caller named no identity as its own, and must get a fresh one."""
+        if transactional_id is None:
+            self._check_owner(identity, holder)
+            return
+        self._granted(transactional_id, identity, is_new=is_new)
+        if is_new:
+            self.holders[transactional_id] = holder
+        elif self.holders.get(transactional_id) != holder:
+            newer = self.holders.get(transactional_id)
+            self.violated("fenced-stays-fenced", f"{holder} got {identity} after {newer} had replaced it")
 
     def _check_owner(self, identity: Identity, owner: str) -> None:
         known = self.owners.setdefault(identity.producer_id, owner)

@@ -1,9 +1,9 @@
 """A network that delays, breaks and repeats: TCP as clients know it.
 
-On one link bytes arrive once and in order, or the link breaks. When it breaks, nobody knows what the other side has got: the
-request may never have arrived, or its answer is lost. What TCP does not promise is that a request from a broken link is
-gone: it may sit in a buffer and arrive long after its sender has repeated it on another link and moved on. Such a
-`ghost` is sent only for requests that the protocol protects against it (`Call.may_haunt`).
+On one link bytes arrive once and in order, or the link breaks. When it breaks, nobody knows what the other side has
+got: the request may never have arrived, or its answer is lost. What TCP does not promise is that a request from a
+broken link is gone: it may sit in a buffer and arrive long after its sender has repeated it on another link and moved
+on. Such a `ghost` is sent only for requests that the protocol protects against it (`Call.may_haunt`).
 
 The broker's side of a link is the real `server.connection.Connection` on a transport made here.
 """
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 FRAME_MAX_BYTES: Final = 1 << 24
 UNSENT_MAX_BYTES: Final = 1 << 25
 ANSWER_MS_MAX: Final = 8_000
-"""A request that does not wait by its nature is answered within this time: parking, a lagging high watermark, retries."""
+"""A request that does not wait by its nature is answered within this time, with parking, retries and a lagging high
+watermark."""
 WAITING_ANSWER_MS_MAX: Final = 70_000
 """JoinGroup and SyncGroup wait for other members: at most for the rebalance time-out of the slowest."""
 
@@ -76,7 +77,8 @@ class Network:
     weather: Weather
     violated: Callable[[str, str], None]
     trace: Callable[[str, str], None]
-    links: set[Link] = field(default_factory=set)
+    links: dict[Link, None] = field(default_factory=dict)
+    """In the order they were opened: the order of a set would change from run to run."""
     calls: int = 0
     ghosts: int = 0
 
@@ -105,8 +107,8 @@ class Network:
             return self.rng.randrange(weather.slow_ms_max)
         return self.rng.randrange(weather.delay_ms_max + 1)
 
-    def send_ghost(self, call: Call) -> None:
-        delay_ms = self.rng.randrange(1, self.weather.ghost_ms_max)
+    def send_ghost(self, call: Call, ms_max: int | None = None) -> None:
+        delay_ms = self.rng.randrange(1, ms_max or self.weather.ghost_ms_max)
 
         def arrive() -> None:
             if self.station.broker is not None:
@@ -166,7 +168,7 @@ class Link:
         self.broken = False
         if self._incarnation is not None:
             self._connect()
-        network.links.add(self)
+        network.links[self] = None
 
     def _connect(self) -> None:
         connection = Connection(
@@ -210,7 +212,7 @@ class Link:
         if self.broken:
             return
         self.broken = True
-        self._net.links.discard(self)
+        self._net.links.pop(self, None)
         connection, self._connection = self._connection, None
         if connection is not None and self._net.station.broker is self._incarnation:
             connection.connection_lost(None)

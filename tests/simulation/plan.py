@@ -1,7 +1,7 @@
 """What a history is made of, drawn from its seed.
 
-Every trouble is left out of many histories: two that never meet otherwise should meet alone sometimes, and a broker that is
-always down does not get far enough to be wrong.
+Every trouble is left out of many histories: two that never meet otherwise should meet alone sometimes, and a broker
+that is always down does not get far enough to be wrong.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 from tests.simulation.network import Weather
 
-SHORT_EPOCHS: Final = 4
+SHORT_EPOCHS: Final = 2
 """Epochs of a producer id in histories that are about running out of them, instead of 32766."""
 
 
@@ -36,12 +36,17 @@ class Plan:
     marker_ghosts: bool = False
     verification: bool = True
     pauses: int = 0
+    impatience: int = 0
+    """Permille of lost produce requests after which a transactional producer aborts instead of repeating."""
     txn_timeout_ms: int = 4_000
     client_kills: int = 0
     crashes: int = 0
     crash_points: bool = True
     clean_stops: int = 0
     power_cuts: bool = False
+    """Crashes lose what was not fsynced. Only with `fsyncs`, because acknowledgements mean nothing otherwise."""
+    fsyncs: str = ""
+    """"append": after every append; "acks": before every acknowledgement."""
     lag_permille: int = 0
     lag_ms_max: int = 200
     disk_trouble: int = 0
@@ -53,12 +58,24 @@ class Plan:
     drains: bool = False
     """Whether clients finish what they are doing when trouble ends, or are all killed."""
     last_start: str = "crash"
+    is_calm: bool = False
+    restart_in_peace: bool = True
     weather: Weather = field(default_factory=Weather)
 
     @classmethod
     def draw(cls, seed: int) -> Plan:
         rng = random.Random(f"plan {seed}")
+        theme = rng.random()
+        if theme < 0.03:
+            return cls._draw_calm(rng)
+        if theme < 0.10:
+            return cls._draw_rotation(rng)
+        if theme < 0.18:
+            return cls._draw_stragglers(rng)
+        return cls._draw_anything(rng)
 
+    @classmethod
+    def _draw_anything(cls, rng: random.Random) -> Plan:
         def often() -> bool:
             return rng.random() < 0.6
 
@@ -76,6 +93,7 @@ class Plan:
             with_group=often(),
             idempotent=rng.choice((0, 0, 1, 2)),
             pauses=rng.choice((0, 0, 80, 250)),
+            impatience=rng.choice((0, 0, 300)),
             txn_timeout_ms=rng.choice((1_000, 4_000)),
             client_kills=rng.choice((0, 0, 1, 3)),
             crashes=rng.choice((0, 1, 1, 2, 3)),
@@ -89,6 +107,7 @@ class Plan:
             parking=not seldom(),
             drains=often(),
             last_start=rng.choice(("crash", "crash", "clean", "none")),
+            restart_in_peace=rng.random() < 0.3,
         )
         plan.fencing = seldom()
         plan.late_producers = rng.choice((0, 0, 0, 1))
@@ -97,14 +116,65 @@ class Plan:
         if rng.random() < 0.2:
             plan.workers, plan.ids, plan.contenders = rng.choice((2, 3)), 0, 0
             plan.fencing, plan.with_group = False, False
-        if rng.random() < 0.1:
+            plan.txn_timeout_ms = rng.choice((4_000, 25_000))
+        if rng.random() < 0.15:
+            plan.fsyncs = rng.choice(("append", "acks", "acks"))
             plan.power_cuts = plan.crashes > 0
         if seldom():
             plan.disk_trouble = rng.choice((10, 50))
             # While a marker cannot be written its transaction is open, and before TV2 a late batch may still join it.
             plan.late_producers, plan.verification = 0, True
+        if not plan.verification:
+            # A marker that is written again after a restart would end what a late batch has opened since.
+            plan.crashes = plan.clean_stops = plan.lag_permille = 0
         plan.weather = cls._draw_weather(rng)
         return plan
+
+    @classmethod
+    def _draw_calm(cls, rng: random.Random) -> Plan:
+        """Nothing goes wrong: then everything must succeed."""
+        return cls(
+            transaction_version=rng.choice((0, 1, 2, 2)),
+            rounds=rng.randrange(2, 6),
+            ids=2,
+            with_group=rng.random() < 0.5,
+            idempotent=1,
+            short_epochs=rng.random() < 0.5,
+            lag_permille=rng.choice((0, 500)),
+            parking=rng.random() < 0.5,
+            txn_timeout_ms=60_000,
+            drains=True,
+            is_calm=True,
+        )
+
+    @classmethod
+    def _draw_rotation(cls, rng: random.Random) -> Plan:
+        """Producer ids run out of epochs all the time, and the broker dies while they are exchanged."""
+        return cls(
+            short_epochs=True,
+            new_dialect=1000,
+            rounds=6,
+            ids=rng.choice((1, 2)),
+            crashes=rng.choice((2, 3)),
+            lag_permille=rng.choice((0, 0, 300)),
+            segment_bytes=rng.choice((None, 300)),
+            restart_in_peace=False,
+            weather=Weather(break_after=rng.choice((0, 40))),
+        )
+
+    @classmethod
+    def _draw_stragglers(cls, rng: random.Random) -> Plan:
+        """Old clients give up on batches, which arrive while their transaction is being ended on a bad disk."""
+        return cls(
+            transaction_version=rng.choice((0, 1, 2)),
+            new_dialect=0,
+            rounds=6,
+            ids=2,
+            impatience=1000,
+            disk_trouble=rng.choice((150, 250)),
+            restart_in_peace=False,
+            weather=Weather(break_before=150),
+        )
 
     @staticmethod
     def _draw_weather(rng: random.Random) -> Weather:
@@ -115,6 +185,7 @@ class Plan:
             break_after=rng.choice((0, 10, 60)),
             haunt=rng.choice((0, 0, 50, 200)),
             slow=rng.choice((0, 20, 150)),
+            ghost_ms_max=rng.choice((200, 2_000, 12_000)),
         )
 
     def __str__(self) -> str:

@@ -1,7 +1,8 @@
 """Producers: transactional ones in the dialects of real clients, and idempotent ones.
 
-What they do on an answer follows the clients: retry what may be retried, with the same sequences; abort what can only be
-aborted; start over as a new instance when fenced. A batch is in one request at a time; up to five requests are in flight.
+What they do on an answer follows the clients: retry what may be retried, with the same sequences; abort what can only
+be aborted; start over as a new instance when fenced. A batch is in one request at a time; up to five requests are in
+flight.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ RETRIABLE: Final = frozenset({3, 5, 6, 7, 14, 15, 16, 19, 20, 51, 56})
 PRODUCE_ABORTABLE: Final = frozenset({47, 48, 120})
 COMMIT_ABORTABLE: Final = frozenset({22, 25, 82, 120})
 OUT_OF_ORDER: Final = 45
+UNKNOWN_MAPPING: Final = 49
 UNSTABLE_OFFSET_COMMIT: Final = 88
 IN_FLIGHT_MAX: Final = 5
 
@@ -77,6 +79,8 @@ class Producer(Actor):
         self.instance = 0
         self._sequences: dict[Place, int] = {}
         self._count = 0
+        self._is_fresh = True
+        """Nothing was done with this identity yet."""
 
     def adopt(self, identity: Identity) -> None:
         """A new identity starts its sequences at 0."""
@@ -119,6 +123,13 @@ class Producer(Actor):
             may_haunt=self.history.plan.verification,
         )
 
+    def note_setback(self, text: str) -> None:
+        self.trace(text)
+        self.history.setbacks.append(f"{self.name}: {text}")
+
+    def check_known(self, codes: set[int]) -> None:
+        """Before a producer gives up because the broker does not know it."""
+
     def send_all(self, batches: Sequence[Batch]) -> Script[None]:
         """Until all are acknowledged. Raises what ends the transaction or the producer."""
         queues: dict[Place, deque[Batch]] = {}
@@ -127,7 +138,11 @@ class Producer(Actor):
         while queues:
             depth = min(IN_FLIGHT_MAX, max(len(queue) for queue in queues.values()))
             rows = [[queue[i] for queue in queues.values() if i < len(queue)] for i in range(depth)]
-            answers = yield [self.produce_call(row) for row in rows]
+            calls = [self.produce_call(row) for row in rows]
+            answers = yield calls
+            if LOST in answers and self.transactional_id is not None and self.chance(self.history.plan.impatience):
+                self._leave_behind([call for call, answer in zip(calls, answers, strict=True) if answer is LOST])
+                raise MustAbort("lost")
             for row, answer in zip(rows, answers, strict=True):
                 if answer is not LOST:
                     self._take(wire.produce_answers(answer), row, queues)
@@ -135,25 +150,34 @@ class Producer(Actor):
             if queues:
                 yield self.rng.randrange(5, 100)
 
+    def _leave_behind(self, calls: list[Call]) -> None:
+        """What the producer does not wait for any longer may arrive all the same, while it aborts and goes on."""
+        self.trace("gives up on what is under way")
+        for call in calls:
+            if call.may_haunt:
+                self.history.network.send_ghost(call, 600)
+
     def _take(self, answers: dict[Place, Any], row: list[Batch], queues: dict[Place, deque[Batch]]) -> None:
         for batch in row:
             code = answers[batch.place].error_code
             if code == 0:
                 queues[batch.place].remove(batch)
+                self._is_fresh = False
             elif code == OUT_OF_ORDER:
                 if queues[batch.place][0] is not batch:
                     continue
                 if not self._may_be_out_of_order(batch):
                     self.model.violated(
                         "no-duplicates",
-                        f"{self.name}: the first unacknowledged batch, {batch.values}, is out of order for {batch.place}",
+                        f"{self.name}: {batch.values}, the first not acknowledged, is out of order in {batch.place}",
                     )
                 raise MustAbort(code)
             elif code in PRODUCE_ABORTABLE:
-                self.trace(f"{code} for {batch.values}")
+                self.note_setback(f"{code} for {batch.values}")
                 raise MustAbort(code)
             elif code not in RETRIABLE:
-                self.trace(f"{code} for {batch.values}")
+                self.check_known({code})
+                self.note_setback(f"{code} for {batch.values}")
                 raise Fenced
 
     def _may_be_out_of_order(self, batch: Batch) -> bool:
@@ -161,12 +185,13 @@ class Producer(Actor):
 
         A snapshot has room for the last batch of a producer only, so after a restart the repetition of one that was
         sent before that cannot be told from a gap. A producer that a partition does not know may start anywhere, so
-        when its first batch fails, the second takes its place. And before TV2 a late repetition of an old batch makes
-        the partition wait for that one to be verified, until the transaction has ended.
+        when its first batch fails or is overtaken, another takes its place. And before TV2 a late repetition of an
+        old batch makes the partition wait for that one to be verified, until the transaction has ended.
         """
         restarted = batch.starts != self.history.station.starts
-        was_first = batch.sequence == 0 and self.history.plan.disk_trouble > 0
-        haunted = self.produce_version < JAVA_4.produce and self.history.plan.weather.haunt > 0
+        plan = self.history.plan
+        was_first = batch.sequence == 0 and plan.disk_trouble + plan.weather.haunt > 0
+        haunted = self.produce_version < JAVA_4.produce and (plan.weather.haunt > 0 or plan.impatience > 0)
         return restarted or was_first or (haunted and self.transactional_id is not None)
 
 
@@ -179,11 +204,16 @@ class IdempotentProducer(Producer):
                 ApiKey.INIT_PRODUCER_ID,
                 4,
                 InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000),
-                on_answered=lambda response: self.model.given_identity(
-                    None, Identity(response.producer_id, response.producer_epoch), is_new=True, holder=self._holder()
-                )
-                if response.error_code == 0
-                else None,
+                on_answered=lambda response: (
+                    self.model.given_identity(
+                        None,
+                        Identity(response.producer_id, response.producer_epoch),
+                        is_new=True,
+                        holder=self._holder(),
+                    )
+                    if response.error_code == 0
+                    else None
+                ),
             )
 
         answer = yield from self.retry(init, lambda answer: {answer.error_code}, RETRIABLE)
@@ -236,9 +266,7 @@ class TxnClient(Producer):
         def witness(response: Any) -> None:
             if response.error_code == 0:
                 identity = Identity(response.producer_id, response.producer_epoch)
-                self.model.given_identity(
-                    self.transactional_id, identity, is_new=expected is None, holder=self.transactional_id
-                )
+                self.model.given_identity(self.transactional_id, identity, is_new=expected is None, holder=self.name)
                 self.instance = self.model.next_grant()
 
         def init() -> Call:
@@ -247,17 +275,19 @@ class TxnClient(Producer):
             )
             if expected is not None:
                 request.producer_id, request.producer_epoch = expected
-            return Call(
-                ApiKey.INIT_PRODUCER_ID, self.dialect.init, request, on_answered=witness, may_haunt=True
-            )
+            return Call(ApiKey.INIT_PRODUCER_ID, self.dialect.init, request, on_answered=witness, may_haunt=True)
 
         answer = yield from self.retry(init, lambda answer: {answer.error_code}, RETRIABLE)
         if answer.error_code:
-            self.trace(f"InitProducerId: {answer.error_code}")
+            self.note_setback(f"InitProducerId: {answer.error_code}")
             raise Fenced
         self.adopt(Identity(answer.producer_id, answer.producer_epoch))
         self.history.note_dialect(self.identity, self.dialect.bumps_epochs)
         self.trace(f"is {self.identity.producer_id}/{self.identity.epoch} ({self.dialect.name})")
+
+    def adopt(self, identity: Identity) -> None:
+        super().adopt(identity)
+        self._is_fresh = True
 
     # -- one transaction
 
@@ -319,7 +349,7 @@ class TxnClient(Producer):
         answer = yield from self.retry(request, wire.txn_offset_commit_codes, RETRIABLE)
         codes = wire.txn_offset_commit_codes(answer)
         if codes & COMMIT_ABORTABLE:
-            self.trace(f"TxnOffsetCommit: {codes}")
+            self.note_setback(f"TxnOffsetCommit: {codes}")
             raise MustAbort(codes)
         self._check_codes("TxnOffsetCommit", codes)
 
@@ -339,8 +369,23 @@ class TxnClient(Producer):
 
     def _check_codes(self, what: str, codes: set[int]) -> None:
         if codes != {0}:
-            self.trace(f"{what}: {codes}")
+            self.check_known(codes)
+            self.note_setback(f"{what}: {codes}")
             raise Fenced
+        self._is_fresh = False
+
+    def check_known(self, codes: set[int]) -> None:
+        """Nothing was begun under the newest identity of the id, so nothing can have taken it away."""
+        is_newest = self.model.identities.get(self.transactional_id) == self.identity
+        if UNKNOWN_MAPPING in codes and self._is_fresh and is_newest and not self._may_be_replaced:
+            self.model.violated("identities-hold", f"{self.name}: {self.identity} was given to it and is unknown")
+
+    @property
+    def _may_be_replaced(self) -> bool:
+        plan = self.history.plan
+        return bool(
+            plan.contenders > 1 or plan.fencing or plan.client_kills or plan.weather.haunt or plan.id_expiration
+        )
 
     def end(self, commit: bool) -> Script[None]:
         """Raises Fenced when the broker has turned it down, or MustAbort for a commit that may only be aborted."""
@@ -366,15 +411,18 @@ class TxnClient(Producer):
             )
 
         answer = yield from self.retry(request, lambda answer: {answer.error_code}, RETRIABLE)
-        self.trace(f"{'commit' if commit else 'abort'} of {transaction.name}: {answer.error_code}")
+        verb = "commit" if commit else "abort"
+        self.trace(f"{verb} of {transaction.name}: {answer.error_code}")
         if answer.error_code:
+            self.note_setback(f"{verb}: {answer.error_code}")
+            transaction.refused_to_owner = commit and not self._may_be_replaced
             raise Fenced
         if self.dialect.bumps_epochs:
             self.adopt(Identity(answer.producer_id, answer.producer_epoch))
             self.history.note_dialect(self.identity, True)
 
     def give_up(self) -> Script[None]:
-        """Aborts after an error. What is still under way must not join a later transaction: old clients get a new epoch."""
+        """Aborts after an error. What is under way must not join a later transaction: old clients get a new epoch."""
         old = self.identity
         try:
             yield from self.end(commit=False)

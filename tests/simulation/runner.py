@@ -29,7 +29,7 @@ class Failure:
             f"history {self.seed} failed: {self.text}\n"
             f"plan: {self.plan}\n"
             f"{shown}\n"
-            f"again, with its whole trace: PYTHONHASHSEED=0 python -m tests.simulation --seed {self.seed}"
+            f"again, with its whole trace: python -m tests.simulation --seed {self.seed}"
         )
 
 

@@ -1,8 +1,8 @@
 """One data folder and the broker that lives on it, dies on it and is started again.
 
-A crash drops the broker object where it stands: no promise is resolved any more, no timer of it fires, nothing is closed in
-order. What it wrote is in the files, because a killed process leaves the page cache alone; a torn write and a power cut
-are extra: they cut what was not acknowledged, or not fsynced.
+A crash drops the broker object where it stands: no promise is resolved any more, no timer of it fires, nothing is
+closed in order. What it wrote is in the files, because a killed process leaves the page cache alone; a torn write and
+a power cut are extra: they cut what was not acknowledged, or not fsynced.
 """
 
 from __future__ import annotations
@@ -12,14 +12,12 @@ import gc
 import logging
 import os
 import random
-import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from oncelog.cluster.metadata import JOURNAL_FILE
 from oncelog.cluster.partition import Partition
 from oncelog.core import failpoints
 from oncelog.core.broker_config import broker_settings
@@ -59,6 +57,7 @@ CRASH_POINTS: Final = (
 )
 """All failpoints of the broker that can be met here: see the calls of `hit` in src/oncelog."""
 
+_DESCRIPTORS: Final = Path("/proc/self/fd")
 _APPEND_ONLY: Final = frozenset({".log", ".index", ".timeindex", ".txnindex", ".journal"})
 
 
@@ -151,7 +150,6 @@ class Station:
         self.on_down: list[Callable[[], None]] = []
         self.lag_ms: Callable[[], int] = lambda: 0
         """How long the high watermark trails an append, as with replicas: asked for each append."""
-        self.hits: Callable[[str], None] | None = None
         self._rng = rng
         self._settings = broker_settings(settings)[0]
         self._slow_worker = slow_worker
@@ -250,11 +248,10 @@ class Station:
         for callback in self.on_down:
             callback()
         # A process that dies in its constructor leaves descriptors that nobody holds any more.
-        inside = str(self.folder)
-        for name in os.listdir("/proc/self/fd") if sys.platform == "linux" else ():
+        for entry in _DESCRIPTORS.iterdir() if _DESCRIPTORS.is_dir() else ():
             with suppress(OSError):
-                if os.readlink(f"/proc/self/fd/{name}").startswith(inside):
-                    os.close(int(name))
+                if entry.readlink().is_relative_to(self.folder):
+                    os.close(int(entry.name))
 
     def _unfinished_write(self) -> tuple[Path, int] | None:
         """The file in which the last append lies that was not taken over, and its size without it."""
@@ -301,13 +298,3 @@ def without_garbage_collection() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-__all__ = [
-    "CRASH_POINTS",
-    "JOURNAL_FILE",
-    "SimulatedCrash",
-    "Station",
-    "memory_folder",
-    "without_garbage_collection",
-]

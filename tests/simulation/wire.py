@@ -56,9 +56,7 @@ class Seen(NamedTuple):
 
 
 def frame_request(key: int, version: int, message: Any, correlation_id: int) -> bytes:
-    return b"".join(
-        encode_request_frame(key, version, correlation_id, "sim", encode_request(key, version, message))
-    )
+    return b"".join(encode_request_frame(key, version, correlation_id, "sim", encode_request(key, version, message)))
 
 
 def parse_response(key: int, version: int, frame: bytes) -> Any:
@@ -69,10 +67,17 @@ def parse_response(key: int, version: int, frame: bytes) -> Any:
 
 
 def batch(
-    values: Sequence[str], identity: Identity | None, sequence: int, *, transactional: bool, timestamp_ms: int
+    values: Sequence[str],
+    identity: Identity | None,
+    sequence: int,
+    *,
+    transactional: bool,
+    timestamp_ms: int,
+    key: str | None = None,
 ) -> bytes:
+    name = None if key is None else key.encode()
     return build_batch(
-        [Record(i, 0, None, value.encode()) for i, value in enumerate(values)],
+        [Record(i, 0, name, value.encode()) for i, value in enumerate(values)],
         timestamp_ms=timestamp_ms,
         producer_id=-1 if identity is None else identity.producer_id,
         producer_epoch=-1 if identity is None else identity.epoch,

@@ -1,8 +1,8 @@
 """Members of a consumer group that read input, write output and commit their offsets in transactions (KIP-447).
 
-Each has a transactional id of its own, so it is the group's generation that fences a member which lost its partitions, and
-the wait for stable offsets that keeps its successor from overtaking it. In the end every input below the committed
-offset must have led to one output.
+Each has a transactional id of its own, so it is the group's generation that fences a member which lost its
+partitions, and the wait for stable offsets that keeps its successor from overtaking it. In the end every input below
+the committed offset must have led to one output.
 """
 
 from __future__ import annotations

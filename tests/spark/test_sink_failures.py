@@ -6,6 +6,7 @@ group stands at the end of the input.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import signal
@@ -96,36 +97,6 @@ def test_a_killed_python_worker_leaves_nothing_behind(
     break_a_task(monkeypatch, tmp_path / "once", lambda: os.kill(os.getpid(), signal.SIGKILL))
     loaded.run()
     assert (tmp_path / "once").exists()
-    check(loaded)
-
-
-def test_a_stage_that_loses_its_shuffle_files_fails_the_attempt_and_is_run_again(
-    loaded: Pipeline, spark: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """With stage retries Spark would run finished tasks again in silence; the session allows none."""
-    folder = spark.sparkContext.getConf().get("spark.local.dir")
-    honest = write_job._writing
-    mark = str(tmp_path / "once")
-
-    def breaking(orders: Any) -> Any:
-        inner = honest(orders)
-
-        def write(batches: Any) -> Any:
-            import glob
-
-            if not os.path.exists(mark):  # noqa: PTH110  # pickled by value: no imports
-                with open(mark, "w"):  # noqa: PTH123
-                    pass
-                for path in glob.glob(f"{folder}/**/shuffle_*", recursive=True):
-                    os.remove(path)  # noqa: PTH107
-                raise RuntimeError("the files of the shuffle are gone")
-            yield from inner(batches)
-
-        return write
-
-    monkeypatch.setattr(write_job, "_writing", breaking)
-    loaded.run()
-    assert Path(mark).exists()
     check(loaded)
 
 
@@ -260,9 +231,7 @@ def test_of_two_queries_with_one_transactional_id_the_older_stops(loaded: Pipeli
     first = loaded.start(processingTime="100 milliseconds")
     while not first.recentProgress:
         time.sleep(0.05)
-    twin = Pipeline(
-        loaded.spark, loaded.kafka, loaded.source, loaded.target, str(tmp_path / "twin"), loaded.id, settings={"group_id": "x"}
-    )
+    twin = dataclasses.replace(loaded, checkpoint=str(tmp_path / "twin"), settings={"group_id": f"{loaded.id}-twin"})
     second = twin.start(processingTime="100 milliseconds")
     while not second.recentProgress:
         time.sleep(0.05)

@@ -39,7 +39,9 @@ def values(rows: list[Any]) -> list[bytes]:
 
 def test_rows_have_the_columns_of_sparks_kafka_source(spark: Any, kafka: Kafka, name: Name) -> None:
     topic = kafka.create(name("t"))
-    kafka.send(topic, [{"key": b"k", "value": b"v", "timestamp": 1_700_000_000_123, "headers": [("h", b"1"), ("n", None)]}])
+    kafka.send(
+        topic, [{"key": b"k", "value": b"v", "timestamp": 1_700_000_000_123, "headers": [("h", b"1"), ("n", None)]}]
+    )
     kafka.send(topic, [{"value": None, "key": b"gone"}])
     frame = table(spark, kafka, subscribe=topic, includeHeaders="true")
     assert frame.schema.simpleString() == (
@@ -150,7 +152,7 @@ def test_lost_data_stops_the_query_unless_it_may_go_on(spark: Any, kafka: Kafka,
     run_all(stream(spark, kafka, subscribe=topic), checkpoint)
     kafka.send(topic, [b"b", b"c", b"d"])
     kafka.delete_records(topic, 0, 3)
-    with pytest.raises(Exception, match="offsets 1 to 3 are deleted already.*failOnDataLoss"):
+    with pytest.raises(Exception, match=r"offsets 1 to 3 are deleted already.*failOnDataLoss"):
         run_all(stream(spark, kafka, subscribe=topic), checkpoint)
     batches = run_all(stream(spark, kafka, subscribe=topic, failOnDataLoss="false"), checkpoint)
     assert values([row for _, rows in batches for row in rows]) == [b"d"]
@@ -179,7 +181,7 @@ def test_compaction_gaps_and_markers_at_the_end_do_not_stall(
 
 
 def test_a_missing_topic_is_named(spark: Any, kafka: Kafka, name: Name) -> None:
-    with pytest.raises(Exception, match="topic nowhere-.* does not exist.*create it"):
+    with pytest.raises(Exception, match=r"topic nowhere-.* does not exist.*create it"):
         table(spark, kafka, subscribe=name("nowhere")).collect()
 
 

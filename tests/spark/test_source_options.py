@@ -43,7 +43,11 @@ def test_client_settings_reach_the_client() -> None:
     ("given", "streaming", "message"),
     [
         ({"startingOffset": "earliest"}, True, r"unknown option startingOffset.*Did you mean startingOffsets\?.*Valid"),
-        ({"assign": "{}"}, True, "exactly one of the options subscribe, subscribePattern and assign.*subscribe and assign"),
+        (
+            {"assign": "{}"},
+            True,
+            "exactly one of the options subscribe, subscribePattern and assign.*subscribe and assign",
+        ),
         ({"endingOffsets": "latest"}, True, "endingOffsets makes no sense in a streaming read"),
         ({"maxOffsetsPerTrigger": "5"}, False, "maxOffsetsPerTrigger makes no sense in a batch read"),
         ({"maxOffsetsPerTrigger": "many"}, True, "maxOffsetsPerTrigger must be a whole number, not 'many'"),
@@ -71,7 +75,7 @@ def test_a_missing_broker_address_is_named() -> None:
 
 def test_a_bad_pattern_is_named() -> None:
     options = {"kafka.bootstrap.servers": "localhost:9092", "subscribePattern": "orders-["}
-    with pytest.raises(OptionError, match="subscribePattern.*not a regular expression"):
+    with pytest.raises(OptionError, match=r"subscribePattern.*not a regular expression"):
         parse_source_options(options, streaming=True)
 
 

@@ -28,6 +28,7 @@ from pyspark.sql.types import StructType
 from oncelog.spark.offsets import Offsets, from_wire, to_wire
 from oncelog.spark.planning import OffsetRange, limit_offsets, split_ranges
 from oncelog.spark.read_task import read_range
+from oncelog.spark.snapshot import SnapshotReader
 from oncelog.spark.source_options import SourceOptions, includes_headers, parse_source_options
 from oncelog.spark.topic_plan import TopicPlan
 
@@ -62,7 +63,8 @@ class OncelogDataSource(DataSource):
         return TopicReader(parse_source_options(self.options, streaming=False))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
-        return TopicStreamReader(parse_source_options(self.options, streaming=True))
+        options = parse_source_options(self.options, streaming=True)
+        return SnapshotReader(options) if options.snapshot else TopicStreamReader(options)
 
 
 class TopicReader(DataSourceReader):

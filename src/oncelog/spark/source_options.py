@@ -1,7 +1,8 @@
 """The options of `format("oncelog")`: the names and meanings of Spark's Kafka source, checked by name.
 
-Two deviations, both for the sake of exactly-once: `kafka.isolation.level` is read_committed unless told otherwise, and
-`startingOffsets` may be `committed`, which continues where the group of `kafka.group.id` stands.
+Three deviations, for the sake of exactly-once: `kafka.isolation.level` is read_committed unless told otherwise;
+`startingOffsets` may be `committed`, which continues where the group of `kafka.group.id` stands; and `snapshot` reads a
+changelog topic as the first rows of a stream.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ VALID_OPTIONS: tuple[str, ...] = (
     "minPartitions",
     "maxRecordsPerPartition",
     "includeHeaders",
+    "snapshot",
     "kafka.isolation.level",
     "kafka.group.id",
 )
@@ -46,7 +48,7 @@ ACCEPTED_WITHOUT_EFFECT = frozenset(
 """Tuning of the Java consumer that our reader has no use for: taken so that a pipeline can change its format alone."""
 
 BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
-STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "snapshot")
 
 CLIENT_OPTIONS: dict[str, str] = {
     "kafka." + field.name.replace("_", "."): field.name
@@ -96,6 +98,7 @@ class SourceOptions:
     max_trigger_delay_ms: int
     min_partitions: int | None
     max_records_per_partition: int | None
+    snapshot: bool
 
 
 def parse_source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -129,6 +132,7 @@ def parse_source_options(given: Mapping[str, str], *, streaming: bool) -> Source
         max_trigger_delay_ms=_duration_ms(options.get("maxtriggerdelay", "15m"), "maxTriggerDelay"),
         min_partitions=_positive(options, "minPartitions"),
         max_records_per_partition=_positive(options, "maxRecordsPerPartition"),
+        snapshot=_boolean(options, "snapshot", default=False),
     )
 
 

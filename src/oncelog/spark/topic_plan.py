@@ -67,6 +67,9 @@ class TopicPlan:
             return dict(known)
         return self._list(partitions, LATEST)
 
+    def earliest_offsets(self, partitions: Iterable[TopicPartition]) -> Offsets:
+        return self._list(partitions, EARLIEST)
+
     def _resolve(self, position: Position, what: str) -> Offsets:
         partitions = self.partitions()
         if position.committed:

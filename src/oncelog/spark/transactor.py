@@ -44,7 +44,7 @@ class Transactor:
             except Exception as error:  # noqa: BLE001  # whatever it was, the transaction must not stay open
                 self._recover(identity, what, error)
                 if number >= self.options.batch_attempts or not _may_help(error) or not wanted():
-                    raise _plain(error, self.options) from error
+                    raise _plain(error, self.options)  # noqa: B904  # mostly the error itself
                 logger.warning("%s failed (attempt %d of %d): %s", what, number, self.options.batch_attempts, error)
                 continue
             if written is None:

@@ -74,7 +74,8 @@ def customer_columns() -> tuple[pa.Array, pa.Array]:
 class Truth:
     """What must come out."""
 
-    good: set[int] = field(default_factory=set)
+    enriched: Counter[bytes] = field(default_factory=Counter)
+    """Good orders as `id/region`."""
     broken: Counter[bytes] = field(default_factory=Counter)
     revenue: dict[tuple[int, str], tuple[int, int]] = field(default_factory=dict)
     """(window, region) to (orders, cents)."""
@@ -88,7 +89,7 @@ def truth(count: int) -> Truth:
             known.broken[as_record(number)[1]] += 1
             continue
         one = order(number)
-        known.good.add(number)
+        known.enriched[b"%d/%s" % (number, one.region.encode())] += 1
         total = totals[(one.window, one.region)]
         total[0] += 1
         total[1] += one.cents

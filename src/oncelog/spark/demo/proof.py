@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from oncelog.client.config import ClientConfig
+from oncelog.client.visibility import IsolationLevel
 from oncelog.spark.demo.orders import Truth
 from oncelog.spark.demo.topics import read_topic
 from oncelog.spark.offsets import LATEST
@@ -15,7 +16,7 @@ from oncelog.spark.worker_client import worker_client
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Orders in one output topic."""
+    """Records of one output topic against what should be there."""
 
     expected: int
     once: int
@@ -28,18 +29,24 @@ class Tally:
         return self.once == self.expected and not (self.lost or self.doubled or self.foreign)
 
 
-def tally_orders(config: ClientConfig, topic: str, known: Truth) -> Tally:
-    """Each good order must be there once."""
-    seen: Counter[int] = Counter()
-    for batch in read_topic(config, topic):
-        seen.update(json.loads(value)["id"] for value in batch.column("value").to_pylist())
+def tally(expected: Counter[bytes], seen: Counter[bytes]) -> Tally:
     return Tally(
-        expected=len(known.good),
-        once=sum(1 for number, times in seen.items() if times == 1 and number in known.good),
-        lost=len(known.good - seen.keys()),
-        doubled=sum(1 for number, times in seen.items() if times > 1 and number in known.good),
-        foreign=len(seen.keys() - known.good),
+        expected=expected.total(),
+        once=sum(times for value, times in seen.items() if times == expected.get(value)),
+        lost=(expected - seen).total(),
+        doubled=sum(times for value, times in (seen - expected).items() if value in expected),
+        foreign=sum(times for value, times in seen.items() if value not in expected),
     )
+
+
+def tally_orders(config: ClientConfig, topic: str, known: Truth) -> Tally:
+    """Each good order must be there once, with the region of its customer."""
+    seen: Counter[bytes] = Counter()
+    for batch in read_topic(config, topic):
+        for value in batch.column("value").to_pylist():
+            order = json.loads(value)
+            seen[b"%d/%s" % (order["id"], str(order.get("region")).encode())] += 1
+    return tally(known.enriched, seen)
 
 
 def tally_broken(config: ClientConfig, topic: str, known: Truth) -> Tally:
@@ -47,19 +54,22 @@ def tally_broken(config: ClientConfig, topic: str, known: Truth) -> Tally:
     seen: Counter[bytes] = Counter()
     for batch in read_topic(config, topic):
         seen.update(batch.column("value").to_pylist())
-    return Tally(
-        expected=known.broken.total(),
-        once=sum(times for value, times in seen.items() if times == known.broken.get(value)),
-        lost=(known.broken - seen).total(),
-        doubled=sum((seen - known.broken)[value] for value in known.broken),
-        foreign=sum(times for value, times in seen.items() if value not in known.broken),
-    )
+    return tally(known.broken, seen)
+
+
+def revenue_errors(config: ClientConfig, topic: str, known: Truth) -> int:
+    """Windows whose last count is not the true one, or that are missing, or should not be there."""
+    last: dict[tuple[int, str], tuple[int, int]] = {}
+    for batch in read_topic(config, topic):
+        for value in batch.column("value").to_pylist():
+            found = json.loads(value)
+            last[(found["window"], found["region"])] = (found["orders"], found["cents"])
+    wrong = {where for where, totals in known.revenue.items() if last.get(where) != totals}
+    return len(wrong | (last.keys() - known.revenue.keys()))
 
 
 def input_is_committed(config: ClientConfig, group_id: str, topic: str) -> bool:
     """Whether the group's committed offsets are the ends of the input."""
-    from oncelog.client.visibility import IsolationLevel
-
     client = worker_client(config)
     partitions = client.partitions_of([topic]).get(topic, [])
     ends = client.list_offsets(dict.fromkeys(partitions, LATEST), IsolationLevel.READ_COMMITTED)

@@ -1,0 +1,162 @@
+"""Kills the driver, an executor and the broker with -9 while batches are being written, and starts them again.
+
+A kill in a quiet moment proves nothing. Each one therefore waits until the pipeline has come a certain way and an
+output grows: at that moment a batch is half written.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from oncelog.client.config import ClientConfig
+from oncelog.client.visibility import IsolationLevel
+from oncelog.core.ids import TopicPartition
+from oncelog.spark.cluster import StandaloneCluster
+from oncelog.spark.demo.driver import DriverOrder
+from oncelog.spark.demo.events import EventLog
+from oncelog.spark.offsets import LATEST
+from oncelog.spark.worker_client import WorkerClient
+
+POLL_S = 0.02
+MIDDLE_WAIT_S = 20.0
+NOTED_AFTER_S = 0.3
+BROKER_DOWN_S = 1.0
+DRIVER_STARTS_MAX = 6
+WATCHED = {"driver": "exactly-once", "executor": "at-least-once", "broker": "exactly-once"}
+"""Whose output must be growing when the kill comes."""
+
+
+class DemoFailed(RuntimeError):
+    """The demo could not be carried out; says nothing about the guarantees."""
+
+
+class Broker(Protocol):
+    def kill(self) -> None: ...
+
+    def start(self) -> object: ...
+
+
+class DriverProcess:
+    """The driver with its JVM; `kill` takes both at once."""
+
+    def __init__(self, order: DriverOrder, log: Path) -> None:
+        self._order = order
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+        self.starts = 0
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "oncelog.spark.demo.driver", self._order.to_text()]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        self.starts += 1
+        self._order.events.add("driver", "up")
+
+    def poll(self) -> int | None:
+        return None if self._process is None else self._process.poll()
+
+    def kill(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def log_tail(self) -> str:
+        return self._log.read_text(errors="replace")[-3000:]
+
+
+class Chaos:
+    """Carries out the kills one after the other; call `step` often."""
+
+    def __init__(
+        self,
+        kills: list[str],
+        *,
+        order: DriverOrder,
+        driver: DriverProcess,
+        records: int,
+        broker: Broker | None,
+        cluster: StandaloneCluster | None,
+    ) -> None:
+        self._events: EventLog = order.events
+        self._driver = driver
+        self._broker = broker
+        self._cluster = cluster
+        self._topics = order.topics
+        self._config = ClientConfig(
+            bootstrap_servers=order.servers, default_api_timeout_ms=2_000, allow_auto_create_topics=False
+        )
+        self._deeds: dict[str, Callable[[], bool]] = {
+            "driver": self._kill_driver,
+            "executor": self._kill_executor,
+            "broker": self._kill_broker,
+        }
+        # Spread over the run, none so late that nothing is left to do afterwards.
+        self._pending = [(records * (i + 1) // (len(kills) + 2), kill) for i, kill in enumerate(kills)]
+        self.done: list[str] = []
+
+    def step(self) -> None:
+        if not self._pending:
+            return
+        position, kill = self._pending[0]
+        if self._events.position("exactly-once") < position:
+            return
+        self._await_middle(self._topics.enriched(WATCHED[kill]))
+        if self._deeds[kill]():
+            self.done.append(kill)
+            self._pending.pop(0)
+
+    def _await_middle(self, topic: str) -> None:
+        """Return when records have just arrived in a topic and the at-most-once query is at a batch too.
+
+        After a while in any case: the moment may not come any more.
+        """
+        deadline_s = time.monotonic() + MIDDLE_WAIT_S
+        with WorkerClient(self._config) as client:
+            partitions = client.partitions_of([topic]).get(topic, [])
+            before = _length(client, partitions)
+            while time.monotonic() < deadline_s and self._driver.poll() is None:
+                now = _length(client, partitions)
+                if now > before and self._is_at_a_batch("at-most-once"):
+                    return
+                before = now
+                time.sleep(POLL_S)
+
+    def _is_at_a_batch(self, query: str) -> bool:
+        """Begun long enough ago that its input is noted as done, and not finished."""
+        own = [event for event in self._events.read() if event.lane == query]
+        return bool(own) and own[-1].what == "begin" and time.time() - own[-1].at_s > NOTED_AFTER_S
+
+    def _kill_driver(self) -> bool:
+        self._driver.kill()
+        self._events.add("driver", "killed")
+        self._driver.start()
+        return True
+
+    def _kill_executor(self) -> bool:
+        if self._cluster is None or self._cluster.kill_executor() is None:
+            return False
+        self._events.add("executor", "killed")
+        return True
+
+    def _kill_broker(self) -> bool:
+        if self._broker is None:
+            return False
+        self._broker.kill()
+        self._events.add("broker", "killed")
+        time.sleep(BROKER_DOWN_S)
+        self._broker.start()
+        self._events.add("broker", "up")
+        return True
+
+
+def _length(client: WorkerClient, partitions: list[TopicPartition]) -> int:
+    return sum(client.list_offsets(dict.fromkeys(partitions, LATEST), IsolationLevel.READ_UNCOMMITTED).values())

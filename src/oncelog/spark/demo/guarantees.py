@@ -1,0 +1,117 @@
+"""The same pipeline written with the two weaker guarantees, to show what they cost.
+
+At-least-once is what Spark's own Kafka sink does: write, then let Spark note that the batch is done. What was written
+by a run that did not get that far is written again. At-most-once notes first and writes then: what a run did not get
+to write is gone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from oncelog.client import loop
+from oncelog.client.config import ClientConfig
+from oncelog.client.deadline import Deadline
+from oncelog.client.offsets import GroupMetadata, commit_offsets
+from oncelog.client.transaction import NO_IDENTITY
+from oncelog.spark.demo.events import EventLog
+from oncelog.spark.progress import running_batch
+from oncelog.spark.resume import NewCheckpoint, Verdict, judge, offsets_to_commit
+from oncelog.spark.sink import ExactlyOnceSink, drain
+from oncelog.spark.sink_options import MAX_REQUEST_SIZE
+from oncelog.spark.worker_client import worker_client
+from oncelog.spark.write_job import TaskOrders, Written, run_orders
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+COMMIT_TIMEOUT_MS = 60_000
+ATTEMPTS = 3
+
+
+class BatchFunction(Protocol):
+    def __call__(self, frame: DataFrame, batch_id: int) -> None: ...
+
+
+def plain_orders(config: ClientConfig, topic: str, *, may_run_again: bool) -> TaskOrders:
+    return TaskOrders(
+        client=config,
+        identity=NO_IDENTITY,
+        transactional_id=None,
+        transaction_version=0,
+        compression_type="none",
+        max_request_size=MAX_REQUEST_SIZE,
+        topic=topic,
+        dead_letter_topic=None,
+        partition_count=worker_client(config).partition_count(topic),
+        first_partition=0,
+        may_run_again=may_run_again,
+    )
+
+
+@dataclass
+class AtLeastOnce:
+    config: ClientConfig
+    topic: str
+    written: Written | None = None
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        orders = plain_orders(self.config, self.topic, may_run_again=True)
+        for attempt in range(ATTEMPTS):
+            try:
+                self.written = run_orders(frame, orders)
+                return
+            except Exception:
+                # At least once: again, whatever of it was written already.
+                if attempt == ATTEMPTS - 1:
+                    raise
+
+
+@dataclass
+class AtMostOnce:
+    spark: SparkSession
+    config: ClientConfig
+    topic: str
+    group_id: str
+    events: EventLog
+    written: Written | None = None
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        batch = running_batch(self.spark, frame, batch_id)
+        client = worker_client(self.config)
+        committed = client.committed(self.group_id)
+        verdict = judge(batch, committed, stand_in=None, group=self.group_id, on_new_checkpoint=NewCheckpoint.REPROCESS)
+        self.written = None
+        if verdict is Verdict.SKIP:
+            drain(frame)
+            return
+        offsets = offsets_to_commit(batch, None)
+        deadline = Deadline(COMMIT_TIMEOUT_MS)
+        loop.run(commit_offsets(client.cluster, GroupMetadata(self.group_id), offsets, deadline))
+        try:
+            self.written = run_orders(frame, plain_orders(self.config, self.topic, may_run_again=False))
+        except Exception:  # noqa: BLE001  # at most once: whatever it was, the batch is not tried again
+            self.events.add("at-most-once", "lost", batch=batch_id)
+
+
+@dataclass
+class Recorded:
+    """Tells the event log about every batch of a query."""
+
+    lane: str
+    spark: SparkSession
+    inner: ExactlyOnceSink | AtLeastOnce | AtMostOnce
+    events: EventLog
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        position = sum(running_batch(self.spark, frame, batch_id).end.values())
+        self.events.add(self.lane, "begin", batch=batch_id)
+        try:
+            self.inner(frame, batch_id)
+        except Exception:
+            self.events.add(self.lane, "failed", batch=batch_id)
+            raise
+        written = self.inner.written
+        what = "skipped" if written is None else "done"
+        self.events.add(self.lane, what, batch=batch_id, rows=written.records if written else 0, position=position)

@@ -1,0 +1,88 @@
+"""What a run of the demo proved: a table on the terminal, a picture and a page."""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from oncelog.spark.demo.pipeline import GUARANTEES
+from oncelog.spark.demo.run import Outcome
+from oncelog.spark.demo.timeline import draw
+
+HEADINGS = ("guarantee", "orders", "once", "doubled", "lost", "dead letters", "doubled", "lost")
+
+
+def rows(outcome: Outcome) -> list[list[str]]:
+    table = []
+    for guarantee in GUARANTEES:
+        orders, dead = outcome.orders[guarantee], outcome.dead_letters[guarantee]
+        numbers = (orders.expected, orders.once, orders.doubled, orders.lost, dead.expected, dead.doubled, dead.lost)
+        table.append([guarantee, *(f"{number:,}" for number in numbers)])
+    return table
+
+
+def statements(outcome: Outcome) -> list[tuple[bool, str]]:
+    """What was to be proven of the exactly-once pipeline, and whether it holds."""
+    orders, found = outcome.orders["exactly-once"], outcome.audit
+    ends = f"{found.committed} committed, {found.aborted} aborted, {found.torn} torn, {found.open} left open"
+    hidden = f"{found.hidden_records:,} records of aborted transactions are in the logs, and no reader sees them"
+    return [
+        (orders.exact, f"every one of {orders.expected:,} orders is in the output once, with its customer's region"),
+        (outcome.dead_letters["exactly-once"].exact, "every broken order is in the dead letters once, byte for byte"),
+        (not outcome.wrong_windows, f"revenue of all {outcome.windows} windows and regions is right to the cent"),
+        (outcome.committed, "the group's committed offsets are the end of the input"),
+        (not found.torn and not found.open, f"every transaction is whole: {ends}"),
+        (found.visible_records == found.committed_records, f"nothing aborted is visible: {hidden}"),
+    ]
+
+
+def print_report(outcome: Outcome, console: Console) -> None:
+    kills = ", ".join(outcome.kills) or "nothing"
+    table = Table(title=f"{outcome.records:,} orders, killed with -9: {kills} ({outcome.seconds:.0f} s)")
+    for i, heading in enumerate(HEADINGS):
+        table.add_column(heading, justify="left" if i == 0 else "right")
+    for row in rows(outcome):
+        table.add_row(*row, style="bold" if row[0] == "exactly-once" else "")
+    console.print(table)
+    for holds, text in statements(outcome):
+        console.print(f"[green]proven[/green]  {text}" if holds else f"[red]FAILED[/red]  {text}")
+
+
+def write_report(outcome: Outcome, folder: Path) -> tuple[Path, Path]:
+    """The picture and the page around it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    picture, page = folder / "timeline.svg", folder / "index.html"
+    svg = draw(outcome.events)
+    picture.write_text(svg)
+    page.write_text(_page(outcome, svg))
+    return picture, page
+
+
+def _page(outcome: Outcome, svg: str) -> str:
+    head = "".join(f"<th>{escape(heading)}</th>" for heading in HEADINGS)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows(outcome))
+    items = "".join(
+        f'<li class="{"yes" if holds else "no"}">{"proven" if holds else "FAILED"}: {escape(text)}</li>'
+        for holds, text in statements(outcome)
+    )
+    kills = escape(", ".join(outcome.kills) or "nothing")
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Oncelog demo</title><style>
+body {{ font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; color: #222 }}
+table {{ border-collapse: collapse; margin: 1rem 0 }} th, td {{ padding: .3rem .8rem; text-align: right }}
+th:first-child, td:first-child {{ text-align: left }} tbody tr:first-child {{ font-weight: 600 }}
+th {{ border-bottom: 2px solid #ccc }} td {{ border-bottom: 1px solid #eee }} svg {{ max-width: 100%; height: auto }}
+li.yes {{ color: #23704a }} li.no {{ color: #c9483f; font-weight: 600 }}
+</style></head><body>
+<h1>{outcome.records:,} orders, three guarantees, one set of kills</h1>
+<p>The same pipeline wrote the same input three times, side by side in one Spark application: parse, enrich from a
+table, route broken orders to dead letters. Killed with -9 while batches were being written, and started again: {kills}.
+The run took {outcome.seconds:.0f} seconds.</p>
+{svg}
+<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>
+<p>Of the exactly-once pipeline:</p><ul>{items}</ul>
+</body></html>
+"""

@@ -1,0 +1,146 @@
+"""A picture of a run: who was up when, which batches were written, and where the kills fell. Plain SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from xml.sax.saxutils import escape
+
+from oncelog.spark.demo.events import Event
+from oncelog.spark.demo.pipeline import GUARANTEES
+
+WIDTH, LEFT, RIGHT, TOP = 1100, 150, 20, 50
+LANE_HEIGHT, BAR_HEIGHT = 44, 22
+LANES = ("broker", "driver", "executor", *GUARANTEES, "revenue")
+COLOURS = {
+    "up": "#5b7a99",
+    "done": "#3f9a6b",
+    "skipped": "#b8c4b0",
+    "failed": "#c9483f",
+    "lost": "#c9483f",
+    "interrupted": "#e2a33b",
+}
+LEGEND = (
+    ("done", "batch written"),
+    ("interrupted", "batch cut off by a kill"),
+    ("failed", "batch failed or lost"),
+    ("skipped", "batch found committed, skipped"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    lane: str
+    start_s: float
+    end_s: float
+    kind: str
+    title: str
+
+
+def draw(events: Sequence[Event]) -> str:
+    """The whole picture. Times are seconds since the first event."""
+    if not events:
+        return '<svg xmlns="http://www.w3.org/2000/svg" width="10" height="10"/>'
+    first_s = min(event.at_s for event in events)
+    last_s = max(event.at_s for event in events)
+    scale = (WIDTH - LEFT - RIGHT) / max(last_s - first_s, 1.0)
+    height = TOP + LANE_HEIGHT * len(LANES) + 60
+
+    def x(at_s: float) -> float:
+        return LEFT + (at_s - first_s) * scale
+
+    parts = [_header(height), *_grid(last_s - first_s, scale), *_lanes()]
+    for bar in bars(events):
+        parts.append(_rectangle(bar, x(bar.start_s), x(bar.end_s)))
+    for event in events:
+        if event.what == "killed":
+            parts.append(_kill(event, x(event.at_s)))
+    parts += [*_legend(height), "</svg>"]
+    return "\n".join(parts)
+
+
+def bars(events: Sequence[Event]) -> list[Bar]:
+    """Spans from pairs of events; a span that a kill cut off ends at the kill."""
+    found: list[Bar] = []
+    open_since: dict[str, Event] = {}
+    for event in events:
+        begins = event.what in ("up", "begin")
+        opened = open_since.pop(event.lane, None)
+        if opened is not None:
+            found.append(_span(opened, event, interrupted=begins and event.what == "begin"))
+        if begins:
+            open_since[event.lane] = event
+        if event.lane == "driver" and event.what in ("killed", "down"):
+            for lane in [lane for lane in open_since if lane in GUARANTEES or lane == "revenue"]:
+                found.append(_span(open_since.pop(lane), event, interrupted=True))
+    last = events[-1]
+    found += [_span(opened, last, interrupted=False) for opened in open_since.values() if opened.what == "up"]
+    return found
+
+
+def _span(opened: Event, closed: Event, *, interrupted: bool) -> Bar:
+    if opened.what == "up":
+        kind = "up"
+    else:
+        kind = "interrupted" if interrupted else closed.what
+    seconds = closed.at_s - opened.at_s
+    title = f"{opened.lane}" + (f", batch {opened.batch}" if opened.batch >= 0 else "") + f": {kind}, {seconds:.1f} s"
+    if closed.rows:
+        title += f", {closed.rows} records"
+    return Bar(opened.lane, opened.at_s, closed.at_s, kind, title)
+
+
+def _header(height: int) -> str:
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" '
+        'font-family="system-ui, sans-serif" font-size="13" role="img" aria-label="Timeline of the run">'
+        f'<rect width="{WIDTH}" height="{height}" fill="#fbfaf7"/>'
+    )
+
+
+def _middle(lane: str) -> float:
+    return TOP + LANE_HEIGHT * (LANES.index(lane) + 0.5)
+
+
+def _grid(seconds: float, scale: float) -> list[str]:
+    step = next(s for s in (1, 2, 5, 10, 20, 30, 60, 120, 300, 600) if seconds / s <= 14 or s == 600)
+    bottom = TOP + LANE_HEIGHT * len(LANES)
+    lines = []
+    for tick in range(0, int(seconds) + 1, step):
+        at = LEFT + tick * scale
+        lines.append(f'<line x1="{at:.1f}" y1="{TOP}" x2="{at:.1f}" y2="{bottom}" stroke="#e3e0d8"/>')
+        lines.append(f'<text x="{at:.1f}" y="{TOP - 10}" text-anchor="middle" fill="#777">{tick} s</text>')
+    return lines
+
+
+def _lanes() -> list[str]:
+    return [
+        f'<text x="{LEFT - 12}" y="{_middle(lane) + 4:.1f}" text-anchor="end" fill="#333">{escape(lane)}</text>'
+        for lane in LANES
+    ]
+
+
+def _rectangle(bar: Bar, start: float, end: float) -> str:
+    top = _middle(bar.lane) - BAR_HEIGHT / 2
+    return (
+        f'<rect x="{start:.1f}" y="{top:.1f}" width="{max(end - start, 1.5):.1f}" height="{BAR_HEIGHT}" rx="2" '
+        f'fill="{COLOURS.get(bar.kind, "#999")}"><title>{escape(bar.title)}</title></rect>'
+    )
+
+
+def _kill(event: Event, at: float) -> str:
+    bottom = TOP + LANE_HEIGHT * len(LANES)
+    return (
+        f'<line x1="{at:.1f}" y1="{TOP}" x2="{at:.1f}" y2="{bottom}" stroke="#c9483f" stroke-dasharray="4 3"/>'
+        f'<text x="{at:.1f}" y="{TOP - 28}" text-anchor="middle" fill="#c9483f">kill -9 {escape(event.lane)}</text>'
+        f'<circle cx="{at:.1f}" cy="{_middle(event.lane):.1f}" r="6" fill="#c9483f"/>'
+    )
+
+
+def _legend(height: int) -> list[str]:
+    parts = []
+    for i, (kind, text) in enumerate(LEGEND):
+        at = LEFT + i * 235
+        parts.append(f'<rect x="{at}" y="{height - 34}" width="14" height="14" rx="2" fill="{COLOURS[kind]}"/>')
+        parts.append(f'<text x="{at + 20}" y="{height - 22}" fill="#333">{escape(text)}</text>')
+    return parts

@@ -1,0 +1,83 @@
+"""A changelog topic as the first rows of a stream: the latest value of each key, once, and then nothing more.
+
+With it state that was lost with its checkpoint is rebuilt. A query that keeps, say, sums per key writes them to a
+compacted topic with its results; started on a new checkpoint, it reads that topic with the option `snapshot` and the
+input from `startingOffsets=committed`, and aggregates the union of both:
+
+    counts = live.selectExpr("key", "1L as n").union(snapshot.selectExpr("key", "cast(cast(value as string) as long)"))
+    counts.groupBy("key").agg(sum("n"))
+
+Output and input offsets were committed in one transaction, so the two fit together. On a checkpoint that is intact the
+snapshot is over and adds nothing. Its offsets have a shape of their own, so that nobody takes them for input of a
+group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+
+from oncelog.core.invariant import invariant
+from oncelog.spark.offsets import from_wire, to_wire
+from oncelog.spark.planning import OffsetRange
+from oncelog.spark.read_task import read_range
+from oncelog.spark.source_options import SourceOptions
+from oncelog.spark.topic_plan import TopicPlan
+
+BEFORE: dict[str, Any] = {"snapshot": {}}
+ROWS_PER_BATCH = 50_000
+
+
+class SnapshotPartition(InputPartition):
+    """One task: all of one partition, since only the whole of it tells the latest value of a key."""
+
+    def __init__(self, wanted: OffsetRange) -> None:
+        self.wanted = wanted
+
+
+class SnapshotReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = options
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
+        return BEFORE
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
+        """There is nothing to freeze: the one batch there is ends where the topic ends when it is planned."""
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  # Spark's name
+        if start != BEFORE:
+            return start
+        return {"snapshot": to_wire(TopicPlan(self.options).latest_offsets())}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        if start == end:
+            return []
+        invariant(start == BEFORE, "a snapshot is read in one batch")
+        plan = TopicPlan(self.options)
+        ends = from_wire(end["snapshot"])
+        ranges = plan.ranges(plan.earliest_offsets(ends), ends)
+        return [SnapshotPartition(whole) for whole in ranges]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        invariant(isinstance(partition, SnapshotPartition), "tasks are those of partitions()")
+        return latest_per_key(read_range(self.options, partition.wanted))  # type: ignore[attr-defined]
+
+
+def latest_per_key(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The last record of each key, tombstones and records without a key left out. Holds one record per key."""
+    latest: pa.Table | None = None
+    for batch in batches:
+        chunk = pa.Table.from_batches([batch]).filter(pc.is_valid(batch.column("key")))
+        both = chunk if latest is None else pa.concat_tables([latest, chunk])
+        rows = pa.table({"key": both.column("key"), "row": pa.array(range(both.num_rows), pa.int64())})
+        last = rows.group_by("key").aggregate([("row", "max")]).column("row_max")
+        latest = both.take(last)
+    if latest is not None:
+        kept = latest.filter(pc.is_valid(latest.column("value"))).combine_chunks()
+        yield from kept.to_batches(max_chunksize=ROWS_PER_BATCH)

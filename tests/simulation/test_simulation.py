@@ -1,0 +1,71 @@
+"""Histories drawn from fixed and from random seeds. A failure prints its seed, its trace and how to play it again.
+
+`ONCELOG_SIMULATION_SECONDS` sets the time for both together; `make simulate SECONDS=...` is for long runs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.runner import play, play_all, random_seeds
+
+pytestmark = pytest.mark.simulation
+
+SECONDS = float(os.environ.get("ONCELOG_SIMULATION_SECONDS", "70"))
+HISTORIES_MIN = 20
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.timeout(SECONDS + 120)
+def test_histories_of_fixed_and_of_random_seeds_keep_every_promise() -> None:
+    """Both at the same time, on two cores: the random ones in a process of their own."""
+    command = [sys.executable, "-m", "tests.simulation", "--seconds", str(SECONDS)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as others:
+        played, failure = play_all(itertools.count(1), SECONDS)
+        output = others.communicate(timeout=SECONDS + 60)[0]
+    assert failure is None, str(failure)
+    assert others.returncode == 0, output
+    assert played >= HISTORIES_MIN
+
+
+def test_a_seed_gives_the_same_history_again() -> None:
+    """In another process, with another order of sets and dictionaries: otherwise a printed seed would be of no use."""
+    program = "from tests.simulation.runner import play; print(*[play(seed)[0].digest for seed in range(40, 52)])"
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    }
+    assert len(digests) == 1
+    assert len(set(digests.pop().split())) == 12
+
+
+def test_random_seeds_differ() -> None:
+    seeds = list(itertools.islice(random_seeds(), 50))
+    assert len(set(seeds)) == 50
+
+
+def test_a_history_gets_something_done() -> None:
+    """A simulation in which nothing happens would find nothing."""
+    committed = crashes = ghosts = 0
+    for seed in range(200, 230):
+        history, failure = play(seed)
+        assert failure is None, str(failure)
+        committed += sum(transaction.said_committed for transaction in history.model.transactions)
+        crashes += history.station.starts - 3
+        ghosts += history.network.ghosts
+    assert committed > 60
+    assert crashes > 20
+    assert ghosts > 20

@@ -1,0 +1,69 @@
+"""A driver in a process of its own, so that it can die: copies a topic, exactly once.
+
+python -m tests.spark.driver '{"master": ..., "servers": ..., ...}'
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from typing import Any
+
+import oncelog.spark
+from oncelog.core import failpoints
+from oncelog.spark import write_job
+from tests.spark.conftest import QUIET
+
+
+def kill_an_executor_once(mark: str) -> None:
+    """The first task that has written kills the JVM it runs in, and with it the shuffle files the others still need."""
+    honest = write_job._writing
+
+    def breaking(orders: Any) -> Any:
+        inner = honest(orders)
+
+        def write(batches: Any) -> Any:
+            for result in inner(batches):
+                if result.num_rows and not os.path.exists(mark):  # noqa: PTH110  # pickled by value: no imports
+                    with open(mark, "w"):  # noqa: PTH123
+                        pass
+                    with open(f"/proc/{os.getppid()}/stat") as stat:  # noqa: PTH123
+                        executor = int(stat.read().rsplit(")", 1)[1].split()[1])
+                    os.kill(executor, signal.SIGKILL)
+                yield result
+
+        return write
+
+    write_job._writing = breaking
+
+
+def main() -> None:
+    order = json.loads(sys.argv[1])
+    if order.get("die_at"):
+        die = failpoints.on_nth_hit(2, lambda: os.kill(os.getpid(), signal.SIGKILL))
+        failpoints.arm(f"spark.sink.{order['die_at']}", die)
+    if order.get("kill_mark"):
+        kill_an_executor_once(order["kill_mark"])
+    config = {**QUIET, "spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1"}
+    spark = oncelog.spark.session(master=order["master"], config=config)
+    reader = spark.readStream.format("oncelog").option("kafka.bootstrap.servers", order["servers"])
+    rows = reader.options(subscribe=order["source"], startingOffsets="earliest", maxOffsetsPerTrigger="400").load()
+    query = (
+        oncelog.spark.write_stream(
+            rows.select("key", "value"),
+            bootstrap_servers=order["servers"],
+            transactional_id=order["id"],
+            topic=order["target"],
+        )
+        .option("checkpointLocation", order["checkpoint"])
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

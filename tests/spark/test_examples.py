@@ -1,0 +1,85 @@
+"""The examples do what they say; `oncelog run` and spark-submit run them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from oncelog.spark.cluster import spark_home
+from oncelog.spark.java import find_java
+from tests.spark.conftest import QUIET
+from tests.spark.kafka import Kafka
+
+pytestmark = pytest.mark.spark
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "spark"
+Name = Callable[[str], str]
+
+
+def load(example: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(example, EXAMPLES / f"{example}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_words_are_counted(spark: Any, kafka: Kafka, name: Name, checkpoint: str) -> None:
+    source, target = kafka.create(name("in")), kafka.create(name("out"))
+    kafka.send(source, [b"To be, or not to be", b"be"])
+    load("word_count").start(spark, kafka.servers, source, target, checkpoint).awaitTermination()
+    counts = {seen.key: seen.value for seen in kafka.read(target)}
+    assert counts == {b"to": b"2", b"be": b"3", b"or": b"1", b"not": b"1"}
+
+
+def test_orders_get_the_names_of_their_customers(spark: Any, kafka: Kafka, name: Name, checkpoint: str) -> None:
+    topics = {what: kafka.create(name(what)) for what in ("orders", "customers", "enriched")}
+    kafka.send(topics["customers"], [(b"c1", b"Ada"), (b"c2", b"Bob"), (b"c1", b"Ada Lovelace")])
+    orders = [{"id": i, "customer": f"c{i}", "cents": i * 100} for i in (1, 2, 3)]
+    kafka.send(topics["orders"], [json.dumps(order).encode() for order in orders])
+    load("order_enrichment").start(spark, kafka.servers, topics, checkpoint).awaitTermination()
+    seen = sorted((json.loads(value or b"") for value in kafka.values(topics["enriched"])), key=lambda o: o["id"])
+    assert [order.get("name") for order in seen] == ["Ada Lovelace", "Bob", None]
+
+
+def test_what_cannot_be_read_goes_to_the_dead_letters(spark: Any, kafka: Kafka, name: Name, checkpoint: str) -> None:
+    topics = {what: kafka.create(name(what)) for what in ("readings", "good", "dead")}
+    records = [b'{"sensor": "a", "celsius": 21.5}', b"no json", b'{"sensor": "a"}', b'{"sensor": "b", "celsius": -300}']
+    kafka.send(topics["readings"], records)
+    load("dead_letters").start(spark, kafka.servers, topics, checkpoint).awaitTermination()
+    assert kafka.values(topics["good"]) == records[:1]
+    reasons = {seen.value: dict(seen.headers or [])["reason"] for seen in kafka.read(topics["dead"])}
+    assert reasons == {
+        records[1]: b"not JSON of a reading",
+        records[2]: b"no temperature",
+        records[3]: b"colder than cold",
+    }
+
+
+@pytest.mark.parametrize("way", ["oncelog run", "spark-submit"])
+def test_a_program_is_run_from_the_command_line(kafka: Kafka, name: Name, tmp_path: Path, way: str) -> None:
+    source, target = kafka.create(name("in")), kafka.create(name("out"))
+    kafka.send(source, [b"once"])
+    program = [str(EXAMPLES / "word_count.py"), "--from", source, "--to", target, "--checkpoint", str(tmp_path / "c")]
+    confs = [part for key, value in QUIET.items() for part in ("--conf", f"{key}={value}")]
+    if way == "spark-submit":
+        command = [str(spark_home() / "bin" / "spark-submit"), "--master", "local[2]", *confs, *program]
+        command += ["--bootstrap-servers", kafka.servers]
+    else:
+        entry = "from oncelog.cli.demo import run_command; run_command()"
+        command = [sys.executable, "-c", entry, "--master", "local[2]", "--bootstrap-servers", kafka.servers]
+        command += [*confs, *program]
+    environment = {**os.environ, "JAVA_HOME": str(find_java().home), "PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=150, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert [(seen.key, seen.value) for seen in kafka.read(target)] == [(b"once", b"1")]
