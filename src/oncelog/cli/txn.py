@@ -147,7 +147,7 @@ def describe_command(connection: Connection, ids: tuple[str, ...], output: str) 
         click.echo(f"{transactional_id}  {found.state}  producer {found.producer_id} epoch {found.producer_epoch}")
         click.echo(f"  coordinator {found.coordinator}")
         click.echo(f"  time-out    {show_duration(found.timeout_ms)}")
-        if age is not None:
+        if age is not None and found.state not in ("CompleteCommit", "CompleteAbort"):
             left = found.timeout_ms - age
             ends = f"aborted by its coordinator in {show_duration(left)}" if left > 0 else "its time-out has passed"
             click.echo(f"  open since  {show_time(found.start_time_ms)} ({show_duration(age)}), {ends}")
