@@ -14,3 +14,8 @@ from tests.data import kafka
 def kafka_data(tmp_path: Path) -> Callable[[str], Path]:
     """Unpack a data folder that Apache Kafka wrote ("tv0", "tv1", "tv2", "tv2-killed") into the test's own folder."""
     return lambda name: kafka.unpack(name, tmp_path)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spark comes first: its callbacks go through select(), which knows no descriptor above 1023."""
+    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
