@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.oncelog-ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast lint bench simulate clean
+.PHONY: help setup demo test test-fast test-crash lint bench simulate clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,10 @@ test: setup ## all tests
 
 test-fast: setup ## unit and property tests, under a minute
 	$(BIN)/python -m pytest -q tests/unit tests/property
+
+KILLS ?= 200
+test-crash: setup ## hundreds of kill -9, at random and at every failpoint: make test-crash KILLS=500
+	ONCELOG_CRASH_KILLS=$(KILLS) $(BIN)/python -m pytest -q tests/crash
 
 lint: setup ## style, types and import rules
 	$(BIN)/ruff check .

@@ -31,9 +31,12 @@ def adopt_folders(log_dir: LogDir, metadata: MetadataStore) -> None:
         return
     if not metadata.is_new:
         for topic, logs in found.items():
-            log.warning("the folders of %s belong to no topic and are removed with it", topic)
             for index in logs:
-                log_dir.delete_log(TopicPartition(topic, index))
+                # It may be left of a deletion, or be all that is left after damage to the journal: not ours to say.
+                target = log_dir.set_aside(TopicPartition(topic, index))
+                log.warning(
+                    "%s-%d belongs to no topic and is set aside; remove %s if it is not missed", topic, index, target
+                )
         return
     for topic, logs in found.items():
         topic_id = logs[min(logs)].topic_id

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from oncelog.cluster.metadata import Topic
 from oncelog.cluster.partition import Partition
+from oncelog.core import failpoints
 from oncelog.core.clock import Timer
 from oncelog.core.errors import KafkaError
 from oncelog.core.ids import INTERNAL_TOPICS, TopicPartition
@@ -28,6 +29,7 @@ from oncelog.storage.cleaner import CleaningPass, DamagedTxnIndexError
 from oncelog.storage.cleaner_pace import CleaningStopped
 from oncelog.storage.cleaner_plan import Cleanable, find_cleanable
 from oncelog.storage.deletions import unlink_all
+from oncelog.storage.log import Log
 from oncelog.storage.segment_swap import CleanedSegment
 
 if TYPE_CHECKING:
@@ -187,8 +189,11 @@ class LogCleaner:
                 return
             if isinstance(result, Exception):
                 self._fail(cleaning, result)
-            else:
+                return
+            try:
                 done(result)
+            except Exception as error:  # noqa: BLE001  whatever it is must not end all cleaning
+                self._fail(cleaning, error)
 
         self._broker.worker.run(job).then(finished)
 
@@ -208,11 +213,7 @@ class LogCleaner:
 
     def _replace(self, cleaning: CleaningPass, cleaned: CleanedSegment) -> bool:
         partition_log = cleaning.cleanable.log
-        try:
-            is_replaced = self._is_current(cleaning) and partition_log.replace_segments(cleaned)
-        except KafkaError as error:
-            self._fail(cleaning, error)
-            return False
+        is_replaced = self._is_current(cleaning) and partition_log.replace_segments(cleaned)
         if not is_replaced:
             log.info("%s has changed while it was cleaned: trying again later", partition_log.topic_partition)
             self._unlink(cleaned.files)
@@ -252,6 +253,7 @@ class LogCleaner:
         def write() -> None:
             if folder is not None and folder.exists():
                 sync_path(folder)
+            failpoints.hit(f"checkpoint.{checkpoints.CLEANER_OFFSETS}")
             checkpoints.write_offsets(log_dir.path / checkpoints.CLEANER_OFFSETS, offsets)
 
         def written(result: Exception | None) -> None:
@@ -272,13 +274,20 @@ class LogCleaner:
         if isinstance(error, FileNotFoundError | CleaningStopped):
             log.info("%s lost segments while it was cleaned: trying again later", partition)
         elif isinstance(error, DamagedTxnIndexError):
-            partition_log.repair_txn_index(error.base_offset)
+            self._repair(partition_log, error.base_offset)
         elif isinstance(error, OSError):
             log.error("%s could not be cleaned and will be tried again: %s", partition, error)
         else:
             log.error("%s cannot be cleaned and is left alone from now on", partition, exc_info=error)
             self.uncleanable.add(partition)
         self._end_pass(cleaning)
+
+    def _repair(self, partition_log: Log, base_offset: int) -> None:
+        try:
+            partition_log.repair_txn_index(base_offset)
+        except (OSError, KafkaError) as error:
+            log.error("%s: a transaction index could not be rebuilt: %s", partition_log.topic_partition, error)
+            self.uncleanable.add(partition_log.topic_partition)
 
     def _unlink(self, paths: Sequence[Path]) -> None:
         self._broker.worker.run(lambda: unlink_all(paths)).then(lambda _: None)

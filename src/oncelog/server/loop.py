@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from oncelog.core.clock import Timer
 from oncelog.core.promise import Promise
@@ -46,8 +46,12 @@ class LoopScheduler:
         return self._loop.call_later(delay_ms / 1000, callback)
 
 
+WORKER_THREADS: Final = 6
+"""A cleaning, a checkpoint and an unlinking may each take long; fsyncs that clients wait for must not stand behind."""
+
+
 class LoopWorker:
-    def __init__(self, loop: asyncio.AbstractEventLoop, threads: int = 2) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, threads: int = WORKER_THREADS) -> None:
         self._loop = loop
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="oncelog-worker")
 

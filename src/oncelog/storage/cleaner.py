@@ -155,6 +155,8 @@ class CleaningPass:
             index = TxnIndex(self._folder / file_name(source.base_offset, TXN_INDEX_SUFFIX), source.base_offset)
             try:
                 index.sanity_check()
+                if index.is_torn:
+                    raise DamagedTxnIndexError(source.base_offset)
                 yield from index.entries()
             except CorruptTxnIndexError as error:
                 raise DamagedTxnIndexError(source.base_offset) from error

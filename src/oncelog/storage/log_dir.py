@@ -35,6 +35,7 @@ from oncelog.storage.flush_work import FlushWork
 from oncelog.storage.log import Log
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.meta_properties import MetaProperties, MetaPropertiesError, ensure_meta_properties
+from oncelog.storage.progress import Progress
 from oncelog.storage.recovery import LogPlace
 
 LOCK_FILE: Final = ".lock"
@@ -137,7 +138,9 @@ class LogDir:
         log_starts = self._read_checkpoint(checkpoints.LOG_START_OFFSETS)
         self.high_watermarks = self._read_checkpoint(checkpoints.HIGH_WATERMARKS)
         configs: dict[str, LogConfig] = {}
-        for partition in self._find_logs():
+        found = list(self._find_logs())
+        progress = Progress(f"opening the logs of {self.path}", len(found), "logs")
+        for partition in found:
             if partition.topic not in configs:
                 configs[partition.topic] = config_for(partition.topic)
             self.logs[partition] = Log(
@@ -148,6 +151,7 @@ class LogDir:
                 recovery_point=recovery_points.get(partition),
                 on_truncated=self._write_recovery_points,
             )
+            progress.add(1)
         self._gone = (recovery_points.keys() | log_starts.keys() | self.high_watermarks.keys()) - self.logs.keys()
 
     def _read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
@@ -204,19 +208,27 @@ class LogDir:
     def delete_log(self, partition: TopicPartition, deletion_id: uuid.UUID | None = None) -> None:
         """Rename the folder, so that it is gone at once; it is unlinked later. Unknown logs are no error."""
         log = self.logs.pop(partition, None)
-        if log is None:
-            return
+        if log is not None:
+            target = self._rename_folder(log, f"{(deletion_id or uuid.uuid4()).hex}-delete")
+            self.deletions.add([target], log.config.file_delete_delay_ms)
+
+    def set_aside(self, partition: TopicPartition) -> Path:
+        """Take a log out of use and keep its folder, under a name that no start looks at."""
+        return self._rename_folder(self.logs.pop(partition), f"{uuid.uuid4().hex}-stray")
+
+    def _rename_folder(self, log: Log, mark: str) -> Path:
+        partition = log.topic_partition
         self._gone.add(partition)
         self.high_watermarks.pop(partition, None)
         log.close(clean=False)
-        mark = f"-{partition.partition}.{(deletion_id or uuid.uuid4()).hex}-delete"
+        mark = f"-{partition.partition}.{mark}"
         target = self.path / (partition.topic[: FOLDER_NAME_CHARS_MAX - len(mark)] + mark)
         try:
             log.folder.rename(target)
             sync_path(self.path)
         except OSError as error:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"could not delete {partition}: {error}") from error
-        self.deletions.add([target], log.config.file_delete_delay_ms)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"could not remove {partition}: {error}") from error
+        return target
 
     # Checkpoints
 

@@ -45,7 +45,7 @@ def read_meta_properties(folder: Path) -> MetaProperties | None:
         fields = parse_properties(path.read_text())
     except FileNotFoundError:
         return None
-    except ConfigError as error:
+    except (ConfigError, UnicodeDecodeError) as error:
         raise MetaPropertiesError(f"{path}: {error}") from error
     if fields.get("version") not in ("0", "1"):
         raise MetaPropertiesError(f"{path}: version {fields.get('version')} is unknown, expected 0 or 1")

@@ -37,6 +37,7 @@ from oncelog.storage.leader_epochs import CorruptLeaderEpochsError, EpochStart, 
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.offset_index import RELATIVE_OFFSET_MAX
 from oncelog.storage.producer_state import CompletedTxn, CorruptSnapshotError, ProducerStateManager
+from oncelog.storage.progress import Progress
 from oncelog.storage.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -173,6 +174,7 @@ class _Loader:
         self.snapshots = SnapshotFiles(place.folder, snapshot_offsets(names))
         self.epochs, self.epochs_are_lost = self._open_epochs()
         self.state = ProducerStateManager(place.partition, producer_expiration_ms=config.producer_id_expiration_ms)
+        self.progress = Progress("", 0, "")
 
     def load(self, clean: bool) -> LoadedLog:
         if not self.segments:
@@ -304,6 +306,8 @@ class _Loader:
         start_offset, position = self._scan_start(self.segments[first], recovery_point)
         self.snapshots.remove_outside(0, start_offset)
         restore_producer_state(self.state, self.place, self.segments, self.snapshots, start_offset)
+        total_bytes = sum(segment.size_bytes for segment in self.segments[first:]) - position
+        self.progress = Progress(f"recovering {self.place.partition}", total_bytes, "bytes")
         for number in range(first, len(self.segments)):
             segment = self.segments[number]
             if number > first:
@@ -356,6 +360,7 @@ class _Loader:
             for batch in segment.batches(position, whole=True):
                 self._check_batch(segment, batch, state.map_end_offset)
                 segment.add_to_indexes(batch.header, batch.position)
+                self.progress.add(batch.header.size_bytes)
                 if batch.header.leader_epoch > self.epochs.latest_epoch:
                     self.epochs.assign(batch.header.leader_epoch, batch.header.base_offset)
                 replay_batch(state, batch, segment, index_aborted=True)

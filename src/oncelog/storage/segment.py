@@ -168,7 +168,7 @@ class Segment:
     def collect_aborted(self, fetch_offset: int, upper_bound: int) -> TxnIndexSearch:
         """Aborted transactions whose marker is here, and whether later segments need not be asked."""
         index = self.txn_index
-        if not len(index):
+        if not len(index) and not index.is_torn:
             return TxnIndexSearch([], complete=False)
         self._files.lend(index)
         return index.collect(fetch_offset, upper_bound)

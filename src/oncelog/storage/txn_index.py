@@ -63,7 +63,10 @@ class TxnIndex:
         self.path = path
         self.base_offset = base_offset
         self._fd: int | None = None
-        self._count = path.stat().st_size // ENTRY_SIZE_BYTES if path.exists() else 0
+        size = path.stat().st_size if path.exists() else None
+        self._count, rest = divmod(size or 0, ENTRY_SIZE_BYTES)
+        self.is_torn = rest != 0 or size == 0
+        """Whether the file is empty, which a new one never is, or ends within an entry. It must be rebuilt then."""
 
     def __len__(self) -> int:
         return self._count
@@ -85,6 +88,8 @@ class TxnIndex:
         reached `upper_bound`: all that were open below it are decided by then. Entries before the start cannot be that
         stopping entry, since their last stable offset is at most `fetch_offset`.
         """
+        if self.is_torn:
+            raise CorruptTxnIndexError(f"{self.path} ends within an entry")
         aborted: list[AbortedTxn] = []
         start = bisect_left(range(self._count), fetch_offset, key=self._last_offset_at)
         for txn in self._entries_from(start):
@@ -104,9 +109,8 @@ class TxnIndex:
             self._truncate(keep)
 
     def reset(self) -> None:
-        """Remove all entries, whole or torn. The file stays if it is there."""
-        if self.path.exists():
-            self._truncate(0)
+        """Remove all entries, whole or torn, and the file with them."""
+        self.delete()
 
     def sanity_check(self) -> None:
         """Read everything; CorruptTxnIndexError for a torn entry, an unknown version or offsets out of order."""
@@ -134,6 +138,7 @@ class TxnIndex:
         self.close()
         self.path.unlink(missing_ok=True)
         self._count = 0
+        self.is_torn = False
 
     def rename(self, path: Path) -> None:
         """Move the file, if there is one, and use the new path from now on."""
@@ -150,6 +155,7 @@ class TxnIndex:
     def _truncate(self, count: int) -> None:
         os.ftruncate(self._open(), count * ENTRY_SIZE_BYTES)
         self._count = count
+        self.is_torn = False
 
     def _last_offset_at(self, index: int) -> int:
         raw = os.pread(self._open(), _OFFSET.size, index * ENTRY_SIZE_BYTES + _LAST_OFFSET_POSITION)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from oncelog.cluster.journal import JournalDamaged
-from oncelog.protocol.batch import CorruptBatchError
+from oncelog.core.errors import KafkaError
 from oncelog.storage.log import Log, Origin
 from oncelog.storage.log_dir import LogDirError
 from tests.unit.server.harness import BrokerInProcess
@@ -97,6 +97,11 @@ def damages(folder: Path) -> Iterator[Damage]:
     chosen = random.Random(7)
     for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"):
         name, size = str(path.relative_to(folder)), path.stat().st_size
+        if path.suffix == ".txnindex":
+            # It has no checksum, and most segments have none: only a recovery notices one that is missing or wrong.
+            yield Damage(name, "cut", 0)
+            yield Damage(name, "cut", size - 1)
+            continue
         yield Damage(name, "missing")
         if size:
             tail = range(max(0, size - 100), size)
@@ -134,6 +139,9 @@ def check(damage: Damage, folder: Path, expected: dict[str, Records]) -> None:
         return
     try:
         for topic in TOPICS:
+            if damage.file == JOURNAL and topic not in node.broker.metadata.topics:
+                assert list(folder.glob(f"{topic}-0.*-stray")), damage
+                return
             log = node.broker.partitions.get(topic, 0).log
             if damage.topic == topic and damage.file.endswith(".log"):
                 _check_what_is_left(damage, log, expected[topic])
@@ -155,11 +163,15 @@ def _check_what_is_left(damage: Damage, log: Log, expected: Records) -> None:
     base_offset = int(Path(damage.file).stem)
     try:
         found = read_committed(log)
-    except CorruptBatchError:
-        log.log_end_offset = base_offset
+    except KafkaError:
+        end_offset, log.log_end_offset = log.log_end_offset, base_offset
         found = read_committed(log)
-    wrong = {offset for offset, record in found.items() if expected.get(offset) != record}
-    assert damage.what == "flip" or not wrong, damage
-    assert not {offset for offset in wrong if offset < base_offset}, damage
-    kept = {offset for offset in found if offset < base_offset}
-    assert kept == {offset for offset in expected if offset < base_offset}, damage
+        log.log_end_offset = end_offset
+    before = {offset: record for offset, record in found.items() if offset < base_offset}
+    wanted = {offset: record for offset, record in expected.items() if offset < base_offset}
+    if log.topic_partition.topic != "txn":
+        assert before == wanted, damage
+        assert damage.what == "flip" or found.items() <= expected.items(), damage
+    elif damage.what != "missing":
+        # With its marker, a transaction may have lost its end: it is open again then, and nothing of it is shown.
+        assert before.items() <= wanted.items(), damage

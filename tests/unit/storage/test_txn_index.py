@@ -149,13 +149,24 @@ def test_marker_below_the_segment_does_not_belong_here(index: TxnIndex) -> None:
         index.append(txn(1, BASE_OFFSET - 1, BASE_OFFSET))
 
 
-def test_reset_empties_the_file(index: TxnIndex, path: Path) -> None:
+def test_reset_removes_the_file(index: TxnIndex, path: Path) -> None:
     for entry in FOUR:
         index.append(entry)
     index.reset()
-    assert (len(index), path.stat().st_size) == (0, 0)
+    assert (len(index), path.exists()) == (0, False)
     index.append(FOUR[0])
     assert list(index.entries()) == FOUR[:1]
+
+
+@pytest.mark.parametrize("size", [0, 1, 33, 35])
+def test_a_file_that_ends_within_an_entry_or_is_empty_is_not_searched(path: Path, size: int) -> None:
+    """Its entries may be gone, and with them what hides aborted records."""
+    path.write_bytes((FOUR[0].encode() + FOUR[1].encode())[:size])
+    index = TxnIndex(path, 10)
+    with pytest.raises(CorruptTxnIndexError):
+        index.collect(0, 1000)
+    index.reset()
+    assert index.collect(0, 1000).aborted == []
 
 
 @pytest.mark.parametrize(
