@@ -68,7 +68,8 @@ def visible_batches(
         while entries and entries[-1].first_offset <= last_offset:
             aborted_now.add(entries.pop().producer_id)
         if header.is_control:
-            if parse_control(data, position).is_abort:
+            # Compaction leaves the bare header of a marker whose transaction is gone.
+            if header.records_count and parse_control(data, position).is_abort:
                 aborted_now.discard(header.producer_id)
         elif last_offset >= fetch_offset and not (
             committed_only and header.is_transactional and header.producer_id in aborted_now

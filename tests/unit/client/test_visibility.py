@@ -119,3 +119,12 @@ def test_old_message_formats_are_refused_by_name() -> None:
     old[16] = 1
     with pytest.raises(KafkaError, match="format 1"):
         visible_batches(bytes(old), 0, None, UNCOMMITTED)
+
+
+def test_a_marker_that_compaction_emptied_is_skipped() -> None:
+    emptied = build_batch(
+        [], timestamp_ms=0, base_offset=0, producer_id=A, producer_epoch=0, transactional=True, control=True,
+        last_offset_delta=0,
+    )  # fmt: skip
+    seen = visible_batches(emptied + data(1, A), 0, None, COMMITTED)
+    assert [header.base_offset for _, header in seen.batches] == [1]
