@@ -27,8 +27,8 @@ demo: setup ## the main job: embedded broker, Spark micro-batches, one transacti
 test: setup ## all tests
 	$(BIN)/python -m pytest tests
 
-test-fast: setup ## unit and property tests, under a minute
-	$(BIN)/python -m pytest -q tests/unit tests/property
+test-fast: setup ## unit tests of the broker, under a minute
+	$(BIN)/python -m pytest -q $(addprefix tests/unit/,core protocol storage coordinator cluster server)
 
 KILLS ?= 200
 test-crash: setup ## hundreds of kill -9, at random and at every failpoint: make test-crash KILLS=500
