@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from peers.kafka.kafka import KafkaServer, kafka_available
 
 pytestmark = [
     pytest.mark.conformance,
-    pytest.mark.skipif(kafka_available() is not None, reason=str(kafka_available())),
+    # In CI the comparison must run: there it is not skipped, and fails to start.
+    pytest.mark.skipif(kafka_available() is not None and os.environ.get("CI") != "true", reason=str(kafka_available())),
 ]
 
 

@@ -21,7 +21,8 @@ from tests.spark.test_sink_failures import break_a_task
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.conformance,
-    pytest.mark.skipif(kafka_available() is not None, reason=str(kafka_available())),
+    # In CI the comparison must run: there it is not skipped, and fails to start.
+    pytest.mark.skipif(kafka_available() is not None and os.environ.get("CI") != "true", reason=str(kafka_available())),
 ]
 
 
