@@ -58,6 +58,11 @@ COMMANDS: Final = {
         "completion_command",
         "Print the script that teaches a shell to complete oncelog's commands, options and topics.",
     ),
+    "run": LazyCommand(
+        "oncelog.cli.demo",
+        "run_command",
+        "Run a PySpark PROGRAM on a Spark set up for exactly-once pipelines.",
+    ),
     "demo": LazyCommand(
         "oncelog.cli.demo",
         "demo_command",
