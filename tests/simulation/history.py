@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
+from uuid import UUID
 
 from oncelog.core.clock import VirtualScheduler
 from oncelog.protocol.api import ApiKey
@@ -20,11 +21,12 @@ from tests.simulation import invariants, wire
 from tests.simulation.actors import Actor
 from tests.simulation.model import Model, Violation
 from tests.simulation.network import Call, Network, Weather
-from tests.simulation.operators import FencingAdmin, LateProducer, MarkerGhost, abort_hanging
+from tests.simulation.operators import FencingAdmin, LateProducer, MarkerGhost, TopicDeleter, abort_hanging
 from tests.simulation.plan import SHORT_EPOCHS, Plan
-from tests.simulation.producers import JAVA_4, OLD_DIALECTS, Dialect, IdempotentProducer, TxnProducer
+from tests.simulation.producers import NEW_DIALECTS, OLD_DIALECTS, Dialect, IdempotentProducer, TxnProducer
 from tests.simulation.readers import OffsetWatcher, Reader
 from tests.simulation.station import CRASH_POINTS, SimulatedCrash, Station
+from tests.simulation.two_phase import PARTICIPANT, Participant, Vote, settle_all
 from tests.simulation.wire import Identity, Place, Seen
 from tests.simulation.workers import GROUP, Worker
 
@@ -56,6 +58,11 @@ class History:
         self.network = Network(self.station, weather_rng, Weather(), self.model.violated, self.trace)
         self.places: list[Place] = [("out", index) for index in range(self.plan.partitions)]
         self.input_places: list[Place] = [("in", 0), ("in", 1)]
+        self.doomed: list[Place] = [("doomed", 0)] if self.plan.doomed_topic else []
+        self.votes: dict[str, Vote] = {}
+        """The newest of each participant of a two-phase commit."""
+        self.past_votes: list[Vote] = []
+        self.topic_ids: dict[str, UUID] = {}
         self.transactional_ids = [f"id-{number}" for number in range(self.plan.ids)]
         self._speaks_tv2: dict[int, bool] = {}
         self.actors: list[Actor] = []
@@ -87,6 +94,14 @@ class History:
             settings["log.flush.interval.messages"] = 1
         elif plan.fsyncs == "acks":
             settings["oncelog.acks.fsync"] = "true"
+        if plan.compaction:
+            settings["transaction.state.log.num.partitions"] = settings["offsets.topic.num.partitions"] = 1
+            settings["transaction.state.log.segment.bytes"] = settings["offsets.topic.segment.bytes"] = 300
+            settings["log.cleaner.backoff.ms"] = 300
+            settings["log.cleaner.min.cleanable.ratio"] = "0.01"
+            settings["log.cleaner.delete.retention.ms"] = 1_000
+        if plan.two_phase:
+            settings["transaction.two.phase.commit.enable"] = "true"
         if not plan.parking:
             settings["oncelog.parked.request.ms"] = 0
         if plan.id_expiration:
@@ -139,7 +154,9 @@ class History:
             CreatableTopic(name="out", num_partitions=self.plan.partitions, replication_factor=1, configs=configs),
             CreatableTopic(name="in", num_partitions=len(self.input_places), replication_factor=1),
         ]
-        self.ask(ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest(topics=topics))
+        topics += [CreatableTopic(name=topic, num_partitions=1, replication_factor=1) for topic, _ in self.doomed]
+        created = self.ask(ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest(topics=topics))
+        self.topic_ids = {topic.name: topic.topic_id for topic in created.topics}
         if self.plan.workers:
             for place in self.input_places:
                 values = [f"{place[1]}-{number}" for number in range(INPUTS)]
@@ -178,6 +195,8 @@ class History:
         cast += [IdempotentProducer(self, f"plain-{number}") for number in range(plan.idempotent)]
         if plan.fencing and self.transactional_ids:
             cast.append(FencingAdmin(self, "admin"))
+        if self.doomed:
+            cast.append(TopicDeleter(self, "deleter"))
         if plan.marker_ghosts:
             cast.append(MarkerGhost(self, "marker ghost"))
         for number in range(plan.late_producers):
@@ -200,13 +219,14 @@ class History:
 
     def _dialect(self) -> Dialect:
         if self.plan.transaction_version == 2 and self.rng.randrange(1000) < self.plan.new_dialect:
-            return JAVA_4
+            return self.rng.choice(NEW_DIALECTS)
         return self.rng.choice(OLD_DIALECTS)
 
     def _enter_producer(self, transactional_id: str) -> None:
         self._instances += 1
         name = f"{transactional_id}.{self._instances}"
-        producer = TxnProducer(self, name, transactional_id, self._dialect(), self.plan.txn_timeout_ms)
+        kind, dialect = (Participant, PARTICIPANT) if self.plan.two_phase else (TxnProducer, self._dialect())
+        producer = kind(self, name, transactional_id, dialect, self.plan.txn_timeout_ms)
         if self.plan.with_group:
             producer.group_id = f"group-{transactional_id}"
         producer.on_end = lambda: self._replace(lambda: self._enter_producer(transactional_id), transactional_id)
@@ -251,6 +271,10 @@ class History:
     def speaks_tv2_only(self, producer_id: int) -> bool:
         """Whether no transaction of this id was ever run in the older protocol, which late markers can harm."""
         return self._speaks_tv2.get(producer_id, False)
+
+    def somewhere(self, rng: random.Random) -> Place:
+        """Where a producer writes next."""
+        return rng.choice(self.doomed) if self.doomed and rng.randrange(6) == 0 else rng.choice(self.places)
 
     # -- events
 
@@ -366,6 +390,8 @@ class History:
         self.network.check_nobody_waits()
         if self.plan.late_producers and not self.plan.verification:
             abort_hanging(self)
+        settle_all(self)
+        self._run_for(2_000)
 
     def _everybody_leaves(self) -> None:
         for actor in self.actors:

@@ -17,6 +17,7 @@
 | files-whole | every batch in the files is whole and at its offset |
 | fenced-stays-fenced | an instance that was replaced does not get its transactional id back |
 | identities-hold | an identity that was given to a client is honoured, and its retries are, until it is replaced |
+| votes-hold | a prepared transaction of a two-phase commit ends as it was voted, whoever ends it |
 | progress | where nothing goes wrong, every transaction succeeds |
 | no-exception | the broker raises and logs no exception, and closes no connection over one |
 
@@ -64,6 +65,7 @@ def check_all(history: History) -> None:
     _check_live_reader(history, view)
     _check_other_starts(history, view)
     check_offsets(history, view)
+    _check_votes(history, view)
     history.final_view = view
 
 
@@ -141,6 +143,8 @@ def _check_once(model: Model, read: list[tuple[Place, Seen]]) -> None:
         else:
             raise Violation("committed-only", f"{seen.value!r} at {place} {seen.offset} was never sent")
     for value, record in model.records.items():
+        if record.is_doomed:
+            continue
         found = where.get(value, [])
         fate = model.fate_of(record)
         if len(found) > 1:
@@ -247,10 +251,21 @@ def _check_numbered(model: Model, view: View, group: str, committed: int) -> Non
         raise Violation("offsets-atomic", f"{group}: {committed} inputs are committed, outputs are {outputs}")
 
 
+def _check_votes(history: History, view: View) -> None:
+    read = {record.value for records in view.values() for record in records}
+    for vote in history.past_votes:
+        transaction = vote.transaction
+        values = [value for values in transaction.records.values() for value in values]
+        if vote.commit is True and not read.issuperset(values):
+            raise Violation("votes-hold", f"{transaction.name} was voted to be committed, and is not")
+        if vote.commit is not True and not read.isdisjoint(values):
+            raise Violation("votes-hold", f"{transaction.name} was not voted to be committed, and is")
+
+
 def check_files(history: History) -> None:
     """Without the broker: what it left on disk."""
     model = history.model
-    found = audit(history.station.folder, model.ended_by_hand)
+    found = audit(history.station.folder, model.ended_by_hand, compacted=history.plan.compaction)
     for name, state in found.last_states.items():
         if state in (1, 2, 3):
             raise Violation("as-logged", f"the log leaves {name} in state {state}")

@@ -66,6 +66,8 @@ class SentRecord:
     arrived: bool = False
     acknowledged_at: int | None = None
     never_to_be_seen: bool = False
+    is_doomed: bool = False
+    """Sent to a topic that will be deleted: nothing is promised."""
 
 
 class Model:
@@ -163,7 +165,7 @@ class Model:
 
     def sent(self, record: SentRecord) -> None:
         self.records[record.value] = record
-        if record.transaction is not None:
+        if record.transaction is not None and not record.is_doomed:
             record.transaction.records.setdefault(record.place, []).append(record.value)
 
     def fate_of(self, record: SentRecord) -> Fate:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from oncelog.protocol.api import ApiKey
+from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from oncelog.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
 from oncelog.protocol.messages.list_transactions import ListTransactionsRequest
 from tests.simulation import wire
 from tests.simulation.actors import Actor, Fenced, MustAbort, Script
 from tests.simulation.network import LOST, Call
-from tests.simulation.producers import TxnClient
+from tests.simulation.producers import RETRIABLE, TxnClient
 from tests.simulation.wire import Identity, Place
 
 if TYPE_CHECKING:
@@ -37,6 +38,21 @@ class FencingAdmin(Actor):
             yield from self.call(Call(ApiKey.INIT_PRODUCER_ID, 4, request, on_answered=witness))
 
 
+class TopicDeleter(Actor):
+    """Deletes a topic that transactions write to."""
+
+    def script(self) -> Script[None]:
+        yield self.rng.randrange(500, 5_000)
+        for topic, _ in self.history.doomed:
+            request = DeleteTopicsRequest(topics=[DeleteTopicState(name=topic)], timeout_ms=1_000)
+            self.trace(f"deletes {topic}")
+            yield from self.retry(
+                lambda: Call(ApiKey.DELETE_TOPICS, 6, request),  # noqa: B023  it is used up before the next turn
+                lambda answer: {answer.responses[0].error_code},
+                RETRIABLE,
+            )
+
+
 class LateProducer(TxnClient):
     """Sends a batch after the end of its transaction, as one that was held up in a buffer (KAFKA-17754).
 
@@ -59,7 +75,7 @@ class LateProducer(TxnClient):
             return
         if answer is LOST:
             return
-        code = wire.produce_answers(answer)[late.place].error_code
+        code = wire.produce_answers(answer, self.history.topic_ids)[late.place].error_code
         self.trace(f"late batch to {late.place}: {code}")
         # A late repetition of AddPartitionsToTxn opens a transaction, which the batch may join: that one times out.
         if code == 0 and self.history.plan.verification and not self.history.plan.weather.haunt:

@@ -51,6 +51,11 @@ class Plan:
     lag_ms_max: int = 200
     disk_trouble: int = 0
     """Permille of appends that find the disk full."""
+    compaction: bool = False
+    """The logs of the coordinators are cleaned all the time."""
+    doomed_topic: bool = False
+    """Producers also write to a topic that is deleted."""
+    two_phase: bool = False
     slow_worker: bool = False
     short_epochs: bool = False
     id_expiration: bool = False
@@ -72,6 +77,8 @@ class Plan:
             return cls._draw_rotation(rng)
         if theme < 0.18:
             return cls._draw_stragglers(rng)
+        if theme < 0.24:
+            return cls._draw_cleaning(rng)
         return cls._draw_anything(rng)
 
     @classmethod
@@ -112,14 +119,23 @@ class Plan:
         plan.fencing = seldom()
         plan.late_producers = rng.choice((0, 0, 0, 1))
         plan.verification = not (plan.late_producers and seldom())
+        plan.compaction = rng.random() < 0.15
+        if rng.random() < 0.08:
+            # Outputs that go with their topic cannot be counted against inputs.
+            plan.doomed_topic, plan.with_group = True, False
         plan.marker_ghosts = plan.transaction_version == 2 and rng.random() < 0.15
         if rng.random() < 0.2:
             plan.workers, plan.ids, plan.contenders = rng.choice((2, 3)), 0, 0
             plan.fencing, plan.with_group = False, False
             plan.txn_timeout_ms = rng.choice((4_000, 25_000))
+        elif rng.random() < 0.08:
+            plan.two_phase, plan.transaction_version, plan.contenders = True, 2, 1
+            plan.fencing, plan.with_group, plan.id_expiration = False, False, False
         if rng.random() < 0.15:
             plan.fsyncs = rng.choice(("append", "acks", "acks"))
-            plan.power_cuts = plan.crashes > 0
+            plan.slow_worker = often()
+            plan.crashes += 1
+            plan.power_cuts = True
         if seldom():
             plan.disk_trouble = rng.choice((10, 50))
             # While a marker cannot be written its transaction is open, and before TV2 a late batch may still join it.
@@ -174,6 +190,22 @@ class Plan:
             disk_trouble=rng.choice((150, 250)),
             restart_in_peace=False,
             weather=Weather(break_before=150),
+        )
+
+    @classmethod
+    def _draw_cleaning(cls, rng: random.Random) -> Plan:
+        """Transactions are open for long in logs that are cleaned meanwhile, and then read again."""
+        return cls(
+            transaction_version=rng.choice((1, 2)),
+            compaction=True,
+            with_group=True,
+            ids=3,
+            rounds=6,
+            pauses=400,
+            txn_timeout_ms=4_000,
+            crashes=rng.choice((1, 2)),
+            restart_in_peace=True,
+            client_kills=rng.choice((0, 2)),
         )
 
     @staticmethod

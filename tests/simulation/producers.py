@@ -25,7 +25,8 @@ from tests.simulation.wire import Identity, Place
 if TYPE_CHECKING:
     from tests.simulation.history import History
 
-RETRIABLE: Final = frozenset({3, 5, 6, 7, 14, 15, 16, 19, 20, 51, 56})
+UNKNOWN_TOPIC: Final = frozenset({3, 100})
+RETRIABLE: Final = frozenset({5, 6, 7, 14, 15, 16, 19, 20, 51, 56})
 PRODUCE_ABORTABLE: Final = frozenset({47, 48, 120})
 COMMIT_ABORTABLE: Final = frozenset({22, 25, 82, 120})
 OUT_OF_ORDER: Final = 45
@@ -55,6 +56,8 @@ LIBRDKAFKA = Dialect("librdkafka", init=4, produce=10, end=1, txn_offset_commit=
 KAFKA_PYTHON = Dialect("kafka-python", init=4, produce=9, end=3, txn_offset_commit=3, add=3, add_offsets=3)
 JAVA_3 = Dialect("Java 3.9", init=4, produce=11, end=4, txn_offset_commit=4, add=3, add_offsets=3)
 JAVA_4 = Dialect("Java 4", init=5, produce=12, end=5, txn_offset_commit=5)
+JAVA_4_1 = Dialect("Java 4.1", init=5, produce=13, end=5, txn_offset_commit=5)
+NEW_DIALECTS: Final = (JAVA_4, JAVA_4_1)
 OLD_DIALECTS: Final = (LIBRDKAFKA, KAFKA_PYTHON, JAVA_3)
 
 
@@ -98,7 +101,8 @@ class Producer(Actor):
             self._count += 1
             order = (self.instance, self._count)
             owner = self.transactional_id or self.name
-            self.model.sent(SentRecord(value, place, order, owner, transaction, never_to_be_seen=hidden))
+            doomed = place in self.history.doomed
+            self.model.sent(SentRecord(value, place, order, owner, transaction, False, None, hidden, doomed))
         return Batch(place, sequence, list(values), self.history.station.starts)
 
     def produce_call(self, batches: Sequence[Batch]) -> Call:
@@ -117,9 +121,9 @@ class Producer(Actor):
         return Call(
             ApiKey.PRODUCE,
             self.produce_version,
-            wire.produce(data, self.transactional_id),
+            wire.produce(data, self.transactional_id, self.history.topic_ids),
             arrived,
-            lambda response: answered(wire.produce_answers(response)),
+            lambda response: answered(wire.produce_answers(response, self.history.topic_ids)),
             may_haunt=self.history.plan.verification,
         )
 
@@ -145,7 +149,7 @@ class Producer(Actor):
                 raise MustAbort("lost")
             for row, answer in zip(rows, answers, strict=True):
                 if answer is not LOST:
-                    self._take(wire.produce_answers(answer), row, queues)
+                    self._take(wire.produce_answers(answer, self.history.topic_ids), row, queues)
             queues = {place: queue for place, queue in queues.items() if queue}
             if queues:
                 yield self.rng.randrange(5, 100)
@@ -172,7 +176,7 @@ class Producer(Actor):
                         f"{self.name}: {batch.values}, the first not acknowledged, is out of order in {batch.place}",
                     )
                 raise MustAbort(code)
-            elif code in PRODUCE_ABORTABLE:
+            elif code in PRODUCE_ABORTABLE or (code in UNKNOWN_TOPIC and batch.place in self.history.doomed):
                 self.note_setback(f"{code} for {batch.values}")
                 raise MustAbort(code)
             elif code not in RETRIABLE:
@@ -218,7 +222,7 @@ class IdempotentProducer(Producer):
 
         answer = yield from self.retry(init, lambda answer: {answer.error_code}, RETRIABLE)
         self.adopt(Identity(answer.producer_id, answer.producer_epoch))
-        self.produce_version = self.rng.choice((7, 9, 10, 12))
+        self.produce_version = self.rng.choice((7, 9, 10, 12, 13))
         for number in range(self.history.plan.rounds * 2):
             if not self.history.in_trouble:
                 return
@@ -310,6 +314,8 @@ class TxnClient(Producer):
 
         self._is_begun = True
         answer = yield from self.retry(request, wire.add_partitions_codes, RETRIABLE)
+        if UNKNOWN_TOPIC & wire.add_partitions_codes(answer):
+            raise MustAbort("unknown topic")
         self._check_codes("AddPartitionsToTxn", wire.add_partitions_codes(answer))
         self._added.update(new)
 
@@ -474,7 +480,7 @@ class TxnProducer(TxnClient):
         for _ in range(self.rng.randrange(1, 3)):
             batches = []
             for _ in range(self.rng.randrange(1, 5)):
-                place = self.rng.choice(self.history.places)
+                place = self.history.somewhere(self.rng)
                 values = []
                 for _ in range(self.rng.randrange(1, 3)):
                     values.append(f"{transaction.name}:{position}")

@@ -34,10 +34,11 @@ class Reader(Actor):
             self.isolation_level,
             max_wait_ms=self.rng.choice((0, 20, 500)),
             max_bytes=self.rng.choice((1, 200, 1 << 20)),
+            topic_ids=self.history.topic_ids,
         )
-        answer = yield from self.call(Call(ApiKey.FETCH, self.rng.choice((4, 7, 11, 12)), request))
+        answer = yield from self.call(Call(ApiKey.FETCH, self.rng.choice((4, 7, 11, 12, 13, 16, 18)), request))
         if answer is not LOST:
-            for place, part in wire.fetch_answers(answer).items():
+            for place, part in wire.fetch_answers(answer, self.history.topic_ids).items():
                 self.take(place, part)
 
     def take(self, place: Place, part: Any) -> None:

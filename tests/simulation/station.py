@@ -54,6 +54,12 @@ CRASH_POINTS: Final = (
     "log.flush.before_fsync",
     "log.flush.after_fsync",
     "log_dir.close.before_marker",
+    "log.delete.before_rename",
+    "segment.delete.before_rename",
+    "cleaner.before_fsync",
+    "cleaner.swap.before_rename",
+    "cleaner.swap.after",
+    "checkpoint.cleaner-offset-checkpoint",
 )
 """All failpoints of the broker that can be met here: see the calls of `hit` in src/oncelog."""
 

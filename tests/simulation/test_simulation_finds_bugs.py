@@ -109,7 +109,7 @@ def transactions_never_time_out(patch: pytest.MonkeyPatch) -> None:
         (markers_are_not_retried, {"nobody-waits", "lso-moves-on"}, 60),
         (decisions_are_answered_before_they_are_logged, None, 60),
         (batches_are_taken_in_any_order, {"no-duplicates", "exactly-once", "in-order"}, 60),
-        (producer_ids_are_given_out_from_memory, {"producer-ids-unique"}, 100),
+        (producer_ids_are_given_out_from_memory, {"producer-ids-unique", "epochs-grow"}, 100),
         (offsets_are_published_whatever_the_marker_says, {"offsets-atomic"}, 60),
         (parked_requests_are_forgotten, {"nobody-waits"}, 60),
         (transactions_never_time_out, {"nobody-waits", "lso-moves-on"}, 150),

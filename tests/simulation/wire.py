@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
+from uuid import UUID
 
+from oncelog.core.ids import NULL_UUID
 from oncelog.protocol.api import decode_response, encode_request, response_header_version
 from oncelog.protocol.batch import Record, build_batch, decode_records, iter_headers, parse_control
 from oncelog.protocol.framing import encode_request_frame, parse_response_header
@@ -93,7 +96,13 @@ def _by_topic(places: Iterable[Place]) -> dict[str, list[int]]:
     return topics
 
 
-def produce(batches: Mapping[Place, bytes], transactional_id: str | None = None) -> ProduceRequest:
+TopicIds = Mapping[str, UUID]
+"""For versions that name topics by id: Produce 13 and Fetch 13 and above."""
+
+
+def produce(
+    batches: Mapping[Place, bytes], transactional_id: str | None = None, topic_ids: TopicIds = MappingProxyType({})
+) -> ProduceRequest:
     return ProduceRequest(
         transactional_id=transactional_id,
         acks=-1,
@@ -101,6 +110,7 @@ def produce(batches: Mapping[Place, bytes], transactional_id: str | None = None)
         topic_data=[
             TopicProduceData(
                 name=topic,
+                topic_id=topic_ids.get(topic, NULL_UUID),
                 partition_data=[PartitionProduceData(index=index, records=batches[topic, index]) for index in indexes],
             )
             for topic, indexes in _by_topic(batches).items()
@@ -108,8 +118,13 @@ def produce(batches: Mapping[Place, bytes], transactional_id: str | None = None)
     )
 
 
-def produce_answers(response: Any) -> dict[Place, Any]:
-    return {(topic.name, part.index): part for topic in response.responses for part in topic.partition_responses}
+def produce_answers(response: Any, topic_ids: TopicIds = MappingProxyType({})) -> dict[Place, Any]:
+    names = {topic_id: name for name, topic_id in topic_ids.items()}
+    return {
+        (topic.name or names[topic.topic_id], part.index): part
+        for topic in response.responses
+        for part in topic.partition_responses
+    }
 
 
 def add_partitions(transactional_id: str, identity: Identity, places: Iterable[Place]) -> AddPartitionsToTxnRequest:
@@ -188,8 +203,9 @@ def fetch(
     *,
     max_wait_ms: int = 0,
     max_bytes: int = FETCH_MAX_BYTES,
+    topic_ids: TopicIds = MappingProxyType({}),
 ) -> FetchRequest:
-    """Without a session; for versions up to 12, which name topics."""
+    """Without a session."""
     return FetchRequest(
         max_wait_ms=max_wait_ms,
         min_bytes=1,
@@ -198,6 +214,7 @@ def fetch(
         topics=[
             FetchTopic(
                 topic=topic,
+                topic_id=topic_ids.get(topic, NULL_UUID),
                 partitions=[
                     FetchPartition(partition=index, fetch_offset=positions[topic, index], partition_max_bytes=max_bytes)
                     for index in indexes
@@ -208,8 +225,13 @@ def fetch(
     )
 
 
-def fetch_answers(response: Any) -> dict[Place, Any]:
-    return {(topic.topic, part.partition_index): part for topic in response.responses for part in topic.partitions}
+def fetch_answers(response: Any, topic_ids: TopicIds = MappingProxyType({})) -> dict[Place, Any]:
+    names = {topic_id: name for name, topic_id in topic_ids.items()}
+    return {
+        (topic.topic or names[topic.topic_id], part.partition_index): part
+        for topic in response.responses
+        for part in topic.partitions
+    }
 
 
 def markers(
@@ -234,6 +256,8 @@ def records_in(data: bytes | memoryview) -> list[Seen]:
     seen: list[Seen] = []
     for position, header in iter_headers(data):
         pid, epoch, transactional = header.producer_id, header.producer_epoch, header.is_transactional
+        if header.is_control and header.records_count == 0:
+            continue  # compaction leaves the header of a producer's last marker
         if header.is_control:
             control = parse_control(data, position)
             marker = Marker(control.is_commit, control.coordinator_epoch)

@@ -144,7 +144,9 @@ def _judge_tv2(entry: TxnEntry, request: EndArguments) -> Verdict:
     check_producer_id(entry, presented)
     if presented.epoch == current.epoch:
         return TV2_VERDICTS[state, request.commit, _CURRENT]
-    if presented.epoch + 1 == current.epoch:
+    # An end of the older protocol left the epoch alone: then whoever is one below was replaced, and must not get the
+    # identity of its successor.
+    if presented.epoch + 1 == current.epoch and entry.metadata.client_version.bumps_epochs:
         return TV2_VERDICTS[state, request.commit, _RETRY]
     return Verdict.FENCED
 

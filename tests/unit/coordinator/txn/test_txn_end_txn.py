@@ -84,7 +84,7 @@ def test_tv0_at_the_stored_epoch(state: TxnState, commit: bool, answer: ErrorCod
 @pytest.mark.parametrize(("state", "commit", "who", "answer"), TV2_CASES)
 def test_tv2(state: TxnState, commit: bool, who: ProducerIdAndEpoch, answer: ErrorCode) -> None:
     harness = Harness()
-    harness.install(metadata(state))
+    harness.install(metadata(state, client_version=TV2))
     outcome = harness.end_outcome(who, commit=commit)
     assert outcome.response.error is answer
     assert outcome.wait_for == (ID if answer is CONCURRENT else None)
@@ -109,8 +109,16 @@ def test_tv0_any_other_epoch_is_fenced(state: TxnState, epoch: int) -> None:
 @pytest.mark.parametrize("commit", [True, False])
 def test_tv2_an_epoch_neither_current_nor_one_below_is_fenced(state: TxnState, epoch: int, commit: bool) -> None:
     harness = Harness()
-    harness.install(metadata(state))
+    harness.install(metadata(state, client_version=TV2))
     assert harness.end(identity(FIRST_PID, epoch), commit=commit).error is FENCED
+
+
+@pytest.mark.parametrize("state", list(TV2_TABLE))
+@pytest.mark.parametrize("commit", [True, False])
+def test_tv2_one_below_the_epoch_of_an_end_of_the_older_protocol_is_fenced(state: TxnState, commit: bool) -> None:
+    harness = Harness()
+    harness.install(metadata(state, client_version=TV1))
+    assert harness.end(RETRY, commit=commit).error is FENCED
 
 
 @pytest.mark.parametrize("version", [TV0, TV2])
