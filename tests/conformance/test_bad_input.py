@@ -60,6 +60,14 @@ def test_the_connection_is_closed(wire: Wire, data: bytes) -> None:
         wire.receive_frame()
 
 
+def test_a_write_without_acknowledgement_that_fails_closes_the_connection(wire: Wire) -> None:
+    partition = {"index": 0, "records": b"no batch"}
+    topics = ({"name": "no-such-topic", "partition_data": (partition,)},)
+    wire.send_only("produce", 9, transactional_id=None, acks=0, timeout=1_000, topic_data=topics)
+    with pytest.raises(Disconnected):
+        wire.receive_frame()
+
+
 def test_an_unsupported_version_of_api_versions_is_answered_with_the_supported_one(wire: Wire) -> None:
     no_tags = b"\0"
     wire.send_bytes(frame(header_bytes(API_VERSIONS, 99, correlation=7) + no_tags))

@@ -145,14 +145,11 @@ class Coordinator(RuleBasedStateMachine):
         for outcome in self.shard.expire_ids(self.now_ms):
             self.decided(outcome)
 
-    @rule(number=which, share=st.sets(st.sampled_from(PARTITIONS)), drop=st.booleans())
+    @rule(number=which, share=st.sets(st.sampled_from(PARTITIONS)))
     @precondition(lambda self: self.sending)
-    def markers_are_written(self, number: int, share: set[TopicPartition], drop: bool) -> None:
+    def markers_are_written(self, number: int, share: set[TopicPartition]) -> None:
         sent = self.sending[number % len(self.sending)]
-        if drop:
-            self.decided(self.shard.partitions_dropped(sent, self.report(sent, share), "deleted", self.now_ms))
-        else:
-            self.decided(self.shard.markers_acknowledged(sent, self.report(sent, share), self.now_ms))
+        self.decided(self.shard.markers_acknowledged(sent, self.report(sent, share), self.now_ms))
 
     @rule()
     def all_markers_are_written(self) -> None:

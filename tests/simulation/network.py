@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from tests.simulation.station import Station
 
 FRAME_MAX_BYTES: Final = 1 << 24
-UNSENT_MAX_BYTES: Final = 1 << 25
 ANSWER_MS_MAX: Final = 8_000
 """A request that does not wait by its nature is answered within this time, with parking, retries and a lagging high
 watermark."""
@@ -174,7 +173,7 @@ class Link:
         connection = Connection(
             self._net.station.running.dispatcher,
             frame_max_bytes=FRAME_MAX_BYTES,
-            unsent_max_bytes=UNSENT_MAX_BYTES,
+            unsent=self._net.station.running.unsent,
             accept=lambda _: True,
             forget=lambda _: None,
         )

@@ -46,7 +46,6 @@ def serve_command(
     from oncelog.storage.log_dir import LogDirError
 
     server_main.set_up_logging(log_level, log_format)
-    server_main.arm_failpoints(failpoints)
     overrides = {
         "log.dirs": str(data_dir) if data_dir is not None else None,
         "listeners": listen,
@@ -54,6 +53,7 @@ def serve_command(
         "oncelog.metrics.port": str(metrics_port) if metrics_port is not None else None,
     }
     try:
+        server_main.arm_failpoints(failpoints)
         settings, warnings = server_main.load_settings(
             config_file, assignments, {name: text for name, text in overrides.items() if text is not None}
         )

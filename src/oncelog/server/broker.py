@@ -40,6 +40,7 @@ from oncelog.server.markers import MarkerSender
 from oncelog.server.metrics import Metrics
 from oncelog.server.recurring import RecurringWork
 from oncelog.server.txn_runtime import TxnRuntime
+from oncelog.server.unsent import Unsent
 from oncelog.storage.deletions import unlink_all
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.log_dir import CheckpointNotWritten, LogDir
@@ -128,6 +129,10 @@ class Broker:
         if torn_bytes:
             log.warning("the metadata journal ended in an unfinished change: %d bytes were cut", torn_bytes)
         self._load_settings()
+        self.unsent = Unsent(
+            self.settings.integer("oncelog.connection.unsent.max.bytes"),
+            self.settings.integer("oncelog.unsent.max.bytes"),
+        )
 
     def _load_settings(self) -> None:
         self.broker_settings = BrokerSettings(self._static_settings, self.metadata.broker_configs, str(self.node_id))

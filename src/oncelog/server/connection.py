@@ -3,7 +3,7 @@
 Requests of a connection are served one at a time, as Kafka does: clients rely on the order, and an answer that waits
 (a long poll, a parked request) holds back what the same client sent after it. Reading stops while requests wait or
 while the client does not take its answers, so neither side's slowness can fill memory: the bounds are
-`socket.request.max.bytes` for what comes in and `oncelog.connection.unsent.max.bytes` for what goes out.
+`socket.request.max.bytes` for what comes in and `Unsent` for what goes out.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from oncelog.server.dispatch import Buffers, UnservedRequest
 
 if TYPE_CHECKING:
     from oncelog.server.dispatch import Dispatcher
+    from oncelog.server.unsent import Unsent
 
 log = logging.getLogger("oncelog.server")
 
@@ -35,13 +36,14 @@ class Connection(asyncio.BufferedProtocol):
         dispatcher: Dispatcher,
         *,
         frame_max_bytes: int,
-        unsent_max_bytes: int,
+        unsent: Unsent,
         accept: Callable[[Connection], bool],
         forget: Callable[[Connection], None],
     ) -> None:
         self._dispatcher = dispatcher
         self._reader = FrameReader(frame_max_bytes)
-        self._unsent_max_bytes = unsent_max_bytes
+        self._unsent = unsent
+        self._held_bytes = 0
         self._accept = accept
         self._forget = forget
         self._waiting: deque[memoryview] = deque()
@@ -62,7 +64,7 @@ class Connection(asyncio.BufferedProtocol):
         if address:
             self._ends = Peer(str(address[0]), str(transport.get_extra_info("sockname")[0]))
             self.peer = f"{address[0]}:{address[1]}"
-        self._transport.set_write_buffer_limits(high=self._unsent_max_bytes)
+        self._transport.set_write_buffer_limits(high=self._unsent.connection_max_bytes)
         if not self._accept(self):
             self._transport.abort()
 
@@ -70,6 +72,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = None
         self._ends.connected = False
         self._waiting.clear()
+        self._hold(0)
         self._forget(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -94,10 +97,17 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._writable = False
+        if self._transport is not None:
+            self._hold(self._transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         self._writable = True
+        self._hold(0)
         self._serve()
+
+    def _hold(self, held_bytes: int) -> None:
+        self._unsent.held_bytes += held_bytes - self._held_bytes
+        self._held_bytes = held_bytes
 
     @property
     def is_waiting(self) -> bool:
@@ -139,19 +149,18 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(answer, Promise):
             self._in_service = True
             answer.then(self._answer_later)
-        elif answer is not None:
+        else:
             self._send(answer)
 
     def _answer_later(self, buffers: Buffers | None) -> None:
         self._in_service = False
-        if buffers == []:
-            self._refuse("its request could not be answered")
-        elif buffers is not None:
-            self._send(buffers)
+        self._send(buffers)
         self._serve()
 
-    def _send(self, buffers: Buffers) -> None:
-        if self._transport is not None:
+    def _send(self, buffers: Buffers | None) -> None:
+        if buffers == []:
+            self._refuse("its request could not be answered")
+        elif buffers is not None and self._transport is not None:
             self._transport.writelines(buffers)
 
     def _set_reading(self, wanted: bool) -> None:

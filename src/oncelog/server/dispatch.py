@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from oncelog.core.promise import Promise
 from oncelog.protocol.api import ApiKey, decode_request, encode_response, response_header_version
 from oncelog.protocol.framing import frame_response, parse_request_header
-from oncelog.server.context import Peer, RequestContext
+from oncelog.server.context import HANG_UP, Peer, RequestContext
 
 if TYPE_CHECKING:
     from oncelog.server.broker import Broker
@@ -83,7 +83,10 @@ class Dispatcher:
         self._served = {**self.versions, ApiKey.PRODUCE: (_PRODUCE_VERSION_MIN, self.versions[ApiKey.PRODUCE][1])}
 
     def serve(self, frame: memoryview, peer: Peer) -> Buffers | Promise[Buffers | None] | None:
-        """The response frame, a promise of it, or None where the protocol has no answer (acks=0)."""
+        """The response frame, a promise of it, or None where the protocol has no answer (acks=0).
+
+        A frame without a byte stands for an answer that cannot be given: the connection is to be closed.
+        """
         started_s = time.perf_counter()
         header, position = parse_request_header(frame)
         key, version = header.api_key, header.api_version
@@ -124,5 +127,7 @@ class Dispatcher:
 def _frame(key: int, version: int, correlation_id: int, message: Any) -> Buffers | None:
     if message is None:
         return None
+    if message is HANG_UP:
+        return []
     buffers = message if isinstance(message, list) else encode_response(key, version, message)
     return frame_response(correlation_id, response_header_version(key, version), buffers)

@@ -65,6 +65,8 @@ def arm_failpoints(specifications: Sequence[str]) -> None:
     """`name`, or `name@3`: at the third hit the process kills itself with -9. For crash tests."""
     for specification in specifications:
         name, _, count = specification.partition("@")
+        if count and not (count.isdecimal() and int(count)):
+            raise ConfigError(f"--failpoint {specification!r}: expected NAME or NAME@HIT, as append.before_write@3")
         failpoints.arm(name, failpoints.on_nth_hit(int(count or "1"), _kill_self))
 
 

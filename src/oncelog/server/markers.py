@@ -61,12 +61,6 @@ class MarkerSender:
         self._enqueue(order, order.partitions)
         self._drain_local()
 
-    def drop(self, is_stale: Callable[[SendMarkers], bool]) -> None:
-        """Forgets the orders of a coordinator that was replaced."""
-        for queue in self._queues.values():
-            for order in [order for order in queue if is_stale(order)]:
-                del queue[order]
-
     def _enqueue(self, order: SendMarkers, partitions: Iterable[TopicPartition]) -> None:
         gone: set[TopicPartition] = set()
         for partition in partitions:

@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 from oncelog.core.config import ConfigError, Settings
 from oncelog.server.broker import Broker, Environment
 from oncelog.server.connection import Connection
+from oncelog.server.descriptors import connections_max, raise_limit
 from oncelog.server.listener import Address, parse_address
 from oncelog.server.loop import LoopScheduler, LoopWorker
 from oncelog.server.metrics import BrokerCollector
@@ -34,18 +35,18 @@ class Server:
         self.broker = Broker(data_dir, settings, environment)
         self._settings = settings
         self._connections: set[Connection] = set()
+        self._connections_max = connections_max(raise_limit(), settings.integer("oncelog.open.files.max"))
         self._listener: asyncio.Server | None = None
         self._stop_metrics: Callable[[], None] | None = None
 
     async def start(self) -> Address:
         wanted = parse_address(self._settings.text("listeners"), key="listeners")
         frame_max_bytes = self._settings.integer("socket.request.max.bytes")
-        unsent_max_bytes = self._settings.integer("oncelog.connection.unsent.max.bytes")
         self._listener = await self._loop.create_server(
             lambda: Connection(
                 self.broker.dispatcher,
                 frame_max_bytes=frame_max_bytes,
-                unsent_max_bytes=unsent_max_bytes,
+                unsent=self.broker.unsent,
                 accept=self._accept,
                 forget=self._forget,
             ),
@@ -76,9 +77,11 @@ class Server:
         self._worker.close()
 
     def _accept(self, connection: Connection) -> bool:
-        limit = self.broker.settings.integer("max.connections")
+        limit, why = self.broker.settings.integer("max.connections"), "max.connections"
+        if limit > self._connections_max:
+            limit, why = self._connections_max, "what `ulimit -n` leaves for connections"
         if len(self._connections) >= limit:
-            log.warning("a connection of %s is refused: max.connections is %d", connection.peer, limit)
+            log.warning("a connection of %s is refused: %s is %d", connection.peer, why, limit)
             return False
         self._connections.add(connection)
         self.broker.metrics.connections = len(self._connections)

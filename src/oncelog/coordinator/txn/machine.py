@@ -179,10 +179,6 @@ class TxnShard:
             return self._refuse(InitProducerIdResult, transactional_id, expected, error)
         return self._carry_out(entry, decision, expected)
 
-    def force_terminate(self, transactional_id: str, timeout_ms: int, now_ms: int) -> Outcome[InitProducerIdResult]:
-        """Fence whoever holds the id and abort what is open, prepared or not: the operator's way out."""
-        return self.init_producer_id(transactional_id, timeout_ms, None, False, False, now_ms)
-
     def add_partitions(
         self,
         transactional_id: str | None,
@@ -271,16 +267,6 @@ class TxnShard:
         reason = f"{'committed' if sent.commit else 'aborted'} on all partitions"
         response = IdResult(ErrorCode.NONE, reason, sent.transactional_id, target.transaction_identity)
         return self._log(entry, Transition(target, response), response)
-
-    def partitions_dropped(
-        self, sent: SendMarkers, dropped: Iterable[TopicPartition], why: str, now_ms: int
-    ) -> Outcome[IdResult]:
-        """No marker can be written to these any more, because their topic was deleted: do not wait for them."""
-        gone = frozenset(dropped)
-        outcome = self.markers_acknowledged(sent, gone, now_ms)
-        names = ", ".join(str(partition) for partition in sorted(gone))
-        outcome.response = replace(outcome.response, reason=f"no marker was written to {names}: {why}")
-        return outcome
 
     def markers_given_up(self, sent: SendMarkers, code: ErrorCode) -> str:
         """A partition refused the marker for good (see `markers.reaction_to`). No Complete* will be logged.

@@ -4,6 +4,7 @@ A transactional batch that would open a transaction on its partition is first ve
 TV2) with the coordinator of its transactional id; all such partitions of a request are asked about at once.
 Deviation: records are not decoded, so Kafka's checks of the inside of a batch are left to the CRC, except that a
 compacted topic's keys are looked at.
+A request with acks=0 has no answer; when it fails its connection is closed, so that the client looks for the leader.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from oncelog.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from oncelog.server.broker import Broker
-from oncelog.server.context import RequestContext
+from oncelog.server.context import HANG_UP, HangUp, RequestContext
 from oncelog.storage.verification import VerificationGuard
 
 _TOPIC_ID_VERSION = 13
@@ -35,9 +36,10 @@ _TV2_VERSION = 12
 Guards = dict[TopicPartition, VerificationGuard | KafkaError]
 
 
-def handle(
-    broker: Broker, request: ProduceRequest, context: RequestContext
-) -> ProduceResponse | Promise[ProduceResponse | None] | None:
+Answer = ProduceResponse | HangUp | None
+
+
+def handle(broker: Broker, request: ProduceRequest, context: RequestContext) -> Answer | Promise[Answer]:
     produce = _Produce(broker, request, context)
     return produce.start()
 
@@ -53,7 +55,7 @@ class _Produce:
         self._version = context.api_version
         self._guards: Guards = {}
 
-    def start(self) -> ProduceResponse | Promise[ProduceResponse | None] | None:
+    def start(self) -> Answer | Promise[Answer]:
         request = self._request
         if request.acks not in (-1, 0, 1):
             message = f"acks must be -1 (all), 0 or 1, not {request.acks}"
@@ -64,7 +66,7 @@ class _Produce:
             return self._refuse(error)
         if not unverified:
             return self._append_all()
-        answer: Promise[ProduceResponse | None] = Promise()
+        answer: Promise[Answer] = Promise()
 
         def verified(_: None) -> None:
             response = self._append_all()
@@ -156,7 +158,7 @@ class _Produce:
             code = error_for_produce(self._version, error.code)
             self._guards[partition] = KafkaError(code, error.message)
 
-    def _append_all(self) -> ProduceResponse | Promise[ProduceResponse | None] | None:
+    def _append_all(self) -> Answer | Promise[Answer]:
         uncommitted: list[_Uncommitted] = []
         responses = [
             TopicProduceResponse(
@@ -167,7 +169,8 @@ class _Produce:
             for topic in self._request.topic_data
         ]
         if self._request.acks == 0:
-            return None
+            failed = any(answer.error_code for topic in responses for answer in topic.partition_responses)
+            return HANG_UP if failed else None
         response = ProduceResponse(responses=responses)
         if self._request.acks == 1 or not uncommitted:
             return response
@@ -202,9 +205,9 @@ class _Produce:
             uncommitted.append(_Uncommitted(partition, info.last_offset, response))
         return response
 
-    def _refuse(self, error: KafkaError) -> ProduceResponse | None:
+    def _refuse(self, error: KafkaError) -> Answer:
         if self._request.acks == 0:
-            return None
+            return HANG_UP
         return ProduceResponse(
             responses=[
                 TopicProduceResponse(

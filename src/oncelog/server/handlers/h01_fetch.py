@@ -109,7 +109,7 @@ class _Fetch:
         self._incremental = incremental
         self._by_id = by_id
         self._read_committed = request.isolation_level == 1
-        self._max_bytes = min(request.max_bytes, broker.fetch_max_bytes)
+        self._max_bytes = min(request.max_bytes, broker.fetch_max_bytes, broker.unsent.room_bytes())
         self._min_bytes = min(request.min_bytes, self._max_bytes)
         self._promise: Promise[FetchResponse] | None = None
         self._watched: list[Partition] = []

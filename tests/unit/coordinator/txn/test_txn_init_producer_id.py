@@ -294,14 +294,12 @@ def test_an_initialisation_that_could_not_be_logged_leaves_no_trace() -> None:
     assert harness.init().identity == identity(FIRST_PID + 1, 0)
 
 
-def test_force_terminate_is_an_initialisation_that_expects_nothing() -> None:
+def test_an_initialisation_that_expects_nothing_terminates_what_is_open() -> None:
     harness = Harness()
     producer = harness.init().identity
     harness.add(producer, P0)
-    assert harness.commit(harness.shard.force_terminate(ID, 1, harness.now_ms)).error is (
-        ErrorCode.CONCURRENT_TRANSACTIONS
-    )
+    assert harness.init().error is ErrorCode.CONCURRENT_TRANSACTIONS
     harness.write_markers()
     assert harness.value.state is CA
-    assert harness.commit(harness.shard.force_terminate(ID, 1, harness.now_ms)).identity == identity(FIRST_PID, 2)
+    assert harness.init().identity == identity(FIRST_PID, 2)
     assert harness.end(producer, commit=True).error is ErrorCode.PRODUCER_FENCED

@@ -79,15 +79,6 @@ def test_a_late_acknowledgement_of_the_last_transaction_does_not_count_for_the_n
     assert harness.shard.describe(ID).partitions == {P0}
 
 
-def test_partitions_of_a_deleted_topic_are_not_waited_for() -> None:
-    harness = decided(commit=False)
-    (sent,) = harness.to_send
-    dropped = harness.shard.partitions_dropped(sent, [P0, P1], "the topic was deleted", harness.now_ms)
-    assert dropped.response.reason == "no marker was written to out-0, out-1: the topic was deleted"
-    harness.commit(dropped)
-    assert harness.value.state is CA
-
-
 def test_markers_that_are_given_up_leave_the_transaction_as_decided_until_a_reload() -> None:
     harness = decided()
     (sent,) = harness.to_send

@@ -178,9 +178,7 @@ def test_without_keep_prepared_the_kept_transaction_is_aborted() -> None:
     """Forced termination, and both identities are fenced."""
     harness = crashed()
     client = come_back(harness)
-    assert harness.commit(harness.shard.force_terminate(ID, 1, harness.now_ms)).error is (
-        ErrorCode.CONCURRENT_TRANSACTIONS
-    )
+    assert harness.init().error is ErrorCode.CONCURRENT_TRANSACTIONS
     (sent,) = harness.to_send
     assert (sent.producer_id, sent.producer_epoch, sent.commit) == (55, 6, False)
     harness.write_markers()
