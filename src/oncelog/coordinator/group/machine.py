@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from oncelog.coordinator.failed_append import error_for_failed_append
 from oncelog.coordinator.group.commits import OffsetCommits
 from oncelog.coordinator.group.config import GroupConfig
 from oncelog.coordinator.group.group import ClassicGroup, JoinReply, SyncReply
@@ -22,7 +23,7 @@ from oncelog.coordinator.group.joining import Joining
 from oncelog.coordinator.group.membership import Membership, adopt
 from oncelog.coordinator.group.metadata import GroupMetadata
 from oncelog.coordinator.group.offsets import OffsetStore
-from oncelog.coordinator.group.outcome import Outcome, Reply, ReplyHandle, response_error
+from oncelog.coordinator.group.outcome import Outcome, Reply, ReplyHandle
 from oncelog.coordinator.group.rebalance import Rebalancer
 from oncelog.coordinator.group.records import GroupRecord, OffsetRecord, SkippedRecord, decode, group_tombstone
 from oncelog.coordinator.group.requests import (
@@ -149,7 +150,7 @@ class GroupShard:
 
     def append_failed(self, outcome: Outcome, error: ErrorCode, now_ms: int) -> Outcome:
         """What to deliver in place of `outcome`, whose records the log did not take."""
-        told = response_error(error)
+        told = error_for_failed_append(error)
         out = Outcome(replies=[Reply(reply.reply_to, reply.response.failed(told)) for reply in outcome.replies])
         if self._is_loaded:
             for compensate in reversed(outcome.compensations):

@@ -67,20 +67,3 @@ def error_for_txn_offset_commit(version: int, code: ErrorCode) -> ErrorCode:
         case _:
             mapped = code
     return error_for_version(ApiKey.TXN_OFFSET_COMMIT, version, mapped)
-
-
-_AFTER_FAILED_APPEND: Final[dict[ErrorCode, ErrorCode]] = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-}
-
-
-def error_for_failed_append(code: ErrorCode) -> ErrorCode:
-    """What the client is told when a record could not be appended to `__transaction_state`."""
-    return _AFTER_FAILED_APPEND.get(code, code)

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from oncelog.coordinator.failed_append import error_for_failed_append
 from oncelog.coordinator.outcome import NO_COORDINATOR_EPOCH, CoordinatorRecord, Outcome
 from oncelog.coordinator.txn import (
     completeness,
@@ -32,7 +33,6 @@ from oncelog.coordinator.txn.decision import Transition
 from oncelog.coordinator.txn.effects import Effect, Replayed, SendMarkers
 from oncelog.coordinator.txn.end_txn import EndArguments
 from oncelog.coordinator.txn.epochs import AllocateProducerId
-from oncelog.coordinator.txn.errors import error_for_failed_append
 from oncelog.coordinator.txn.init_producer_id import InitArguments
 from oncelog.coordinator.txn.listing import TransactionFilter
 from oncelog.coordinator.txn.metadata import PendingTransition, TxnEntry, TxnMetadata

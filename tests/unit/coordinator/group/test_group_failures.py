@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from oncelog.coordinator.failed_append import error_for_failed_append
 from oncelog.coordinator.group.config import GroupConfig
-from oncelog.coordinator.group.outcome import response_error
 from oncelog.coordinator.group.requests import SyncRequest, SyncResult
 from oncelog.core.errors import ErrorCode as E
 from oncelog.core.ids import TopicPartition
@@ -28,7 +28,7 @@ BEFORE_AND_AFTER_REPLAY = pytest.mark.parametrize("after_replay", [False, True])
     ],
 )
 def test_clients_are_told_errors_of_a_coordinator_not_of_a_log(append_error: E, told: E) -> None:
-    assert response_error(append_error) == told
+    assert error_for_failed_append(append_error) == told
     shell = Shell()
     shell.failure = append_error
     assert shell.commit() == told

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from oncelog.coordinator.failed_append import error_for_failed_append
 from oncelog.coordinator.outcome import Outcome
 from oncelog.coordinator.txn import completeness
-from oncelog.coordinator.txn.errors import error_for_failed_append
 from oncelog.coordinator.txn.metadata import TxnMetadata
 from oncelog.coordinator.txn.records import encode_record
 from oncelog.coordinator.txn.state import TxnState
