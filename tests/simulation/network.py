@@ -128,6 +128,7 @@ class Network:
         if not answers:
             self.violated("nobody-waits", f"{call} is not answered")
             return LOST
+        self.station.clock.advance_ms(0)  # what the broker does once the answer has left
         witness(answers[0])
         return answers[0]
 

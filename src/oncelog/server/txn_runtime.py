@@ -198,11 +198,18 @@ class TxnRuntime:
             else:
                 done(outcome.response)
                 hit("txn.record.after_apply")
-                for effect in applied.effects:
-                    self._broker.markers.send(effect)
+                if applied.effects:
+                    # In the next turn of the loop: the answer leaves first, nobody waits for the markers to get it.
+                    self._broker.scheduler.call_later_ms(0, lambda: self._send_markers(applied.effects))
             self._wake(shard, transactional_id)
 
         partition.when_committed(info.last_offset, committed)
+
+    def _send_markers(self, effects: Iterable[SendMarkers]) -> None:
+        if self._broker.stopped:
+            return  # the next start finds the decision in the log
+        for effect in effects:
+            self._broker.markers.send(effect)
 
     # -- parking
 

@@ -63,6 +63,7 @@ class BrokerInProcess:
 
     def call(self, request: Any, version: int) -> Any:
         promise = self.send(request, version)
+        self.clock.advance_ms(0)  # what follows the answer, in the next turn of the loop
         assert promise.done, f"{type(request).__name__} is still waiting for its answer"
         return promise.value
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterator
 
@@ -137,3 +138,21 @@ def test_a_client_that_never_reads_is_held_back_and_blocks_nobody(server: Broker
         status = open(f"/proc/{server.pid}/status").read()  # noqa: PTH123, SIM115
         resident_kb = int(status.split("VmRSS:")[1].split()[0])
         assert resident_kb < 300_000
+
+
+def test_answers_to_a_client_that_is_slow_to_read_come_whole_and_in_order(server: BrokerProcess) -> None:
+    count = 20_000
+    with connect(server) as connection:
+        connection.settimeout(20)
+
+        def ask() -> None:
+            for number in range(count):
+                connection.sendall(request(18, 0, b"", correlation_id=number))
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        time.sleep(0.2)
+        answers = [read_frame(connection) for _ in range(count)]
+        asking.join()
+    assert [struct.unpack_from(">ih", answer) for answer in answers] == [(number, 0) for number in range(count)]
+    assert len(set(map(len, answers))) == 1

@@ -202,6 +202,8 @@ def test_a_commit_is_decided_when_its_record_is_on_disk(node: BrokerInProcess, w
     worker.work()
     worker.deliver()
     assert promise.value.error_code == 0
+    assert node.broker.partitions.get("t", 0).log.log_end_offset == 0
+    node.clock.advance_ms(0)
     assert node.broker.partitions.get("t", 0).log.log_end_offset == 1
     settle(node, worker)
     assert node.broker.transactions.count_by_state() == {"CompleteCommit": 1}

@@ -49,7 +49,12 @@ class Producer:
 
     def init(self) -> Promise[Any]:
         request = InitProducerIdRequest(transactional_id=self.transactional_id, transaction_timeout_ms=self.timeout_ms)
-        return self.node.send(request, 5).map(self._take)
+        return self._send(request)
+
+    def _send(self, request: Any) -> Promise[Any]:
+        answer = self.node.send(request, 5).map(self._take)
+        self.node.clock.advance_ms(0)  # markers are written once the answer has left
+        return answer
 
     def _take(self, response: Any) -> Any:
         if not response.error_code and response.producer_id >= 0:
@@ -77,7 +82,7 @@ class Producer:
         request = EndTxnRequest(
             transactional_id=self.transactional_id, producer_id=self.pid, producer_epoch=self.epoch, committed=commit
         )
-        return self.node.send(request, 5).map(self._take)
+        return self._send(request)
 
 
 @pytest.fixture
