@@ -6,10 +6,17 @@ import time
 from collections import Counter, defaultdict
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 PARTITIONS = 3
+KEYS = 7
 _DEADLINE_S = 60
+QUICK_RECONNECT = {
+    "reconnect.backoff.max.ms": 200,
+    # With its default, to start over from the bootstrap servers, librdkafka 2.16 keeps a group's coordinator in mind
+    # that it has thrown away itself, and hangs in send_offsets_to_transaction.
+    "metadata.recovery.strategy": "none",
+}
 
 
 class IdempotentLoad:
@@ -27,7 +34,7 @@ class IdempotentLoad:
                 "linger.ms": 1,
                 "batch.num.messages": 50,
                 "message.timeout.ms": _DEADLINE_S * 1000,
-                "reconnect.backoff.max.ms": 200,
+                **QUICK_RECONNECT,
                 "log_level": 0,
             }
         )
@@ -55,10 +62,11 @@ class IdempotentLoad:
 
 
 class TransactionalLoad:
-    """Transactions of one record on each partition; every third is aborted. A record's value is `number:partition`."""
+    """Transactions of one record on each partition; every third is aborted. A value is `id:number:partition`."""
 
     def __init__(self, bootstrap: str, topic: str, transactional_id: str) -> None:
         self.topic = topic
+        self.transactional_id = transactional_id
         self.committed: list[int] = []
         self.aborted: list[int] = []
         self._next = 0
@@ -68,7 +76,7 @@ class TransactionalLoad:
                 "transactional.id": transactional_id,
                 "linger.ms": 0,
                 "transaction.timeout.ms": 30_000,
-                "reconnect.backoff.max.ms": 200,
+                **QUICK_RECONNECT,
                 "log_level": 0,
             }
         )
@@ -80,8 +88,11 @@ class TransactionalLoad:
             self._next += 1
             self._producer.begin_transaction()
             for partition in range(PARTITIONS):
-                self._producer.produce(self.topic, f"{number}:{partition}", partition=partition)
+                value = f"{self.transactional_id}:{number}:{partition}"
+                self._producer.produce(self.topic, value, partition=partition)
             if number % 3 == 2:
+                # Otherwise librdkafka throws the records away, and there is nothing to abort.
+                assert self._producer.flush(_DEADLINE_S) == 0
                 self._until_done(lambda: self._producer.abort_transaction(10))
                 self.aborted.append(number)
             else:
@@ -98,6 +109,48 @@ class TransactionalLoad:
             except KafkaException as error:
                 if not error.args[0].retriable() or time.monotonic() > deadline_s:
                     raise
+
+
+class KeyedLoad:
+    """Ever greater numbers under few keys; `acknowledged` has the last confirmed one, by partition and key."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.topic = topic
+        self.acknowledged: dict[int, dict[int, int]] = defaultdict(dict)
+        self.failed: list[str] = []
+        self._next = 0
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 1,
+                "batch.num.messages": 20,
+                "message.timeout.ms": _DEADLINE_S * 1000,
+                **QUICK_RECONNECT,
+                "log_level": 0,
+            }
+        )
+
+    def send(self, count: int) -> None:
+        for _ in range(count):
+            number = self._next
+            self._next += 1
+            key = number // PARTITIONS % KEYS
+            value = f"{key}:{number}"
+            self._producer.produce(
+                self.topic, value, key=str(key), partition=number % PARTITIONS, on_delivery=self._note
+            )
+            self._producer.poll(0)
+
+    def _note(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self.failed.append(str(error))
+            return
+        key, number = (message.value() or b"").decode().split(":")
+        self.acknowledged[message.partition() or 0][int(key)] = int(number)
+
+    def finish(self) -> None:
+        assert self._producer.flush(_DEADLINE_S) == 0, "records were neither acknowledged nor refused"
 
 
 def read(bootstrap: str, topic: str, isolation: str = "read_committed") -> dict[int, list[str]]:
@@ -140,6 +193,28 @@ def check_idempotent(load: IdempotentLoad, values: dict[int, list[str]]) -> None
 
 
 def check_transactional(load: TransactionalLoad, values: dict[int, list[str]]) -> None:
-    seen = {partition: [int(value.split(":")[0]) for value in values[partition]] for partition in range(PARTITIONS)}
+    seen = {partition: [int(value.split(":")[1]) for value in values[partition]] for partition in range(PARTITIONS)}
     assert all(numbers == seen[0] for numbers in seen.values()), "the partitions of a transaction disagree"
     assert seen[0] == load.committed, "what is read is not what was committed"
+
+
+def check_keyed(load: KeyedLoad, values: dict[int, list[str]]) -> None:
+    assert load.failed == []
+    for partition, newest in load.acknowledged.items():
+        kept: dict[int, list[int]] = defaultdict(list)
+        for value in values[partition]:
+            key, number = value.split(":")
+            kept[int(key)].append(int(number))
+        for key, number in newest.items():
+            assert kept[key] == sorted(set(kept[key])), "order was not kept, or records were doubled"
+            assert kept[key][-1] >= number, "the newest record of a key was lost"
+
+
+def check_retained(load: IdempotentLoad, values: dict[int, list[str]]) -> None:
+    """The oldest may be gone; from the first that is left on, all are there."""
+    assert load.failed == []
+    for partition, numbers in load.acknowledged.items():
+        kept = [int(value) for value in values[partition]]
+        assert kept == sorted(set(kept)), "order was not kept, or records were doubled"
+        assert {number for number in numbers if number >= kept[0]} <= set(kept), "acknowledged records were lost"
+        assert kept[-1] >= numbers[-1], "the newest records were lost"

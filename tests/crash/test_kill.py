@@ -1,30 +1,28 @@
-"""kill -9 under load: nothing acknowledged is lost or doubled, order is kept, transactions are whole."""
+"""kill -9 at random under load: nothing acknowledged is lost or doubled, order is kept, transactions are whole."""
 
 from __future__ import annotations
 
-import random
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from oncelog.testing import BrokerProcess
+from tests.crash.files import check_files
+from tests.crash.killer import BUSY_SETTINGS, COMPACTED, SETTINGS, SMALL, Killer, create
 from tests.crash.load import (
-    PARTITIONS,
     IdempotentLoad,
+    KeyedLoad,
     TransactionalLoad,
     check_idempotent,
+    check_keyed,
     check_transactional,
     read,
 )
+from tests.crash.scale import TIMEOUT_S, random_kills
 
-pytestmark = pytest.mark.crash
-
-SETTINGS = {"transaction.state.log.num.partitions": 2, "offsets.topic.num.partitions": 2}
-SMALL_SEGMENTS = {"internal.segment.bytes": "20000"}
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(TIMEOUT_S)]
 
 
 @pytest.fixture
@@ -34,48 +32,31 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     process.stop()
 
 
-def create(broker: BrokerProcess, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
-    admin.create_topics([NewTopic(topic, PARTITIONS, 1, config=SMALL_SEGMENTS)])[topic].result(10)
+@pytest.fixture
+def busy_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    process = BrokerProcess(tmp_path / "data", BUSY_SETTINGS).start()
+    yield process
+    process.stop()
 
 
-class Killer(threading.Thread):
-    """Kills the broker at random moments and starts it again, until told to stop."""
-
-    def __init__(self, broker: BrokerProcess, kills: int, seed: int) -> None:
-        super().__init__()
-        self._broker = broker
-        self._kills = kills
-        self._random = random.Random(seed)
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            for _ in range(self._kills):
-                time.sleep(self._random.uniform(0.1, 0.6))
-                self._broker.kill()
-                self._broker.start()
-        except BaseException as error:  # noqa: BLE001  it is raised again in the test
-            self.error = error
-
-    def finish(self) -> None:
-        self.join()
-        if self.error is not None:
-            raise self.error
+def send_while_it_is_killed(broker: BrokerProcess, load: IdempotentLoad | KeyedLoad, kills: int, seed: int) -> None:
+    killer = Killer(broker, kills=kills, seed=seed)
+    killer.start()
+    while killer.is_alive():
+        load.send(100)
+        time.sleep(0.02)
+    killer.finish()
+    load.finish()
 
 
 def test_kill_under_idempotent_load(broker: BrokerProcess) -> None:
     create(broker, "numbers")
     load = IdempotentLoad(broker.bootstrap_servers, "numbers")
-    killer = Killer(broker, kills=4, seed=1)
-    killer.start()
-    while killer.is_alive():
-        load.send(200)
-        time.sleep(0.01)
-    killer.finish()
-    load.finish()
+    send_while_it_is_killed(broker, load, random_kills(4), seed=1)
     check_idempotent(load, read(broker.bootstrap_servers, "numbers"))
     assert sum(map(len, load.acknowledged.values())) > 500
+    broker.stop()
+    check_files(broker.data_dir)
 
 
 @pytest.mark.parametrize("version", [0, 2])
@@ -84,7 +65,7 @@ def test_kill_under_transactional_load(tmp_path: Path, version: int) -> None:
     try:
         create(broker, "ledger")
         load = TransactionalLoad(broker.bootstrap_servers, "ledger", "tx")
-        killer = Killer(broker, kills=4, seed=version)
+        killer = Killer(broker, kills=random_kills(4), seed=version)
         killer.start()
         while killer.is_alive():
             load.run(5)
@@ -93,63 +74,62 @@ def test_kill_under_transactional_load(tmp_path: Path, version: int) -> None:
         check_transactional(load, read(broker.bootstrap_servers, "ledger"))
     finally:
         broker.stop()
+    check_files(broker.data_dir)
 
 
-TXN_FAILPOINTS = [
-    *(
-        f"txn.record.{where}@{count}"
-        for where in ("before_append", "after_append", "after_apply")
-        for count in (1, 2, 3, 5)
-    ),
-    *(f"txn.marker.before_write@{count}" for count in (1, 2, 3)),
-    "log.append.before_write@9",
-    "log.append.after_write@9",
-    "log.append.after_write@12",
-]
+def test_kill_under_both_loads_at_once(broker: BrokerProcess) -> None:
+    """Plain and transactional records share partitions; two transactional producers take turns with one another."""
+    create(broker, "mixed")
+    plain = IdempotentLoad(broker.bootstrap_servers, "mixed")
+    ledgers = [TransactionalLoad(broker.bootstrap_servers, "mixed", name) for name in ("a", "b")]
+    killer = Killer(broker, kills=random_kills(3), seed=7)
+    killer.start()
+    while killer.is_alive():
+        plain.send(30)
+        for ledger in ledgers:
+            ledger.run(1)
+    killer.finish()
+    plain.finish()
+    values = read(broker.bootstrap_servers, "mixed")
+    check_idempotent(plain, {partition: [v for v in kept if ":" not in v] for partition, kept in values.items()})
+    for ledger in ledgers:
+        mine = {p: [v for v in kept if v.startswith(ledger.transactional_id)] for p, kept in values.items()}
+        check_transactional(ledger, mine)
+    broker.stop()
+    check_files(broker.data_dir)
 
 
-@pytest.mark.parametrize("failpoint", TXN_FAILPOINTS)
-def test_kill_at_a_step_of_a_transaction(tmp_path: Path, failpoint: str) -> None:
-    """The same producer goes on with the restarted broker: an open transaction is still open, a decided one ends."""
-    broker = BrokerProcess(tmp_path / "data", SETTINGS).start()
+def test_kill_of_a_broker_that_rolls_and_checkpoints_all_the_time(busy_broker: BrokerProcess) -> None:
+    create(busy_broker, "numbers", SMALL)
+    load = IdempotentLoad(busy_broker.bootstrap_servers, "numbers")
+    send_while_it_is_killed(busy_broker, load, random_kills(3), seed=4)
+    check_idempotent(load, read(busy_broker.bootstrap_servers, "numbers"))
+    busy_broker.stop()
+    check_files(busy_broker.data_dir)
+
+
+def test_kill_while_logs_are_cleaned(busy_broker: BrokerProcess) -> None:
+    create(busy_broker, "newest", COMPACTED)
+    load = KeyedLoad(busy_broker.bootstrap_servers, "newest")
+    send_while_it_is_killed(busy_broker, load, random_kills(4), seed=3)
+    check_keyed(load, read(busy_broker.bootstrap_servers, "newest"))
+    busy_broker.stop()
+    check_files(busy_broker.data_dir, compacted_topics=["newest"])
+    assert (busy_broker.data_dir / "cleaner-offset-checkpoint").exists()
+
+
+def test_kill_with_fsync_before_every_acknowledgement(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path / "data", {**BUSY_SETTINGS, "oncelog.acks.fsync": "true"}).start()
     try:
-        create(broker, "ledger")
-        broker.stop()
-        broker.start(extra_arguments=["--failpoint", failpoint])
-        reviver = threading.Thread(target=_revive, args=(broker,))
-        reviver.start()
+        create(broker, "ledger", SMALL)
         load = TransactionalLoad(broker.bootstrap_servers, "ledger", "tx")
-        load.run(9)
-        reviver.join(60)
-        assert not reviver.is_alive(), f"the broker never came to {failpoint}"
+        killer = Killer(broker, kills=random_kills(3), seed=5)
+        killer.start()
+        while killer.is_alive():
+            load.run(3)
+        killer.finish()
+        load.run(3)
         check_transactional(load, read(broker.bootstrap_servers, "ledger"))
     finally:
         broker.stop()
-
-
-def _revive(broker: BrokerProcess) -> None:
-    assert broker.wait(60) == -9
-    broker.start()
-
-
-@pytest.mark.parametrize("failpoint", ["journal.append.before_write@2", "journal.append.after_write@2"])
-def test_kill_while_a_topic_is_created(tmp_path: Path, failpoint: str) -> None:
-    broker = BrokerProcess(tmp_path / "data", SETTINGS)
-    broker.start(extra_arguments=["--failpoint", failpoint])
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
-    created = admin.create_topics([NewTopic("numbers", PARTITIONS, 1)], request_timeout=2)["numbers"]
-    assert broker.wait(20) == -9
-    broker.start()
-    try:
-        assert created.exception(20) is not None
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
-        found = admin.list_topics(timeout=10).topics.get("numbers")
-        assert found is None or len(found.partitions) == PARTITIONS
-        if found is None:
-            create(broker, "numbers")
-        load = IdempotentLoad(broker.bootstrap_servers, "numbers")
-        load.send(100)
-        load.finish()
-        check_idempotent(load, read(broker.bootstrap_servers, "numbers"))
-    finally:
-        broker.stop()
+    check_files(broker.data_dir)

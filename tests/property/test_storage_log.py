@@ -186,6 +186,26 @@ class LogMachine(RuleBasedStateMachine):
         self.open(clean=True)
         assert not self.log.is_loaded
 
+    @rule(data=st.data(), what=st.sampled_from(["missing", "cut", "flip"]))
+    def restart_with_damage(self, data: st.DataObject, what: str) -> None:
+        """To any file beside the batches, after a clean stop."""
+        self.log.close()
+        self.written_point = self.log.recovery_point
+        names = sorted(path.name for path in self.log.folder.iterdir() if path.suffix != ".log")
+        names.remove("partition.metadata")
+        path = self.log.folder / data.draw(st.sampled_from(names), label="file")
+        content = bytearray(path.read_bytes())
+        if what == "missing":
+            path.unlink()
+        elif content:
+            position = data.draw(st.integers(0, len(content) - 1), label="byte")
+            if what == "cut":
+                del content[position:]
+            else:
+                content[position] ^= 1 << data.draw(st.integers(0, 7), label="bit")
+            path.write_bytes(content)
+        self.open(clean=True)
+
     @rule()
     def kill(self) -> None:
         self.log.close(clean=False)

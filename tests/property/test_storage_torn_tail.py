@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from hypothesis import given, settings
@@ -17,11 +19,33 @@ from tests.unit.storage.log_harness import NOW_MS, ORDERS, append, batch, header
 CONFIG = LogConfig(index_interval_bytes=150)
 
 
-def recovered(log: Log, folder: Path, content: bytes) -> Log:
-    """The log with this content of its only segment, opened after a crash."""
-    shutil.copytree(log.folder, folder)
-    (folder / log.segments[0].log_file.path.name).write_bytes(content)
-    return Log(LogPlace(folder, ORDERS, NOW_MS), CONFIG, clean=False, log_start_offset=0, recovery_point=0)
+class Folder:
+    """A temporary folder and the logs that were opened in it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.log = new_log(root, CONFIG)
+        self.opened = [self.log]
+
+    def recovered(self, content: bytes) -> Log:
+        """The log with this content of its only segment, opened after a crash."""
+        folder = self.root / f"copy-{len(self.opened)}"
+        shutil.copytree(self.log.folder, folder)
+        (folder / self.log.segments[0].log_file.path.name).write_bytes(content)
+        place = LogPlace(folder, ORDERS, NOW_MS)
+        self.opened.append(Log(place, CONFIG, clean=False, log_start_offset=0, recovery_point=0))
+        return self.opened[-1]
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Folder]:
+    with tempfile.TemporaryDirectory(prefix="oncelog-") as root:
+        folder = Folder(Path(root))
+        try:
+            yield folder
+        finally:
+            for log in folder.opened:
+                log.close(clean=False)
 
 
 def check_prefix(found: Log, whole: bytes, intact_bytes: int) -> None:
@@ -41,23 +65,17 @@ def check_prefix(found: Log, whole: bytes, intact_bytes: int) -> None:
 
 
 def test_last_batch_torn_at_every_byte() -> None:
-    root = Path(tempfile.mkdtemp(prefix="oncelog-"))
-    try:
-        log = new_log(root, CONFIG)
+    with temporary_folder() as folder:
         for sequence in range(6):
-            append(log, producer_id=1, producer_epoch=0, base_sequence=sequence)
-        whole = log.segments[0].log_file.path.read_bytes()
+            append(folder.log, producer_id=1, producer_epoch=0, base_sequence=sequence)
+        whole = folder.log.segments[0].log_file.path.read_bytes()
         last = len(whole) - headers_in(whole)[-1].size_bytes
         for cut in range(last, len(whole) + 1):
-            found = recovered(log, root / f"cut-{cut}", whole[:cut])
+            found = folder.recovered(whole[:cut])
             complete = cut == len(whole)
             assert found.log_end_offset == (6 if complete else 5)
             again = append(found, producer_id=1, producer_epoch=0, base_sequence=5)
             assert again.duplicate is complete
-            found.close(clean=False)
-            shutil.rmtree(root / f"cut-{cut}")
-    finally:
-        shutil.rmtree(root)
 
 
 @settings(max_examples=60, deadline=None)
@@ -69,12 +87,10 @@ def test_last_batch_torn_at_every_byte() -> None:
 def test_damage_from_any_byte_on_leaves_a_prefix(
     counts: list[tuple[int, int]], damage: str, data: st.DataObject
 ) -> None:
-    root = Path(tempfile.mkdtemp(prefix="oncelog-"))
-    try:
-        log = new_log(root, CONFIG)
+    with temporary_folder() as folder:
         for count, size in counts:
-            append(log, batch(count, value=bytes([size]) * size))
-        whole = log.segments[0].log_file.path.read_bytes()
+            append(folder.log, batch(count, value=bytes([size]) * size))
+        whole = folder.log.segments[0].log_file.path.read_bytes()
         cut = data.draw(st.integers(0, len(whole)), label="intact bytes")
         rest = len(whole) - cut
         tail = {
@@ -82,17 +98,14 @@ def test_damage_from_any_byte_on_leaves_a_prefix(
             "zeros": lambda: bytes(rest),
             "noise": lambda: data.draw(st.binary(max_size=200), label="noise"),
         }[damage]()
-        check_prefix(recovered(log, root / "damaged", whole[:cut] + tail), whole, cut)
-    finally:
-        shutil.rmtree(root)
+        check_prefix(folder.recovered(whole[:cut] + tail), whole, cut)
 
 
 @settings(max_examples=150, deadline=None)
 @given(position=st.integers(0, 200), replacement=st.integers(0, 255), count=st.integers(1, 3))
 def test_client_batch_with_any_byte_changed_is_refused_or_the_same(position: int, replacement: int, count: int) -> None:
-    root = Path(tempfile.mkdtemp(prefix="oncelog-"))
-    try:
-        log = new_log(root, CONFIG)
+    with temporary_folder() as folder:
+        log = folder.log
         append(log)
         before = read_all(log)
         sent = bytearray(batch(count))
@@ -106,22 +119,16 @@ def test_client_batch_with_any_byte_changed_is_refused_or_the_same(position: int
             # The leader epoch is not covered by the CRC, and the leader writes its own.
             assert original == replacement or 12 <= position < 16
             assert read_all(log) == before + (1).to_bytes(8, "big") + bytes(sent[8:12]) + bytes(4) + bytes(sent[16:])
-    finally:
-        shutil.rmtree(root)
 
 
 @settings(max_examples=100, deadline=None)
 @given(noise=st.binary(max_size=300))
 def test_noise_is_refused(noise: bytes) -> None:
-    root = Path(tempfile.mkdtemp(prefix="oncelog-"))
-    try:
-        log = new_log(root, CONFIG)
+    with temporary_folder() as folder:
         try:
-            append(log, noise)
+            append(folder.log, noise)
         except KafkaError as error:
             assert error.message
         else:
             raise AssertionError("noise was appended")
-        assert log.size_bytes == 0
-    finally:
-        shutil.rmtree(root)
+        assert folder.log.size_bytes == 0

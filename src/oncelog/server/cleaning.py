@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from oncelog.cluster.metadata import Topic
 from oncelog.cluster.partition import Partition
-from oncelog.core import failpoints
 from oncelog.core.clock import Timer
 from oncelog.core.errors import KafkaError
 from oncelog.core.ids import INTERNAL_TOPICS, TopicPartition
@@ -39,10 +38,13 @@ log = logging.getLogger("oncelog.cleaner")
 
 T = TypeVar("T")
 
-INTERNAL_ACTIVE_BYTES: Final = 6 * 1024 * 1024
-"""Of all partitions of an internal topic together: about fifty thousand records, half a second of loading."""
+INTERNAL_ACTIVE_BYTES: Final = 3 * 1024 * 1024
+"""Of all partitions of an internal topic together: about twenty-five thousand records. With less, the cleaner would not
+keep up with groups that commit as fast as they can: each of its passes costs the same few fsyncs."""
 INTERNAL_LOOK_INTERVAL_MS: Final = 1_000
 """While there is something to do for the cleaner. Every look in vain doubles it, up to `log.cleaner.backoff.ms`."""
+INTERNAL_CHECKPOINT_INTERVAL_MS: Final = 1_000
+"""Passes over internal logs are small and many; if their checkpoint is lost, they are done again."""
 COLD_LOGS_PER_LOOK: Final = 16
 """Logs that nobody has used since the start and that one look may open."""
 
@@ -58,6 +60,10 @@ class LogCleaner:
         self._timer: Timer | None = None
         self._interval_ms = INTERNAL_LOOK_INTERVAL_MS
         self._next_full_look_ms = 0
+        self._swapped: set[Path] = set()
+        """Folders of logs that were cleaned since the checkpoint was written."""
+        self._checkpoint_ms = 0
+        """When it was written last."""
         self._stopped = False
 
     def start(self) -> None:
@@ -82,7 +88,7 @@ class LogCleaner:
             del self.first_dirty[partition]
         self.uncleanable = {partition for partition in self.uncleanable if partition.topic != topic.name}
         if deleted and not self._stopped:
-            self._write_checkpoint(None, lambda: None)
+            self._write_checkpoint(lambda: None)
 
     # Looking for something to clean
 
@@ -103,6 +109,9 @@ class LogCleaner:
             found = self._dirtiest(now_ms, internal_only=not looks_at_all)
             if found is not None:
                 self._begin(found, now_ms)
+                return
+            if self._swapped:
+                self._write_checkpoint(self._look_later)
                 return
         except (OSError, KafkaError):
             log.exception("looking for a log to clean failed and will be tried again")
@@ -179,7 +188,7 @@ class LogCleaner:
         if partition_log.durable_offset >= cleanable.upper_bound:
             flushed(True)
         else:
-            self._broker.flusher.flush(partition_log).then(flushed)
+            self._broker.flusher.flush(partition_log, batches_only=True).then(flushed)
 
     def _step(self, cleaning: CleaningPass, job: Callable[[], T], done: Callable[[T], None]) -> None:
         """Run a job on a worker and go on with its result, unless it failed or the broker has stopped."""
@@ -243,18 +252,25 @@ class LogCleaner:
             stats.segments_before,
         )
         self.first_dirty[partition_log.topic_partition] = cleaning.end_offset
-        self._write_checkpoint(partition_log.folder, lambda: self._end_pass(cleaning, look_at_once=True))
+        self._swapped.add(partition_log.folder)
+        is_internal = partition_log.topic_partition.topic in INTERNAL_TOPICS
+        if is_internal and self._broker.now_ms() - self._checkpoint_ms < INTERNAL_CHECKPOINT_INTERVAL_MS:
+            self._end_pass(cleaning, look_at_once=True)
+        else:
+            self._write_checkpoint(lambda: self._end_pass(cleaning, look_at_once=True))
 
-    def _write_checkpoint(self, folder: Path | None, done: Callable[[], None]) -> None:
-        """`folder` is that of a log whose renames must be durable before."""
+    def _write_checkpoint(self, done: Callable[[], None]) -> None:
+        """After the renames in the folders of logs that were cleaned are durable."""
         log_dir = self._broker.log_dir
         offsets = {partition: offset for partition, offset in self.first_dirty.items() if partition in log_dir.logs}
+        folders, self._swapped = self._swapped, set()
+        self._checkpoint_ms = self._broker.now_ms()
 
         def write() -> None:
-            if folder is not None and folder.exists():
-                sync_path(folder)
-            failpoints.hit(f"checkpoint.{checkpoints.CLEANER_OFFSETS}")
-            checkpoints.write_offsets(log_dir.path / checkpoints.CLEANER_OFFSETS, offsets)
+            for folder in folders:
+                if folder.exists():
+                    sync_path(folder)
+            log_dir.checkpoint_files.write({checkpoints.CLEANER_OFFSETS: offsets})
 
         def written(result: Exception | None) -> None:
             if result is not None:

@@ -34,9 +34,9 @@ class Flusher:
         self._is_running = False
         self.rounds = 0
 
-    def flush(self, partition_log: Log) -> Promise[bool]:
+    def flush(self, partition_log: Log, *, batches_only: bool = False) -> Promise[bool]:
         """Promises whether everything that was appended up to now is on disk. If not, the log has failed."""
-        work = partition_log.prepare_flush()
+        work = partition_log.prepare_flush(batches_only=batches_only)
         if work is None:
             return Promise.resolved(not partition_log.has_failed)
         return self._worker.run(work.run).map(lambda error: _finish(partition_log, work, error))

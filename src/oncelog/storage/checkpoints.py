@@ -8,14 +8,25 @@
 Lines end with a newline and fields are separated by blanks. A file is replaced as a whole. Reading fails on another
 version, a malformed line or a wrong count, because half a checkpoint would silently move offsets; an empty file is an
 empty map.
+
+A digit that has changed makes another checkpoint of the same form: a log start above records that are there, or a
+recovery point that vouches for what was never fsynced. So there is a file of Oncelog's own beside them,
+`oncelog-checkpoint-sums`, with the CRC-32C of each. It is written first and names the old content and the new, so that
+a crash in between leaves nothing that disagrees. A checkpoint that disagrees is as good as none. One that was written
+by Kafka, in a folder that has no such file, is believed.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+import google_crc32c
+
+from oncelog.core import failpoints
 from oncelog.core.ids import TopicPartition
 from oncelog.storage.atomic_file import replace_file
 
@@ -25,8 +36,11 @@ HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
 LOG_START_OFFSETS: Final = "log-start-offset-checkpoint"
 CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
 """First offset of each compacted log that the cleaner has not seen."""
+SUMS: Final = "oncelog-checkpoint-sums"
 
 _VERSION: Final = "0"
+
+logger = logging.getLogger("oncelog.storage")
 
 
 class CorruptCheckpointError(Exception):
@@ -69,6 +83,68 @@ def read_offsets(path: Path) -> dict[TopicPartition, int]:
 
 def write_offsets(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
     replace_file(path, encode_offsets(offsets))
+
+
+class CheckpointFiles:
+    """The checkpoints of a data folder. May be written by any thread."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._sums = _read_sums(folder / SUMS)
+        """By file name: the sums of contents that it may have."""
+        self._written: dict[str, int] = {}
+        """By file name: the sum of what it has now, as far as that is known."""
+
+    def read(self, name: str) -> dict[TopicPartition, int]:
+        """What the file says; nothing if there is none. CorruptCheckpointError if it is not what was written."""
+        path = self._folder / name
+        offsets = read_offsets(path)
+        if path.exists():
+            crc = google_crc32c.value(path.read_bytes())
+            if name in self._sums and crc not in self._sums[name]:
+                raise CorruptCheckpointError(f"{path}: its checksum is not in {SUMS}")
+            self._written[name] = crc
+        return offsets
+
+    def write(self, offsets_by_name: Mapping[str, Mapping[TopicPartition, int]]) -> None:
+        """Replace these files, one after the other, in the order given."""
+        contents = {name: encode_offsets(offsets) for name, offsets in offsets_by_name.items()}
+        with self._lock:
+            self._announce({name: google_crc32c.value(content) for name, content in contents.items()})
+            for name, content in contents.items():
+                failpoints.hit(f"checkpoint.{name}")
+                replace_file(self._folder / name, content)
+                self._written[name] = google_crc32c.value(content)
+
+    def _announce(self, crcs: Mapping[str, int]) -> None:
+        sums = dict(self._sums)
+        for name, crc in crcs.items():
+            before = self._written.get(name)
+            sums[name] = (crc,) if before is None or before == crc else (before, crc)
+        if any(crc not in self._sums.get(name, ()) for name, crc in crcs.items()):
+            failpoints.hit(f"checkpoint.{SUMS}")
+            replace_file(self._folder / SUMS, _encode_sums(sums))
+            self._sums = sums
+
+
+def _encode_sums(sums: Mapping[str, tuple[int, ...]]) -> bytes:
+    """The first line has the version and the sum of all others, so that damage to sums is not taken for another's."""
+    lines = [" ".join([name, *(f"{crc:08x}" for crc in crcs)]) + "\n" for name, crcs in sorted(sums.items())]
+    rest = "".join(lines).encode()
+    return f"{_VERSION} {google_crc32c.value(rest):08x}\n".encode() + rest
+
+
+def _read_sums(path: Path) -> dict[str, tuple[int, ...]]:
+    try:
+        first, _, rest = path.read_bytes().partition(b"\n")
+    except FileNotFoundError:
+        return {}
+    if first != f"{_VERSION} {google_crc32c.value(rest):08x}".encode():
+        logger.warning("going without %s: its first line is not the checksum of the others", path)
+        return {}
+    lines = [line.split() for line in rest.decode().splitlines()]
+    return {name: tuple(int(crc, 16) for crc in crcs) for name, *crcs in lines}
 
 
 def _number(text: str, line: str) -> int:

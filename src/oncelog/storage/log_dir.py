@@ -4,6 +4,7 @@
     meta.properties                     whose folder it is
     .kafka_cleanshutdown                only while no broker uses it, after a clean stop
     *-checkpoint                        offsets of all logs
+    oncelog-checkpoint-sums             checksums of these
     <topic>-<partition>/                one folder per log
     <topic>-<partition>.<id>-delete/    a deleted log, to be removed
 
@@ -29,6 +30,7 @@ from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import TopicPartition
 from oncelog.storage import checkpoints, clean_shutdown
 from oncelog.storage.atomic_file import TEMPORARY_SUFFIX, sync_path
+from oncelog.storage.checkpoints import CheckpointFiles
 from oncelog.storage.deletions import DeletionQueue, unlink_all
 from oncelog.storage.file_cache import OPEN_FILES_MAX, FileCache
 from oncelog.storage.flush_work import FlushWork
@@ -60,7 +62,7 @@ class CheckpointNotWritten(Exception):
 class CheckpointWork:
     """fsyncs, and the files that may be written when they are done. May run on a worker thread."""
 
-    folder: Path
+    files: CheckpointFiles
     flushes: tuple[FlushWork, ...]
     offsets: Mapping[str, Mapping[TopicPartition, int]]
 
@@ -69,9 +71,7 @@ class CheckpointWork:
         for flush in self.flushes:
             flush.run()
         try:
-            for name, offsets in self.offsets.items():
-                failpoints.hit(f"checkpoint.{name}")
-                checkpoints.write_offsets(self.folder / name, offsets)
+            self.files.write(self.offsets)
         except OSError as error:
             raise CheckpointNotWritten(str(error)) from error
 
@@ -88,6 +88,7 @@ class LogDir:
         """Whether the last stop was clean: otherwise every log was recovered."""
         self.logs: dict[TopicPartition, Log] = {}
         self.deletions = DeletionQueue()
+        self.checkpoint_files = CheckpointFiles(path)
         self.high_watermarks: dict[TopicPartition, int] = {}
         """As the last checkpoint has them."""
         self._gone: set[TopicPartition] = set()
@@ -157,7 +158,7 @@ class LogDir:
     def _read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
         """A damaged checkpoint costs time, not data: offsets are found out from the logs, all of which are read."""
         try:
-            return checkpoints.read_offsets(self.path / name)
+            return self.checkpoint_files.read(name)
         except checkpoints.CorruptCheckpointError as error:
             logger.warning("going without a checkpoint: %s", error)
             return {}
@@ -239,7 +240,7 @@ class LogDir:
         offsets = self._offsets()
         offsets[checkpoints.RECOVERY_POINTS].update({tp: flush.end_offset for tp, flush in flushes.items()})
         self._created.clear()
-        return CheckpointWork(self.path, tuple(flushes.values()), offsets)
+        return CheckpointWork(self.checkpoint_files, tuple(flushes.values()), offsets)
 
     def _offsets(self) -> dict[str, dict[TopicPartition, int]]:
         """What the checkpoints would say now."""
@@ -280,11 +281,11 @@ class LogDir:
 
     def _write_recovery_points(self) -> None:
         name = checkpoints.RECOVERY_POINTS
-        checkpoints.write_offsets(self.path / name, self._offsets()[name])
+        self.checkpoint_files.write({name: self._offsets()[name]})
 
     def _write_checkpoints(self) -> None:
         """As things are, without an fsync of the logs: what was there is vouched for as before, what is gone is not."""
-        CheckpointWork(self.path, (), self._offsets()).run()
+        CheckpointWork(self.checkpoint_files, (), self._offsets()).run()
         self._gone.clear()
 
     def take_deletions(self, now_ms: int) -> list[Path]:

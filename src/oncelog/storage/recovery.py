@@ -20,15 +20,14 @@ from __future__ import annotations
 import logging
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import TopicPartition
-from oncelog.protocol.batch import CorruptBatchError, crc_of
+from oncelog.protocol.batch import BatchHeader, CorruptBatchError, crc_of
 from oncelog.storage import leader_epochs
-from oncelog.storage.append_checks import read_control
 from oncelog.storage.deletions import unlink_at_once
 from oncelog.storage.file_cache import FileCache
 from oncelog.storage.index_file import CorruptIndexError
@@ -36,7 +35,8 @@ from oncelog.storage.interrupted_files import finish_interrupted_work
 from oncelog.storage.leader_epochs import CorruptLeaderEpochsError, EpochStart, LeaderEpochs
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.offset_index import RELATIVE_OFFSET_MAX
-from oncelog.storage.producer_state import CompletedTxn, CorruptSnapshotError, ProducerStateManager
+from oncelog.storage.producer_replay import replay_batch, restore_producer_state
+from oncelog.storage.producer_state import ProducerStateManager
 from oncelog.storage.progress import Progress
 from oncelog.storage.segment import (
     INDEX_SUFFIX,
@@ -47,11 +47,10 @@ from oncelog.storage.segment import (
     Segment,
     offset_of,
 )
+from oncelog.storage.segment_notes import SegmentNotes
 from oncelog.storage.snapshot_files import SnapshotFiles, snapshot_offsets
-from oncelog.storage.txn_index import AbortedTxn, CorruptTxnIndexError
-
-REPLAY_NOW_MS = -1
-"""Tells the producer state to go by the timestamps of the batches."""
+from oncelog.storage.txn_index import CorruptTxnIndexError
+from oncelog.storage.txn_index_keeper import TxnIndexKeeper
 
 logger = logging.getLogger("oncelog.storage")
 
@@ -75,85 +74,10 @@ class LoadedLog:
     snapshots: SnapshotFiles
     leader_epochs: LeaderEpochs
     producer_state: ProducerStateManager
+    txn_indexes: TxnIndexKeeper
     log_start_offset: int
     log_end_offset: int
     recovery_point: int
-
-
-def replay_batch(state: ProducerStateManager, batch: FileBatch, segment: Segment, *, index_aborted: bool) -> None:
-    """Apply a batch of the log to the producer state and, if asked to, the transaction index."""
-    header = batch.header
-    control = None
-    if header.is_control and header.records_count:
-        whole = segment.read_whole(batch)
-        control = read_control(header, whole.data, whole.start)
-    completed = state.apply(header, control=control, now_ms=REPLAY_NOW_MS)
-    if completed is not None:
-        complete_txn(state, completed, segment if index_aborted else None)
-
-
-def complete_txn(state: ProducerStateManager, completed: CompletedTxn, segment: Segment | None) -> None:
-    """An aborted transaction enters the index of its marker's segment before it stops to hold back the LSO."""
-    if completed.aborted and segment is not None:
-        lso = state.lso_after(completed)
-        segment.add_aborted(AbortedTxn(completed.producer_id, completed.first_offset, completed.last_offset, lso))
-    state.complete(completed)
-
-
-def restore_producer_state(
-    state: ProducerStateManager,
-    place: LogPlace,
-    segments: Sequence[Segment],
-    snapshots: SnapshotFiles,
-    end_offset: int,
-) -> None:
-    """Make `state` what it was at `end_offset`: from the newest usable snapshot and the batches behind it.
-
-    A snapshot from before the first segment is of no use, because the markers in between are gone. Kafka also refuses
-    one from before the log start offset; here it serves as long as the batches behind it are there, so that raising
-    the log start offset does not make the log forget its producers.
-    """
-    first_offset = min(segments[0].base_offset, end_offset)
-    state.clear(first_offset)
-    while (newest := snapshots.newest_up_to(end_offset)) is not None and newest >= first_offset:
-        try:
-            state.load_snapshot(snapshots.read(newest), place.now_ms, end_offset=newest)
-            break
-        except (CorruptSnapshotError, FileNotFoundError) as error:
-            logger.warning("%s: going without %s: %s", place.partition, snapshots.path(newest), error)
-            snapshots.remove(newest)
-    for segment, batch in _batches_between(segments, state.map_end_offset, end_offset):
-        replay_batch(state, batch, segment, index_aborted=False)
-    state.map_end_offset = end_offset
-
-
-def _batches_between(segments: Sequence[Segment], start: int, end: int) -> Iterator[tuple[Segment, FileBatch]]:
-    """Stops at the batch that reaches `end` and does not look at what follows, which may be torn."""
-    first = max(0, bisect_right(segments, start, key=lambda segment: segment.base_offset) - 1)
-    for segment in segments[first:]:
-        if max(segment.base_offset, start) >= end:
-            return
-        found = segment.find(start) if start > segment.base_offset else None
-        if start > segment.base_offset and found is None:
-            continue
-        for batch in segment.batches(found.position if found is not None else 0):
-            if batch.header.base_offset >= end:
-                return
-            yield segment, batch
-            if batch.header.next_offset >= end:
-                return
-
-
-def rebuild_txn_index(
-    place: LogPlace, config: LogConfig, segments: Sequence[Segment], snapshots: SnapshotFiles, segment: Segment
-) -> None:
-    """The aborted transactions of one segment, from its markers."""
-    logger.warning("%s: rebuilding the transaction index of %s", place.partition, segment)
-    state = ProducerStateManager(place.partition, producer_expiration_ms=config.producer_id_expiration_ms)
-    restore_producer_state(state, place, segments, snapshots, segment.base_offset)
-    segment.txn_index.reset()
-    for batch in segment.batches():
-        replay_batch(state, batch, segment, index_aborted=True)
 
 
 def load_log(
@@ -170,6 +94,7 @@ class _Loader:
         self.log_start_offset = log_start_offset
         self.recovery_point = recovery_point
         names = finish_interrupted_work(place.folder)
+        self.notes = SegmentNotes.load(place.folder)
         self.segments = self._open_segments(names)
         self.snapshots = SnapshotFiles(place.folder, snapshot_offsets(names))
         self.epochs, self.epochs_are_lost = self._open_epochs()
@@ -181,7 +106,13 @@ class _Loader:
             self._start_empty(self.log_start_offset)
         end_offset = self._end_after_clean_stop() if clean else None
         if end_offset is not None:
-            restore_producer_state(self.state, self.place, self.segments, self.snapshots, end_offset)
+            if end_offset > self.segments[0].base_offset and end_offset not in self.snapshots.offsets:
+                logger.warning(
+                    "%s: the producer snapshot of a clean stop at offset %d is missing; reading the batches instead",
+                    self.place.partition,
+                    end_offset,
+                )
+            self._restore_state(end_offset)
             recovery_point = end_offset
         else:
             end_offset = self._recover()
@@ -197,15 +128,30 @@ class _Loader:
             end_offset = recovery_point = self.log_start_offset
             self._start_empty(end_offset)
             self.state.clear(end_offset)
-        if self.epochs_are_lost:
+        if self.epochs_are_lost or not self._are_epochs_right(end_offset):
             self._rebuild_epochs()
         log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
         self.epochs.truncate_from_end(end_offset)
         self.epochs.truncate_from_start(log_start_offset)
         self.snapshots.remove_outside(self.segments[0].base_offset, end_offset)
         self.snapshots.remove_strays([segment.base_offset for segment in self.segments])
+        keeper = TxnIndexKeeper(
+            self.place.partition, self.config, self.segments, self.snapshots, self.notes, self.place.now_ms
+        )
+        # The active one is written to, which is no use of it yet, but must not make damage worse.
+        keeper.check(self.segments[-1])
         return LoadedLog(
-            self.segments, self.snapshots, self.epochs, self.state, log_start_offset, end_offset, recovery_point
+            self.segments, self.snapshots, self.epochs, self.state, keeper, log_start_offset, end_offset, recovery_point
+        )
+
+    def _restore_state(self, end_offset: int) -> None:
+        restore_producer_state(
+            self.state,
+            self.place.partition,
+            self.segments,
+            self.snapshots,
+            end_offset=end_offset,
+            now_ms=self.place.now_ms,
         )
 
     def _open_segments(self, names: Sequence[str]) -> list[Segment]:
@@ -233,6 +179,7 @@ class _Loader:
             files=place.files,
             config=self.config,
             now_ms=place.now_ms,
+            note=self.notes.by_base_offset.get(base_offset),
         )
 
     def _open_epochs(self) -> tuple[LeaderEpochs, bool]:
@@ -245,6 +192,39 @@ class _Loader:
                 logger.warning("%s: rebuilding the leader epochs: %s", self.place.partition, error)
                 return LeaderEpochs(path), True
             return LeaderEpochs(path), False
+
+    def _are_epochs_right(self, end_offset: int) -> bool:
+        """Whether each epoch starts where its batches do. The file has no checksum, and a digit is soon another."""
+        entries = self.epochs.entries
+        try:
+            last = self._batch_from(end_offset - 1)
+            are_right = last is None or last.leader_epoch == self.epochs.epoch_for_offset(last.base_offset)
+            for number, (epoch, start_offset) in enumerate(entries):
+                next_start = entries[number + 1].start_offset if number + 1 < len(entries) else None
+                are_right &= self._starts_epoch(epoch, start_offset, next_start, is_first=number == 0)
+        except CorruptBatchError as error:
+            logger.warning("%s: the leader epochs are not checked: %s", self.place.partition, error)
+            return True
+        if not are_right:
+            logger.warning("%s: rebuilding the leader epochs: %s do not fit the log", self.place.partition, entries)
+        return are_right
+
+    def _starts_epoch(self, epoch: int, start_offset: int, end_offset: int | None, *, is_first: bool) -> bool:
+        """Compaction may have left no batch of an epoch, and the first entry moves with the log start."""
+        first = self._batch_from(start_offset)
+        if first is not None and (end_offset is None or first.base_offset < end_offset) and first.leader_epoch != epoch:
+            return False
+        before = None if is_first else self._batch_from(start_offset - 1)
+        return before is None or before.base_offset >= start_offset or before.leader_epoch < epoch
+
+    def _batch_from(self, offset: int) -> BatchHeader | None:
+        """The first batch that ends at or above `offset`."""
+        first = max(0, bisect_right(self.segments, offset, key=lambda segment: segment.base_offset) - 1)
+        for segment in self.segments[first:]:
+            found = segment.find(offset) if offset > segment.base_offset else next(segment.batches(), None)
+            if found is not None:
+                return found.header
+        return None
 
     def _rebuild_epochs(self) -> None:
         starts: list[EpochStart] = []
@@ -305,7 +285,7 @@ class _Loader:
         first = max(0, bisect_right(bases, recovery_point) - 1)
         start_offset, position = self._scan_start(self.segments[first], recovery_point)
         self.snapshots.remove_outside(0, start_offset)
-        restore_producer_state(self.state, self.place, self.segments, self.snapshots, start_offset)
+        self._restore_state(start_offset)
         total_bytes = sum(segment.size_bytes for segment in self.segments[first:]) - position
         self.progress = Progress(f"recovering {self.place.partition}", total_bytes, "bytes")
         for number in range(first, len(self.segments)):
@@ -315,7 +295,7 @@ class _Loader:
                 self.state.map_end_offset = segment.base_offset
                 self.snapshots.write(segment.base_offset, self.state.take_snapshot())
                 segment.reset_indexes()
-                segment.txn_index.reset()
+                segment.reset_txn_index()
                 position = 0
             if not self._recover_segment(segment, position):
                 self._remove_segments(self.segments[number + 1 :])
@@ -338,19 +318,28 @@ class _Loader:
             offset_index, time_index = segment.open_indexes()
             offset_index.check_order()
             time_index.check_order()
-            segment.txn_index.sanity_check()
+            self._check_first_aborted(segment)
             entry = offset_index.lookup(recovery_point - 1)
             batch = next(segment.batches(entry.position))
             if entry.position == 0 or batch.header.last_offset != entry.offset:
                 raise CorruptIndexError(f"no entry below offset {recovery_point} can be used")
             start = batch.header.next_offset, batch.end_position
             segment.truncate_indexes(start[0])
+            segment.check_last_timestamp()
         except (FileNotFoundError, StopIteration, CorruptIndexError, CorruptTxnIndexError, CorruptBatchError) as error:
             logger.debug("%s: scanning %s from its start: %s", self.place.partition, segment, error)
             segment.reset_indexes()
-            segment.txn_index.reset()
+            segment.reset_txn_index()
             start = segment.base_offset, 0
         return start
+
+    def _check_first_aborted(self, segment: Segment) -> None:
+        """What was noted of the transaction index is all that is kept of it: the rest lies above the recovery point."""
+        note, index = segment.note, segment.txn_index
+        index.sanity_check()
+        if note is None or not index.starts_with(note.txn_entries, note.txn_crc):
+            raise CorruptTxnIndexError(f"{index.path} is not what it was")
+        segment.is_txn_index_checked = True
 
     def _recover_segment(self, segment: Segment, position: int) -> bool:
         """Scan from `position`; cut at the first batch that is not whole. Returns whether nothing was cut."""
@@ -363,7 +352,7 @@ class _Loader:
                 self.progress.add(batch.header.size_bytes)
                 if batch.header.leader_epoch > self.epochs.latest_epoch:
                     self.epochs.assign(batch.header.leader_epoch, batch.header.base_offset)
-                replay_batch(state, batch, segment, index_aborted=True)
+                replay_batch(state, batch, segment, segment.add_aborted)
                 end_position = batch.end_position
         except CorruptBatchError as error:
             problem = error.message

@@ -4,7 +4,9 @@ The number in the name is the base offset in 20 digits. A `.log` file is a plain
 (see `protocol.batch`); the formats of the indexes stand in their modules. Opening a segment touches no file: sizes come
 from the folder's listing, indexes are opened when something is looked up, and descriptors are the file cache's.
 
-An index that is missing or does not fit its log is rebuilt from the batch headers, whenever that is noticed.
+An index that is missing or does not fit its log is rebuilt from the batch headers, whenever that is noticed: entries
+of the offset index and the time index are compared with the batch that they point at before they are used. Who uses the
+transaction index has it checked by the log's `TxnIndexKeeper` first.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -19,19 +22,22 @@ from typing import Final, NamedTuple
 from oncelog.core import failpoints
 from oncelog.core.ids import NO_TIMESTAMP
 from oncelog.protocol.batch import (
+    CONTROL_BIT,
     HEADER_BYTES,
     LENGTH_OVERHEAD_BYTES,
     MAGIC,
     BatchHeader,
     CorruptBatchError,
     decode_records,
+    parse_control,
     read_header,
 )
 from oncelog.protocol.primitives import Readable
 from oncelog.storage.file_cache import FileCache
 from oncelog.storage.index_file import CorruptIndexError
 from oncelog.storage.log_config import LogConfig
-from oncelog.storage.offset_index import RELATIVE_OFFSET_MAX, OffsetIndex
+from oncelog.storage.offset_index import RELATIVE_OFFSET_MAX, OffsetIndex, OffsetPosition
+from oncelog.storage.segment_notes import SegmentNote
 from oncelog.storage.time_index import TimeIndex, TimestampEntry
 from oncelog.storage.txn_index import AbortedTxn, TxnIndex, TxnIndexSearch
 
@@ -48,6 +54,10 @@ WHOLE_CHUNK_BYTES: Final = 1024 * 1024
 """Read at a time when batches are wanted whole."""
 BUFFERS_PER_WRITE_MAX: Final = 1024
 """The least IOV_MAX of the systems this runs on."""
+
+_LENGTH: Final = struct.Struct(">i")
+_LENGTH_POSITION: Final = 8
+_LOW_ATTRIBUTES_POSITION: Final = 22
 
 logger = logging.getLogger("oncelog.storage")
 
@@ -97,7 +107,9 @@ class Segment:
         "_unindexed_bytes",
         "base_offset",
         "created_ms",
+        "is_txn_index_checked",
         "log_file",
+        "note",
         "size_bytes",
     )
 
@@ -111,6 +123,7 @@ class Segment:
         config: LogConfig,
         now_ms: int,
         suffix: str = "",
+        note: SegmentNote | None = None,
     ) -> None:
         """`suffix` is put behind the names of all files: of a segment that is not part of the log yet."""
         self._folder = folder
@@ -127,6 +140,9 @@ class Segment:
         self._largest: TimestampEntry | None = None
         self._first_timestamp: int | None = None
         self._unindexed_bytes = 0
+        self.note = note
+        """What its files must hold, as far as that is known."""
+        self.is_txn_index_checked = False
 
     @classmethod
     def create(
@@ -137,7 +153,7 @@ class Segment:
         segment.log_file.create()
         failpoints.hit("segment.create.after_log_file")
         segment.reset_indexes()
-        segment.txn_index.delete()
+        segment.reset_txn_index()
         return segment
 
     def __repr__(self) -> str:
@@ -161,6 +177,17 @@ class Segment:
             self._txn_index = TxnIndex(self._path(TXN_INDEX_SUFFIX), self.base_offset)
         return self._txn_index
 
+    def reset_txn_index(self) -> None:
+        """No entries, and none to be missed."""
+        self.txn_index.reset()
+        self.is_txn_index_checked = True
+
+    def close_txn_index(self) -> None:
+        """The file is looked at anew when it is needed again."""
+        if self._txn_index is not None:
+            self._files.take_back(self._txn_index)
+            self._txn_index = None
+
     def add_aborted(self, aborted: AbortedTxn) -> None:
         self.txn_index.append(aborted)
         self._files.lend(self.txn_index)
@@ -173,25 +200,108 @@ class Segment:
         self._files.lend(index)
         return index.collect(fetch_offset, upper_bound)
 
+    def abort_markers(self) -> dict[int, int]:
+        """Producers by the offset of their marker. Nothing but lengths and attributes is looked at in other batches."""
+        markers = {}
+        for position in self._control_positions():
+            header = read_header(self._pread(HEADER_BYTES, position))
+            if header.records_count and parse_control(self._pread(header.size_bytes, position)).is_abort:
+                markers[header.last_offset] = header.producer_id
+        return markers
+
+    def _control_positions(self) -> Iterator[int]:
+        position, length_at = 0, _LENGTH.unpack_from
+        while position < self.size_bytes:
+            chunk = self._pread(min(WHOLE_CHUNK_BYTES, self.size_bytes - position), position)
+            start, last_start = 0, len(chunk) - HEADER_BYTES
+            while start <= last_start:
+                if chunk[start + _LOW_ATTRIBUTES_POSITION] & CONTROL_BIT:
+                    yield position + start
+                size = length_at(chunk, start + _LENGTH_POSITION)[0] + LENGTH_OVERHEAD_BYTES
+                if size < HEADER_BYTES:
+                    raise CorruptBatchError(f"{self.log_file.path}: no batch at byte {position + start}: size {size}")
+                start += size
+            if start == 0:
+                raise CorruptBatchError(f"{self.log_file.path}: no batch at byte {position}")
+            position += start
+
+    def take_note(self, *, is_growing: bool) -> SegmentNote | None:
+        """What the files hold, once index tails are written; as noted before where they were not looked at since."""
+        before = self.note
+        if not self.is_txn_index_checked and before is None:
+            return None
+        txn_entries, txn_crc, time_entries = before or (0, 0, 0)
+        if self.is_txn_index_checked:
+            txn_entries, txn_crc = len(self.txn_index), self.txn_index.crc
+            if txn_entries:
+                self._files.lend(self.txn_index)
+        if self._time_index is not None:
+            # Of the active segment it is rebuilt after a crash, and need not be noted each time.
+            time_entries = 0 if is_growing else len(self._time_index)
+        self.note = SegmentNote(txn_entries, txn_crc, time_entries)
+        return self.note
+
     def _new_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        self._close_indexes()
         size_bytes_max = self._config.segment_index_bytes
         return (
             OffsetIndex(self._files.handle(self._path(INDEX_SUFFIX)), self.base_offset, size_bytes_max),
             TimeIndex(self._files.handle(self._path(TIME_INDEX_SUFFIX)), self.base_offset, size_bytes_max),
         )
 
+    def _close_indexes(self) -> None:
+        if self._offset_index is not None:
+            self._offset_index.close()
+        if self._time_index is not None:
+            self._time_index.close()
+
     def _load_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
         try:
-            return self.open_indexes()
+            indexes = self.open_indexes()
+            self.check_time_index()
         except (FileNotFoundError, CorruptIndexError) as error:
             logger.warning("rebuilding the indexes of %s: %s", self.log_file.path, error)
             return self.rebuild_indexes()
+        return indexes
+
+    def check_time_index(self) -> None:
+        """CorruptIndexError if entries are missing at its end, or if the last one is not what its batch has."""
+        index = self.time_index
+        if self.note is not None and len(index) < self.note.time_entries:
+            raise CorruptIndexError(
+                f"{index.file.path} has {len(index)} of {self.note.time_entries} entries, or others than it had"
+            )
+        self.check_last_timestamp()
+
+    def check_last_timestamp(self) -> None:
+        index = self.time_index
+        if len(index) and not self._fits_its_batch(index.last):
+            raise CorruptIndexError(f"{index.file.path}: {index.last} is not what the batch at its offset has")
+
+    def _fits_its_batch(self, entry: TimestampEntry) -> bool:
+        try:
+            batch = self.find(entry.offset)
+            return batch is not None and batch.header.max_timestamp == entry.timestamp
+        except CorruptBatchError as error:
+            # That cannot be found out from damaged batches. Whoever reads them will notice.
+            logger.debug("%s is not compared with its batch: %s", entry, error)
+            return True
 
     def open_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
         """The indexes as they are on disk. FileNotFoundError or CorruptIndexError if they cannot be used."""
         offset_index, time_index = self._new_indexes()
-        offset_index.load()
-        time_index.load()
+        try:
+            offset_index.load()
+            time_index.load()
+            self._check_ends(offset_index, time_index)
+        except Exception:
+            offset_index.close()
+            time_index.close()
+            raise
+        self._offset_index, self._time_index = offset_index, time_index
+        return offset_index, time_index
+
+    def _check_ends(self, offset_index: OffsetIndex, time_index: TimeIndex) -> None:
         offset_index.check_against(self.size_bytes)
         time_index.check_ends()
         interval = self._config.index_interval_bytes
@@ -199,11 +309,11 @@ class Segment:
             raise CorruptIndexError(f"{offset_index.file.path} is empty, but there are batches to be indexed")
         if self.size_bytes and not len(time_index) and next(self.batches()).header.max_timestamp >= 0:
             raise CorruptIndexError(f"{time_index.file.path} is empty, but there are timestamps")
-        self._offset_index, self._time_index = offset_index, time_index
-        return offset_index, time_index
 
     def rebuild_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Both indexes, from the headers of all batches."""
+        """Both indexes, from the headers of all batches. CorruptBatchError, and nothing changed, if one is damaged."""
+        for _ in self.batches():
+            pass
         offset_index, time_index = self.reset_indexes()
         for batch in self.batches():
             self.add_to_indexes(batch.header, batch.position)
@@ -365,33 +475,43 @@ class Segment:
 
     def find(self, offset: int) -> FileBatch | None:
         """The first batch that ends at or above `offset`."""
-        for _ in range(2):
+        for batch in self.batches(self._scan_start(offset)):
+            if batch.header.last_offset >= offset:
+                return batch
+        return None
+
+    def _scan_start(self, offset: int) -> int:
+        """Where a scan for `offset` may start, by the index. An entry is believed only if its batch is there."""
+        entry = self.offset_index.lookup(offset)
+        if entry.position and not self._is_batch_at(entry):
+            logger.warning("rebuilding the indexes of %s: there is no batch for %s", self.log_file.path, entry)
+            self.rebuild_indexes()
             entry = self.offset_index.lookup(offset)
-            try:
-                for batch in self.batches(entry.position):
-                    last_offset = batch.header.last_offset
-                    if batch.position == entry.position > 0 and last_offset != entry.offset:
-                        raise CorruptIndexError(f"{entry} points at a batch that ends at offset {last_offset}")
-                    if last_offset >= offset:
-                        return batch
-                return None
-            except (CorruptIndexError, CorruptBatchError) as error:
-                if entry.position == 0:
-                    raise
-                logger.warning("rebuilding the indexes of %s: %s", self.log_file.path, error)
-                self.rebuild_indexes()
-        raise CorruptBatchError(f"{self.log_file.path}: offset {offset} cannot be found")
+        return entry.position
+
+    def _is_batch_at(self, entry: OffsetPosition) -> bool:
+        if not 0 <= entry.position <= self.size_bytes - HEADER_BYTES:
+            return False
+        header = read_header(self._pread(HEADER_BYTES, entry.position))
+        return header.magic == MAGIC and header.last_offset == entry.offset
 
     def find_timestamp(self, timestamp: int, start_offset: int) -> FoundTimestamp | None:
         """The first record from `start_offset` on whose timestamp is not below `timestamp`."""
-        entry = self.time_index.lookup(timestamp)
-        position = self.offset_index.lookup(max(entry.offset, start_offset)).position
-        for batch in self.batches(position):
+        entry = self._time_entry(timestamp)
+        for batch in self.batches(self._scan_start(max(entry.offset, start_offset))):
             if batch.header.max_timestamp >= timestamp and batch.header.last_offset >= start_offset:
                 for found in self._timestamps(batch):
                     if found.timestamp >= timestamp and found.offset >= start_offset:
                         return found
         return None
+
+    def _time_entry(self, timestamp: int) -> TimestampEntry:
+        """The last entry at or below `timestamp`, believed only if its batch has that timestamp."""
+        entry = self.time_index.lookup(timestamp)
+        if entry.timestamp >= 0 and not self._fits_its_batch(entry):
+            logger.warning("rebuilding the indexes of %s: %s is not what its batch has", self.log_file.path, entry)
+            return self.rebuild_indexes()[1].lookup(timestamp)
+        return entry
 
     def find_largest_timestamp(self) -> FoundTimestamp | None:
         """The first record that has the segment's largest timestamp."""
@@ -413,7 +533,7 @@ class Segment:
     def read_next_offset(self) -> int:
         """The offset after the last batch. CorruptBatchError if the file does not end with a whole batch."""
         next_offset = self.base_offset
-        for batch in self.batches(self.offset_index.last.position):
+        for batch in self.batches(self._scan_start(self.offset_index.last.offset)):
             next_offset = batch.header.next_offset
         return next_offset
 
@@ -442,7 +562,7 @@ class Segment:
 
     def _largest_after_cut(self) -> TimestampEntry:
         largest = self.time_index.last
-        for batch in self.batches(self.offset_index.lookup(largest.offset).position):
+        for batch in self.batches(self._scan_start(largest.offset)):
             if batch.header.max_timestamp > largest.timestamp:
                 largest = TimestampEntry(batch.header.max_timestamp, batch.header.last_offset)
         return largest
@@ -465,10 +585,7 @@ class Segment:
     def close(self) -> None:
         """Give descriptors back. What is not written yet is not written."""
         self.log_file.close()
-        if self._offset_index is not None:
-            self._offset_index.close()
-        if self._time_index is not None:
-            self._time_index.close()
+        self._close_indexes()
         if self._txn_index is not None:
             self._files.take_back(self._txn_index)
 

@@ -23,6 +23,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import google_crc32c
+
 from oncelog.core.failpoints import hit
 from oncelog.core.invariant import invariant
 
@@ -67,6 +69,7 @@ class TxnIndex:
         self._count, rest = divmod(size or 0, ENTRY_SIZE_BYTES)
         self.is_torn = rest != 0 or size == 0
         """Whether the file is empty, which a new one never is, or ends within an entry. It must be rebuilt then."""
+        self._crc: int | None = None if size else 0
 
     def __len__(self) -> int:
         return self._count
@@ -76,10 +79,31 @@ class TxnIndex:
         floor = self._last_offset_at(self._count - 1) if self._count else self.base_offset - 1
         invariant(txn.last_offset > floor, "%s: marker offset %s is not above %s", self.path, txn.last_offset, floor)
         hit("txn_index.append.before_write")
-        written = os.pwrite(self._open(create=True), txn.encode(), self._count * ENTRY_SIZE_BYTES)
+        entry = txn.encode()
+        written = os.pwrite(self._open(create=True), entry, self._count * ENTRY_SIZE_BYTES)
         if written != ENTRY_SIZE_BYTES:
             raise OSError(errno.ENOSPC, f"wrote {written} of {ENTRY_SIZE_BYTES} bytes", str(self.path))
         self._count += 1
+        if self._crc is not None:
+            self._crc = google_crc32c.extend(self._crc, entry)
+
+    @property
+    def crc(self) -> int:
+        """CRC-32C over all whole entries."""
+        if self._crc is None:
+            self._crc = self._read_crc(self._count)
+        return self._crc
+
+    def starts_with(self, count: int, crc: int) -> bool:
+        """Whether there are `count` entries, and maybe others behind them, with this CRC-32C."""
+        return count <= self._count and self._read_crc(count) == crc
+
+    def _read_crc(self, count: int) -> int:
+        crc = 0
+        for index in range(0, count, _READ_CHUNK_ENTRIES):
+            size = min(_READ_CHUNK_ENTRIES, count - index) * ENTRY_SIZE_BYTES
+            crc = google_crc32c.extend(crc, os.pread(self._open(), size, index * ENTRY_SIZE_BYTES))
+        return crc
 
     def collect(self, fetch_offset: int, upper_bound: int) -> TxnIndexSearch:
         """The aborted transactions that overlap [fetch_offset, upper_bound), in marker order.
@@ -138,6 +162,7 @@ class TxnIndex:
         self.close()
         self.path.unlink(missing_ok=True)
         self._count = 0
+        self._crc = 0
         self.is_torn = False
 
     def rename(self, path: Path) -> None:
@@ -155,6 +180,7 @@ class TxnIndex:
     def _truncate(self, count: int) -> None:
         os.ftruncate(self._open(), count * ENTRY_SIZE_BYTES)
         self._count = count
+        self._crc = None
         self.is_torn = False
 
     def _last_offset_at(self, index: int) -> int:

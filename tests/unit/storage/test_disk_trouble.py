@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from oncelog.core import failpoints
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import TopicPartition
 from oncelog.protocol.batch import decode_records, iter_headers
@@ -28,6 +29,7 @@ from tests.unit.storage.log_harness import (
     end_txn,
     new_log,
     read_all,
+    reopen,
 )
 
 CONFIG = LogConfig(segment_bytes=900, index_interval_bytes=60)
@@ -146,6 +148,92 @@ def _create(folder: Path) -> Log:
     raise AssertionError("the log cannot be created although the disk has space again")
 
 
+BEFORE_THE_BATCHES = [
+    "log.append.before_write",
+    "log.roll.before",
+    "log.roll.before_snapshot",
+    "log.snapshot.before_write",
+    "log.snapshot.after_write",
+    "log.roll.before_create",
+    "segment.create.after_log_file",
+    "log.roll.after",
+    "checkpoint.before_fsync",
+    "checkpoint.before_rename",
+]
+"""An error here changes nothing: the next append is served."""
+AFTER_THE_BATCHES = [
+    "log.append.after_write",
+    "log.append.after_indexes",
+    "log.append.before_txn_index",
+    "txn_index.append.before_write",
+]
+"""An error here needs the log to be recovered: by itself after a full disk, by the operator after a broken one."""
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("point", [*BEFORE_THE_BATCHES, *AFTER_THE_BATCHES])
+@pytest.mark.parametrize("hit", [1, 3])
+def test_an_error_at_each_step_is_a_refusal_and_no_loss(tmp_path: Path, point: str, code: int, hit: int) -> None:
+    def fail() -> None:
+        raise OSError(code, "injected", point)
+
+    writer = Writer(new_log(tmp_path, CONFIG))
+    failpoints.arm(point, failpoints.on_nth_hit(hit, fail))
+    restarts = 0
+    try:
+        while writer.number < 3 * STEPS:
+            if not writer.step() and writer.log.has_failed and code == errno.EIO:
+                assert not writer.step(), "a broken log went on without a restart"
+                check(writer.log, writer.acknowledged)
+                writer.log = reopen(writer.log, clean=False)
+                restarts += 1
+            check(writer.log, writer.acknowledged)
+    finally:
+        failpoints.disarm_all()
+    # What is written beside the log for a start may fail without anybody being refused.
+    assert writer.refusals or point.startswith("checkpoint.")
+    assert restarts == (code == errno.EIO and point in AFTER_THE_BATCHES)
+    recovered = copy_log(writer.log, tmp_path / "recovered")
+    check(recovered, writer.acknowledged)
+    assert recovered.aborted_transactions(0, 10_000) == writer.log.aborted_transactions(0, 10_000)
+    recovered.close(clean=False)
+    writer.log.close(clean=False)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize(
+    "name", [checkpoints.SUMS, checkpoints.RECOVERY_POINTS, checkpoints.HIGH_WATERMARKS, checkpoints.LOG_START_OFFSETS]
+)
+def test_an_error_at_a_checkpoint_leaves_the_old_one(tmp_path: Path, name: str, code: int) -> None:
+    def fail() -> None:
+        raise OSError(code, "injected", name)
+
+    folder = log_dir(tmp_path / "data")
+    partition = TopicPartition("t", 0)
+    log = folder.create_log(partition, TOPIC_ID, CONFIG, now_ms=NOW_MS)
+    append(log)
+    folder.checkpoint({partition: 1})
+    append(log)
+    failpoints.arm(f"checkpoint.{name}", failpoints.on_nth_hit(1, fail))
+    try:
+        with pytest.raises(KafkaError) as refused:
+            folder.checkpoint({partition: 2})
+    finally:
+        failpoints.disarm_all()
+    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    append(log)
+    log.close(clean=False)
+    copy = tmp_path / "copy"
+    shutil.copytree(tmp_path / "data", copy)
+    again = log_dir(copy)
+    assert again.logs[partition].log_end_offset == 3
+    assert again.logs[partition].recovery_point in (1, 2)
+    again.abandon()
+    folder.checkpoint({partition: 3})
+    assert checkpoints.read_offsets(tmp_path / "data" / checkpoints.RECOVERY_POINTS) == {partition: 3}
+    folder.abandon()
+
+
 def test_reading_goes_on_while_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = FaultyDisk(monkeypatch, tmp_path)
     writer = Writer(new_log(tmp_path, CONFIG))
@@ -188,7 +276,7 @@ def test_a_failed_fsync_stops_the_log_for_good(tmp_path: Path, monkeypatch: pyte
     log = new_log(tmp_path, CONFIG)
     append(log)
     disk = FaultyDisk(monkeypatch, tmp_path, code=code, syncs=True)
-    disk.fail(1, 1)
+    disk.fail(1, 2)  # The first is a note that it goes without.
     with pytest.raises(KafkaError, match="fsync failed"):
         log.flush()
     with pytest.raises(KafkaError) as refused:

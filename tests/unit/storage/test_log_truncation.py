@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from oncelog.core import failpoints
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.storage.deletions import DeletionQueue, unlink_all
 from oncelog.storage.file_cache import FileCache
@@ -215,3 +216,27 @@ def test_end_of_an_epoch_is_where_the_next_begins(tmp_path: Path) -> None:
     assert log.end_offset_for_epoch(1) == (1, 60)
     assert log.end_offset_for_epoch(3) == (3, 120)
     assert log.end_offset_for_epoch(4) == (-1, -1)
+
+
+@pytest.mark.parametrize("target", [35, 0])
+def test_a_kill_before_a_cut_leaves_the_log_as_it_was(tmp_path: Path, target: int) -> None:
+    class Killed(BaseException):
+        pass
+
+    def kill() -> None:
+        raise Killed
+
+    log = new_log(tmp_path)
+    for _ in range(50):
+        append(log)
+    before = ranges(log)
+    failpoints.arm("log.truncate.before", kill)
+    try:
+        with pytest.raises(Killed):
+            log.truncate_to(target)
+    finally:
+        failpoints.disarm_all()
+    recovered = copy_log(log, tmp_path / "copy")
+    assert ranges(recovered) == before
+    recovered.close(clean=False)
+    log.close(clean=False)

@@ -1,0 +1,170 @@
+"""What makes a log shorter: cutting off its end, deleting from its start, and segments that replace others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from oncelog.core import failpoints
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.storage.log_rolling import LogRolling
+from oncelog.storage.producer_replay import restore_producer_state
+from oncelog.storage.retention import count_deletable
+from oncelog.storage.segment import Segment
+from oncelog.storage.segment_swap import CleanedSegment, swap_in
+
+
+class LogCutting(LogRolling):
+    def truncate_to(self, offset: int) -> int:
+        """Remove everything from `offset` on, and the rest of the batch it lies in. Returns the new end.
+
+        Kafka would leave the end at `offset` even within a batch. Then the end would jump back with the next restart.
+        """
+        loaded = self._loaded
+        if offset >= self.log_end_offset:
+            return self.log_end_offset
+        if offset <= loaded.segments[0].base_offset:
+            self.truncate_fully_and_start_at(offset)
+            return offset
+        failpoints.hit("log.truncate.before")
+        self._generation += 1
+        number = self._reader.segment_number(offset)
+        loaded.txn_indexes.check(loaded.segments[number])
+        loaded.txn_indexes.forget(segment.base_offset for segment in loaded.segments[number:])
+        self._drop_segments(loaded.segments[number + 1 :])
+        end_offset = loaded.segments[-1].truncate_to(offset)
+        self._after_truncation(end_offset)
+        restore_producer_state(
+            loaded.producer_state,
+            self.topic_partition,
+            loaded.segments,
+            loaded.snapshots,
+            end_offset=end_offset,
+            now_ms=self._place.now_ms,
+        )
+        return end_offset
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Remove everything; the log is empty and goes on at `offset`."""
+        loaded = self._loaded
+        failpoints.hit("log.truncate.before")
+        self._generation += 1
+        loaded.txn_indexes.forget([segment.base_offset for segment in loaded.segments])
+        self._drop_segments(list(loaded.segments))
+        place = self._place
+        loaded.segments.append(
+            Segment.create(place.folder, offset, files=place.files, config=self.config, now_ms=place.now_ms)
+        )
+        self.log_start_offset = offset
+        loaded.leader_epochs.clear()
+        loaded.producer_state.clear(offset)
+        loaded.snapshots.remove_outside(offset, offset - 1)
+        self._after_truncation(offset)
+
+    def _after_truncation(self, end_offset: int) -> None:
+        loaded = self._loaded
+        self._reader.forget_positions()
+        self.log_end_offset = end_offset
+        self.log_start_offset = min(self.log_start_offset, end_offset)
+        loaded.leader_epochs.truncate_from_end(end_offset)
+        loaded.snapshots.remove_outside(loaded.segments[0].base_offset, end_offset)
+        self.durable_offset = min(self.durable_offset, end_offset)
+        if end_offset < self.recovery_point:
+            self.recovery_point = end_offset
+            self._on_truncated()
+
+    def delete_records(self, before: int) -> int:
+        """Raise the log start offset to `before` and remove segments that lie below. Returns the log start offset."""
+        if before > self.log_end_offset:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{self.topic_partition} ends at {self.log_end_offset}, records before {before} cannot be deleted",
+            )
+        self._raise_log_start(before)
+        segments = self._loaded.segments
+        count = 0
+        while count + 1 < len(segments) and segments[count + 1].base_offset <= self.log_start_offset:
+            count += 1
+        self._delete_first_segments(count)
+        return self.log_start_offset
+
+    def delete_old_segments(self, now_ms: int, *, high_watermark: int | None = None) -> int:
+        """Apply retention. Segments that reach beyond the high watermark stay. Returns how many were deleted."""
+        loaded = self._loaded
+        count = count_deletable(
+            loaded.segments,
+            self.config,
+            log_start_offset=self.log_start_offset,
+            log_end_offset=self.log_end_offset,
+            high_watermark=self.log_end_offset if high_watermark is None else high_watermark,
+            now_ms=now_ms,
+        )
+        if count == len(loaded.segments):
+            self.roll(now_ms)
+        if count:
+            self._raise_log_start(loaded.segments[count].base_offset)
+            self._delete_first_segments(count)
+        return count
+
+    def _raise_log_start(self, offset: int) -> None:
+        if offset > self.log_start_offset:
+            self.log_start_offset = offset
+            self.leader_epochs.truncate_from_start(offset)
+            self.producer_state.on_log_start_offset(offset)
+
+    def _delete_first_segments(self, count: int) -> None:
+        loaded = self._loaded
+        if count:
+            self._drop_segments(loaded.segments[:count])
+            loaded.snapshots.remove_outside(loaded.segments[0].base_offset, self.log_end_offset)
+
+    def replace_segments(self, cleaned: CleanedSegment) -> bool:
+        """Put a cleaned segment in the place of those it was made from. False, and nothing done, if they are gone.
+
+        Snapshots from before its end go too. They may know of a transaction whose marker the cleaner has removed along
+        with the data, which would be open for ever in a state that is restored from them.
+        """
+        loaded, place = self._loaded, self._place
+        first = self._reader.segment_number(cleaned.base_offset)
+        end = first + len(cleaned.replaces)
+        replaced = loaded.segments[first:end]
+        if (
+            self._failure
+            or cleaned.generation != self._generation
+            or end >= len(loaded.segments)
+            or [(segment.base_offset, segment.size_bytes) for segment in replaced] != list(cleaned.replaces)
+        ):
+            return False
+        segment = Segment(
+            place.folder,
+            cleaned.base_offset,
+            size_bytes=cleaned.size_bytes,
+            files=place.files,
+            config=self.config,
+            now_ms=replaced[-1].created_ms,
+        )
+        segment.is_txn_index_checked = True
+        deleted: list[Path] = []
+        loaded.txn_indexes.forget(old.base_offset for old in replaced)
+        try:
+            swap_in(cleaned.files, lambda: deleted.extend(path for old in replaced for path in old.rename_deleted()))
+            # Until here the old ones are found, so that a reader after a failed rename meets an error and not a gap.
+            loaded.segments[first:end] = [segment]
+            self._reader.forget_positions()
+            self._folder_changes += 1
+            place.delete_later(deleted, self.config.file_delete_delay_ms)
+            loaded.snapshots.remove_outside(loaded.segments[first + 1].base_offset, self.log_end_offset)
+        except OSError as error:
+            self._fail("a swap of segments failed half way", error)
+            raise self._storage_error(self._failure) from error
+        return True
+
+    def _drop_segments(self, dropped: Sequence[Segment]) -> None:
+        """Out of the list first, so that nobody finds them; files are renamed and unlinked later."""
+        segments = self._loaded.segments
+        self._reader.forget_positions()
+        for segment in dropped:
+            segments.remove(segment)
+            failpoints.hit("log.delete.before_rename")
+            self._place.delete_later(segment.rename_deleted(), self.config.file_delete_delay_ms)
+            self._folder_changes += 1

@@ -1,0 +1,112 @@
+"""How what was appended gets to disk, by a flush or with the end of the broker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from oncelog.storage.flush_work import FlushWork
+from oncelog.storage.open_log import OpenLog
+from oncelog.storage.segment import Segment
+
+
+class LogFlushing(OpenLog):
+    def prepare_flush(self, *, batches_only: bool = False) -> FlushWork | None:
+        """The files to be fsynced so that the recovery point can move to the end of the log. None if it is there.
+
+        With `batches_only`, for an acknowledgement that must survive a power cut, it is the durable offset that moves:
+        fewer files, and the same data are safe.
+        """
+        if not self.is_loaded or self._failure:
+            return None
+        reached = self.durable_offset if batches_only else self.recovery_point
+        if reached >= self.log_end_offset and self._folder_changes == self._folder_changes_synced:
+            return None
+        segments = self._loaded.segments[self._reader.segment_number(reached) :]
+        try:
+            files = [segment.log_file.path for segment in segments] if batches_only else self._files_to_flush(segments)
+        except OSError as error:
+            raise self._storage_error(f"could not write an index: {error}") from error
+        self._first_unflushed_ms = None
+        folder_changes = self._folder_changes
+        return FlushWork(
+            self.topic_partition,
+            tuple(files),
+            None if folder_changes == self._folder_changes_synced else self._place.folder,
+            self.log_end_offset,
+            self._generation,
+            is_complete=not batches_only,
+            folder_changes=folder_changes,
+        )
+
+    def _files_to_flush(self, segments: Sequence[Segment]) -> list[Path]:
+        loaded = self._loaded
+        files: list[Path] = []
+        for segment in segments:
+            segment.write_index_tails()
+            files += segment.paths()
+        files += [loaded.snapshots.path(offset) for offset in sorted(loaded.snapshots.unsynced)]
+        loaded.snapshots.unsynced.clear()
+        loaded.txn_indexes.write_notes(is_growing=not self._is_closing)
+        if loaded.leader_epochs.is_unsynced:
+            # The file was replaced by renaming, so that its name needs an fsync, too.
+            files.append(loaded.leader_epochs.path)
+            loaded.leader_epochs.is_unsynced = False
+            self._folder_changes += 1
+        return files
+
+    def finish_flush(self, work: FlushWork) -> None:
+        """The work is done: its end is the recovery point, unless the log was cut since."""
+        self._folder_changes_synced = max(self._folder_changes_synced, work.folder_changes)
+        if work.generation == self._generation:
+            self.durable_offset = max(self.durable_offset, work.end_offset)
+            if work.is_complete:
+                self.recovery_point = max(self.recovery_point, work.end_offset)
+
+    def fail_flush(self, error: Exception) -> None:
+        """The kernel has dropped what it could not write: only recovery can tell what is there."""
+        self._can_be_repaired = False
+        self._failure = f"fsync failed and the log must be recovered; restart the broker: {error}"
+
+    def flush(self) -> None:
+        """Everything appended so far is on disk when this returns."""
+        work = self.prepare_flush()
+        if work is None:
+            return
+        try:
+            work.run()
+        except OSError as error:
+            self.fail_flush(error)
+            raise self._storage_error(self._failure) from error
+        self.finish_flush(work)
+
+    def is_flush_due(self, now_ms: int) -> bool:
+        """By `flush.ms`."""
+        since_ms = self._first_unflushed_ms
+        return since_ms is not None and now_ms - since_ms >= self.config.flush_ms
+
+    def close(self, clean: bool = True) -> bool:
+        """Give descriptors back; if `clean`, after everything is written and fsynced. Returns whether that is so."""
+        if not self.is_loaded:
+            return True
+        is_clean = clean and not self._failure
+        if is_clean:
+            try:
+                self._write_final_state()
+            except OSError as error:
+                raise self._storage_error(f"could not be closed: {error}") from error
+            self.flush()
+        for segment in self._loaded.segments:
+            segment.close()
+        return is_clean
+
+    def _write_final_state(self) -> None:
+        loaded = self._loaded
+        loaded.segments[-1].become_inactive()
+        # A log whose first segment is empty has a snapshot from its roll, or producers it never had.
+        if self.log_end_offset > loaded.segments[0].base_offset and self.log_end_offset not in loaded.snapshots.offsets:
+            loaded.snapshots.write(self.log_end_offset, loaded.producer_state.take_snapshot())
+            self._folder_changes += 1
+        loaded.snapshots.remove_strays([segment.base_offset for segment in loaded.segments])
+        loaded.txn_indexes.write_notes()
+        self._is_closing = True

@@ -1,0 +1,90 @@
+"""The batches of a log applied again to the state of its producers, as after a restart or a cut."""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from oncelog.core.ids import TopicPartition
+from oncelog.storage.append_checks import read_control
+from oncelog.storage.producer_state import CompletedTxn, CorruptSnapshotError, ProducerStateManager
+from oncelog.storage.segment import FileBatch, Segment
+from oncelog.storage.snapshot_files import SnapshotFiles
+from oncelog.storage.txn_index import AbortedTxn
+
+REPLAY_NOW_MS: Final = -1
+"""Tells the producer state to go by the timestamps of the batches."""
+
+AbortedSink = Callable[[AbortedTxn], None]
+
+logger = logging.getLogger("oncelog.storage")
+
+
+def replay_batch(
+    state: ProducerStateManager, batch: FileBatch, segment: Segment, add_aborted: AbortedSink | None = None
+) -> None:
+    """Apply a batch of the log to the producer state; an aborted transaction that it ends is given to `add_aborted`."""
+    header = batch.header
+    control = None
+    if header.is_control and header.records_count:
+        whole = segment.read_whole(batch)
+        control = read_control(header, whole.data, whole.start)
+    completed = state.apply(header, control=control, now_ms=REPLAY_NOW_MS)
+    if completed is not None:
+        complete_txn(state, completed, add_aborted)
+
+
+def complete_txn(state: ProducerStateManager, completed: CompletedTxn, add_aborted: AbortedSink | None) -> None:
+    """An aborted transaction enters the index of its marker's segment before it stops to hold back the LSO."""
+    if completed.aborted and add_aborted is not None:
+        lso = state.lso_after(completed)
+        add_aborted(AbortedTxn(completed.producer_id, completed.first_offset, completed.last_offset, lso))
+    state.complete(completed)
+
+
+def restore_producer_state(
+    state: ProducerStateManager,
+    partition: TopicPartition,
+    segments: Sequence[Segment],
+    snapshots: SnapshotFiles,
+    *,
+    end_offset: int,
+    now_ms: int,
+) -> None:
+    """Make `state` what it was at `end_offset`: from the newest usable snapshot and the batches behind it.
+
+    A snapshot from before the first segment is of no use, because the markers in between are gone. Kafka also refuses
+    one from before the log start offset; here it serves as long as the batches behind it are there, so that raising
+    the log start offset does not make the log forget its producers.
+    """
+    first_offset = min(segments[0].base_offset, end_offset)
+    state.clear(first_offset)
+    while (newest := snapshots.newest_up_to(end_offset)) is not None and newest >= first_offset:
+        try:
+            state.load_snapshot(snapshots.read(newest), now_ms, end_offset=newest)
+            break
+        except (CorruptSnapshotError, FileNotFoundError) as error:
+            logger.warning("%s: going without %s: %s", partition, snapshots.path(newest), error)
+            snapshots.remove(newest)
+    for segment, batch in _batches_between(segments, state.map_end_offset, end_offset):
+        replay_batch(state, batch, segment)
+    state.map_end_offset = end_offset
+
+
+def _batches_between(segments: Sequence[Segment], start: int, end: int) -> Iterator[tuple[Segment, FileBatch]]:
+    """Stops at the batch that reaches `end` and does not look at what follows, which may be torn."""
+    first = max(0, bisect_right(segments, start, key=lambda segment: segment.base_offset) - 1)
+    for segment in segments[first:]:
+        if max(segment.base_offset, start) >= end:
+            return
+        found = segment.find(start) if start > segment.base_offset else None
+        if start > segment.base_offset and found is None:
+            continue
+        for batch in segment.batches(found.position if found is not None else 0):
+            if batch.header.base_offset >= end:
+                return
+            yield segment, batch
+            if batch.header.next_offset >= end:
+                return

@@ -1,0 +1,87 @@
+"""`oncelog-segments`: what the companions of each segment must hold, for those that cannot tell by themselves.
+
+    0                       version
+    2                       number of lines that follow
+    0 3 1a2b3c4d 12         base offset; entries of the `.txnindex` and CRC-32C over them; entries of the `.timeindex`
+    1500 0 00000000 7
+
+Kafka's formats have no checksum for these, and a transaction index that is missing looks like one that was never
+needed. So a note is taken at every roll, flush and clean stop. It says of a segment that is not appended to any more
+what is in its files, and of the active one what their first entries are.
+
+The file is not Kafka's, which leaves it alone. It is replaced by renaming and never fsynced. An old one, or none, does
+no harm: whatever disagrees with it is compared with the batches, and these are right.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from oncelog.storage.atomic_file import replace_file
+
+FILE_NAME: Final = "oncelog-segments"
+
+_VERSION: Final = "0"
+
+logger = logging.getLogger("oncelog.storage")
+
+
+class SegmentNote(NamedTuple):
+    txn_entries: int
+    txn_crc: int
+    time_entries: int
+
+
+class SegmentNotes:
+    """By base offset. A segment without a note was written by Kafka, or before there were notes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.by_base_offset: Mapping[int, SegmentNote] = {}
+
+    @classmethod
+    def load(cls, folder: Path) -> SegmentNotes:
+        """A damaged file counts as none."""
+        notes = cls(folder / FILE_NAME)
+        try:
+            notes.by_base_offset = decode_notes(notes.path.read_bytes())
+        except FileNotFoundError:
+            return notes
+        except ValueError as error:
+            logger.warning("going without %s: %s", notes.path, error)
+        return notes
+
+    def write(self, notes: Mapping[int, SegmentNote]) -> None:
+        """If that fails, the old ones must do: nobody shall be refused anything for the sake of notes."""
+        if notes == self.by_base_offset:
+            return
+        try:
+            replace_file(self.path, encode_notes(notes), durable=False)
+        except OSError as error:
+            logger.warning("%s cannot be written now: %s", self.path, error)
+            return
+        self.by_base_offset = notes
+
+
+def encode_notes(notes: Mapping[int, SegmentNote]) -> bytes:
+    lines = [_VERSION, str(len(notes))]
+    lines += [
+        f"{base_offset} {note.txn_entries} {note.txn_crc:08x} {note.time_entries}"
+        for base_offset, note in sorted(notes.items())
+    ]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def decode_notes(content: bytes) -> dict[int, SegmentNote]:
+    """ValueError for anything but a whole file of version 0."""
+    lines = content.decode().splitlines()
+    if len(lines) < 2 or lines[0] != _VERSION or int(lines[1]) != len(lines) - 2:
+        raise ValueError(f"starts with {lines[:2]}, expected version {_VERSION} and the number of lines")
+    notes = {}
+    for line in lines[2:]:
+        base_offset, txn_entries, txn_crc, time_entries = line.split()
+        notes[int(base_offset)] = SegmentNote(int(txn_entries), int(txn_crc, 16), int(time_entries))
+    return notes

@@ -1,0 +1,131 @@
+"""The transaction indexes of a log: none is used before it was checked, and one that is wrong is rebuilt.
+
+A reader that is not told of an aborted transaction shows its records to the user, so an index is not believed just
+because its format is right. If there is a note of what it must hold (see `segment_notes`), it is held against that,
+which costs no more than reading it. If there is none, as in a folder that Kafka has left, the markers in the segment
+are looked up, once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+
+from oncelog.core.ids import TopicPartition
+from oncelog.protocol.batch import CorruptBatchError
+from oncelog.storage.log_config import LogConfig
+from oncelog.storage.producer_replay import replay_batch, restore_producer_state
+from oncelog.storage.producer_state import ProducerStateManager
+from oncelog.storage.segment import Segment
+from oncelog.storage.segment_notes import SegmentNotes
+from oncelog.storage.snapshot_files import SnapshotFiles
+from oncelog.storage.txn_index import AbortedTxn, CorruptTxnIndexError
+
+logger = logging.getLogger("oncelog.storage")
+
+
+class TxnIndexKeeper:
+    """Works on the lists of segments and snapshots that the log itself changes."""
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        config: LogConfig,
+        segments: Sequence[Segment],
+        snapshots: SnapshotFiles,
+        notes: SegmentNotes,
+        now_ms: int,
+    ) -> None:
+        self.notes = notes
+        self._partition = partition
+        self._config = config
+        self._segments = segments
+        self._snapshots = snapshots
+        self._now_ms = now_ms
+
+    def check(self, segment: Segment) -> None:
+        """Before its first use. Afterwards the index of the segment can be believed."""
+        if segment.is_txn_index_checked:
+            return
+        if not (self._is_as_noted(segment) if segment.note is not None else self._is_plausible(segment)):
+            self.rebuild(segment)
+        segment.is_txn_index_checked = True
+
+    def rebuild(self, segment: Segment) -> None:
+        """The aborted transactions of one segment, from its markers."""
+        entries = self._from_markers(segment)
+        segment.close_txn_index()
+        before = segment.txn_index
+        try:
+            is_right = not before.is_torn and list(before.entries()) == entries
+        except (CorruptTxnIndexError, OSError):
+            is_right = False
+        if not is_right:
+            logger.warning("%s: rebuilding the transaction index of %s", self._partition, segment)
+            before.reset()
+            for entry in entries:
+                segment.add_aborted(entry)
+        segment.is_txn_index_checked = True
+
+    def write_notes(self, *, is_growing: bool = False) -> None:
+        """Of all segments of which something is known; `is_growing` says that the last one is appended to."""
+        last = self._segments[-1]
+        self.notes.write(
+            {
+                segment.base_offset: note
+                for segment in self._segments
+                if (note := segment.take_note(is_growing=is_growing and segment is last)) is not None
+            }
+        )
+
+    def forget(self, base_offsets: Iterable[int]) -> None:
+        """Segments whose files are about to change otherwise than by growing."""
+        gone = set(base_offsets)
+        for segment in self._segments:
+            if segment.base_offset in gone:
+                segment.note = None
+        self.notes.write({base: note for base, note in self.notes.by_base_offset.items() if base not in gone})
+
+    def _is_as_noted(self, segment: Segment) -> bool:
+        note, index = segment.note, segment.txn_index
+        return note is not None and not index.is_torn and (len(index), index.crc) == (note.txn_entries, note.txn_crc)
+
+    def _is_plausible(self, segment: Segment) -> bool:
+        """Each entry has its marker, and each marker that ended a transaction with records has its entry.
+
+        Entries may reach further back than what is in the log, and outlive records that the cleaner has removed.
+        """
+        index = segment.txn_index
+        try:
+            markers = segment.abort_markers()
+            if not markers and not len(index):
+                return not index.is_torn
+            index.sanity_check()
+            found = {entry.last_offset: entry for entry in index.entries()}
+            if index.is_torn or any(markers.get(offset) != entry.producer_id for offset, entry in found.items()):
+                return False
+            return all(
+                wanted.last_offset in found and found[wanted.last_offset].first_offset <= wanted.first_offset
+                for wanted in self._from_markers(segment)
+            )
+        except CorruptTxnIndexError:
+            return False
+        except CorruptBatchError as error:
+            # Nothing can be found out from a damaged log. Its readers will meet the damage themselves.
+            logger.warning("%s: the transaction index of %s is not checked: %s", self._partition, segment, error)
+            return not index.is_torn
+
+    def _from_markers(self, segment: Segment) -> list[AbortedTxn]:
+        state = ProducerStateManager(self._partition, producer_expiration_ms=self._config.producer_id_expiration_ms)
+        restore_producer_state(
+            state,
+            self._partition,
+            self._segments,
+            self._snapshots,
+            end_offset=segment.base_offset,
+            now_ms=self._now_ms,
+        )
+        entries: list[AbortedTxn] = []
+        for batch in segment.batches():
+            replay_batch(state, batch, segment, entries.append)
+        return entries

@@ -1,0 +1,174 @@
+"""Errors of the disk where a whole broker meets them: its journal, its cleaner, and a disk that really is full."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from oncelog.core import failpoints
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.storage.log import Origin
+from tests.unit.server.harness import BrokerInProcess
+from tests.unit.storage.cleaner_harness import keyed, read_committed
+
+pytestmark = pytest.mark.crash
+
+SETTINGS = {
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
+    "log.cleaner.backoff.ms": "1000",
+}
+CODES = [errno.ENOSPC, errno.EIO]
+
+
+@contextmanager
+def failing(point: str, code: int, hit: int = 1) -> Iterator[list[str]]:
+    """The failpoint raises once. The list has its name as soon as it did."""
+    struck: list[str] = []
+
+    def fail() -> None:
+        struck.append(point)
+        raise OSError(code, "injected", point)
+
+    failpoints.arm(point, failpoints.on_nth_hit(hit, fail))
+    try:
+        yield struck
+    finally:
+        failpoints.disarm_all()
+
+
+def values(node: BrokerInProcess, topic: str = "t") -> list[bytes | None]:
+    return [value for _, value in read_committed(node.broker.partitions.get(topic, 0).log).values()]
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_a_change_of_topics_that_cannot_be_written_is_refused_and_leaves_no_trace(tmp_path: Path, code: int) -> None:
+    node = BrokerInProcess(tmp_path / "data", SETTINGS)
+    node.create("before")
+    with failing("journal.append.after_write", code) as struck:
+        with pytest.raises(KafkaError) as refused:
+            node.create("refused")
+        assert struck
+    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert "refused" not in node.broker.metadata.topics
+    assert node.produce("before", [b"1"]).error_code == 0
+    node.create("after")
+    node.restart(clean=False)
+    assert set(node.broker.metadata.topics) == {"before", "after"}
+    node.create("refused")
+    assert node.produce("refused", [b"2"]).error_code == 0
+    node.broker.stop(clean=False)
+
+
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize(
+    "point", ["cleaner.before_fsync", "checkpoint.cleaner-offset-checkpoint", "checkpoint.oncelog-checkpoint-sums"]
+)
+def test_a_cleaning_that_meets_an_error_is_tried_again(tmp_path: Path, point: str, code: int) -> None:
+    node = BrokerInProcess(tmp_path / "data", SETTINGS)
+    node.create("t", cleanup_policy="compact", internal_segment_bytes="600", min_cleanable_dirty_ratio="0.01")
+    write(node)
+    before = dict(read_committed(node.broker.partitions.get("t", 0).log).values())
+    with failing(point, code) as struck:
+        node.clock.advance_ms(1_500)
+        assert struck
+    assert not list((node.folder / "t-0").glob("*.cleaned"))
+    write(node, "later")
+    for _ in range(5):
+        node.clock.advance_ms(1_000)
+    assert node.broker.cleaner.passes > 0
+    assert (node.folder / "cleaner-offset-checkpoint").exists()
+    after = dict(read_committed(node.broker.partitions.get("t", 0).log).values())
+    assert after == dict.fromkeys(before, b"later")
+    node.restart(clean=False)
+    assert dict(read_committed(node.broker.partitions.get("t", 0).log).values()) == after
+    node.broker.stop(clean=False)
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_a_swap_that_fails_half_way_loses_nothing(tmp_path: Path, code: int) -> None:
+    """After a full disk the log recovers itself with the next append; after a broken one, with the next start."""
+    for hit in range(1, 12):
+        node = BrokerInProcess(tmp_path / f"data-{hit}", SETTINGS)
+        node.create("t", cleanup_policy="compact", internal_segment_bytes="600", min_cleanable_dirty_ratio="0.01")
+        write(node)
+        before = dict(read_committed(node.broker.partitions.get("t", 0).log).values())
+        with failing("cleaner.swap.before_rename", code, hit) as struck:
+            node.clock.advance_ms(1_500)
+        if not struck:
+            node.broker.stop(clean=False)
+            break
+        if code == errno.EIO:
+            with pytest.raises(KafkaError, match="restart the broker"):
+                write(node)
+            node.restart(clean=False)
+        write(node, "later")
+        found = dict(read_committed(node.broker.partitions.get("t", 0).log).values())
+        assert found == dict.fromkeys(before, b"later")
+        node.broker.stop(clean=False)
+    assert hit > 4
+
+
+def write(node: BrokerInProcess, value: str = "value") -> None:
+    partition = node.broker.partitions.get("t", 0)
+    now_ms = node.clock.now_ms()
+    for number in range(20):
+        data = keyed((f"k{number % 3}", value), timestamp=now_ms)
+        partition.append_as_leader(data, now_ms=now_ms, origin=Origin.COORDINATOR)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "oncelog-test", str(folder)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.decode().strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_broker_on_a_disk_that_really_is_full(small_disk: Path) -> None:
+    node = BrokerInProcess(small_disk / "data", SETTINGS)
+    node.create("t", internal_segment_bytes="20000")
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(300_000))
+    acknowledged: list[bytes] = []
+    refusals = 0
+    number = 0
+    while refusals < 20:
+        value = b"%06d" % number + bytes(5_000)
+        number += 1
+        code = node.produce("t", [value]).error_code
+        if code == 0:
+            acknowledged.append(value)
+        else:
+            assert code == ErrorCode.KAFKA_STORAGE_ERROR
+            refusals += 1
+        assert len(acknowledged) < 500
+    assert len(acknowledged) > 20
+    assert set(acknowledged) <= set(values(node)), "reading goes on"
+    with pytest.raises(KafkaError) as refused:
+        for topic in range(200):
+            node.create(f"another-{topic}")
+    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    ballast.unlink()
+    for number in range(10):
+        value = b"later-%d" % number
+        assert node.produce("t", [value]).error_code == 0
+        acknowledged.append(value)
+    node.create("later")
+    node.restart(clean=False)
+    found = values(node)
+    assert [value for value in found if value in set(acknowledged)] == acknowledged
+    assert "later" in node.broker.metadata.topics
+    node.broker.stop()

@@ -1,0 +1,128 @@
+"""Deleting from the start of a log while transactions are open there and readers are in the middle of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.storage.deletions import DeletionQueue
+from oncelog.storage.file_cache import FileCache
+from oncelog.storage.log import Log, LogPlace
+from oncelog.storage.log_config import LogConfig
+from tests.unit.storage.cleaner_harness import read_committed
+from tests.unit.storage.log_harness import (
+    NOW_MS,
+    ORDERS,
+    TOPIC_ID,
+    append,
+    append_txn,
+    end_txn,
+    headers_in,
+    new_log,
+    ranges,
+    reopen,
+)
+
+CONFIG = LogConfig(segment_bytes=900, index_interval_bytes=100, retention_bytes=2000)
+
+
+def with_a_transaction_across_the_log(folder: Path) -> Log:
+    """Producer 5 writes into every segment; producer 6 into the first only."""
+    log = new_log(folder, CONFIG)
+    append_txn(log, 6)
+    for number in range(12):
+        append_txn(log, 5, number)
+        append(log)
+        append(log)
+    assert len(log.segments) > 3
+    return log
+
+
+def delete(log: Log, how: str) -> None:
+    if how == "by size":
+        assert log.delete_old_segments(NOW_MS) > 0
+    else:
+        log.delete_records(log.segments[2].base_offset + 1)
+
+
+@pytest.mark.parametrize("how", ["by size", "by DeleteRecords"])
+@pytest.mark.parametrize("restart", ["none", "clean", "kill"])
+def test_a_transaction_that_began_below_the_log_start_can_still_be_ended(
+    tmp_path: Path, how: str, restart: str
+) -> None:
+    log = with_a_transaction_across_the_log(tmp_path)
+    delete(log, how)
+    start = log.log_start_offset
+    assert start > 0
+    if restart != "none":
+        log = reopen(log, clean=restart == "clean")
+        assert log.log_start_offset == start
+    assert log.producer_state.first_undecided_offset is not None
+    shown_before = read_committed(log)
+    assert not shown_before, "records are shown behind an open transaction"
+    aborted = end_txn(log, 5, commit=False)
+    assert [txn.aborted for txn in aborted.completed] == [True]
+    end_txn(log, 6, commit=True)
+    shown = read_committed(log)
+    written_by_5 = {
+        header.base_offset
+        for header in headers_in(log.read(start, 1 << 20, end_offset=log.log_end_offset).data)
+        if header.producer_id == 5
+    }
+    assert shown
+    assert not written_by_5 & shown.keys()
+    assert min(shown) >= start
+    assert log.producer_state.first_undecided_offset is None
+    again = reopen(log, clean=False)
+    assert read_committed(again) == shown
+    again.close(clean=False)
+
+
+@pytest.mark.parametrize("how", ["by size", "by DeleteRecords"])
+def test_indexes_and_snapshots_go_with_their_segments(tmp_path: Path, how: str) -> None:
+    log = with_a_transaction_across_the_log(tmp_path)
+    delete(log, how)
+    log.flush()
+    bases = {segment.base_offset for segment in log.segments}
+    for suffix in (".log", ".index", ".timeindex", ".txnindex", ".snapshot"):
+        found = {int(path.stem) for path in log.folder.glob(f"*{suffix}")}
+        assert min(found, default=min(bases)) >= min(bases), suffix
+    noted = (log.folder / "oncelog-segments").read_text().splitlines()[2:]
+    assert {int(line.split()[0]) for line in noted} == bases
+    log.close(clean=False)
+
+
+def test_a_reader_in_the_middle_of_a_deleted_segment_is_told_where_the_log_begins(tmp_path: Path) -> None:
+    """Even while its files are still there, and although its place in them is remembered."""
+    queue = DeletionQueue()
+    place = LogPlace(tmp_path / str(ORDERS), ORDERS, NOW_MS, FileCache(), queue.add)
+    log = Log.create(place, CONFIG, TOPIC_ID)
+    for _ in range(40):
+        append(log)
+    first = log.read(0, 200, end_offset=log.log_end_offset)
+    middle = headers_in(first.data)[-1].next_offset
+    assert 0 < middle < log.segments[1].base_offset
+    log.delete_old_segments(NOW_MS)
+    assert len(queue) > 0
+    with pytest.raises(KafkaError) as refused:
+        log.read(middle, 200, end_offset=log.log_end_offset)
+    assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert log.available_bytes(middle, end_offset=log.log_end_offset) == 0
+    assert ranges(log)[0][0] == log.log_start_offset
+    # What was read before is the reader's own.
+    assert [header.base_offset for header in headers_in(first.data)] == list(range(middle))
+    log.close(clean=False)
+
+
+def test_deleted_records_within_a_segment_are_not_shown_but_their_batch_is_whole(tmp_path: Path) -> None:
+    log = new_log(tmp_path, CONFIG)
+    append(log, count=10)
+    append(log)
+    log.delete_records(4)
+    with pytest.raises(KafkaError):
+        log.read(3, 1000, end_offset=11)
+    (first, _) = headers_in(log.read(4, 1000, end_offset=11).data)
+    assert (first.base_offset, first.last_offset) == (0, 9)
+    log.close(clean=False)
