@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.oncelog-ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-crash lint bench simulate clean
+.PHONY: help setup demo test test-fast test-crash lint bench bench-quick simulate clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,8 +43,12 @@ lint: setup ## style, types and import rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-bench: setup ## Oncelog and Apache Kafka side by side (Oncelog alone where Kafka cannot be had)
-	$(BIN)/python -m peers.compare
+ONLY ?=
+bench: setup ## Oncelog and Apache Kafka side by side, 25 minutes; parts: make bench ONLY=produce,transactions
+	$(BIN)/python -m peers.compare $(if $(ONLY),--only $(ONLY))
+
+bench-quick: setup ## the main figures of both, in under two minutes
+	$(BIN)/python -m peers.compare --quick
 
 SECONDS ?= 600
 simulate: setup ## random transaction histories on a virtual clock: make simulate SECONDS=600

@@ -1,38 +1,125 @@
-"""`python -m peers.compare [options of oncelog bench]`: Oncelog and Apache Kafka on this machine, alternating.
+"""`python -m peers.compare`: Oncelog and Apache Kafka on this machine, alternating, with goals.
 
-Where Apache Kafka cannot be had it says so and measures Oncelog alone.
+    python -m peers.compare                      everything, about 25 minutes
+    python -m peers.compare --quick              the main goals, in under two minutes
+    python -m peers.compare --only consume,ids   some groups or workloads; merged into what was measured before
+    python -m peers.compare --list               their names
+    python -m peers.compare --render             the report once more, from the results that are there
+
+Where Apache Kafka cannot be had it says so and measures Oncelog alone. The exit code is 1 if a side failed.
 """
 
 from __future__ import annotations
 
-import subprocess
+import argparse
+import signal
 import sys
-import tempfile
-from contextlib import ExitStack
 from pathlib import Path
+from typing import Final
 
-from oncelog import testing
+from oncelog.bench import catalogue, results, suite
+from oncelog.bench.render import page
+from oncelog.bench.side import Side
+from oncelog.cli.bench.broker import oncelog_side
 from peers.kafka.kafka import KafkaServer, kafka_available
 
-# A peer that is measured must be allowed to optimise, unlike one that is started for a single test.
-_MEASURED_OPTIONS = ("-XX:+UseG1GC",)
+# What Kafka's own scripts start a broker with, without a smallest heap, which would only make it look bigger.
+JAVA_OPTIONS: Final = (
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-Djava.awt.headless=true",
+)
+HEAP: Final = "1g"
+KAFKA_VERSION: Final = "4.3.0"
 
 
-def main() -> int:
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="oncelog-bench-")))
-        oncelog = stack.enter_context(testing.broker(data_dir=folder / "oncelog"))
-        clusters = [f"oncelog={oncelog.bootstrap_servers}"]
-        missing = kafka_available()
-        if missing is None:
-            server = KafkaServer(folder / "kafka", heap="1g", java_options=_MEASURED_OPTIONS)
-            kafka = stack.enter_context(server)
-            clusters.append(f"kafka={kafka.bootstrap_servers}")
-        else:
-            print(f"APACHE KAFKA IS NOT MEASURED: {missing}", file=sys.stderr)
-        options = [word for cluster in clusters for word in ("--bootstrap-servers", cluster)]
-        return subprocess.call([sys.executable, "-m", "oncelog", "bench", *options, *sys.argv[1:]])
+class KafkaBroker:
+    """A `KafkaServer` as the benchmark wants its brokers."""
+
+    def __init__(self, folder: Path) -> None:
+        self._server = KafkaServer(folder, heap=HEAP, java_options=JAVA_OPTIONS)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return self._server.bootstrap_servers
+
+    @property
+    def pid(self) -> int:
+        if self._server.pid is None:
+            raise RuntimeError("Apache Kafka is not running")
+        return self._server.pid
+
+    def start(self) -> None:
+        self._server.start()
+
+    def stop(self) -> None:
+        self._server.stop()
+
+    def kill(self) -> None:
+        self._server.kill9()
+
+
+def kafka_side() -> Side:
+    description = f"Apache Kafka {KAFKA_VERSION}, one node, -Xmx{HEAP} and otherwise the JVM options of its scripts"
+    return Side("kafka", KafkaBroker, description=description)
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def sides() -> tuple[list[Side], list[str]]:
+    """Ours first, and what a reader of the report must know."""
+    missing = kafka_available()
+    if missing is None:
+        return [oncelog_side(), kafka_side()], []
+    remark = f"APACHE KAFKA IS NOT MEASURED, SO THERE ARE NO RATIOS: {missing}"
+    say(f"\n{'!' * len(remark)}\n{remark}\n{'!' * len(remark)}\n")
+    return [oncelog_side()], [remark]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    folder = options.results or (suite.QUICK_FOLDER if options.quick else suite.DEFAULT_FOLDER)
+    if options.list:
+        for group in catalogue.FULL:
+            print(f"{group.name}: {', '.join(workload.name for workload in group.workloads)}")
+        return 0
+    if options.render:
+        found = results.load(folder)
+        if found is None:
+            say(f"there are no results in {folder}")
+            return 1
+        if options.page:
+            page.update(options.page, found)
+        return suite.report(found, folder, say)
+    choice = suite.Choice(options.quick, suite.split_names(options.only), options.rounds)
+    try:
+        choice.groups()
+    except KeyError as error:
+        say(f"there is no group or workload {error}; see --list")
+        return 2
+    measured, remarks = sides()
+    return suite.report(suite.run(choice, measured, folder, say, remarks), folder, say)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m peers.compare", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser.add_argument("--quick", action="store_true", help="the main goals with less of everything")
+    parser.add_argument("--only", action="append", default=[], metavar="NAME,...", help="groups or workloads")
+    parser.add_argument("--rounds", type=int, help="instead of what the catalogue says")
+    parser.add_argument("--results", type=Path, help="where the report goes (default: bench-results)")
+    parser.add_argument("--list", action="store_true", help="the names of groups and workloads")
+    parser.add_argument("--render", action="store_true", help="measure nothing, write the report again")
+    parser.add_argument("--page", type=Path, help="with --render: a page of the documentation to put the results into")
+    return parser
 
 
 if __name__ == "__main__":
+    # Asked to end, it ends its brokers first.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     sys.exit(main())

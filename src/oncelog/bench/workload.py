@@ -1,46 +1,84 @@
-"""What is measured, as data: a workload travels as JSON to the process that runs it, its result travels back."""
+"""What is measured, as data: a workload travels as JSON to the process that runs it and into the results."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Self
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What a figure should reach: `of` is "ratio" (first side over the other) or "value" (the first side alone)."""
+
+    metric: str
+    at_least: float | None = None
+    at_most: float | None = None
+    of: str = "ratio"
+
+    def is_met(self, figure: float) -> bool:
+        above = self.at_least is None or figure >= self.at_least
+        return above and (self.at_most is None or figure <= self.at_most)
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One measurement. The same object is run on every cluster that is compared."""
+    """One measurement, run with the same settings and the same data on every side. Not every kind uses every field."""
 
+    name: str
+    """Identifies it in results and after --only; letters, digits, dots and dashes."""
     kind: str
-    """produce, consume or transactions"""
-    records: int
-    size_bytes: int
+    title: str
+    records: int = 0
+    size_bytes: int = 100
     partitions: int = 1
+    # What the producing client is told.
+    batch_bytes: int = 262_144
+    linger_ms: float = 5
     compression: str = "none"
+    acks: str = "all"
+    idempotence: bool = True
+    rate_per_s: int = 0
+    """Records per second that are offered; 0 is as fast as it goes."""
+    # What the consuming client is told.
     isolation: str = "read_committed"
-
-    @property
-    def name(self) -> str:
-        if self.kind == "transactions":
-            return f"transactions of one record, {self.size_bytes} B"
-        return f"{self.kind} {self.size_bytes} B"
+    # Transactions.
+    transactions: int = 0
+    per_transaction: int = 1
+    aborted_percent: int = 0
+    commit_interval_ms: int = 0
+    """Commits by time instead of by count."""
+    producers: int = 1
+    seconds: float = 0
+    """For loads that last a time instead of a number of records."""
+    members: int = 1
+    # Where it stands on a growth curve.
+    curve: str = ""
+    x: int = 0
+    settings: tuple[tuple[str, str], ...] = ()
+    """Further settings of the client, under librdkafka's names."""
+    goals: tuple[Goal, ...] = ()
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 
+    @classmethod
+    def from_dict(cls, entries: dict[str, Any]) -> Self:
+        known = {field.name for field in fields(cls)}
+        chosen = {name: value for name, value in entries.items() if name in known}
+        chosen["settings"] = tuple((name, value) for name, value in chosen.get("settings", ()))
+        chosen["goals"] = tuple(Goal(**goal) for goal in chosen.get("goals", ()))
+        return cls(**chosen)
 
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """What a driver saw. `problem` is set when something did not arrive: then there is no rate to speak of."""
+    def scaled(self, share: float) -> Self:
+        """The same with less of everything that takes time, for a quick look."""
+        return replace(
+            self,
+            records=_share(self.records, share),
+            transactions=_share(self.transactions, share),
+            seconds=self.seconds * share,
+        )
 
-    seconds: float = 0.0
-    records: int = 0
-    latencies_ms: list[float] = field(default_factory=list)
-    problem: str | None = None
 
-    @property
-    def records_per_s(self) -> float:
-        return self.records / self.seconds if self.seconds else 0.0
-
-    def percentile_ms(self, percent: float) -> float:
-        ordered = sorted(self.latencies_ms)
-        return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))] if ordered else 0.0
+def _share(amount: int, share: float) -> int:
+    return max(1, int(amount * share)) if amount else 0

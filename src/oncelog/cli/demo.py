@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 RESULTS = Path("demo-results")
 KILLS = ("driver", "executor", "broker")
+KEPT_ADDRESS = "127.0.0.1:9092"
 
 
 @click.command("demo")
-@click.option("--records", type=click.IntRange(min=100), default=60_000, show_default=True, help="Orders to generate.")
+@click.option("--records", type=click.IntRange(min=100), default=200_000, show_default=True, help="Orders to generate.")
 @click.option("--kills", default=",".join(KILLS), show_default=True,
               help="What to kill with -9, in this order; 'none' for nothing.")  # fmt: skip
 @click.option("--master", help="A Spark master to run on, such as local[2,4].  [default: a cluster of two workers]")
@@ -40,10 +41,11 @@ def demo_command(records: int, kills: str, master: str | None, bootstrap_servers
     except JavaMissing as missing:
         raise click.ClickException(str(missing)) from None
     folder = Path(tempfile.mkdtemp(prefix="oncelog-demo-"))
+    prefix = _prefix(bootstrap_servers)
     try:
-        proven = _run(folder, records, victims, master, bootstrap_servers)
+        proven = _run(folder, prefix, records, victims, master, bootstrap_servers)
         if keep:
-            _explain(folder, bootstrap_servers)
+            _explain(folder, prefix, bootstrap_servers)
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
@@ -63,7 +65,9 @@ def parse_kills(text: str, master: str | None, bootstrap_servers: str | None) ->
     return [name for name in names if name not in spared]
 
 
-def _run(folder: Path, records: int, kills: list[str], master: str | None, bootstrap_servers: str | None) -> bool:
+def _run(
+    folder: Path, prefix: str, records: int, kills: list[str], master: str | None, bootstrap_servers: str | None
+) -> bool:
     from rich.console import Console
 
     from oncelog.spark.cluster import StandaloneCluster
@@ -74,7 +78,7 @@ def _run(folder: Path, records: int, kills: list[str], master: str | None, boots
     console = Console()
     cluster = StandaloneCluster(folder / "cluster") if master is None else None
     with _broker(folder, bootstrap_servers) as (servers, broker):
-        demo = Demo(servers, folder, records, kills, console, broker, cluster, master or "", _prefix(bootstrap_servers))
+        demo = Demo(servers, folder, records, kills, console, broker, cluster, master or "", prefix)
         try:
             outcome = demo.run()
         except DemoFailed as failed:
@@ -111,11 +115,30 @@ def _prefix(bootstrap_servers: str | None) -> str:
     return f"oncelog-demo-{int(time.time())}"
 
 
-def _explain(folder: Path, bootstrap_servers: str | None) -> None:
-    click.echo(f"Kept: {folder}")
+def look_around(folder: Path, prefix: str, bootstrap_servers: str | None) -> list[str]:
+    """Commands for what was kept, in an order in which they work."""
+    servers = bootstrap_servers or KEPT_ADDRESS
+    there = f"-b {servers}"
+    commands = [
+        f"oncelog topic list {there}",
+        f"oncelog consume {prefix}-enriched-exactly-once --count 5 {there}",
+        f"oncelog consume {prefix}-revenue -F key-value --count 5 {there}",
+        f"oncelog group describe {prefix}-exactly-once {there}",
+        f"oncelog txn describe {prefix}-exactly-once {there}",
+    ]
     if bootstrap_servers is None:
-        click.echo(f"Start the broker again:  oncelog serve --data-dir {folder / 'broker'} --listen 127.0.0.1:9092")
-    click.echo("Topics begin with 'demo-'; the driver's log and Spark's logs lie beside the data.")
+        data = folder / "broker"
+        offline = f"oncelog log timeline {data / f'{prefix}-enriched-exactly-once-0'}"
+        commands = [offline, f"oncelog serve --data-dir {data} --listen {servers}", *commands]
+    return commands
+
+
+def _explain(folder: Path, prefix: str, bootstrap_servers: str | None) -> None:
+    click.echo(f"Kept: {folder} (driver.log, cluster/, checkpoints/, events.jsonl)")
+    if bootstrap_servers is None:
+        click.echo("Transactions in the log; then the broker once more, and in another terminal what it holds:")
+    for command in look_around(folder, prefix, bootstrap_servers):
+        click.echo(f"  {command}")
 
 
 @click.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

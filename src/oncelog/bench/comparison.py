@@ -1,0 +1,135 @@
+"""From results to what may be said: medians, spread, ratios, goals, growth.
+
+The first side is the one whose goals are looked at. A ratio exists only when every round of both sides can be trusted.
+
+Growth: between the two largest x of a curve, cost is taken as a power of x. An exponent near 0 is flat, near 1 is
+linear; each metric says how much it accepts. Constant parts (starting an interpreter) only make it smaller, and it is
+the large end where trouble shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log
+from statistics import median
+
+from oncelog.bench.metric import METRICS, Metric
+from oncelog.bench.results import Entry, Results
+from oncelog.bench.workload import Goal
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One metric of one workload on one side, over all rounds."""
+
+    median: float
+    low: float
+    high: float
+
+    @property
+    def spread_percent(self) -> float:
+        return 100 * (self.high - self.low) / self.median if self.median else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    entry: Entry
+    metric: Metric
+    figures: dict[str, Figure | None]
+    """By side; None where it failed or was not measured."""
+    goal: Goal | None
+    ratio: float | None
+    """First side over the second. None with one side, or when a side cannot be trusted."""
+
+    @property
+    def is_met(self) -> bool | None:
+        """None where there is no goal or nothing to judge."""
+        if self.goal is None:
+            return None
+        if self.goal.of == "ratio":
+            return None if self.ratio is None else self.goal.is_met(self.ratio)
+        first = next(iter(self.figures.values()), None)
+        return None if first is None else self.goal.is_met(first.median)
+
+
+def figure(entry: Entry, side: str, metric: Metric) -> Figure | None:
+    rounds = entry.rounds.get(side, [])
+    if not rounds or entry.problem(side):
+        return None
+    values = [measured.figures[metric.name] for measured in rounds if metric.name in measured.figures]
+    if len(values) != len(rounds):
+        return None
+    return Figure(median(values), min(values), max(values))
+
+
+def rows(results: Results) -> list[Row]:
+    return [
+        row(results, entry, metric) for entry in results.entries.values() for metric in METRICS[entry.workload.kind]
+    ]
+
+
+def row(results: Results, entry: Entry, metric: Metric) -> Row:
+    sides = list(results.sides)
+    figures = {side: figure(entry, side, metric) for side in sides}
+    goal = next((goal for goal in entry.workload.goals if goal.metric == metric.name), None)
+    ratio = None
+    if len(sides) > 1:
+        ours, other = figures[sides[0]], figures[sides[1]]
+        # A failure anywhere in the workload voids all its ratios, whichever figure it touched.
+        if ours is not None and other is not None and other.median > 0 and metric.has_ratio:
+            ratio = ours.median / other.median
+    return Row(entry, metric, figures, goal, ratio)
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One metric of one side along x."""
+
+    group: str
+    name: str
+    side: str
+    metric: Metric
+    points: tuple[tuple[int, Figure], ...]
+
+    @property
+    def exponent(self) -> float | None:
+        """Of the cost over the last two points."""
+        if len(self.points) < 2:
+            return None
+        (low_x, low), (high_x, high) = self.points[-2:]
+        if low.median <= 0 or high.median <= 0:
+            return None
+        return log(high.median / low.median) / log(high_x / low_x)
+
+    @property
+    def is_met(self) -> bool | None:
+        if self.exponent is None or self.metric.flatness is None:
+            return None
+        return self.exponent <= self.metric.flatness
+
+
+def curves(results: Results) -> list[Curve]:
+    found = []
+    for group, entries in _curve_entries(results).items():
+        for metric in METRICS[entries[0].workload.kind]:
+            if metric.flatness is None:
+                continue
+            for side in results.sides:
+                points = [(entry.workload.x, figure(entry, side, metric)) for entry in entries]
+                whole = tuple((x, point) for x, point in points if point is not None)
+                if whole:
+                    found.append(Curve(group, entries[0].workload.curve, side, metric, whole))
+    return found
+
+
+def _curve_entries(results: Results) -> dict[str, list[Entry]]:
+    grouped: dict[str, list[Entry]] = {}
+    for entry in results.entries.values():
+        if entry.workload.curve:
+            grouped.setdefault(entry.group, []).append(entry)
+    return {group: sorted(entries, key=lambda entry: entry.workload.x) for group, entries in grouped.items()}
+
+
+def goal_rows(table: Sequence[Row]) -> list[Row]:
+    return [entry for entry in table if entry.goal is not None]

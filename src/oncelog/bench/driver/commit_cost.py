@@ -1,0 +1,96 @@
+"""What transactions cost a producer at full speed: slices without, with, with and without them, in one process.
+
+The machine's mood changes from minute to minute, by more than transactions cost. So both kinds of slices are short and
+lie next to each other, and there are many rounds. Each round has a new topic that is deleted afterwards: gigabytes that
+the system begins to write to disk would cost whoever comes next.
+"""
+
+from __future__ import annotations
+
+import time
+from itertools import cycle
+
+from oncelog.bench.driver.clients import Producing, connected, end_offsets, settled_end, transactional
+from oncelog.bench.driver.figures import percentile_figures
+from oncelog.bench.driver.job import Job
+from oncelog.bench.driver.payload import pool
+from oncelog.bench.measurement import Distribution, Measurement
+
+WARM_UP_S = 0.3
+_BURST = 100
+_TIMEOUT_S = 60
+
+
+class Slices:
+    """Both producers have the same settings; only one of them has a transactional id."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.plain = connected(Producing(job), job.topic)
+        self.transactional = transactional(job, f"oncelog-bench-{job.topic}")
+        self.transactional.client.init_transactions(_TIMEOUT_S)
+        self.commit_ms: list[float] = []
+        self.records = 0
+        self.markers = 0
+        self._values = cycle(pool(job.workload.size_bytes))
+
+    def run_plain(self, seconds: float) -> float:
+        """Records per second."""
+        started_s = time.perf_counter()
+        count = self._send_until(self.plain, started_s + seconds)
+        self.plain.flush()
+        return count / (time.perf_counter() - started_s)
+
+    def run_transactional(self, seconds: float) -> float:
+        interval_s = self.job.workload.commit_interval_ms / 1000
+        client = self.transactional.client
+        started_s = time.perf_counter()
+        count = 0
+        while time.perf_counter() < started_s + seconds:
+            client.begin_transaction()
+            sent = self._send_until(self.transactional, time.perf_counter() + interval_s)
+            before_s = time.perf_counter()
+            client.commit_transaction(_TIMEOUT_S)
+            self.commit_ms.append((time.perf_counter() - before_s) * 1000)
+            self.markers += min(sent, self.job.workload.partitions)
+            count += sent
+        return count / (time.perf_counter() - started_s)
+
+    def _send_until(self, producing: Producing, end_s: float) -> int:
+        topic, partitions = self.job.topic, self.job.workload.partitions
+        count = 0
+        while time.perf_counter() < end_s:
+            for number in range(_BURST):
+                producing.send(topic, next(self._values), number % partitions)
+            count += _BURST
+            producing.client.poll(0)
+        self.records += count
+        return count
+
+
+def commit_cost(job: Job) -> Measurement:
+    before = end_offsets(job, range(job.workload.partitions))
+    slices = Slices(job)
+    slices.run_plain(WARM_UP_S)
+    slices.run_transactional(WARM_UP_S)
+    slices.commit_ms.clear()
+    # In this order, a machine that gets slower or faster meanwhile does so for both.
+    seconds = job.workload.seconds / 4
+    first_plain, first = slices.run_plain(seconds), slices.run_transactional(seconds)
+    second, second_plain = slices.run_transactional(seconds), slices.run_plain(seconds)
+    plain, with_transactions = (first_plain + second_plain) / 2, (first + second) / 2
+    commits = Distribution.of(slices.commit_ms)
+    size_mb = job.workload.size_bytes / 1e6
+    expected = slices.records + slices.markers
+    return Measurement(
+        {
+            "lost_percent": 100 * (1 - with_transactions / plain),
+            "plain_mb_per_s": plain * size_mb,
+            "transactional_mb_per_s": with_transactions * size_mb,
+            **percentile_figures("commit", commits),
+        },
+        {"commit_ms": commits},
+        expected=expected,
+        arrived=settled_end(job, expected, before),
+        errors=len(slices.plain.errors) + len(slices.transactional.errors),
+    )

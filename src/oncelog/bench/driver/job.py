@@ -1,0 +1,34 @@
+"""One order to a driver process."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Self
+
+from oncelog.bench.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    action: str
+    """Which module of this package does it."""
+    bootstrap_servers: str
+    topic: str
+    workload: Workload
+    expected: int = 0
+    """Records that a reader must find; 0 is what the workload says."""
+
+    def to_json(self) -> str:
+        return json.dumps({
+            "action": self.action,
+            "bootstrap_servers": self.bootstrap_servers,
+            "topic": self.topic,
+            "workload": json.loads(self.workload.to_json()),
+            "expected": self.expected,
+        })  # fmt: skip
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        entries = json.loads(text)
+        return cls(**{**entries, "workload": Workload.from_dict(entries["workload"])})

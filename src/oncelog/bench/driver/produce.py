@@ -1,0 +1,54 @@
+"""Records as fast as they go, or at a rate; the log must end with exactly as many as were sent."""
+
+from __future__ import annotations
+
+import time
+from itertools import cycle
+
+from oncelog.bench.driver.clients import Producing, connected, end_offsets, settled_end
+from oncelog.bench.driver.job import Job
+from oncelog.bench.driver.payload import pool
+from oncelog.bench.measurement import Measurement
+
+
+def produce(job: Job) -> Measurement:
+    workload = job.workload
+    producing = connected(Producing(job), job.topic)
+    before = end_offsets(job, range(workload.partitions))
+    started_s = time.perf_counter()
+    (_send_at_rate if workload.rate_per_s else _send_all)(producing, job)
+    left = producing.flush()
+    seconds = time.perf_counter() - started_s
+    rate = workload.records / seconds
+    return Measurement(
+        {"records_per_s": rate, "mb_per_s": rate * workload.size_bytes / 1e6, "seconds": seconds},
+        expected=workload.records,
+        arrived=settled_end(job, workload.records, before),
+        errors=left + len(producing.errors),
+        note="; ".join(producing.errors[:1]),
+    )
+
+
+def _send_all(producing: Producing, job: Job) -> None:
+    client, topic, partitions = producing.client, job.topic, job.workload.partitions
+    values = cycle(pool(job.workload.size_bytes))
+    send = client.produce
+    for number in range(job.workload.records):
+        value = next(values)
+        try:
+            send(topic, value, partition=number % partitions)
+        except BufferError:
+            producing.send(topic, value, number % partitions)
+        if not number % 1000:
+            client.poll(0)
+
+
+def _send_at_rate(producing: Producing, job: Job) -> None:
+    values = cycle(pool(job.workload.size_bytes))
+    started_s = time.perf_counter()
+    for number in range(job.workload.records):
+        ahead_s = started_s + number / job.workload.rate_per_s - time.perf_counter()
+        if ahead_s > 0.001:
+            time.sleep(ahead_s)
+        producing.send(job.topic, next(values), number % job.workload.partitions)
+        producing.client.poll(0)

@@ -1,0 +1,110 @@
+"""Runs groups of workloads on the sides, in turn, and keeps every round.
+
+Workload by workload: both sides prepare, then rounds alternate between them, and who begins alternates from round to
+round, so that what the machine does meanwhile meets both alike. A side that failed is not asked again.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from oncelog.bench.catalogue import Group
+from oncelog.bench.cells import CELLS, Bench, Cell
+from oncelog.bench.drive import Drive, PreparationError, drive
+from oncelog.bench.measurement import Measurement
+from oncelog.bench.results import Entry, Results
+from oncelog.bench.side import Side
+from oncelog.bench.workload import Workload
+
+Progress = Callable[[str], None]
+
+
+class GroupRun:
+    """One group on all sides. Brokers that are started for it are stopped with it, and their folders removed."""
+
+    def __init__(
+        self, group: Group, sides: Sequence[Side], folder: Path, progress: Progress, do: Drive = drive
+    ) -> None:
+        self._group = group
+        self._folder = folder / group.name
+        self._progress = progress
+        self._benches = [Bench(side, self._folder, do) for side in sides]
+
+    def run(self, results: Results) -> None:
+        with ExitStack() as stack:
+            stack.callback(shutil.rmtree, self._folder, ignore_errors=True)
+            for bench in self._benches:
+                stack.callback(bench.close)
+            for workload in self._group.workloads:
+                self._run_workload(workload, results)
+
+    def _run_workload(self, workload: Workload, results: Results) -> None:
+        kind = CELLS[workload.kind]
+        entry = Entry(self._group.name, self._group.title, workload)
+        results.entries[workload.name] = entry
+        benches = []
+        for bench in self._benches:
+            if kind.needs_ownership and not bench.side.is_ours:
+                entry.skipped[bench.side.name] = "needs a broker that was started here"
+                self._progress(f"{workload.name}: not measured on {bench.side.name}, which was not started here")
+            else:
+                benches.append(bench)
+        cells = {bench.side.name: kind(bench, workload) for bench in benches}
+        try:
+            self._prepare(cells, entry)
+            for number in range(-self._group.warm_ups, self._group.rounds):
+                self._round(number, cells, entry)
+            self._verify(cells, entry)
+        finally:
+            self._close(cells, entry)
+
+    def _prepare(self, cells: dict[str, Cell], entry: Entry) -> None:
+        for name, cell in cells.items():
+            self._progress(f"{entry.workload.name}: preparing {name}")
+            self._keep(entry, name, _guarded(cell.prepare))
+
+    def _round(self, number: int, cells: dict[str, Cell], entry: Entry) -> None:
+        is_warm_up = number < 0
+        names = list(cells) if number % 2 == 0 else list(reversed(cells))
+        what = "warm-up" if is_warm_up else f"round {number + 1} of {self._group.rounds}"
+        for name in names:
+            if entry.problem(name):
+                continue
+            measurement = _guarded(cells[name].measure)
+            shown = measurement.problem if measurement is not None else ""
+            self._progress(f"{entry.workload.name}: {what} on {name}{': ' + shown if shown else ''}")
+            if not is_warm_up or shown:
+                self._keep(entry, name, measurement)
+
+    def _verify(self, cells: dict[str, Cell], entry: Entry) -> None:
+        for name, cell in cells.items():
+            found = None if entry.problem(name) else _guarded(cell.verify)
+            if found is not None and found.problem:
+                self._keep(entry, name, Measurement.failed(f"looked at closely: {found.problem} {found.note}".strip()))
+
+    def _close(self, cells: dict[str, Cell], entry: Entry) -> None:
+        for name, cell in cells.items():
+            self._keep(entry, name, _guarded(cell.close))
+
+    def _keep(self, entry: Entry, name: str, measurement: Measurement | None) -> None:
+        if measurement is not None:
+            entry.rounds.setdefault(name, []).append(measurement)
+
+
+def _guarded(step: Callable[[], Measurement | None]) -> Measurement | None:
+    """A side that breaks must not take the other one with it: what happened becomes a failed measurement."""
+    try:
+        return step()
+    except (PreparationError, RuntimeError, OSError, subprocess.SubprocessError) as error:
+        return Measurement.failed(str(error).strip()[-500:])
+
+
+def run(groups: Sequence[Group], sides: Sequence[Side], folder: Path, progress: Progress, do: Drive = drive) -> Results:
+    results = Results.begin(sides)
+    for group in groups:
+        GroupRun(group, sides, folder, progress, do).run(results)
+    return results

@@ -1,0 +1,79 @@
+"""The group of commands, the suite and the profiler."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from oncelog.bench import catalogue, suite
+from oncelog.cli.bench import lifecycle, loads
+from oncelog.cli.bench.options import clusters_option, require_driver, say, sides_of
+
+
+@click.group("bench")
+def bench_command() -> None:
+    """Measure produce, consume and transaction rates with confluent-kafka as the driver.
+
+    Also latency, consumer groups, start, memory, recovery and growth. Works on any Kafka-compatible cluster, or on a
+    broker that is started for it. Figures mean something as ratios of clusters measured in one run on one machine. A
+    run in which a record did not arrive has no figures, and the exit code is 1.
+    """
+
+
+@bench_command.command("suite")
+@clusters_option
+@click.option("--quick", is_flag=True, help="The main figures only, with less of everything.")
+@click.option("--only", multiple=True, metavar="NAME,...", help="Groups or workloads, see --list.")
+@click.option("--rounds", type=click.IntRange(1), help="Instead of what the suite says.")
+@click.option("--results", "folder", type=click.Path(file_okay=False, path_type=Path), default=suite.DEFAULT_FOLDER,
+              show_default=True, help="Where the report goes; parts run one by one are merged there.")  # fmt: skip
+@click.option("--list", "is_list", is_flag=True, help="The names of groups and workloads.")
+def suite_command(
+    clusters: tuple[str, ...], quick: bool, only: tuple[str, ...], rounds: int | None, folder: Path, is_list: bool
+) -> None:
+    """Run everything there is, and leave a report.
+
+    What needs a broker that can be stopped and killed is left out for clusters given by --bootstrap-servers.
+    """
+    if is_list:
+        for group in catalogue.FULL:
+            click.echo(f"{group.name}: {', '.join(workload.name for workload in group.workloads)}")
+        return
+    require_driver()
+    choice = suite.Choice(quick, suite.split_names(only), rounds)
+    try:
+        choice.groups()
+    except KeyError as error:
+        raise click.BadParameter(f"there is no group or workload {error}; see --list", param_hint="--only") from None
+    raise SystemExit(suite.report(suite.run(choice, sides_of(clusters), folder, say), folder, say))
+
+
+@bench_command.command("profile")
+@click.argument("workload")
+@click.option("--seconds", default=10.0, show_default=True, help="How long to look, at least.")
+@click.option("--rate", default=200, show_default=True, type=click.IntRange(1), help="Samples per second.")
+@click.option("--results", "path", type=click.Path(dir_okay=False, path_type=Path),
+              help="The flame graph.  [default: bench-results/profile-WORKLOAD.svg]")  # fmt: skip
+@click.option("--native", "with_native", is_flag=True, help="Show frames of C libraries as well.")
+def profile_command(workload: str, seconds: float, rate: int, path: Path | None, with_native: bool) -> None:
+    """Run WORKLOAD on an embedded broker under a sampling profiler, and leave a flame graph of the broker.
+
+    WORKLOAD is one that 'oncelog bench suite --list' names. The profiler is py-spy: pip install 'oncelog[bench]'.
+    """
+    from oncelog.bench import profiling
+
+    require_driver()
+    try:
+        chosen = catalogue.find(workload)
+        target = path or suite.DEFAULT_FOLDER / f"profile-{workload}.svg"
+        profiling.profile(chosen, sides_of(())[0], target, seconds, rate, say, with_native=with_native)
+    except KeyError:
+        raise click.BadParameter(f"there is no workload {workload!r}; see 'oncelog bench suite --list'") from None
+    except profiling.ProfilerError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(str(target))
+
+
+for command in (*loads.COMMANDS, *lifecycle.COMMANDS):
+    bench_command.add_command(command)

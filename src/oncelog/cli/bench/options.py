@@ -1,0 +1,128 @@
+"""Options that the measuring commands share, and what they do with them."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from oncelog.bench.catalogue import Group
+from oncelog.bench.side import Side
+from oncelog.bench.workload import Workload
+from oncelog.cli.connection import Connection, split_assignment
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """Where and how often something is measured."""
+
+    clusters: tuple[str, ...]
+    rounds: int
+    warm_ups: int
+    output: str
+    settings: tuple[tuple[str, str], ...] = ()
+
+    def sides(self) -> list[Side]:
+        return sides_of(self.clusters)
+
+    def measure(self, *workloads: Workload, needs_ownership: bool = False) -> None:
+        """Runs, shows, and ends the process with 1 if a side failed."""
+        from oncelog.bench import rounds
+        from oncelog.bench.render import terminal
+
+        require_driver()
+        if needs_ownership and self.clusters:
+            raise click.ClickException(
+                "this starts, stops and kills brokers, so it is measured only on brokers started here: "
+                "leave --bootstrap-servers out"
+            )
+        title = workloads[0].kind.replace("-", " ")
+        chosen = tuple(replace(workload, settings=self.settings) for workload in workloads)
+        group = Group(title, title.capitalize(), chosen, self.rounds, self.warm_ups)
+        with tempfile.TemporaryDirectory(prefix="oncelog-bench-") as folder:
+            results = rounds.run([group], self.sides(), Path(folder), say)
+        if self.output == "json":
+            click.echo(results.to_json(), nl=False)
+        else:
+            terminal.show(results)
+        if results.problems:
+            raise SystemExit(1)
+
+
+def say(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def require_driver() -> None:
+    if importlib.util.find_spec("confluent_kafka") is None:
+        raise click.ClickException("the driver is missing: pip install 'oncelog[bench]'")
+
+
+def sides_of(clusters: tuple[str, ...]) -> list[Side]:
+    """What the user named, or the embedded broker."""
+    from oncelog.cli.bench.broker import oncelog_side
+
+    found = []
+    for text in clusters:
+        name, equals, address = text.partition("=")
+        found.append(Side(name, bootstrap_servers=address if equals else name, description=address or name))
+    if len({side.name for side in found}) != len(found):
+        raise click.BadParameter("each cluster needs a name of its own", param_hint="--bootstrap-servers")
+    for side in found:
+        Connection(side.bootstrap_servers).check_reachable()
+    return found or [oncelog_side()]
+
+
+clusters_option = click.option(
+    "-b", "--bootstrap-servers", "clusters", metavar="[NAME=]HOST:PORT", multiple=True,
+    help="A cluster to measure; repeat it to compare. Without any, an embedded broker is started.",
+)  # fmt: skip
+
+
+def setup_options(rounds: int, warm_ups: int) -> Callable[[F], F]:
+    """--bootstrap-servers, --rounds, --warm-ups, --set and --output, handed to the command as `setup`."""
+
+    def decorate(command: F) -> F:
+        @functools.wraps(command)
+        def wrapped(*args: Any, clusters: tuple[str, ...], rounds: int, warm_ups: int, output: str,
+                    client_settings: tuple[str, ...], **kwargs: Any) -> Any:  # fmt: skip
+            settings = tuple(split_assignment(text, "--set") for text in client_settings)
+            return command(*args, setup=Setup(clusters, rounds, warm_ups, output, settings), **kwargs)
+
+        for option in reversed([
+            clusters_option,
+            click.option("--rounds", default=rounds, show_default=True, type=click.IntRange(1),
+                         help="Rounds per cluster, alternating; all are kept, medians are shown."),
+            click.option("--warm-ups", default=warm_ups, show_default=True, type=click.IntRange(0),
+                         help="Rounds before those, which are thrown away."),
+            click.option("--set", "client_settings", metavar="NAME=VALUE", multiple=True,
+                         help="A setting of the client, under librdkafka's name; may be repeated."),
+            click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True,
+                         help="Tables for people, or JSON with every round."),
+        ]):  # fmt: skip
+            wrapped = option(wrapped)
+        return wrapped  # type: ignore[return-value]  # a function of other parameters, as click wants it
+
+    return decorate
+
+
+def size_option(default: int = 100) -> Callable[[F], F]:
+    return click.option("--record-size", "--size", "size_bytes", default=default, show_default=True,
+                        type=click.IntRange(16), help="Bytes of a record's value.")  # fmt: skip
+
+
+def records_option(default: int) -> Callable[[F], F]:
+    return click.option("--num-records", "--records", "records", default=default, show_default=True,
+                        type=click.IntRange(1), help="Records per round.")  # fmt: skip
+
+
+partitions_option = click.option("--partitions", default=1, show_default=True, type=click.IntRange(1),
+                                 help="Partitions of the topic, written to in turn.")  # fmt: skip

@@ -1,0 +1,106 @@
+"""Sides take turns, and a side that lost something is not measured any further."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from oncelog.bench import rounds
+from oncelog.bench.catalogue import Group
+from oncelog.bench.driver.job import Job
+from oncelog.bench.measurement import Measurement
+from oncelog.bench.results import Results
+from oncelog.bench.side import Side
+from oncelog.bench.workload import Workload
+from tests.unit.bench.fakes import FakeCluster
+
+PRODUCE = Workload("produce-x", "produce", "produce", 100)
+CONSUME = Workload("consume-x", "consume", "consume", 100)
+
+
+def run(cluster: FakeCluster, folder: Path, *workloads: Workload, count: int = 3, warm_ups: int = 0) -> Results:
+    group = Group("group", "Group", workloads, count, warm_ups)
+    return rounds.run([group], cluster.sides(), folder, lambda _: None, cluster.drive)
+
+
+def test_who_begins_alternates_from_round_to_round(tmp_path: Path) -> None:
+    cluster = FakeCluster({"one": 1.0, "two": 2.0})
+    run(cluster, tmp_path, PRODUCE, count=4)
+    assert cluster.measured("produce") == ["one", "two", "two", "one", "one", "two", "two", "one"]
+
+
+def test_warm_ups_are_run_on_every_side_and_not_kept(tmp_path: Path) -> None:
+    cluster = FakeCluster({"one": 1.0, "two": 2.0})
+    results = run(cluster, tmp_path, PRODUCE, count=3, warm_ups=2)
+    assert sorted(cluster.measured("produce")) == ["one"] * 5 + ["two"] * 5
+    assert {side: len(kept) for side, kept in results.entries["produce-x"].rounds.items()} == {"one": 3, "two": 3}
+
+
+def test_both_sides_get_the_same_workload_and_data(tmp_path: Path) -> None:
+    seen: list[tuple[str, Workload]] = []
+
+    def answer(job: Job, made: Measurement) -> Measurement:
+        seen.append((job.action, job.workload))
+        return made
+
+    run(FakeCluster({"one": 1.0, "two": 2.0}, answer), tmp_path, PRODUCE)
+    assert {workload for action, workload in seen if action == "produce"} == {PRODUCE}
+
+
+def test_a_side_that_lost_a_record_has_a_problem_and_is_not_asked_again(tmp_path: Path) -> None:
+    def answer(job: Job, made: Measurement) -> Measurement:
+        is_loser = job.action == "produce" and job.bootstrap_servers.startswith("two")
+        return replace(made, arrived=made.arrived - 1) if is_loser else made
+
+    cluster = FakeCluster({"one": 1.0, "two": 2.0}, answer)
+    entry = run(cluster, tmp_path, PRODUCE).entries["produce-x"]
+    assert entry.problem("two") == "99 records where 100 were expected"
+    assert entry.problem("one") == ""
+    assert cluster.measured("produce").count("two") == 1
+    assert cluster.measured("produce").count("one") == 3
+
+
+def test_a_warm_up_that_fails_counts(tmp_path: Path) -> None:
+    cluster = FakeCluster({"one": 1.0}, lambda job, made: replace(made, errors=int(job.action == "produce")))
+    assert run(cluster, tmp_path, PRODUCE, warm_ups=1).problems == ["produce-x on one: 1 errors"]
+
+
+def test_what_was_produced_is_read_back_and_compared(tmp_path: Path) -> None:
+    cluster = FakeCluster({"one": 1.0}, lambda job, made: replace(made, errors=int(job.action == "verify")))
+    assert run(cluster, tmp_path, PRODUCE).problems == ["produce-x on one: read back: 1 errors"]
+
+
+def test_a_close_look_after_the_rounds_voids_all_of_them(tmp_path: Path) -> None:
+    def answer(job: Job, made: Measurement) -> Measurement:
+        return replace(made, errors=2, note="2 records differ") if job.action == "verify" else made
+
+    entry = run(FakeCluster({"one": 1.0}, answer), tmp_path, CONSUME).entries["consume-x"]
+    assert [kept.problem for kept in entry.rounds["one"]] == [
+        "", "", "", "looked at closely: 2 errors 2 records differ",
+    ]  # fmt: skip
+
+
+def test_a_side_that_cannot_be_prepared_does_not_take_the_other_with_it(tmp_path: Path) -> None:
+    def answer(job: Job, made: Measurement) -> Measurement:
+        return Measurement.failed("no room") if job.bootstrap_servers.startswith("one") else made
+
+    entry = run(FakeCluster({"one": 1.0, "two": 2.0}, answer), tmp_path, CONSUME).entries["consume-x"]
+    assert entry.problem("one") == "no room"
+    assert entry.problem("two") == "" and len(entry.rounds["two"]) == 3
+
+
+def test_brokers_are_stopped_and_their_folders_removed(tmp_path: Path) -> None:
+    cluster = FakeCluster({"one": 1.0, "two": 2.0})
+    (tmp_path / "group").mkdir()
+    run(cluster, tmp_path, PRODUCE, CONSUME)
+    assert [broker.events for broker in cluster.brokers] == [["start", "stop"]] * 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_needs_ownership_is_left_out_for_a_cluster_of_somebody_else(tmp_path: Path) -> None:
+    said: list[str] = []
+    group = Group("g", "G", (Workload("start", "start", "start"),), 1)
+    results = rounds.run([group], [Side("theirs", bootstrap_servers="h:1")], tmp_path, said.append)
+    assert results.entries["start"].skipped == {"theirs": "needs a broker that was started here"}
+    assert not results.entries["start"].rounds
+    assert "not started here" in said[0]
