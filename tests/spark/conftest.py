@@ -11,6 +11,7 @@ import pytest
 
 import oncelog.spark
 from oncelog.testing import BrokerProcess
+from peers.spark.connector import connector_jars
 from tests.spark.kafka import Kafka
 from tests.spark.pipeline import Pipeline
 
@@ -29,6 +30,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Two cores, with task retries as a cluster has them."""
     folder = tmp_path_factory.mktemp("spark")
     config = {**QUIET, "spark.local.dir": str(folder), "spark.sql.warehouse.dir": str(folder / "warehouse")}
+    if jars := connector_jars():
+        config["spark.jars"] = ",".join(jars)
     session = oncelog.spark.session(app_name="oncelog tests", master="local[2,4]", config=config)
     yield session
     session.stop()

@@ -46,6 +46,8 @@ def main() -> None:
         failpoints.arm(f"spark.sink.{order['die_at']}", die)
     if order.get("kill_mark"):
         kill_an_executor_once(order["kill_mark"])
+    # So few records would be written by one task; here they are to be shuffled between executors, as many are.
+    write_job.SMALL_BATCH_OFFSETS = 0
     config = {**QUIET, "spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1"}
     spark = oncelog.spark.session(master=order["master"], config=config)
     reader = spark.readStream.format("oncelog").option("kafka.bootstrap.servers", order["servers"])

@@ -66,20 +66,46 @@ def test_what_cannot_be_read_goes_to_the_dead_letters(spark: Any, kafka: Kafka, 
     }
 
 
-@pytest.mark.parametrize("way", ["oncelog run", "spark-submit"])
-def test_a_program_is_run_from_the_command_line(kafka: Kafka, name: Name, tmp_path: Path, way: str) -> None:
-    source, target = kafka.create(name("in")), kafka.create(name("out"))
-    kafka.send(source, [b"once"])
-    program = [str(EXAMPLES / "word_count.py"), "--from", source, "--to", target, "--checkpoint", str(tmp_path / "c")]
-    confs = [part for key, value in QUIET.items() for part in ("--conf", f"{key}={value}")]
-    if way == "spark-submit":
-        command = [str(spark_home() / "bin" / "spark-submit"), "--master", "local[2]", *confs, *program]
-        command += ["--bootstrap-servers", kafka.servers]
-    else:
-        entry = "from oncelog.cli.demo import run_command; run_command()"
-        command = [sys.executable, "-c", entry, "--master", "local[2]", "--bootstrap-servers", kafka.servers]
-        command += [*confs, *program]
+def run_program(*command: str) -> None:
     environment = {**os.environ, "JAVA_HOME": str(find_java().home), "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=150, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert [(seen.key, seen.value) for seen in kafka.read(target)] == [(b"once", b"1")]
+
+
+def test_oncelog_run_runs_a_program(kafka: Kafka, name: Name, tmp_path: Path) -> None:
+    topics = {what: kafka.create(name(what)) for what in ("readings", "good", "dead")}
+    kafka.send(topics["readings"], [b'{"celsius": 20}', b"?"])
+    confs = [part for key, value in QUIET.items() for part in ("--conf", f"{key}={value}")]
+    entry = "from oncelog.cli.demo import run_command; run_command()"
+    command = [sys.executable, "-c", entry, "--master", "local[2]", "--bootstrap-servers", kafka.servers, *confs]
+    command += [str(EXAMPLES / "dead_letters.py"), "--checkpoint", str(tmp_path / "checkpoint")]
+    run_program(*command, *(part for what, topic in topics.items() for part in (f"--{what}", topic)))
+    assert kafka.values(topics["good"]) == [b'{"celsius": 20}']
+    assert kafka.values(topics["dead"]) == [b"?"]
+
+
+PLAIN_PROGRAM = """
+import sys
+from pyspark.sql import SparkSession
+import oncelog.spark
+
+servers, source, target, checkpoint = sys.argv[1:]
+spark = SparkSession.builder.appName("not ours").getOrCreate()
+oncelog.spark.register(spark)
+reader = spark.readStream.format("oncelog").option("kafka.bootstrap.servers", servers)
+rows = reader.option("subscribe", source).option("startingOffsets", "earliest").load().select("key", "value")
+writer = oncelog.spark.write_stream(rows, bootstrap_servers=servers, transactional_id=target, topic=target)
+writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
+"""
+
+
+def test_spark_submit_runs_a_program_on_a_session_of_its_own(kafka: Kafka, name: Name, tmp_path: Path) -> None:
+    source, target = kafka.create(name("in")), kafka.create(name("out"))
+    kafka.send(source, [b"a", b"b"])
+    program = tmp_path / "pipeline.py"
+    program.write_text(PLAIN_PROGRAM)
+    command = [str(spark_home() / "bin" / "spark-submit"), "--master", "local[2]"]
+    for key, value in {**QUIET, "spark.stage.maxConsecutiveAttempts": "1"}.items():
+        command += ["--conf", f"{key}={value}"]
+    run_program(*command, str(program), kafka.servers, source, target, str(tmp_path / "checkpoint"))
+    assert kafka.values(target) == [b"a", b"b"]

@@ -1,22 +1,35 @@
-"""The pipeline speaks only the Kafka protocol: the same on Apache Kafka, over the old transactions and the new."""
+"""The pipeline speaks only the Kafka protocol: the same on Apache Kafka, over the old transactions and the new.
+
+Most tests here are those of the other modules, run once more with another broker behind the fixture `kafka`.
+"""
 
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from oncelog.client.config import ClientConfig
-from oncelog.client.transaction import TransactionClient
-from oncelog.core import failpoints
 from peers.kafka.kafka import KafkaServer, kafka_available
 from tests.spark.kafka import Kafka
 from tests.spark.pipeline import Pipeline
-from tests.spark.test_sink_failures import break_a_task
+from tests.spark.test_sink import (  # noqa: F401  # collected here a second time
+    test_output_and_input_offsets_are_committed_together,
+    test_rows_choose_topic_partition_and_headers,
+)
+from tests.spark.test_sink_failures import (  # noqa: F401  # collected here a second time
+    disarmed,
+    loaded,
+    test_a_commit_whose_answer_is_lost_is_not_repeated,
+    test_a_driver_that_dies_is_followed_by_one_that_goes_on,
+    test_a_driver_that_was_replaced_stops_and_says_so,
+    test_a_killed_python_worker_leaves_nothing_behind,
+)
+from tests.spark.test_state import (  # noqa: F401  # collected here a second time
+    counted,
+    test_state_lost_with_its_checkpoint_is_rebuilt_from_the_changelog,
+)
 
 pytestmark = [
     pytest.mark.spark,
@@ -34,48 +47,17 @@ def apache(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture
-def copying(spark: Any, apache: Kafka, name: Callable[[str], str], checkpoint: str) -> Pipeline:
-    source, target = apache.create(name("in"), 2), apache.create(name("out"), 2)
-    apache.send(source, [(b"key", b"same")] * 6)
-    return Pipeline(spark, apache, source, target, checkpoint, name("id"), {"maxOffsetsPerTrigger": "3"})
+def kafka(apache: Kafka) -> Kafka:
+    return apache
 
 
-def check(pipeline: Pipeline, count: int) -> None:
-    assert pipeline.kafka.values(pipeline.target) == [b"same"] * count
-    assert (
-        sum(offset for offset in pipeline.kafka.group_offsets(pipeline.id, pipeline.source, 2) if offset > 0) == count
-    )
-
-
-def test_equal_batches_are_written_once_each(copying: Pipeline) -> None:
-    copying.run()
-    check(copying, 6)
-    copying.kafka.send(copying.source, [(b"key", b"same")] * 3)
-    copying.run()
-    check(copying, 9)
-
-
-def test_a_killed_task_leaves_nothing_behind(
-    copying: Pipeline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_equal_batches_are_written_once_each(
+    spark: Any, kafka: Kafka, name: Callable[[str], str], checkpoint: str
 ) -> None:
-    break_a_task(monkeypatch, tmp_path / "once", lambda: os.kill(os.getpid(), signal.SIGKILL))
-    copying.run()
-    assert (tmp_path / "once").exists()
-    check(copying, 6)
-    assert len(copying.kafka.read(copying.target, committed=False)) > 6
-
-
-def test_a_replaced_driver_is_fenced_and_its_successor_goes_on(copying: Pipeline) -> None:
-    def take_over() -> None:
-        with TransactionClient(ClientConfig(bootstrap_servers=copying.kafka.servers)) as successor:
-            successor.init(copying.id)
-
-    failpoints.arm("spark.sink.before_commit", failpoints.on_nth_hit(2, take_over))
-    try:
-        with pytest.raises(Exception, match="another driver has taken over"):
-            copying.run()
-    finally:
-        failpoints.disarm_all()
-    check(copying, 3)
-    copying.run()
-    check(copying, 6)
+    source, target = kafka.create(name("in"), 2), kafka.create(name("out"), 2)
+    copying = Pipeline(spark, kafka, source, target, checkpoint, name("id"), {"maxOffsetsPerTrigger": "3"})
+    for count in (6, 9):
+        kafka.send(source, [(b"key", b"same")] * (count - len(kafka.read(target))))
+        copying.run()
+        assert kafka.values(target) == [b"same"] * count
+        assert sum(offset for offset in kafka.group_offsets(copying.id, source, 2) if offset > 0) == count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,17 @@ from typing import Any
 import pytest
 
 import oncelog.spark
+from oncelog.client.config import ClientConfig
 from oncelog.core.hashing import partition_for_key
+from oncelog.spark import write_job
+from oncelog.spark.demo.audit import audit
+from oncelog.spark.resume import Note
+from oncelog.spark.sink import ExactlyOnceSink
+from oncelog.spark.sink_options import SinkOptions
+from oncelog.spark.transactor import Transactor
+from oncelog.spark.worker_client import worker_client
 from oncelog.testing import broker
+from peers.spark.connector import connector_jars
 from tests.spark.kafka import Kafka
 from tests.spark.pipeline import Pipeline
 
@@ -19,7 +29,11 @@ pytestmark = pytest.mark.spark
 Name = Callable[[str], str]
 
 
-def test_output_and_input_offsets_are_committed_together(pipeline: Pipeline) -> None:
+@pytest.mark.parametrize("small", [0, 5_000], ids=["shuffled", "by the driver"])
+def test_output_and_input_offsets_are_committed_together(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, small: int
+) -> None:
+    monkeypatch.setattr(write_job, "SMALL_BATCH_OFFSETS", small)
     kafka = pipeline.kafka
     kafka.send(pipeline.source, [(b"k%d" % i, b"v%d" % i) for i in range(100)])
     pipeline.options["maxOffsetsPerTrigger"] = "60"
@@ -29,6 +43,13 @@ def test_output_and_input_offsets_are_committed_together(pipeline: Pipeline) -> 
     assert all(s.partition == partition_for_key(s.key or b"", 2) for s in seen)
     ends = [sum(1 for s in kafka.read(pipeline.source) if s.partition == p) for p in range(2)]
     assert kafka.group_offsets(pipeline.id, pipeline.source, 2) == ends
+    # Two batches, and so two transactions, whatever the number of tasks and partitions.
+    config = ClientConfig(bootstrap_servers=kafka.servers)
+    found = audit(config, [pipeline.target])
+    assert (found.committed, found.aborted, found.torn, found.open) == (2, 0, 0, 0)
+    notes = [Note.from_text(offset.metadata) for offset in worker_client(config).committed(pipeline.id).values()]
+    query = json.loads((Path(pipeline.checkpoint) / "metadata").read_text())["id"]
+    assert notes == [Note(query, 1)] * 2
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
@@ -113,6 +134,54 @@ def test_a_source_without_offsets_of_its_own_is_exactly_once_too(
     pipeline.run(files)
     assert pipeline.kafka.values(pipeline.target) == [b"a", b"b", b"c"]
     assert pipeline.kafka.group_offsets(pipeline.id, pipeline.target, 1) == [1]
+
+
+def test_a_source_that_makes_up_its_rows_is_exactly_once_too(pipeline: Pipeline, spark: Any) -> None:
+    rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).option("startTimestamp", 0).load()
+    query = pipeline.start(rate.selectExpr("cast(value as string) as value"), processingTime="0 seconds")
+    while query.isActive and len(query.recentProgress) < 3:
+        query.awaitTermination(0.1)
+    query.stop()
+    written = sorted(int(value or b"") for value in pipeline.kafka.values(pipeline.target))
+    assert len(written) >= 15
+    assert written == list(range(len(written)))
+
+
+@pytest.mark.skipif(not connector_jars(), reason="Spark's Kafka connector is fetched with Maven, which is not here")
+def test_sparks_own_kafka_source_is_exactly_once_too(pipeline: Pipeline, spark: Any) -> None:
+    pipeline.kafka.send(pipeline.source, [(b"k%d" % i, b"v%d" % i) for i in range(50)])
+    reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", pipeline.kafka.servers)
+    rows = reader.options(subscribe=pipeline.source, startingOffsets="earliest", maxOffsetsPerTrigger="30").load()
+    pipeline.run(rows.select("key", "value"))
+    pipeline.run(rows.select("key", "value"))
+    assert pipeline.kafka.values(pipeline.target) == sorted(b"v%d" % i for i in range(50))
+    assert sum(pipeline.kafka.group_offsets(pipeline.id, pipeline.source, 2)) == 50
+
+
+def test_checkpoints_may_lie_on_any_hadoop_file_system(pipeline: Pipeline, spark: Any, tmp_path: Path) -> None:
+    """viewfs stands for any scheme that is not a local path."""
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    hadoop.set("fs.viewfs.mounttable.somewhere.link./data", f"file://{tmp_path}")
+    pipeline.checkpoint = "viewfs://somewhere/data/checkpoint"
+    for value in (b"a", b"b"):
+        pipeline.kafka.send(pipeline.source, [value], partition=0)
+        pipeline.run()
+    assert pipeline.kafka.values(pipeline.target) == [b"a", b"b"]
+    assert pipeline.kafka.group_offsets(pipeline.id, pipeline.source, 1) == [2]
+    assert (tmp_path / "checkpoint" / "offsets" / "1").exists()
+
+
+def test_one_writer_is_one_query(pipeline: Pipeline) -> None:
+    pipeline.kafka.send(pipeline.source, [b"a"])
+    sink = ExactlyOnceSink(pipeline.spark, Transactor(make_options(pipeline)))
+    sink._busy.acquire()
+    with pytest.raises(oncelog.spark.OptionError, match="two queries were started from one write_stream"):
+        sink(pipeline.spark.range(1), 0)
+
+
+def make_options(pipeline: Pipeline) -> SinkOptions:
+    client = ClientConfig(bootstrap_servers=pipeline.kafka.servers)
+    return SinkOptions(client=client, transactional_id=pipeline.id, group_id=pipeline.id, topic=pipeline.target)
 
 
 def test_a_batch_without_rows_still_moves_the_offsets(pipeline: Pipeline) -> None:
@@ -217,6 +286,29 @@ def test_a_trigger_longer_than_the_transaction_timeout_is_refused(pipeline: Pipe
     query = pipeline.start(processingTime="10 seconds")
     with pytest.raises(Exception, match=r"transaction_timeout_ms \(5000\) is below the trigger interval \(10000 ms\)"):
         query.awaitTermination(60)
+
+
+def test_an_unreachable_broker_is_named(pipeline: Pipeline, spark: Any) -> None:
+    rows = spark.createDataFrame([("a",)], "value string")
+    settings = {"kafka": {"default.api.timeout.ms": "1500"}, "batch_attempts": 1}
+    with pytest.raises(Exception, match=r"no broker of 127\.0\.0\.1:1 answers"):
+        oncelog.spark.write_batch(rows, bootstrap_servers="127.0.0.1:1", transactional_id="x", topic="y", **settings)
+
+
+def test_poison_in_a_stream_goes_to_the_dead_letters_within_the_transaction(pipeline: Pipeline, name: Name) -> None:
+    kafka = pipeline.kafka
+    dead = kafka.create(name("dead"))
+    kafka.send(pipeline.source, [b"good", b"x" * 5000, b"fine"], partition=0)
+    pipeline.settings |= {"max_request_size": 2000}
+    with pytest.raises(Exception, match="key and value together are larger than max_request_size"):
+        pipeline.run()
+    assert kafka.read(pipeline.target) == []
+    pipeline.settings |= {"dead_letter_topic": dead}
+    pipeline.run()
+    assert kafka.values(pipeline.target) == [b"fine", b"good"]
+    assert [dict(seen.headers or [])["oncelog.size_bytes"] for seen in kafka.read(dead)] == [b"5000"]
+    found = audit(ClientConfig(bootstrap_servers=kafka.servers), [pipeline.target, dead])
+    assert (found.committed, found.torn) == (1, 0)
 
 
 def test_a_stream_is_not_a_batch(pipeline: Pipeline, spark: Any) -> None:

@@ -43,8 +43,12 @@ def disarmed() -> Iterator[None]:
 
 
 @pytest.fixture
-def loaded(pipeline: Pipeline) -> Pipeline:
-    """Two batches of input, so that something happens before and after the failure."""
+def loaded(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> Pipeline:
+    """Two batches of input, so that something happens before and after the failure; each shuffled, as large ones are.
+
+    All the rest is the same for batches that are written without a shuffle.
+    """
+    monkeypatch.setattr(write_job, "SMALL_BATCH_OFFSETS", 0)
     pipeline.kafka.send(pipeline.source, [(value, value) for value in RECORDS])
     pipeline.options["maxOffsetsPerTrigger"] = "40"
     return pipeline
@@ -100,7 +104,49 @@ def test_a_killed_python_worker_leaves_nothing_behind(
     check(loaded)
 
 
-def test_speculation_is_refused_by_name(spark: Any) -> None:
+def test_a_stage_that_spark_would_retry_fails_the_attempt_instead(
+    loaded: Pipeline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: Callable[[str], str], spark: Any
+) -> None:
+    """Shuffle files vanish while half of the tasks have written: the others cannot read their input any more."""
+    loaded.target = loaded.kafka.create(name("wide"), 4)
+    folder = spark.sparkContext.getConf().get("spark.local.dir")
+
+    def lose_shuffle_files() -> None:
+        import pathlib
+
+        for file in pathlib.Path(folder).rglob("shuffle_*"):
+            file.unlink(missing_ok=True)
+
+    errors: list[str] = []
+    recover = Transactor._recover
+
+    def noting(self: Transactor, identity: Any, what: str, error: Exception) -> None:
+        errors.append(str(error))
+        recover(self, identity, what, error)
+
+    monkeypatch.setattr(Transactor, "_recover", noting)
+    break_a_task(monkeypatch, tmp_path / "once", lose_shuffle_files)
+    loaded.run()
+    assert len(errors) == 1
+    assert "FetchFailed" in errors[0]
+    assert "maximum allowable number of times: 1" in errors[0]
+    check(loaded)
+    assert len(loaded.kafka.read(loaded.target, committed=False)) > len(RECORDS)
+
+
+def test_speculation_is_refused_by_name(loaded: Pipeline, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    conf = spark.sparkContext._conf
+    for setting, value, safe in (
+        ("spark.speculation", "true", "false"),
+        ("spark.stage.maxConsecutiveAttempts", "4", "1"),
+    ):
+        conf.set(setting, value)
+        try:
+            with pytest.raises(UnsafeSetting, match=setting):
+                loaded.start()
+        finally:
+            conf.set(setting, safe)
+
     class Session:
         def __init__(self, **settings: str) -> None:
             self.sparkContext = self
@@ -212,14 +258,16 @@ def test_a_broker_that_restarts_in_the_middle_is_waited_for(
         check(one)
 
 
-def test_a_driver_that_was_replaced_stops_and_says_so(loaded: Pipeline, name: Callable[[str], str]) -> None:
-    """Its successor takes over while its batch is being written: everything of the old one is fenced."""
+@pytest.mark.parametrize("point", ["before_write", "before_offsets", "before_commit"])
+def test_a_driver_that_was_replaced_stops_and_says_so(loaded: Pipeline, point: str) -> None:
+    """Its successor takes over while its batch is being written: what comes next, Produce, TxnOffsetCommit or EndTxn,
+    is fenced."""
 
     def take_over() -> None:
         with TransactionClient(_config(loaded.kafka)) as successor:
             successor.init(loaded.id)
 
-    failpoints.arm("spark.sink.before_offsets", failpoints.on_nth_hit(2, take_over))
+    failpoints.arm(f"spark.sink.{point}", failpoints.on_nth_hit(2, take_over))
     with pytest.raises(Exception, match=f"another driver has taken over transactional id {loaded.id}"):
         loaded.run()
     assert len(loaded.kafka.values(loaded.target)) == 40
@@ -281,12 +329,38 @@ def test_an_old_copy_of_the_checkpoint_is_not_followed(loaded: Pipeline, tmp_pat
     assert loaded.kafka.values(loaded.target) == sorted([*RECORDS, b"more"])
 
 
-def test_a_batch_that_can_never_succeed_fails_the_query_and_leaves_nothing_open(loaded: Pipeline) -> None:
+@pytest.mark.parametrize("small", [0, 5_000], ids=["shuffled", "by the driver"])
+def test_a_batch_that_can_never_succeed_fails_the_query_and_leaves_nothing_open(
+    loaded: Pipeline, monkeypatch: pytest.MonkeyPatch, small: int
+) -> None:
+    monkeypatch.setattr(write_job, "SMALL_BATCH_OFFSETS", small)
+    loaded.settings["batch_attempts"] = 1
     frame = loaded.read().selectExpr("key", "cast(raise_error('never') as binary) as value")
     with pytest.raises(Exception, match="never"):
         loaded.run(frame)
     assert loaded.kafka.read(loaded.target) == []
+    del loaded.settings["batch_attempts"]
     loaded.run()
+    check(loaded)
+
+
+def test_a_small_batch_the_driver_cannot_write_is_tried_with_tasks(
+    loaded: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows may be larger than the driver can collect; that they are few says little."""
+    ways: list[write_job.Way] = []
+    honest = write_job.run_orders
+
+    def refusing(frame: Any, columns: Any, orders: write_job.TaskOrders) -> write_job.Written:
+        ways.append(orders.way)
+        if orders.way is write_job.Way.DRIVER and len(ways) == 1:
+            raise RuntimeError("Total size of serialized results is bigger than spark.driver.maxResultSize")
+        return honest(frame, columns, orders)
+
+    monkeypatch.setattr(write_job, "SMALL_BATCH_OFFSETS", 5_000)
+    monkeypatch.setattr(write_job, "run_orders", refusing)
+    loaded.run()
+    assert ways == [write_job.Way.DRIVER, write_job.Way.SHUFFLED, write_job.Way.DRIVER]
     check(loaded)
 
 

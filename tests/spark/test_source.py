@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from oncelog.spark.source import TopicStreamReader
+from oncelog.spark.source_options import parse_source_options
+from oncelog.testing import broker
 from tests.spark.kafka import Kafka
 
 pytestmark = pytest.mark.spark
@@ -31,6 +35,13 @@ def run_all(frame: Any, checkpoint: str) -> list[tuple[int, list[Any]]]:
     writer = frame.writeStream.foreachBatch(lambda rows, number: batches.append((number, rows.collect())))
     writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
     return batches
+
+
+def wait_for(condition: Callable[[], bool], timeout_s: float = 60) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "it did not happen in time"
+        time.sleep(0.05)
 
 
 def values(rows: list[Any]) -> list[bytes]:
@@ -91,6 +102,25 @@ def test_offsets_times_and_partitions_choose_what_a_table_holds(spark: Any, kafk
     assert values(assigned.collect()) == [b"1-9"]
 
 
+def test_a_time_after_the_last_record_is_an_error_or_the_end(spark: Any, kafka: Kafka, name: Name) -> None:
+    topic = kafka.create(name("t"))
+    kafka.send(topic, [{"value": b"old", "timestamp": 1000}])
+    with pytest.raises(Exception, match=r"has no record at or after 5000.*startingOffsetsByTimestampStrategy"):
+        table(spark, kafka, subscribe=topic, startingTimestamp="5000").collect()
+    options = {"startingTimestamp": "5000", "startingOffsetsByTimestampStrategy": "latest"}
+    assert table(spark, kafka, subscribe=topic, **options).collect() == []
+
+
+def test_a_stream_starts_where_it_is_told(spark: Any, kafka: Kafka, name: Name, checkpoint: str) -> None:
+    topic = kafka.create(name("t"), 2)
+    for partition in range(2):
+        kafka.send(topic, [b"%d-%d" % (partition, i) for i in range(5)], partition=partition)
+    batches = run_all(
+        stream(spark, kafka, subscribe=topic, startingOffsets=json.dumps({topic: {"0": 3, "1": -1}})), checkpoint
+    )
+    assert values(batches[0][1]) == [b"0-3", b"0-4"]
+
+
 def test_a_pattern_finds_topics_and_an_empty_topic_is_an_empty_table(spark: Any, kafka: Kafka, name: Name) -> None:
     one, two, other = kafka.create(name("p-a")), kafka.create(name("p-b")), kafka.create(name("x"))
     assert table(spark, kafka, subscribe=one).count() == 0
@@ -140,10 +170,59 @@ def test_partitions_added_while_running_are_read_from_their_beginning(
 ) -> None:
     topic = kafka.create(name("t"), 1)
     kafka.send(topic, [b"a"])
-    assert values(run_all(stream(spark, kafka, subscribe=topic), checkpoint)[0][1]) == [b"a"]
+    seen: list[Any] = []
+    writer = stream(spark, kafka, subscribe=topic).writeStream.foreachBatch(lambda rows, _: seen.extend(rows.collect()))
+    query = writer.option("checkpointLocation", checkpoint).trigger(processingTime="100 milliseconds").start()
+    wait_for(lambda: len(seen) == 1)
     kafka.grow(topic, 3)
     kafka.send(topic, [b"b"], partition=2)
-    assert values(run_all(stream(spark, kafka, subscribe=topic), checkpoint)[0][1]) == [b"b"]
+    wait_for(lambda: len(seen) == 2)
+    query.stop()
+    assert values(seen) == [b"a", b"b"]
+
+
+def test_topics_that_come_to_match_a_pattern_are_read_from_their_beginning(
+    spark: Any, kafka: Kafka, name: Name, checkpoint: str
+) -> None:
+    first = kafka.create(name("m-1"))
+    kafka.send(first, [b"a"])
+    pattern = "m-[12]-" + first.rsplit("-", 1)[1]
+    assert values(run_all(stream(spark, kafka, subscribePattern=pattern), checkpoint)[0][1]) == [b"a"]
+    kafka.send(kafka.create(name("m-2")), [b"b"])
+    assert values(run_all(stream(spark, kafka, subscribePattern=pattern), checkpoint)[0][1]) == [b"b"]
+
+
+def test_gaps_that_compaction_left_are_stepped_over(spark: Any, name: Name, checkpoint: str) -> None:
+    with broker({"log.cleaner.backoff.ms": 100}) as process:
+        kafka = Kafka(process.bootstrap_servers)
+        config = {"cleanup_policy": "compact", "segment_bytes": "1000", "min_cleanable_dirty_ratio": "0.01"}
+        topic = kafka.create(name("t"), **config)
+        for i in range(40):
+            kafka.send(topic, [(b"k%d" % (i % 3), b"%03d" % (i * 10 + j)) for j in range(10)])
+        wait_for(lambda: len(kafka.read(topic)) < 100)
+        left = kafka.values(topic)
+        batches = run_all(stream(spark, kafka, subscribe=topic, maxOffsetsPerTrigger="90"), checkpoint)
+        assert values([row for _, rows in batches for row in rows]) == left
+        assert min(len(rows) for _, rows in batches) == 0
+        assert values(table(spark, kafka, subscribe=topic, minPartitions="5").collect()) == left
+
+
+def test_a_batch_waits_for_enough_input_but_not_for_ever(kafka: Kafka, name: Name) -> None:
+    from pyspark.sql.streaming.datasource import ReadMinRows
+
+    topic = kafka.create(name("t"))
+    kafka.send(topic, [b"a", b"b"])
+    given = {"kafka.bootstrap.servers": kafka.servers, "subscribe": topic, "startingOffsets": "earliest"}
+    options = parse_source_options({**given, "minOffsetsPerTrigger": "3", "maxTriggerDelay": "1s"}, streaming=True)
+    reader = TopicStreamReader(options)
+    limit = reader.getDefaultReadLimit()
+    assert limit == ReadMinRows(3)
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, limit) == start
+    kafka.send(topic, [b"c"])
+    assert reader.latestOffset(start, limit) == {topic: {"0": 3}}
+    kafka.send(topic, [b"d"])
+    wait_for(lambda: reader.latestOffset({topic: {"0": 3}}, limit) == {topic: {"0": 4}})
 
 
 def test_lost_data_stops_the_query_unless_it_may_go_on(spark: Any, kafka: Kafka, name: Name, checkpoint: str) -> None:
@@ -169,7 +248,7 @@ def test_a_recreated_topic_stops_the_query(spark: Any, kafka: Kafka, name: Name,
         run_all(stream(spark, kafka, subscribe=topic), checkpoint)
 
 
-def test_compaction_gaps_and_markers_at_the_end_do_not_stall(
+def test_aborted_records_and_markers_at_the_end_of_a_range_do_not_stall(
     spark: Any, kafka: Kafka, name: Name, checkpoint: str
 ) -> None:
     topic = kafka.create(name("t"))

@@ -66,7 +66,6 @@ def write_batch(
             options,
             identity=producer,
             transaction_version=identity.client.transaction_version,
-            rotation=0,
         )
         if run_id is not None and options.stand_in is not None:
             note = OffsetAndMetadata(0, Note(run_id, 0).to_text())

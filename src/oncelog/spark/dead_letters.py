@@ -6,11 +6,12 @@ Headers tell the rest: `oncelog.error`, `oncelog.topic` and `oncelog.partition` 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from oncelog.spark.routing import PARTITION_COLUMN, REASONS, Poison
+from oncelog.spark.routing import REASONS, Poison
 
 if TYPE_CHECKING:
     from oncelog.spark.write_job import TaskOrders
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
-def dead_letters(rows: pa.RecordBatch, orders: TaskOrders) -> pa.RecordBatch:
-    letters = [_letter(row, orders) for row in rows.to_pylist()]
+def dead_letters(rows: pa.RecordBatch, kinds: Iterable[int], orders: TaskOrders) -> pa.RecordBatch:
+    """`kinds` are the Poisons of the rows."""
+    letters = [_letter(row, Poison(kind), orders) for row, kind in zip(rows.to_pylist(), kinds, strict=True)]
     return pa.RecordBatch.from_arrays(
         [
             pa.array([letter["key"] for letter in letters], pa.binary()),
@@ -30,10 +32,10 @@ def dead_letters(rows: pa.RecordBatch, orders: TaskOrders) -> pa.RecordBatch:
     )
 
 
-def _letter(row: dict[str, Any], orders: TaskOrders) -> dict[str, Any]:
+def _letter(row: dict[str, Any], kind: Poison, orders: TaskOrders) -> dict[str, Any]:
     key, value = row.get("key"), row.get("value")
     about: dict[str, Any] = {
-        "oncelog.error": REASONS[Poison(row[PARTITION_COLUMN])],
+        "oncelog.error": REASONS[kind],
         "oncelog.topic": row.get("topic", orders.topic),
         "oncelog.partition": row.get("partition"),
         "oncelog.size_bytes": len(key or b"") + len(value or b""),

@@ -7,7 +7,6 @@ the offset log before batch N runs, and a restarted query runs N again with exac
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,10 +29,19 @@ class MicroBatch:
     trigger_interval_ms: int | None
     start: Offsets | None
     end: Offsets
+    only_kafka: bool = False
+    """Whether all sources of the query have Kafka's offsets."""
 
     @property
     def has_kafka_source(self) -> bool:
         return bool(self.end)
+
+    @property
+    def size_bound(self) -> int | None:
+        """How many input records the batch has at most, None when that cannot be known."""
+        if self.start is None or not self.only_kafka:
+            return None
+        return sum(offset - self.start.get(partition, 0) for partition, offset in self.end.items())
 
 
 def running_batch(spark: SparkSession, frame: DataFrame, batch_id: int) -> MicroBatch:
@@ -41,14 +49,21 @@ def running_batch(spark: SparkSession, frame: DataFrame, batch_id: int) -> Micro
     query_id = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID_PROPERTY)
     invariant(query_id is not None, "foreachBatch runs with the id of its query set")
     execution = _execution(spark, str(query_id))
+    ends = _end_offsets(execution, batch_id)
     return MicroBatch(
         query_id=str(query_id),
         batch_id=batch_id,
         checkpoint=str(execution.resolvedCheckpointRoot()),
         trigger_interval_ms=_interval_ms(execution.trigger()),
         start=_start_offsets(execution),
-        end=_end_offsets(execution, batch_id),
+        end=merge(end for end in ends if end is not None),
+        only_kafka=bool(ends) and all(end is not None for end in ends),
     )
+
+
+def task_count(frame: DataFrame) -> int:
+    """How many tasks a micro-batch is computed in. Only for frames of foreachBatch: others would be run for it."""
+    return int(frame._jdf.queryExecution().toRdd().getNumPartitions())
 
 
 def is_running(spark: SparkSession, query_id: str) -> bool:
@@ -69,12 +84,13 @@ def _interval_ms(trigger: Any) -> int | None:
     return None
 
 
-def _end_offsets(execution: Any, batch_id: int) -> Offsets:
+def _end_offsets(execution: Any, batch_id: int) -> list[Offsets | None]:
+    """Of each source that has any; None for one whose offsets are not Kafka's."""
     logged = execution.offsetLog().get(batch_id)
     invariant(logged.isDefined(), f"batch {batch_id} is in the offset log before it runs")
     sequence = logged.get().offsets()
     offsets = (sequence.apply(i) for i in range(sequence.size()))
-    return merge(_kafka_offsets(offset.get() for offset in offsets if offset.isDefined()))
+    return [parse_source_offset(str(offset.get().json())) for offset in offsets if offset.isDefined()]
 
 
 def _start_offsets(execution: Any) -> Offsets | None:
@@ -86,12 +102,5 @@ def _start_offsets(execution: Any) -> Offsets | None:
             continue
         if not leaf.startOffset().isDefined():
             return None
-        starts.append(leaf.startOffset().get())
-    return merge(_kafka_offsets(iter(starts)))
-
-
-def _kafka_offsets(offsets: Iterator[Any]) -> Iterator[Offsets]:
-    for offset in offsets:
-        parsed = parse_source_offset(str(offset.json()))
-        if parsed is not None:
-            yield parsed
+        starts.append(parse_source_offset(str(leaf.startOffset().get().json())))
+    return merge(start for start in starts if start is not None)

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     Int32s = npt.NDArray[np.int32]
 
-PARTITION_COLUMN = "__partition"
 KEYLESS_RUN = 1000
 """Rows without a key go to one partition for this many rows, then to the next: few, full batches."""
 
@@ -45,24 +44,26 @@ class RowError(ValueError):
     """A row that no topic can take; the text says which and why."""
 
 
-def partition_numbers(orders: TaskOrders, columns: dict[str, Any]) -> pa.Array:
+def partition_numbers(orders: TaskOrders, columns: dict[str, Any], first_keyless: int = 0) -> Int32s:
     """One number per row: the row's own partition where it has one, else that of Kafka's partitioner, or a Poison.
 
-    `columns` are `size`, and of `key`, `topic` and `partition` those that the rows have.
+    `columns` are `size`, and of `key`, `topic` and `partition` those that the rows have. Rows without a key go round
+    the partitions beginning with `first_keyless`. Raises RowError for the first Poison when there is no place for it.
     """
     topics = columns.pop("topic", None)
     if topics is None:
-        numbers = _of_topic(orders, orders.partition_count, columns)
+        numbers = _of_topic(orders.partition_count, columns, first_keyless)
     else:
         numbers = np.full(len(topics), Poison.NO_TOPIC, np.int32)
         for name in topics.drop_null().unique().to_pylist():
             chosen = pc.fill_null(pc.equal(topics, name), False)
             part = {column: values.filter(chosen) for column, values in columns.items()}
-            numbers[chosen.to_numpy(zero_copy_only=False)] = _of_topic(orders, _count(orders, name), part)
+            rows = chosen.to_numpy(zero_copy_only=False)
+            numbers[rows] = _of_topic(_count(orders, name), part, first_keyless)
     numbers[columns["size"].to_numpy(zero_copy_only=False) > orders.max_request_size] = Poison.TOO_LARGE
     if not orders.dead_letter_topic:
         _refuse_poison(orders, numbers, topics, columns)
-    return pa.array(numbers)
+    return numbers
 
 
 def _count(orders: TaskOrders, topic: str) -> int:
@@ -72,14 +73,14 @@ def _count(orders: TaskOrders, topic: str) -> int:
     return worker_client(orders.client).partition_count(topic)
 
 
-def _of_topic(orders: TaskOrders, count: int, columns: dict[str, Any]) -> Int32s:
+def _of_topic(count: int, columns: dict[str, Any], first_keyless: int) -> Int32s:
     rows = len(columns["size"])
     if count == 0:
         return np.full(rows, Poison.UNKNOWN_TOPIC, np.int32)
     keys, given = columns.get("key"), columns.get("partition")
     numbers = np.full(rows, -1, np.int32) if keys is None else partition_column(keys, count)
     keyless = np.flatnonzero(numbers < 0)
-    numbers[keyless] = (np.arange(len(keyless)) // KEYLESS_RUN + orders.first_partition) % count
+    numbers[keyless] = (np.arange(len(keyless)) // KEYLESS_RUN + first_keyless) % count
     if given is not None:
         has_own = given.is_valid().to_numpy(zero_copy_only=False)
         wanted = given.fill_null(0).to_numpy(zero_copy_only=False)
@@ -103,3 +104,14 @@ def _refuse_poison(orders: TaskOrders, numbers: Int32s, topics: Any, columns: di
         f"a row cannot be written: {REASONS[kind]} ({about}). Correct the rows, or give the sink a dead_letter_topic "
         "for such rows"
     )
+
+
+def refuse_large(orders: TaskOrders, batch: pa.RecordBatch) -> None:
+    """For rows that may go anywhere: size is all that can be wrong with them."""
+    largest = pc.max(pc.binary_length(batch.column("value"))).as_py() or 0
+    if largest > orders.max_request_size:
+        raise RowError(
+            f"a row cannot be written: {REASONS[Poison.TOO_LARGE]} ({largest} bytes, allowed are "
+            f"{orders.max_request_size}). Make it smaller, give the sink a dead_letter_topic for such rows, or raise "
+            "max_request_size and the broker's message.max.bytes"
+        )

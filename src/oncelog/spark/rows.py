@@ -22,23 +22,26 @@ if TYPE_CHECKING:
 COLUMNS = ("key", "value", "topic", "partition", "headers")
 
 
-def plain_rows(frame: DataFrame, default_topic: str | None) -> DataFrame:
-    """The frame with exactly the columns of COLUMNS that it needs, in their binary form. Raises OptionError."""
+def plain_columns(frame: DataFrame, default_topic: str | None) -> dict[str, Column]:
+    """Those of COLUMNS that the frame has, in their plain form. Raises OptionError.
+
+    They are expressions by name, so those of one micro-batch serve all others of the query.
+    """
     from pyspark.sql import functions as sf
 
     given = {field.name.lower(): field.dataType for field in frame.schema.fields}
     _check_names(frame, given, default_topic)
-    columns = [_bytes(name, given[name]) for name in ("key", "value") if name in given]
+    columns: dict[str, Column] = {name: _bytes(name, given[name]) for name in ("key", "value") if name in given}
     if "topic" in given:
         _check_type("topic", given["topic"], "string")
         topic = sf.col("topic") if default_topic is None else sf.coalesce(sf.col("topic"), sf.lit(default_topic))
-        columns.append(topic.alias("topic"))
+        columns["topic"] = topic.alias("topic")
     if "partition" in given:
         _check_type("partition", given["partition"], "int")
-        columns.append(sf.col("partition"))
+        columns["partition"] = sf.col("partition")
     if "headers" in given:
-        columns.append(_headers(given["headers"]))
-    return frame.select(*columns)
+        columns["headers"] = _headers(given["headers"])
+    return columns
 
 
 def _check_names(frame: DataFrame, given: dict[str, DataType], default_topic: str | None) -> None:
@@ -59,7 +62,7 @@ def _bytes(name: str, kind: DataType) -> Column:
 
     if kind.simpleString() not in ("string", "binary", "void"):
         raise OptionError(f"column {name} is {kind.simpleString()}; it must be string or binary")
-    return sf.col(name).cast("binary").alias(name)
+    return sf.col(name) if kind.simpleString() == "binary" else sf.col(name).cast("binary").alias(name)
 
 
 def _check_type(name: str, kind: DataType, wanted: str) -> None:

@@ -11,8 +11,10 @@ what the attempt believed. A task that Spark runs a second time within one epoch
 
 from __future__ import annotations
 
+import itertools
+import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from oncelog.core import failpoints
@@ -20,6 +22,7 @@ from oncelog.core.ids import ProducerIdAndEpoch
 from oncelog.spark.identity import Identity
 from oncelog.spark.progress import MicroBatch, is_running, running_batch
 from oncelog.spark.resume import Verdict, judge, offsets_to_commit
+from oncelog.spark.rows import plain_columns
 from oncelog.spark.sink_options import BATCH_ATTEMPTS, MAX_REQUEST_SIZE, TRANSACTION_TIMEOUT_MS, sink_options
 from oncelog.spark.source_options import OptionError
 from oncelog.spark.spark_session import refuse_unsafe
@@ -27,7 +30,7 @@ from oncelog.spark.transactor import Transactor
 from oncelog.spark.write_job import Written, run_write_job
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
@@ -88,42 +91,66 @@ class ExactlyOnceSink:
     spark: SparkSession
     transactor: Transactor
     written: Written | None = None
+    _columns: dict[str, Column] | None = None
+    _busy: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        if not self._busy.acquire(blocking=False):
+            raise OptionError(
+                "two queries were started from one write_stream(...): call it for each query, with a transactional_id "
+                "of its own"
+            )
+        try:
+            self._run(frame, batch_id)
+        finally:
+            self._busy.release()
+
+    def _run(self, frame: DataFrame, batch_id: int) -> None:
         batch = running_batch(self.spark, frame, batch_id)
         self._check_timeout(batch)
         what = f"batch {batch_id} of query {batch.query_id}"
+        attempts = itertools.count()
         self.written = self.transactor.run(
             what,
-            lambda identity, producer: self._write(identity, producer, batch, frame),
+            lambda identity, producer: self._write(identity, producer, batch, frame, first=next(attempts) == 0),
             wanted=lambda: is_running(self.spark, batch.query_id),
         )
 
     def _write(
-        self, identity: Identity, producer: ProducerIdAndEpoch, batch: MicroBatch, frame: DataFrame
+        self, identity: Identity, producer: ProducerIdAndEpoch, batch: MicroBatch, frame: DataFrame, *, first: bool
     ) -> Written | None:
         """One attempt at a micro-batch, in an epoch of its own: older drivers and earlier attempts are fenced."""
         options = self.transactor.options
+        offsets = offsets_to_commit(batch, options.stand_in)
         # 1. What is committed decides whether this batch is still to be written.
         if self._verdict(identity, batch) is Verdict.SKIP:
             drain(frame)
             return None
         # 2. All tasks write with the driver's producer id and epoch.
+        failpoints.hit("spark.sink.before_write")
         written = run_write_job(
             frame,
             options,
             identity=producer,
             transaction_version=identity.client.transaction_version,
-            rotation=batch.batch_id,
+            columns=self._plain_columns(frame),
+            batch=batch,
+            may_be_small=first,
         )
         # 3. Input offsets, and the note that this batch is done, join the transaction.
         failpoints.hit("spark.sink.before_offsets")
-        identity.client.commit_offsets(options.group_id, offsets_to_commit(batch, options.stand_in))
+        identity.client.commit_offsets(options.group_id, offsets)
         # 4. The decision: output, offsets and note become visible together.
         failpoints.hit("spark.sink.before_commit")
         identity.commit()
         failpoints.hit("spark.sink.after_commit")
         return written
+
+    def _plain_columns(self, frame: DataFrame) -> dict[str, Column]:
+        """The same for every batch of a query."""
+        if self._columns is None:
+            self._columns = plain_columns(frame, self.transactor.options.topic)
+        return self._columns
 
     def _verdict(self, identity: Identity, batch: MicroBatch) -> Verdict:
         options = self.transactor.options

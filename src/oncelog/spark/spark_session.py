@@ -53,13 +53,16 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("spark.python.unix.domain.socket.enabled", "true", "30 to 55 ms less per micro-batch than TCP on loopback"),
     Setting("spark.sql.execution.arrow.maxRecordsPerBatch", "50000", "large Arrow batches: few calls per row"),
     Setting(
-        "spark.sql.execution.arrow.maxBytesPerBatch", "33554432", "bounds those batches when rows are large (32 MiB)"
+        "spark.sql.execution.arrow.maxBytesPerBatch", "8388608", "bounds those batches when rows are large (8 MiB)"
     ),
     Setting(
         "spark.sql.shuffle.partitions", "8", "streaming state is split once and for all; 200 tasks a batch are too many"
     ),
     Setting("spark.sql.session.timeZone", "UTC", "record timestamps mean the same on every machine"),
 )
+
+
+DEFAULT_MASTER = "local[*,4]"
 
 
 class UnsafeSetting(ValueError):
@@ -72,7 +75,8 @@ def session(
     """A session ready for `oncelog` sources and the exactly-once sink.
 
     `master` defaults to what spark-submit or SPARK_MASTER says, else to all cores of this machine with task retries,
-    as a cluster has them. `config` adds settings or replaces those of SETTINGS.
+    as a cluster has them. `config` adds settings or replaces those of SETTINGS. A local master listens on loopback
+    alone, unless SPARK_LOCAL_IP or spark.driver.host say otherwise.
     """
     use_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -80,10 +84,10 @@ def session(
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.appName(app_name)
-    if master is not None or SparkConf().get("spark.master") is None:
-        builder = builder.master(master or os.environ.get("SPARK_MASTER", "local[*,4]"))
-    for key, value in {**_defaults(SparkConf()), **(config or {})}.items():
+    submitted = SparkConf()
+    chosen = master or submitted.get("spark.master") or os.environ.get("SPARK_MASTER", DEFAULT_MASTER)
+    builder = SparkSession.builder.appName(app_name).master(chosen)
+    for key, value in {**_defaults(submitted), **_loopback(submitted, chosen), **(config or {})}.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     refuse_unsafe(spark)
@@ -96,6 +100,13 @@ def _defaults(submitted: SparkConf) -> dict[str, str]:
     return {setting.key: setting.value for setting in SETTINGS if submitted.get(setting.key) is None}
 
 
+def _loopback(submitted: SparkConf, master: str) -> dict[str, str]:
+    """A driver that talks to nobody but itself need not be reachable from elsewhere."""
+    if not master.startswith("local") or "SPARK_LOCAL_IP" in os.environ or submitted.get("spark.driver.host"):
+        return {}
+    return {"spark.driver.host": "127.0.0.1"}
+
+
 def register(spark: SparkSession) -> None:
     """Make `format("oncelog")` known to a session that `session()` did not build."""
     from oncelog.spark.source import OncelogDataSource
@@ -105,6 +116,11 @@ def register(spark: SparkSession) -> None:
 
 def refuse_unsafe(spark: SparkSession) -> None:
     """Raise UnsafeSetting, naming the setting, when exactly-once writing would not hold on this session."""
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise UnsafeSetting(
+            "this is a Spark Connect session: its server runs the batches, where the sink cannot see them. Use a "
+            "classic session (oncelog.spark.session(), or SparkSession.builder.master(...))"
+        )
     conf = spark.sparkContext.getConf()
     if (conf.get("spark.speculation") or "false").lower() == "true":
         raise UnsafeSetting(

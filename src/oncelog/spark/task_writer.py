@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import NamedTuple
 
@@ -60,19 +59,18 @@ class TaskWriter:
         self._targets: dict[TopicPartition, _Target] = {}
         self._in_flight_bytes = 0
 
-    def write(self, partition: TopicPartition, batches: Iterable[EncodedBatch]) -> None:
-        """Send batches behind those already written to this partition. No other task may write to it."""
+    def write(self, partition: TopicPartition, batch: EncodedBatch) -> None:
+        """Send a batch behind those already written to this partition. No other task may write to it."""
         target = self._target(partition)
-        for batch in batches:
-            while len(target.awaited) >= IN_FLIGHT_MAX:
-                self._await_oldest(target)
-            while self._in_flight_bytes > IN_FLIGHT_BYTES_MAX:
-                self._await_oldest(max(self._targets.values(), key=lambda t: len(t.awaited)))
-            future = self._client.submit(_append(target.stream, batch))
-            target.awaited.append((future, batch.size_bytes))
-            target.records += batch.records_count
-            target.size_bytes += batch.size_bytes
-            self._in_flight_bytes += batch.size_bytes
+        while len(target.awaited) >= IN_FLIGHT_MAX:
+            self._await_oldest(target)
+        while self._in_flight_bytes > IN_FLIGHT_BYTES_MAX:
+            self._await_oldest(max(self._targets.values(), key=lambda t: len(t.awaited)))
+        future = self._client.submit(_append(target.stream, batch))
+        target.awaited.append((future, batch.size_bytes))
+        target.records += batch.records_count
+        target.size_bytes += batch.size_bytes
+        self._in_flight_bytes += batch.size_bytes
 
     def finish(self) -> list[PartitionTotal]:
         """Wait until everything is acknowledged. Raises AbortableError or FatalError for the first that is not."""

@@ -90,7 +90,7 @@ def _may_help(error: Exception) -> bool:
     """Wrong settings, contradictions and rows that no topic can take stay what they are."""
     if isinstance(error, KafkaError) and error.code == ErrorCode.INVALID_TRANSACTION_TIMEOUT:
         return False
-    return not isinstance(error, OptionError | CannotResume) and ROW_ERROR_MARK not in str(error)
+    return not isinstance(error, OptionError | CannotResume | RowError) and ROW_ERROR_MARK not in str(error)
 
 
 def _plain(error: Exception, options: SinkOptions) -> Exception:

@@ -1,36 +1,56 @@
-"""The Spark job that writes one micro-batch: rows to partitions, partitions to tasks, tasks to the broker.
+"""The Spark job that writes one micro-batch: rows to record batches, record batches to tasks, tasks to the broker.
 
-Every output partition is written by exactly one task, because the sequence numbers of a partition are one series. Rows
-with a key, a topic or a partition of their own are therefore shuffled by their output partition (`repartitionById`:
-partition id = task id). Rows without any may go anywhere: when the batch has no more tasks than the topic has
-partitions, each task takes a partition for itself and nothing is shuffled.
+Every output partition is written by exactly one task, because the sequence numbers of a partition are one series. There
+are three ways to see to that, and the cheapest that fits is taken:
+
+    DRIVER     a small batch is computed by its tasks and written by the driver: no second stage
+    OWN        rows that may go anywhere (no key, topic or partition), in no more tasks than the topic has partitions:
+               each task takes a partition for itself: no shuffle
+    SHUFFLED   in all other cases a first stage encodes the rows into record batches, by output partition, and a second
+               one writes them. What is shuffled (`repartitionById`: partition id = task id) is some hundred kilobytes
+               at a time, not rows
 
 No row is touched in Python: columns come as Arrow batches and leave as encoded record batches, and a task holds a few
-of them at a time however large its share is.
+of them at a time however large its share is. What the driver writes itself is bounded by the number of input records
+and, as everything it collects, by `spark.driver.maxResultSize`; a batch that fails is not taken for small again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
-
-import pyarrow as pa
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Any
 
 from oncelog.client.config import ClientConfig
 from oncelog.core.ids import ProducerIdAndEpoch, TopicPartition
-from oncelog.spark.routing import PARTITION_COLUMN
-from oncelog.spark.rows import plain_rows
+from oncelog.spark.progress import MicroBatch, task_count
+from oncelog.spark.rows import plain_columns
 from oncelog.spark.sink_options import SinkOptions
 from oncelog.spark.source_options import OptionError
 from oncelog.spark.worker_client import worker_client
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
 RESULT_SCHEMA = "topic string, partition int, records long, size_bytes long, first_offset long"
+ENCODED_SCHEMA = (
+    "place int, topic string, partition int, records int, base_timestamp long, max_timestamp long, codec int, "
+    "body binary"
+)
 TASKS_PER_CORE_MAX = 2
 """Output partitions beyond that share tasks: a task costs some 20 ms however few rows it has."""
+SMALL_BATCH_OFFSETS = 5_000
+"""Up to so many input records the driver writes faster than a second stage would, and has room for them."""
+
+Stage = Callable[[Iterator["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
+
+
+class Way(Enum):
+    DRIVER = "driver"
+    OWN = "own"
+    SHUFFLED = "shuffled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +77,9 @@ class TaskOrders:
     partition_count: int
     first_partition: int
     """Of rows without key and partition: task 0 writes here, task 1 to the next, and so on round the topic."""
+    way: Way = Way.SHUFFLED
+    writing_tasks: int = 1
+    """How many tasks the second stage has, when there is one."""
     may_run_again: bool = False
     """Only for writing without transactions, where a repeated task is allowed to double its rows."""
 
@@ -71,9 +94,15 @@ def run_write_job(
     *,
     identity: ProducerIdAndEpoch,
     transaction_version: int,
-    rotation: int,
+    columns: Mapping[str, Column] | None = None,
+    batch: MicroBatch | None = None,
+    may_be_small: bool = True,
 ) -> Written:
-    """Write all rows. Returns when everything is acknowledged; raises what the first failing task raised."""
+    """Write all rows. Returns when everything is acknowledged; raises what the first failing task raised.
+
+    `columns` are those of `plain_columns`, when the caller has them. What is known of a micro-batch chooses the way;
+    rows of a plain frame are shuffled, and so are those of a batch that `may_be_small` denies to be.
+    """
     count = _existing_partitions(options)
     orders = TaskOrders(
         client=options.client,
@@ -85,18 +114,39 @@ def run_write_job(
         topic=options.topic,
         dead_letter_topic=options.dead_letter_topic,
         partition_count=count,
-        first_partition=rotation % max(count, 1),
+        first_partition=0 if batch is None else batch.batch_id % max(count, 1),
     )
-    return run_orders(frame, orders)
+    given = plain_columns(frame, options.topic) if columns is None else columns
+    if batch is not None:
+        orders = replace(orders, way=_way(frame, given, orders, batch.size_bound if may_be_small else None))
+    return run_orders(frame, given, orders)
 
 
-def run_orders(frame: DataFrame, orders: TaskOrders) -> Written:
-    rows = plain_rows(frame, orders.topic)
-    totals = _placed(rows, orders).mapInArrow(_writing(orders), RESULT_SCHEMA).collect()
+def run_orders(frame: DataFrame, columns: Mapping[str, Column], orders: TaskOrders) -> Written:
+    rows = frame.select(*columns.values())
+    if orders.way is Way.DRIVER:
+        return _written(_write_here(rows, orders))
+    if orders.way is Way.SHUFFLED:
+        tasks = TASKS_PER_CORE_MAX * frame.sparkSession.sparkContext.defaultParallelism
+        if "topic" not in columns:
+            tasks = min(tasks, orders.partition_count)
+        orders = replace(orders, writing_tasks=tasks)
+        rows = rows.mapInArrow(_encoding(orders), ENCODED_SCHEMA).repartitionById(tasks, "place")
+    return _written([total.asDict() for total in rows.mapInArrow(_writing(orders), RESULT_SCHEMA).collect()])
+
+
+def _write_here(rows: DataFrame, orders: TaskOrders) -> list[dict[str, Any]]:
+    from oncelog.spark.write_task import write_batches
+
+    totals: list[dict[str, Any]] = write_batches(orders, 0, iter(rows.toArrow().to_batches())).to_pylist()
+    return totals
+
+
+def _written(totals: list[dict[str, Any]]) -> Written:
     return Written(
-        records=sum(total.records for total in totals),
-        size_bytes=sum(total.size_bytes for total in totals),
-        partitions=tuple(sorted({TopicPartition(total.topic, total.partition) for total in totals})),
+        records=sum(total["records"] for total in totals),
+        size_bytes=sum(total["size_bytes"] for total in totals),
+        partitions=tuple(sorted({TopicPartition(total["topic"], total["partition"]) for total in totals})),
     )
 
 
@@ -114,51 +164,26 @@ def _existing_partitions(options: SinkOptions) -> int:
     return 0 if options.topic is None else len(found[options.topic])
 
 
-def _placed(rows: DataFrame, orders: TaskOrders) -> DataFrame:
-    """The rows so that each task has whole output partitions, with their number unless the task chooses it."""
-    from pyspark.sql import functions as sf
-
-    names = set(rows.columns)
-    if not names & {"key", "partition", "topic"} and orders.dead_letter_topic is None:
-        if rows.rdd.getNumPartitions() <= orders.partition_count:
-            return rows
-        spread = (sf.monotonically_increasing_id() % orders.partition_count).cast("int")
-        return rows.repartitionById(orders.partition_count, spread)
-    numbered = rows.withColumn(PARTITION_COLUMN, _partition_of(orders, names))
-    place = sf.col(PARTITION_COLUMN).cast("long")
-    if "topic" in names:
-        place = place + sf.crc32(sf.col("topic").cast("binary"))
-    if orders.dead_letter_topic is not None:
-        dead = sf.crc32(sf.lit(orders.dead_letter_topic).cast("binary"))
-        place = sf.when(sf.col(PARTITION_COLUMN) < 0, dead).otherwise(place)
-    tasks = TASKS_PER_CORE_MAX * rows.sparkSession.sparkContext.defaultParallelism
-    if "topic" not in names:
-        tasks = min(tasks, orders.partition_count)
-    return numbered.repartitionById(tasks, sf.pmod(place, sf.lit(tasks)).cast("int"))
+def _way(frame: DataFrame, columns: Mapping[str, Column], orders: TaskOrders, size_bound: int | None) -> Way:
+    if size_bound is not None and size_bound <= SMALL_BATCH_OFFSETS:
+        return Way.DRIVER
+    routed = columns.keys() & {"key", "partition", "topic"} or orders.dead_letter_topic is not None
+    return Way.SHUFFLED if routed or task_count(frame) > orders.partition_count else Way.OWN
 
 
-def _partition_of(orders: TaskOrders, names: set[str]) -> Column:
-    from pyspark.sql import functions as sf
-    from pyspark.sql.pandas.functions import arrow_udf
+def _encoding(orders: TaskOrders) -> Stage:
+    def encode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from oncelog.spark.write_task import encode_stage
 
-    given = [name for name in ("key", "topic", "partition") if name in names]
-    sizes = [sf.coalesce(sf.octet_length(name), sf.lit(0)) for name in ("key", "value") if name in names]
-    size = sizes[0] + sizes[1] if len(sizes) == 2 else sizes[0]
+        yield from encode_stage(orders, batches)
 
-    def number(*arrays: pa.Array) -> pa.Array:
-        from oncelog.spark.routing import partition_numbers
-
-        return partition_numbers(orders, dict(zip(["size", *given], arrays, strict=True)))
-
-    # The stubs of pyspark know no function of any number of columns; the function itself does.
-    make_udf: Any = arrow_udf
-    return cast("Column", make_udf(number, returnType="int")(size, *(sf.col(name) for name in given)))
+    return encode
 
 
-def _writing(orders: TaskOrders) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _writing(orders: TaskOrders) -> Stage:
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from oncelog.spark.write_task import write_batches
+        from oncelog.spark.write_task import write_stage
 
-        yield from write_batches(orders, batches)
+        yield from write_stage(orders, batches)
 
     return write

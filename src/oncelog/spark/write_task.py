@@ -1,8 +1,9 @@
-"""Writes one task's rows: Arrow batches to encoded record batches, by output partition."""
+"""What the tasks of a write job do: encode rows into record batches by output partition, and write record batches."""
 
 from __future__ import annotations
 
 import time
+import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +16,10 @@ from oncelog.client.encoded_batch import EncodedBatch
 from oncelog.core.ids import TopicPartition
 from oncelog.protocol.compression import Codec
 from oncelog.spark.dead_letters import dead_letters
-from oncelog.spark.routing import PARTITION_COLUMN, REASONS, Poison, RowError
+from oncelog.spark.routing import partition_numbers, refuse_large
 from oncelog.spark.task_writer import PartitionTotal, TaskWriter
 from oncelog.spark.worker_client import worker_client
-from oncelog.spark.write_job import TaskOrders, TaskRanAgain
+from oncelog.spark.write_job import TaskOrders, TaskRanAgain, Way
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -32,12 +33,50 @@ RESULT_FIELDS = pa.schema(
         ("first_offset", pa.int64()),
     ]
 )
+ENCODED_FIELDS = pa.schema(
+    [
+        ("place", pa.int32()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("records", pa.int32()),
+        ("base_timestamp", pa.int64()),
+        ("max_timestamp", pa.int64()),
+        ("codec", pa.int32()),
+        ("body", pa.binary()),
+    ]
+)
+
+Addressed = tuple[TopicPartition, EncodedBatch]
 
 
-def write_batches(orders: TaskOrders, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Write everything, wait for the acknowledgements, then yield one row per output partition."""
-    task = _task_number(orders)
-    codec = Codec[orders.compression_type.upper()]
+def encode_stage(orders: TaskOrders, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The first stage of a shuffled job: rows in, one row per record batch out, with the task it goes to."""
+    task = _task_number()
+    for batch in batches:
+        addressed = list(_encode(orders, task, batch))
+        places = [_place(orders, target) for target, _ in addressed]
+        columns: list[list[Any]] = [
+            places,
+            [target.topic for target, _ in addressed],
+            [target.partition for target, _ in addressed],
+            *([encoded[i] for _, encoded in addressed] for i in range(5)),
+        ]
+        yield _record_batch(columns, ENCODED_FIELDS)
+
+
+def _place(orders: TaskOrders, target: TopicPartition) -> int:
+    """The task that writes a partition: any will do, as long as it is always the same one."""
+    first = 0 if target.topic == orders.topic else zlib.crc32(target.topic.encode())
+    return (first + target.partition) % orders.writing_tasks
+
+
+def write_stage(orders: TaskOrders, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What a writing task does. Raises TaskRanAgain when an earlier run of it may have written already."""
+    yield write_batches(orders, _task_number(allowed_again=orders.may_run_again), batches)
+
+
+def write_batches(orders: TaskOrders, task: int, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
+    """Write everything and wait for the acknowledgements. Returns one row per output partition."""
     with TaskWriter(
         worker_client(orders.client),
         identity=orders.identity,
@@ -45,20 +84,28 @@ def write_batches(orders: TaskOrders, batches: Iterator[pa.RecordBatch]) -> Iter
         transaction_version=orders.transaction_version,
     ) as writer:
         for batch in batches:
-            for target, rows in by_target(orders, task, batch):
-                writer.write(target, _encoded(rows, codec))
-        totals = writer.finish()
-    yield _result(totals)
+            arriving = _unpack(batch) if orders.way is Way.SHUFFLED else _encode(orders, task, batch)
+            for target, encoded in arriving:
+                writer.write(target, encoded)
+        return _result(writer.finish())
 
 
-def _task_number(orders: TaskOrders) -> int:
+def _unpack(batch: pa.RecordBatch) -> Iterator[Addressed]:
+    # Bodies are copied one at a time, and not all of the batch at once: they are nearly all of its size.
+    bodies = batch.column("body")
+    for i, row in enumerate(batch.select([name for name in batch.schema.names if name != "body"]).to_pylist()):
+        counts = row["records"], row["base_timestamp"], row["max_timestamp"], row["codec"]
+        yield TopicPartition(row["topic"], row["partition"]), EncodedBatch(*counts, bodies[i].as_py())
+
+
+def _task_number(*, allowed_again: bool = True) -> int:
     """Raises TaskRanAgain when an earlier run of this task may have written already."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
     if context is None:
         return 0
-    if context.attemptNumber() > 0 and not orders.may_run_again:
+    if context.attemptNumber() > 0 and not allowed_again:
         raise TaskRanAgain(
             f"task {context.partitionId()} runs a second time (attempt {context.attemptNumber()}): its first run may "
             "have written already, so the whole batch is run again in a new transaction"
@@ -67,32 +114,50 @@ def _task_number(orders: TaskOrders) -> int:
 
 
 def _result(totals: list[PartitionTotal]) -> pa.RecordBatch:
-    columns = [
+    columns: list[list[Any]] = [
         [total.partition.topic for total in totals],
         [total.partition.partition for total in totals],
         [total.records for total in totals],
         [total.size_bytes for total in totals],
         [total.first_offset for total in totals],
     ]
-    arrays = [pa.array(values, field.type) for values, field in zip(columns, RESULT_FIELDS, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=RESULT_FIELDS)
+    return _record_batch(columns, RESULT_FIELDS)
+
+
+def _record_batch(columns: list[list[Any]], schema: pa.Schema) -> pa.RecordBatch:
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _encode(orders: TaskOrders, task: int, batch: pa.RecordBatch) -> Iterator[Addressed]:
+    codec = Codec[orders.compression_type.upper()]
+    for target, rows in by_target(orders, task, batch):
+        names = rows.schema.names
+        for encoded in encode_columns(
+            rows.column("value"),
+            key=rows.column("key") if "key" in names else None,
+            headers=rows.column("headers") if "headers" in names else None,
+            timestamp_ms=time.time_ns() // 1_000_000,
+            codec=codec,
+        ):
+            yield target, encoded
 
 
 def by_target(orders: TaskOrders, task: int, batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
     """The rows of a batch by output partition, in their order."""
-    names = batch.schema.names
-    if PARTITION_COLUMN not in names:
-        _refuse_large(orders, batch)
+    if orders.way is Way.OWN:
+        refuse_large(orders, batch)
         own = (orders.first_partition + task) % orders.partition_count
         yield TopicPartition(orders.topic or "", own), batch
         return
-    numbers = batch.column(PARTITION_COLUMN).to_numpy(zero_copy_only=False)
+    numbers = _numbers(orders, task, batch)
     if len(numbers) and int(numbers.min()) < 0:
-        poisoned = pa.array(np.flatnonzero(numbers < 0))
-        yield TopicPartition(orders.dead_letter_topic or "", 0), dead_letters(batch.take(poisoned), orders)
-        batch = batch.take(pa.array(np.flatnonzero(numbers >= 0)))
-        numbers = batch.column(PARTITION_COLUMN).to_numpy(zero_copy_only=False)
-    topics = batch.column("topic").dictionary_encode() if "topic" in names else None
+        poisoned = np.flatnonzero(numbers < 0)
+        letters = dead_letters(batch.take(pa.array(poisoned)), numbers[poisoned], orders)
+        yield TopicPartition(orders.dead_letter_topic or "", 0), letters
+        good = np.flatnonzero(numbers >= 0)
+        batch, numbers = batch.take(pa.array(good)), numbers[good]
+    topics = batch.column("topic").dictionary_encode() if "topic" in batch.schema.names else None
     codes = numbers.astype(np.int64)
     if topics is not None:
         codes += topics.indices.to_numpy(zero_copy_only=False).astype(np.int64) << 32
@@ -102,14 +167,12 @@ def by_target(orders: TaskOrders, task: int, batch: pa.RecordBatch) -> Iterator[
         yield TopicPartition(str(topic), code & 0xFFFFFFFF), part
 
 
-def _refuse_large(orders: TaskOrders, batch: pa.RecordBatch) -> None:
-    largest = pc.max(pc.binary_length(batch.column("value"))).as_py() or 0
-    if largest > orders.max_request_size:
-        raise RowError(
-            f"a row cannot be written: {REASONS[Poison.TOO_LARGE]} ({largest} bytes, allowed are "
-            f"{orders.max_request_size}). Make it smaller, give the sink a dead_letter_topic for such rows, or raise "
-            "max_request_size and the broker's message.max.bytes"
-        )
+def _numbers(orders: TaskOrders, task: int, batch: pa.RecordBatch) -> npt.NDArray[np.int32]:
+    names = batch.schema.names
+    sizes = [pc.fill_null(pc.binary_length(batch.column(name)), 0) for name in ("key", "value") if name in names]
+    size = pc.add(*sizes) if len(sizes) == 2 else sizes[0]
+    given = {name: batch.column(name) for name in ("key", "topic", "partition") if name in names}
+    return partition_numbers(orders, {"size": size, **given}, first_keyless=orders.first_partition + task)
 
 
 def _groups(codes: npt.NDArray[np.int64]) -> Iterator[tuple[int, Any]]:
@@ -123,14 +186,3 @@ def _groups(codes: npt.NDArray[np.int64]) -> Iterator[tuple[int, Any]]:
     bounds = np.flatnonzero(np.diff(codes[order])) + 1
     for rows in np.split(order, bounds):
         yield int(codes[rows[0]]), rows
-
-
-def _encoded(rows: pa.RecordBatch, codec: Codec) -> list[EncodedBatch]:
-    names = rows.schema.names
-    return encode_columns(
-        rows.column("value"),
-        key=rows.column("key") if "key" in names else None,
-        headers=rows.column("headers") if "headers" in names else None,
-        timestamp_ms=time.time_ns() // 1_000_000,
-        codec=codec,
-    )

@@ -18,6 +18,7 @@ from oncelog.client.transaction import NO_IDENTITY
 from oncelog.spark.demo.events import EventLog
 from oncelog.spark.progress import running_batch
 from oncelog.spark.resume import NewCheckpoint, Verdict, judge, offsets_to_commit
+from oncelog.spark.rows import plain_columns
 from oncelog.spark.sink import ExactlyOnceSink, drain
 from oncelog.spark.sink_options import MAX_REQUEST_SIZE
 from oncelog.spark.worker_client import worker_client
@@ -58,9 +59,10 @@ class AtLeastOnce:
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         orders = plain_orders(self.config, self.topic, may_run_again=True)
+        columns = plain_columns(frame, self.topic)
         for attempt in range(ATTEMPTS):
             try:
-                self.written = run_orders(frame, orders)
+                self.written = run_orders(frame, columns, orders)
                 return
             except Exception:
                 # At least once: again, whatever of it was written already.
@@ -90,7 +92,8 @@ class AtMostOnce:
         deadline = Deadline(COMMIT_TIMEOUT_MS)
         loop.run(commit_offsets(client.cluster, GroupMetadata(self.group_id), offsets, deadline))
         try:
-            self.written = run_orders(frame, plain_orders(self.config, self.topic, may_run_again=False))
+            orders = plain_orders(self.config, self.topic, may_run_again=False)
+            self.written = run_orders(frame, plain_columns(frame, self.topic), orders)
         except Exception:  # noqa: BLE001  # at most once: whatever it was, the batch is not tried again
             self.events.add("at-most-once", "lost", batch=batch_id)
 

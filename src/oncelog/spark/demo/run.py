@@ -21,7 +21,7 @@ from oncelog.spark.demo.proof import Tally, input_is_committed, revenue_errors, 
 from oncelog.spark.demo.topics import write_customers, write_orders
 from oncelog.spark.worker_client import worker_client
 
-BATCHES = 12
+BATCHES = 24
 TIMEOUT_S = 900.0
 STEP_S = 0.1
 
@@ -105,6 +105,8 @@ class Demo:
             progress.update(bar, total=1, completed=1)
         order = self._order()
         order.events.add("broker", "up")
+        if self.cluster is not None:
+            order.events.add("executor", "up")
         driver = DriverProcess(order, self.folder / "driver.log")
         chaos = Chaos(
             self.kills, order=order, driver=driver, records=self.records, broker=self.broker, cluster=self.cluster
@@ -115,8 +117,8 @@ class Demo:
             self._supervise(driver, chaos, order, progress, bars)
         finally:
             driver.kill()
-        order.events.add("driver", "down")
-        order.events.add("broker", "down")
+        for lane in ("driver", "executor", "broker") if self.cluster is not None else ("driver", "broker"):
+            order.events.add(lane, "down")
         outcome.kills = chaos.done
 
     def _supervise(

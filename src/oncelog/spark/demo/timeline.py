@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from xml.sax.saxutils import escape
 
 from oncelog.spark.demo.events import Event
 from oncelog.spark.demo.pipeline import GUARANTEES
 
-WIDTH, LEFT, RIGHT, TOP = 1100, 150, 20, 50
+WIDTH, LEFT, RIGHT, TOP = 1180, 120, 150, 68
+LABEL_WIDTH, LABEL_STEP = 95, 15
 LANE_HEIGHT, BAR_HEIGHT = 44, 22
 LANES = ("broker", "driver", "executor", *GUARANTEES, "revenue")
+QUERIES = (*GUARANTEES, "revenue")
 COLOURS = {
     "up": "#5b7a99",
+    "starting": "#c3cfdb",
     "done": "#3f9a6b",
     "skipped": "#b8c4b0",
     "failed": "#c9483f",
@@ -21,6 +24,7 @@ COLOURS = {
     "interrupted": "#e2a33b",
 }
 LEGEND = (
+    ("starting", "starting"),
     ("done", "batch written"),
     ("interrupted", "batch cut off by a kill"),
     ("failed", "batch failed or lost"),
@@ -37,8 +41,8 @@ class Bar:
     title: str
 
 
-def draw(events: Sequence[Event]) -> str:
-    """The whole picture. Times are seconds since the first event."""
+def draw(events: Sequence[Event], notes: Mapping[str, str] | None = None) -> str:
+    """The whole picture. Times are seconds since the first event; `notes` stand at the right end of their lanes."""
     if not events:
         return '<svg xmlns="http://www.w3.org/2000/svg" width="10" height="10"/>'
     first_s = min(event.at_s for event in events)
@@ -52,10 +56,10 @@ def draw(events: Sequence[Event]) -> str:
     parts = [_header(height), *_grid(last_s - first_s, scale), *_lanes()]
     for bar in bars(events):
         parts.append(_rectangle(bar, x(bar.start_s), x(bar.end_s)))
-    for event in events:
-        if event.what == "killed":
-            parts.append(_kill(event, x(event.at_s)))
-    parts += [*_legend(height), "</svg>"]
+    kills = [event for event in events if event.what == "killed"]
+    for event, row in zip(kills, _label_rows([x(event.at_s) for event in kills]), strict=True):
+        parts.append(_kill(event, x(event.at_s), row))
+    parts += [*_notes(notes or {}), *_legend(height), "</svg>"]
     return "\n".join(parts)
 
 
@@ -71,11 +75,21 @@ def bars(events: Sequence[Event]) -> list[Bar]:
         if begins:
             open_since[event.lane] = event
         if event.lane == "driver" and event.what in ("killed", "down"):
-            for lane in [lane for lane in open_since if lane in GUARANTEES or lane == "revenue"]:
+            for lane in [lane for lane in open_since if lane in QUERIES]:
                 found.append(_span(open_since.pop(lane), event, interrupted=True))
     last = events[-1]
     found += [_span(opened, last, interrupted=False) for opened in open_since.values() if opened.what == "up"]
-    return found
+    return [part for bar in found for part in _with_start(bar, events)]
+
+
+def _with_start(bar: Bar, events: Sequence[Event]) -> list[Bar]:
+    """A driver is of no use before its first batch."""
+    if bar.lane != "driver" or bar.kind != "up":
+        return [bar]
+    batches = (event.at_s for event in events if event.lane in QUERIES and event.what == "begin")
+    first_s = next((at_s for at_s in batches if bar.start_s <= at_s <= bar.end_s), bar.end_s)
+    start = replace(bar, end_s=first_s, kind="starting", title=f"driver: starting, {first_s - bar.start_s:.1f} s")
+    return [start, replace(bar, start_s=first_s)]
 
 
 def _span(opened: Event, closed: Event, *, interrupted: bool) -> Bar:
@@ -128,19 +142,37 @@ def _rectangle(bar: Bar, start: float, end: float) -> str:
     )
 
 
-def _kill(event: Event, at: float) -> str:
+def _label_rows(places: Sequence[float]) -> list[int]:
+    """Labels that would touch stand above each other."""
+    rows: list[int] = []
+    for i, at in enumerate(places):
+        close = i > 0 and at - places[i - 1] < LABEL_WIDTH
+        rows.append((rows[i - 1] + 1) % 2 if close else 0)
+    return rows
+
+
+def _kill(event: Event, at: float, row: int) -> str:
     bottom = TOP + LANE_HEIGHT * len(LANES)
+    above = TOP - 28 - row * LABEL_STEP
     return (
         f'<line x1="{at:.1f}" y1="{TOP}" x2="{at:.1f}" y2="{bottom}" stroke="#c9483f" stroke-dasharray="4 3"/>'
-        f'<text x="{at:.1f}" y="{TOP - 28}" text-anchor="middle" fill="#c9483f">kill -9 {escape(event.lane)}</text>'
+        f'<text x="{at:.1f}" y="{above}" text-anchor="middle" fill="#c9483f">kill -9 {escape(event.lane)}</text>'
         f'<circle cx="{at:.1f}" cy="{_middle(event.lane):.1f}" r="6" fill="#c9483f"/>'
     )
+
+
+def _notes(notes: Mapping[str, str]) -> list[str]:
+    at = WIDTH - RIGHT + 12
+    return [
+        f'<text x="{at}" y="{_middle(lane) + 4:.1f}" fill="#333" font-weight="600">{escape(text)}</text>'
+        for lane, text in notes.items()
+    ]
 
 
 def _legend(height: int) -> list[str]:
     parts = []
     for i, (kind, text) in enumerate(LEGEND):
-        at = LEFT + i * 235
+        at = LEFT + i * 205
         parts.append(f'<rect x="{at}" y="{height - 34}" width="14" height="14" rx="2" fill="{COLOURS[kind]}"/>')
         parts.append(f'<text x="{at + 20}" y="{height - 22}" fill="#333">{escape(text)}</text>')
     return parts

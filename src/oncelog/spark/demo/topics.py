@@ -51,8 +51,9 @@ def _write(config: ClientConfig, transactions: TransactionClient, topic: str, ke
     ) as writer:
         for number in np.unique(numbers):
             rows = pa.array(np.flatnonzero(numbers == number))
-            batches = encode_columns(values.take(rows), key=keys.take(rows), timestamp_ms=time.time_ns() // 1_000_000)
-            writer.write(TopicPartition(topic, int(number)), batches)
+            now_ms = time.time_ns() // 1_000_000
+            for batch in encode_columns(values.take(rows), key=keys.take(rows), timestamp_ms=now_ms):
+                writer.write(TopicPartition(topic, int(number)), batch)
         writer.finish()
     transactions.end(commit=True)
 

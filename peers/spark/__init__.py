@@ -1,0 +1,1 @@
+"""Spark's own Kafka connector, as a peer of the pipeline."""

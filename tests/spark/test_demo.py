@@ -1,0 +1,235 @@
+"""The demo proves what it says, and would notice if it were not so."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ET
+from collections import Counter
+from pathlib import Path
+from typing import cast
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from oncelog.cli import demo
+from oncelog.cli.demo import parse_kills
+from oncelog.client.config import ClientConfig
+from oncelog.client.offsets import OffsetAndMetadata
+from oncelog.client.transaction import TransactionClient
+from oncelog.client.visibility import IsolationLevel
+from oncelog.core.ids import TopicPartition
+from oncelog.spark.demo import run
+from oncelog.spark.demo.audit import audit
+from oncelog.spark.demo.events import Event, EventLog
+from oncelog.spark.demo.footprints import Footprints
+from oncelog.spark.demo.orders import as_record, is_broken, order, truth
+from oncelog.spark.demo.pipeline import GUARANTEES, Topics
+from oncelog.spark.demo.proof import Tally, tally
+from oncelog.spark.demo.timeline import bars, draw
+from oncelog.spark.resume import Note
+from oncelog.spark.task_writer import TaskWriter
+from oncelog.spark.worker_client import WorkerClient, worker_client
+from oncelog.testing import BrokerProcess
+from peers.kafka.kafka import free_port
+from tests.spark.kafka import Kafka
+
+RECORDS = 3000
+
+
+@pytest.mark.spark
+def test_the_demo_survives_its_kills_and_proves_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And at-least-once doubles, and at-most-once loses, every time; and what is kept can be looked at."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run, "BATCHES", 12)
+    monkeypatch.setattr(demo, "KEPT_ADDRESS", f"127.0.0.1:{free_port()}")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    arguments = ["--records", str(RECORDS), "--kills", "driver,broker", "--master", "local[2,4]", "--keep"]
+    done = CliRunner().invoke(demo.demo_command, arguments)
+    assert done.exit_code == 0, done.output
+    assert done.output.count("proven") == 6
+    assert "FAILED" not in done.output
+    assert "kill -9 driver" in done.output
+    assert "kill -9 broker" in done.output
+    assert re.search(r"beside +at-least-once: [1-9][\d,]* doubled", done.output), done.output
+    assert re.search(r"beside +at-most-once: [1-9][\d,]* lost", done.output), done.output
+    page = (tmp_path / "demo-results" / "index.html").read_text()
+    assert "at-most-once" in page
+    ET.parse(tmp_path / "demo-results" / "timeline.svg")
+    run_kept_commands([line.strip() for line in done.output.splitlines() if line.startswith("  oncelog ")])
+
+
+def run_kept_commands(commands: list[str]) -> None:
+    """Each does what it promises; the broker stays up meanwhile."""
+    assert len(commands) == 7
+    with contextlib.ExitStack() as stack:
+        for command in commands:
+            words = [sys.executable, "-m", *command.split()]
+            if words[3] == "serve":
+                process = stack.enter_context(subprocess.Popen(words, stdout=subprocess.PIPE, text=True))
+                stack.callback(process.terminate)
+                assert process.stdout is not None
+                assert "ready" in process.stdout.readline()
+                continue
+            done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+            assert done.returncode == 0, command + done.stderr
+            assert done.stdout.strip(), command
+
+
+def test_a_proof_that_fails_is_a_failed_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipeline that writes nothing at all: the checks are the real ones."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run.Demo, "_run_pipeline", lambda *_: None)
+    done = CliRunner().invoke(demo.demo_command, ["--records", "200", "--kills", "none", "--master", "local[2]"])
+    assert done.exit_code == 1
+    assert re.search(r"FAILED +every one of 198 orders is in the output once", done.output)
+    assert "FAILED  the group's committed offsets" in done.output
+    assert 'class="no"' in (tmp_path / "demo-results" / "index.html").read_text()
+
+
+class FakeBroker:
+    """Lengths of the outputs by guarantee, and what at-most-once has noted."""
+
+    def __init__(self) -> None:
+        self.lengths = dict.fromkeys(GUARANTEES, 100)
+        self.visible = 100
+        self.noted = 0
+
+    def partitions_of(self, topics: list[str]) -> dict[str, list[TopicPartition]]:
+        return {topics[0]: [TopicPartition(topics[0], 0)]}
+
+    def list_offsets(self, wanted: dict[TopicPartition, int], isolation: IsolationLevel) -> dict[TopicPartition, int]:
+        (partition,) = wanted
+        guarantee = next(name for name in GUARANTEES if partition.topic.endswith(name))
+        committed = isolation is IsolationLevel.READ_COMMITTED
+        return {partition: self.visible if committed else self.lengths[guarantee]}
+
+    def committed(self, _: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        return {TopicPartition("orders", 0): OffsetAndMetadata(5, Note("query", self.noted).to_text())}
+
+
+def test_a_kill_waits_until_every_guarantee_has_something_to_show(tmp_path: Path) -> None:
+    events, fake = EventLog(tmp_path / "events.jsonl"), FakeBroker()
+    prints = Footprints(cast("WorkerClient", fake), Topics(), events, per_batch=50)
+
+    def in_the_middle(exactly_once_too: bool = True) -> bool:
+        return prints.all_in_the_middle(exactly_once_too=exactly_once_too)
+
+    for guarantee in GUARANTEES:
+        events.add(guarantee, "begin", batch=0)
+    assert not in_the_middle()
+    fake.lengths = dict.fromkeys(GUARANTEES, 110)
+    assert not in_the_middle(), "the beginning of this batch was not seen"
+    for guarantee in GUARANTEES:
+        events.add(guarantee, "done", batch=0)
+        events.add(guarantee, "begin", batch=1)
+    assert not in_the_middle(), "nothing of this batch is written"
+    fake.lengths["at-least-once"] += 10
+    assert not in_the_middle(), "at-most-once has not noted it yet"
+    fake.noted = 1
+    assert in_the_middle(exactly_once_too=False)
+    fake.visible = 110
+    assert not in_the_middle(), "no transaction is open"
+    fake.lengths["exactly-once"] += 1
+    assert in_the_middle()
+    assert prints.batches_done("exactly-once") == 1
+    fake.lengths["at-most-once"] += 50
+    assert not in_the_middle(), "at-most-once has written all of it"
+
+
+def test_a_tally_sees_what_is_lost_doubled_and_foreign() -> None:
+    expected = Counter({b"a": 1, b"b": 1, b"c": 2})
+    assert tally(expected, Counter({b"a": 1, b"b": 1, b"c": 2})).exact
+    found = tally(expected, Counter({b"a": 3, b"c": 2, b"x": 1}))
+    assert found == Tally(expected=4, once=2, lost=1, doubled=2, foreign=1)
+    assert not found.exact
+
+
+def test_the_truth_adds_up() -> None:
+    known = truth(1000)
+    assert known.broken.total() == sum(is_broken(number) for number in range(1000))
+    assert known.enriched.total() + known.broken.total() == 1000
+    assert sum(cents for _, cents in known.revenue.values()) == sum(
+        order(number).cents for number in range(1000) if not is_broken(number)
+    )
+    assert as_record(5)[1] == b'{"id": 5, "customer": %d, "cents": %d, "at": %d}' % (
+        order(5).customer,
+        order(5).cents,
+        order(5).at,
+    )
+
+
+def test_the_audit_tells_committed_aborted_and_open_transactions_apart(oncelog_broker: BrokerProcess) -> None:
+    import pyarrow as pa
+
+    from oncelog.client.columns import encode_columns
+
+    config = ClientConfig(bootstrap_servers=oncelog_broker.bootstrap_servers)
+    Kafka(config.bootstrap_servers).create("audited", 2)
+    batches = encode_columns(pa.array([b"v"] * 5), timestamp_ms=1)
+
+    def write(client: TransactionClient) -> None:
+        version = client.transaction_version
+        with TaskWriter(
+            worker_client(config),
+            identity=client.identity,
+            transactional_id="audited",
+            transaction_version=version,
+        ) as writer:
+            for partition in range(2):
+                writer.write(TopicPartition("audited", partition), batches[0])
+            writer.finish()
+
+    with TransactionClient(config) as client:
+        client.init("audited")
+        for commit in (True, False):
+            write(client)
+            client.end(commit)
+        found = audit(config, ["audited"])
+        assert (found.committed, found.aborted, found.torn, found.open) == (1, 1, 0, 0)
+        assert (found.hidden_records, found.visible_records) == (10, 10)
+        assert found.whole
+        write(client)
+        unfinished = audit(config, ["audited"])
+        assert unfinished.open == 1
+        assert not unfinished.whole
+        client.end(commit=False)
+
+
+def test_kills_that_are_not_ours_are_left_out() -> None:
+    assert parse_kills("driver,executor,broker", None, None) == ["driver", "executor", "broker"]
+    assert parse_kills("driver,executor,broker", "local[2]", "kafka:9092") == ["driver"]
+    assert parse_kills("none", None, None) == []
+    with pytest.raises(click.BadParameter, match="valid: driver, executor, broker, none"):
+        parse_kills("driver,cat", None, None)
+
+
+def test_events_of_a_run_become_a_picture(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "events.jsonl")
+    log.add("broker", "up")
+    log.add("exactly-once", "done", batch=0, rows=5, position=5)
+    assert log.position("exactly-once") == 5
+    events = [
+        Event(0.0, "broker", "up"),
+        Event(0.0, "driver", "up"),
+        Event(1.0, "exactly-once", "begin", 0),
+        Event(2.0, "exactly-once", "done", 0, 10, 10),
+        Event(2.1, "exactly-once", "begin", 1),
+        Event(3.0, "driver", "killed"),
+        Event(3.1, "driver", "up"),
+        Event(5.0, "exactly-once", "begin", 1),
+        Event(6.0, "exactly-once", "skipped", 1),
+        Event(7.0, "driver", "down"),
+    ]
+    kinds = [(bar.lane, bar.kind) for bar in bars(events) if bar.lane == "exactly-once"]
+    assert kinds == [("exactly-once", "done"), ("exactly-once", "interrupted"), ("exactly-once", "skipped")]
+    drivers = [(bar.kind, bar.start_s, bar.end_s) for bar in bars(events) if bar.lane == "driver"]
+    assert drivers == [("starting", 0.0, 1.0), ("up", 1.0, 3.0), ("starting", 3.1, 5.0), ("up", 5.0, 7.0)]
+    root = ET.fromstring(draw(events, {"exactly-once": "each one once"}))
+    assert "kill -9 driver" in "".join(root.itertext())
+    assert "each one once" in "".join(root.itertext())

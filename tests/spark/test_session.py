@@ -1,0 +1,54 @@
+"""The session: what it sets, what it leaves alone, what it refuses."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+import oncelog.spark
+from oncelog.spark.spark_session import SETTINGS, UnsafeSetting, _loopback, refuse_unsafe
+from tests.spark.conftest import QUIET
+
+
+@pytest.mark.spark
+def test_every_setting_is_in_force_unless_it_was_given(spark: Any) -> None:
+    conf = spark.sparkContext.getConf()
+    for setting in SETTINGS:
+        assert conf.get(setting.key) == QUIET.get(setting.key, setting.value), setting.key
+    assert conf.get("spark.driver.host") == "127.0.0.1"
+    workers = spark.sparkContext.parallelize([0], 1).map(lambda _: sys.executable).collect()
+    assert workers == [sys.executable]
+
+
+def test_the_session_explains_itself() -> None:
+    text = oncelog.spark.explain()
+    for setting in SETTINGS:
+        assert f"{setting.key}={setting.value}\n    {setting.reason}" in text
+
+
+@pytest.mark.parametrize(
+    ("master", "submitted", "host"),
+    [
+        ("local[2]", {}, "127.0.0.1"),
+        ("local[*,4]", {"spark.driver.host": "10.0.0.1"}, None),
+        ("spark://somewhere:7077", {}, None),
+    ],
+)
+def test_only_a_local_driver_keeps_to_itself(
+    monkeypatch: pytest.MonkeyPatch, master: str, submitted: Any, host: str | None
+) -> None:
+    monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
+    assert _loopback(submitted, master).get("spark.driver.host") == host
+    monkeypatch.setenv("SPARK_LOCAL_IP", "10.0.0.2")
+    assert _loopback(submitted, master) == {}
+
+
+def test_a_connect_session_is_refused_with_the_way_out() -> None:
+    class ConnectSession:
+        pass
+
+    ConnectSession.__module__ = "pyspark.sql.connect.session"
+    with pytest.raises(UnsafeSetting, match=r"Spark Connect session.*oncelog\.spark\.session\(\)"):
+        refuse_unsafe(ConnectSession())  # type: ignore[arg-type]
