@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.oncelog-ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-crash lint bench bench-quick simulate clean
+.PHONY: help setup demo test test-fast test-crash lint bench bench-quick bench-spark simulate clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ bench: setup ## Oncelog and Apache Kafka side by side, 25 minutes; parts: make b
 
 bench-quick: setup ## the main figures of both, in under two minutes
 	$(BIN)/python -m peers.compare --quick
+
+bench-spark: setup ## the Spark pipeline against Spark's own Kafka connector on Apache Kafka
+	$(BIN)/python -m peers.spark.compare
 
 SECONDS ?= 600
 simulate: setup ## random transaction histories on a virtual clock: make simulate SECONDS=600
