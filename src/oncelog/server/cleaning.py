@@ -38,8 +38,8 @@ log = logging.getLogger("oncelog.cleaner")
 
 T = TypeVar("T")
 
-INTERNAL_ACTIVE_BYTES: Final = 3 * 1024 * 1024
-"""Of all partitions of an internal topic together: about twenty-five thousand records. With less, the cleaner would not
+INTERNAL_ACTIVE_BYTES: Final = 6 * 1024 * 1024
+"""Of all partitions of an internal topic together: about fifty thousand records. With less, the cleaner would not
 keep up with groups that commit as fast as they can: each of its passes costs the same few fsyncs."""
 INTERNAL_LOOK_INTERVAL_MS: Final = 1_000
 """While there is something to do for the cleaner. Every look in vain doubles it, up to `log.cleaner.backoff.ms`."""

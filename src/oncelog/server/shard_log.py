@@ -59,16 +59,29 @@ def append_records(
 
 
 def replay_log(partition: Partition, replayer: Replayer) -> Iterator[None]:
-    """Replays the whole log; yields after every slice, so that the caller can let others run."""
+    """Replays the whole log; yields after every slice, so that the caller can let others run.
+
+    Within a slice a record that a later one supersedes is left out, as it could be by compaction: most of a log that is
+    not clean yet is that. Records of transactions are not, since it is their markers that decide what they supersede.
+    """
     log = partition.log
     offset, end_offset = log.log_start_offset, log.log_end_offset
+    newest: dict[bytes, tuple[BatchHeader, int, bytes | None]] = {}
     in_slice = 0
+
+    def replay_newest() -> None:
+        for key, (header, at_offset, value) in newest.items():
+            replayer.on_record(header, at_offset, key, value)
+        newest.clear()
+
     while offset < end_offset:
         data = log.read(offset, _LOAD_READ_BYTES, end_offset=end_offset).data
         if not len(data):
-            return
+            break
         for position, header in iter_headers(data):
             offset = header.next_offset
+            if header.is_control or header.is_transactional:
+                replay_newest()
             if header.is_control:
                 # Compaction leaves the bare header of a marker whose transaction is gone.
                 if header.records_count:
@@ -76,11 +89,16 @@ def replay_log(partition: Partition, replayer: Replayer) -> Iterator[None]:
                 continue
             for record in _records(partition, header, data, position):
                 if record.key is not None:
-                    replayer.on_record(header, header.base_offset + record.offset_delta, record.key, record.value)
+                    newest.pop(record.key, None)  # so that what is left stays in the order of the log
+                    newest[record.key] = (header, header.base_offset + record.offset_delta, record.value)
+            if header.is_transactional:
+                replay_newest()
             in_slice += header.records_count
             if in_slice >= LOAD_SLICE_RECORDS:
                 in_slice = 0
+                replay_newest()
                 yield
+    replay_newest()
 
 
 def _records(partition: Partition, header: BatchHeader, data: bytes | memoryview, position: int) -> list[Record]:

@@ -56,7 +56,10 @@ class StartPlan:
     def about_txn_index(self, base_offset: int, harm: str) -> str:
         if self.rebuilds_indexes_of(base_offset):
             return "rebuilds the transaction index of this segment from the markers, since it is scanned"
-        return f"does not look at it ({self._why_not()}): {harm}"
+        return (
+            "rebuilds the transaction index of this segment from the markers before it is first used "
+            f"({self._why_not()}); with a broker that trusts it, as Kafka does, {harm}"
+        )
 
     def _why_not(self) -> str:
         if self.scan_base is None:
