@@ -71,7 +71,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m peers.spark.compare", description=__doc__.split("\n\n")[0])
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--per-batch", type=int, default=500_000, help="maxOffsetsPerTrigger")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--warm-up", type=int, default=2, help="rounds that are run and not counted")
     parser.add_argument("--no-memory", dest="memory", action="store_false", help="leave out the memory of workers")
     return parser.parse_args()

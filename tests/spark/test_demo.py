@@ -7,10 +7,10 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 import xml.etree.ElementTree as ET
 from collections import Counter
 from pathlib import Path
-from typing import cast
 
 import click
 import pytest
@@ -19,24 +19,21 @@ from click.testing import CliRunner
 from oncelog.cli import demo
 from oncelog.cli.demo import parse_kills
 from oncelog.client.config import ClientConfig
-from oncelog.client.offsets import OffsetAndMetadata
 from oncelog.client.transaction import TransactionClient
-from oncelog.client.visibility import IsolationLevel
 from oncelog.core.ids import TopicPartition
 from oncelog.spark.demo import run
 from oncelog.spark.demo.audit import audit
 from oncelog.spark.demo.events import Event, EventLog
-from oncelog.spark.demo.footprints import Footprints
+from oncelog.spark.demo.hold import Hold
 from oncelog.spark.demo.orders import as_record, is_broken, order, truth
-from oncelog.spark.demo.pipeline import GUARANTEES, Topics
 from oncelog.spark.demo.proof import Tally, tally
 from oncelog.spark.demo.timeline import bars, draw
-from oncelog.spark.resume import Note
 from oncelog.spark.task_writer import TaskWriter
-from oncelog.spark.worker_client import WorkerClient, worker_client
+from oncelog.spark.worker_client import worker_client
 from oncelog.testing import BrokerProcess
 from peers.kafka.kafka import free_port
 from tests.spark.kafka import Kafka
+from tests.spark.test_source import wait_for
 
 RECORDS = 3000
 
@@ -92,54 +89,19 @@ def test_a_proof_that_fails_is_a_failed_command(tmp_path: Path, monkeypatch: pyt
     assert 'class="no"' in (tmp_path / "demo-results" / "index.html").read_text()
 
 
-class FakeBroker:
-    """Lengths of the outputs by guarantee, and what at-most-once has noted."""
-
-    def __init__(self) -> None:
-        self.lengths = dict.fromkeys(GUARANTEES, 100)
-        self.visible = 100
-        self.noted = 0
-
-    def partitions_of(self, topics: list[str]) -> dict[str, list[TopicPartition]]:
-        return {topics[0]: [TopicPartition(topics[0], 0)]}
-
-    def list_offsets(self, wanted: dict[TopicPartition, int], isolation: IsolationLevel) -> dict[TopicPartition, int]:
-        (partition,) = wanted
-        guarantee = next(name for name in GUARANTEES if partition.topic.endswith(name))
-        committed = isolation is IsolationLevel.READ_COMMITTED
-        return {partition: self.visible if committed else self.lengths[guarantee]}
-
-    def committed(self, _: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        return {TopicPartition("orders", 0): OffsetAndMetadata(5, Note("query", self.noted).to_text())}
-
-
-def test_a_kill_waits_until_every_guarantee_has_something_to_show(tmp_path: Path) -> None:
-    events, fake = EventLog(tmp_path / "events.jsonl"), FakeBroker()
-    prints = Footprints(cast("WorkerClient", fake), Topics(), events, per_batch=50)
-
-    def in_the_middle(exactly_once_too: bool = True) -> bool:
-        return prints.all_in_the_middle(exactly_once_too=exactly_once_too)
-
-    for guarantee in GUARANTEES:
-        events.add(guarantee, "begin", batch=0)
-    assert not in_the_middle()
-    fake.lengths = dict.fromkeys(GUARANTEES, 110)
-    assert not in_the_middle(), "the beginning of this batch was not seen"
-    for guarantee in GUARANTEES:
-        events.add(guarantee, "done", batch=0)
-        events.add(guarantee, "begin", batch=1)
-    assert not in_the_middle(), "nothing of this batch is written"
-    fake.lengths["at-least-once"] += 10
-    assert not in_the_middle(), "at-most-once has not noted it yet"
-    fake.noted = 1
-    assert in_the_middle(exactly_once_too=False)
-    fake.visible = 110
-    assert not in_the_middle(), "no transaction is open"
-    fake.lengths["exactly-once"] += 1
-    assert in_the_middle()
-    assert prints.batches_done("exactly-once") == 1
-    fake.lengths["at-most-once"] += 50
-    assert not in_the_middle(), "at-most-once has written all of it"
+def test_a_query_waits_for_its_kill_only_when_asked(tmp_path: Path) -> None:
+    hold = Hold(tmp_path)
+    hold.wait_here("exactly-once")
+    assert not hold.is_held("exactly-once")
+    hold.ask()
+    waiting = threading.Thread(target=hold.wait_here, args=("exactly-once",))
+    waiting.start()
+    wait_for(lambda: hold.is_held("exactly-once"))
+    assert waiting.is_alive()
+    hold.release()
+    waiting.join(10)
+    assert not waiting.is_alive()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_tally_sees_what_is_lost_doubled_and_foreign() -> None:

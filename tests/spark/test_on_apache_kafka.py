@@ -1,35 +1,23 @@
 """The pipeline speaks only the Kafka protocol: the same on Apache Kafka, over the old transactions and the new.
 
-Most tests here are those of the other modules, run once more with another broker behind the fixture `kafka`.
+Most tests here are those of the other modules, called once more with another broker behind the fixture `kafka`.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from peers.kafka.kafka import KafkaServer, kafka_available
+from tests.spark import test_sink, test_sink_failures, test_state
 from tests.spark.kafka import Kafka
 from tests.spark.pipeline import Pipeline
-from tests.spark.test_sink import (  # noqa: F401  # collected here a second time
-    test_output_and_input_offsets_are_committed_together,
-    test_rows_choose_topic_partition_and_headers,
-)
-from tests.spark.test_sink_failures import (  # noqa: F401  # collected here a second time
-    disarmed,
-    loaded,
-    test_a_commit_whose_answer_is_lost_is_not_repeated,
-    test_a_driver_that_dies_is_followed_by_one_that_goes_on,
-    test_a_driver_that_was_replaced_stops_and_says_so,
-    test_a_killed_python_worker_leaves_nothing_behind,
-)
-from tests.spark.test_state import (  # noqa: F401  # collected here a second time
-    counted,
-    test_state_lost_with_its_checkpoint_is_rebuilt_from_the_changelog,
-)
+from tests.spark.test_sink_failures import disarmed, loaded  # noqa: F401  # fixtures
+from tests.spark.test_state import counted  # noqa: F401  # a fixture
 
 pytestmark = [
     pytest.mark.spark,
@@ -61,3 +49,43 @@ def test_equal_batches_are_written_once_each(
         copying.run()
         assert kafka.values(target) == [b"same"] * count
         assert sum(offset for offset in kafka.group_offsets(copying.id, source, 2) if offset > 0) == count
+
+
+def test_output_and_input_offsets_are_committed_together(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    test_sink.test_output_and_input_offsets_are_committed_together(pipeline, monkeypatch, small=0)
+
+
+def test_rows_choose_topic_partition_and_headers(pipeline: Pipeline, name: Callable[[str], str]) -> None:
+    test_sink.test_rows_choose_topic_partition_and_headers(pipeline, name)
+
+
+@pytest.mark.parametrize("point", ["before_commit", "after_commit"])
+def test_a_driver_that_dies_is_followed_by_one_that_goes_on(
+    loaded: Pipeline,  # noqa: F811
+    point: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    test_sink_failures.test_a_driver_that_dies_is_followed_by_one_that_goes_on(loaded, point, monkeypatch)
+
+
+def test_a_driver_that_was_replaced_stops_and_says_so(loaded: Pipeline) -> None:  # noqa: F811
+    test_sink_failures.test_a_driver_that_was_replaced_stops_and_says_so(loaded, "before_write")
+
+
+def test_a_commit_whose_answer_is_lost_is_not_repeated(
+    loaded: Pipeline,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    test_sink_failures.test_a_commit_whose_answer_is_lost_is_not_repeated(loaded, monkeypatch, version="2")
+
+
+def test_a_killed_python_worker_leaves_nothing_behind(
+    loaded: Pipeline,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    test_sink_failures.test_a_killed_python_worker_leaves_nothing_behind(loaded, monkeypatch, tmp_path)
+
+
+def test_state_lost_with_its_checkpoint_is_rebuilt(counted: Pipeline, tmp_path: Path) -> None:  # noqa: F811
+    test_state.test_state_lost_with_its_checkpoint_is_rebuilt_from_the_changelog(counted, tmp_path)

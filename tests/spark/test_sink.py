@@ -76,7 +76,7 @@ def test_an_older_client_protocol_works_on_a_newer_broker(pipeline: Pipeline) ->
     assert pipeline.kafka.values(pipeline.target) == [b"same"] * 4
 
 
-def test_rows_choose_topic_partition_and_headers(pipeline: Pipeline, spark: Any, name: Name) -> None:
+def test_rows_choose_topic_partition_and_headers(pipeline: Pipeline, name: Name) -> None:
     from pyspark.sql import functions as sf
 
     kafka = pipeline.kafka

@@ -195,7 +195,7 @@ def test_topics_that_come_to_match_a_pattern_are_read_from_their_beginning(
 def test_gaps_that_compaction_left_are_stepped_over(spark: Any, name: Name, checkpoint: str) -> None:
     with broker({"log.cleaner.backoff.ms": 100}) as process:
         kafka = Kafka(process.bootstrap_servers)
-        config = {"cleanup_policy": "compact", "segment_bytes": "1000", "min_cleanable_dirty_ratio": "0.01"}
+        config = {"cleanup_policy": "compact", "internal_segment_bytes": "1000", "min_cleanable_dirty_ratio": "0.01"}
         topic = kafka.create(name("t"), **config)
         for i in range(40):
             kafka.send(topic, [(b"k%d" % (i % 3), b"%03d" % (i * 10 + j)) for j in range(10)])

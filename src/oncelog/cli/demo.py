@@ -21,7 +21,7 @@ KEPT_ADDRESS = "127.0.0.1:9092"
 
 
 @click.command("demo")
-@click.option("--records", type=click.IntRange(min=100), default=200_000, show_default=True, help="Orders to generate.")
+@click.option("--records", type=click.IntRange(min=100), default=150_000, show_default=True, help="Orders to generate.")
 @click.option("--kills", default=",".join(KILLS), show_default=True,
               help="What to kill with -9, in this order; 'none' for nothing.")  # fmt: skip
 @click.option("--master", help="A Spark master to run on, such as local[2,4].  [default: a cluster of two workers]")

@@ -1,8 +1,8 @@
 """Kills the driver, an executor and the broker with -9 while batches are being written, and starts them again.
 
 A kill in a quiet moment proves nothing. An executor and the broker are killed while an output grows: a batch is being
-written then. The driver is killed when all three queries are in the middle (`footprints`): it is stopped for a moment,
-looked at, and killed or let go on. What at-least-once doubles and at-most-once loses is so no matter of luck.
+written then. The driver is killed when each query is at its worst moment (see `hold`): what at-least-once doubles and
+at-most-once loses is so no matter of luck.
 """
 
 from __future__ import annotations
@@ -17,18 +17,17 @@ from pathlib import Path
 from typing import Protocol
 
 from oncelog.client.config import ClientConfig
+from oncelog.client.visibility import IsolationLevel
 from oncelog.spark.cluster import StandaloneCluster
 from oncelog.spark.demo.driver import DriverOrder
 from oncelog.spark.demo.events import EventLog
-from oncelog.spark.demo.footprints import Footprints
+from oncelog.spark.demo.pipeline import GUARANTEES
+from oncelog.spark.offsets import LATEST
 from oncelog.spark.worker_client import WorkerClient
 
 POLL_S = 0.02
 MIDDLE_WAIT_S = 30.0
 """After so long any moment will do: the one waited for may not come any more."""
-PATIENCE_BATCHES = 3
-"""For so many batches the exactly-once query, too, has to be in the middle of one when the driver is killed."""
-SETTLE_S = 0.3
 BROKER_DOWN_S = 1.0
 DRIVER_STARTS_MAX = 6
 WATCHED = {"executor": "at-least-once", "broker": "exactly-once"}
@@ -68,20 +67,10 @@ class DriverProcess:
     def poll(self) -> int | None:
         return None if self._process is None else self._process.poll()
 
-    def stop_for_a_look(self) -> None:
-        self._signal(signal.SIGSTOP)
-
-    def go_on(self) -> None:
-        self._signal(signal.SIGCONT)
-
     def kill(self) -> None:
-        self._signal(signal.SIGKILL)
-        if self._process is not None:
-            self._process.wait()
-
-    def _signal(self, number: signal.Signals) -> None:
         if self._process is not None and self._process.poll() is None:
-            os.killpg(self._process.pid, number)
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
 
     def log_tail(self) -> str:
         return self._log.read_text(errors="replace")[-3000:]
@@ -123,38 +112,33 @@ class Chaos:
         position, kill = self._pending[0]
         if self._events.position("exactly-once") < position:
             return
-        with WorkerClient(self._config) as client:
-            prints = Footprints(client, self._order.topics, self._events, self._order.per_batch)
-            if kill == "driver":
-                self._await_half_written(prints)
-            else:
-                self._await_growth(prints, WATCHED[kill])
-        if self._deeds[kill]():
+        if kill == "driver":
+            self._await_worst_moment()
+        else:
+            self._await_growth(self._order.topics.enriched(WATCHED[kill]))
+        if self._driver.poll() is not None:
+            # It has finished meanwhile: there is nothing left that a kill could disturb.
+            self._pending.clear()
+        elif self._deeds[kill]():
             self.done.append(kill)
             self._pending.pop(0)
+        self._order.hold.release()
 
-    def _await_growth(self, prints: Footprints, guarantee: str) -> None:
-        """Return when records have just arrived in an output."""
-        before = prints.written(guarantee)
+    def _await_worst_moment(self) -> None:
+        self._order.hold.ask()
         for _ in self._moments():
-            now = prints.written(guarantee)
-            if now > before:
+            if all(self._order.hold.is_held(guarantee) for guarantee in GUARANTEES):
                 return
-            before = now
 
-    def _await_half_written(self, prints: Footprints) -> None:
-        """Return with the driver stopped, in the middle of a batch of each query."""
-        patient_until = prints.batches_done("at-least-once") + PATIENCE_BATCHES
-        for _ in self._moments():
-            patient = prints.batches_done("at-least-once") < patient_until
-            if not prints.all_in_the_middle(exactly_once_too=patient):
-                continue
-            self._driver.stop_for_a_look()
-            # Executors go on with the tasks they have: what they still write is to be seen before it is judged.
-            time.sleep(SETTLE_S)
-            if prints.all_in_the_middle(exactly_once_too=patient):
-                return
-            self._driver.go_on()
+    def _await_growth(self, topic: str) -> None:
+        """Return when records have just arrived in a topic."""
+        with WorkerClient(self._config) as client:
+            before = _length(client, topic)
+            for _ in self._moments():
+                now = _length(client, topic)
+                if now > before:
+                    return
+                before = now
 
     def _moments(self) -> Iterator[None]:
         deadline_s = time.monotonic() + MIDDLE_WAIT_S
@@ -165,6 +149,7 @@ class Chaos:
     def _kill_driver(self) -> bool:
         self._driver.kill()
         self._events.add("driver", "killed")
+        self._order.hold.release()
         self._driver.start()
         return True
 
@@ -185,3 +170,8 @@ class Chaos:
         self._broker.start()
         self._events.add("broker", "up")
         return True
+
+
+def _length(client: WorkerClient, topic: str) -> int:
+    partitions = client.partitions_of([topic]).get(topic, [])
+    return sum(client.list_offsets(dict.fromkeys(partitions, LATEST), IsolationLevel.READ_UNCOMMITTED).values())

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import oncelog.spark
 from oncelog.client.config import ClientConfig
+from oncelog.core import failpoints
 from oncelog.spark.demo.events import EventLog
-from oncelog.spark.demo.guarantees import AtLeastOnce, AtMostOnce, Recorded
+from oncelog.spark.demo.guarantees import AtLeastOnce, AtMostOnce, Recorded, running_lane
+from oncelog.spark.demo.hold import Hold
 from oncelog.spark.demo.pipeline import GUARANTEES, Topics, enriched_orders, revenue
 from oncelog.spark.sink import ExactlyOnceSink
 from oncelog.spark.sink_options import SinkOptions
@@ -61,6 +63,10 @@ class DriverOrder:
     def events(self) -> EventLog:
         return EventLog(Path(self.folder) / "events.jsonl")
 
+    @property
+    def hold(self) -> Hold:
+        return Hold(Path(self.folder))
+
     def checkpoint(self, query: str) -> str:
         return str(Path(self.folder) / "checkpoints" / query)
 
@@ -69,6 +75,7 @@ def main() -> None:
     order = DriverOrder(**json.loads(sys.argv[1]))
     local = {"spark.driver.host": "127.0.0.1"} if "127.0.0.1" in order.master else {}
     spark = oncelog.spark.session("oncelog demo", master=order.master, config={**QUIET, **local})
+    failpoints.arm("spark.sink.before_commit", lambda: order.hold.wait_here(running_lane()))
     queries = [start_enriching(spark, order, guarantee) for guarantee in GUARANTEES]
     counting = start_counting(spark, order)
     for query in queries:
@@ -96,8 +103,8 @@ def make_sink(spark: SparkSession, order: DriverOrder, guarantee: str) -> Exactl
     if guarantee == "exactly-once":
         return exactly_once(spark, order, guarantee, topic)
     if guarantee == "at-least-once":
-        return AtLeastOnce(config, topic)
-    return AtMostOnce(spark, config, topic, order.topics.query_id(guarantee), order.events)
+        return AtLeastOnce(config, topic, order.hold)
+    return AtMostOnce(spark, config, topic, order.topics.query_id(guarantee), order.events, order.hold)
 
 
 def exactly_once(spark: SparkSession, order: DriverOrder, query: str, topic: str) -> ExactlyOnceSink:

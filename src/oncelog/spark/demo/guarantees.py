@@ -7,6 +7,7 @@ to write is gone.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,6 +17,7 @@ from oncelog.client.deadline import Deadline
 from oncelog.client.offsets import GroupMetadata, commit_offsets
 from oncelog.client.transaction import NO_IDENTITY
 from oncelog.spark.demo.events import EventLog
+from oncelog.spark.demo.hold import Hold
 from oncelog.spark.progress import running_batch
 from oncelog.spark.resume import NewCheckpoint, Verdict, judge, offsets_to_commit
 from oncelog.spark.rows import plain_columns
@@ -29,6 +31,14 @@ if TYPE_CHECKING:
 
 COMMIT_TIMEOUT_MS = 60_000
 ATTEMPTS = 3
+
+
+_running = threading.local()
+
+
+def running_lane() -> str:
+    """The query whose batch this thread runs."""
+    return str(_running.lane)
 
 
 class BatchFunction(Protocol):
@@ -55,6 +65,7 @@ def plain_orders(config: ClientConfig, topic: str, *, may_run_again: bool) -> Ta
 class AtLeastOnce:
     config: ClientConfig
     topic: str
+    hold: Hold
     written: Written | None = None
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
@@ -63,11 +74,12 @@ class AtLeastOnce:
         for attempt in range(ATTEMPTS):
             try:
                 self.written = run_orders(frame, columns, orders)
-                return
+                break
             except Exception:
                 # At least once: again, whatever of it was written already.
                 if attempt == ATTEMPTS - 1:
                     raise
+        self.hold.wait_here(running_lane())
 
 
 @dataclass
@@ -77,6 +89,7 @@ class AtMostOnce:
     topic: str
     group_id: str
     events: EventLog
+    hold: Hold
     written: Written | None = None
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
@@ -91,6 +104,7 @@ class AtMostOnce:
         offsets = offsets_to_commit(batch, None)
         deadline = Deadline(COMMIT_TIMEOUT_MS)
         loop.run(commit_offsets(client.cluster, GroupMetadata(self.group_id), offsets, deadline))
+        self.hold.wait_here(running_lane())
         try:
             orders = plain_orders(self.config, self.topic, may_run_again=False)
             self.written = run_orders(frame, plain_columns(frame, self.topic), orders)
@@ -110,6 +124,7 @@ class Recorded:
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         position = sum(running_batch(self.spark, frame, batch_id).end.values())
         self.events.add(self.lane, "begin", batch=batch_id)
+        _running.lane = self.lane
         try:
             self.inner(frame, batch_id)
         except Exception:

@@ -21,7 +21,7 @@ from oncelog.spark.demo.proof import Tally, input_is_committed, revenue_errors, 
 from oncelog.spark.demo.topics import write_customers, write_orders
 from oncelog.spark.worker_client import worker_client
 
-BATCHES = 24
+BATCHES = 20
 TIMEOUT_S = 900.0
 STEP_S = 0.1
 
