@@ -44,7 +44,7 @@ lint: setup ## style, types and import rules
 	$(BIN)/lint-imports --no-cache
 
 ONLY ?=
-bench: setup ## Oncelog and Apache Kafka side by side, 25 minutes; parts: make bench ONLY=produce,transactions
+bench: setup ## Oncelog and Apache Kafka side by side, half an hour; parts: make bench ONLY=produce,transactions
 	$(BIN)/python -m peers.compare $(if $(ONLY),--only $(ONLY))
 
 bench-quick: setup ## the main figures of both, in under two minutes

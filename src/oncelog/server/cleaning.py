@@ -25,7 +25,7 @@ from oncelog.core.ids import INTERNAL_TOPICS, TopicPartition
 from oncelog.storage import checkpoints
 from oncelog.storage.atomic_file import sync_path
 from oncelog.storage.cleaner import CleaningPass, DamagedTxnIndexError
-from oncelog.storage.cleaner_pace import CleaningStopped
+from oncelog.storage.cleaner_pace import CleaningStopped, Pace
 from oncelog.storage.cleaner_plan import Cleanable, find_cleanable
 from oncelog.storage.deletions import unlink_all
 from oncelog.storage.log import Log
@@ -43,6 +43,8 @@ INTERNAL_ACTIVE_BYTES: Final = 6 * 1024 * 1024
 keep up with groups that commit as fast as they can: each of its passes costs the same few fsyncs."""
 INTERNAL_LOOK_INTERVAL_MS: Final = 1_000
 """While there is something to do for the cleaner. Every look in vain doubles it, up to `log.cleaner.backoff.ms`."""
+BEHIND_WORK_S: Final = 0.005
+"""How long a cleaning works at a time when internal logs pile up: as long as the interpreter lets any thread."""
 INTERNAL_CHECKPOINT_INTERVAL_MS: Final = 1_000
 """Passes over internal logs are small and many; if their checkpoint is lost, they are done again."""
 COLD_LOGS_PER_LOOK: Final = 16
@@ -167,6 +169,14 @@ class LogCleaner:
         if active_bytes > max(others_bytes, INTERNAL_ACTIVE_BYTES // topic.partition_count):
             partition.log.roll(now_ms)
 
+    def _is_behind(self) -> bool:
+        """Whether more of the internal logs waits to be cleaned than a start should have to load."""
+        waiting_bytes = 0
+        for key, partition_log in self._broker.log_dir.logs.items():
+            if key.topic in INTERNAL_TOPICS and partition_log.is_loaded and len(partition_log.segments) > 2:
+                waiting_bytes += sum(segment.size_bytes for segment in partition_log.segments[1:-1])
+        return waiting_bytes > INTERNAL_ACTIVE_BYTES
+
     # Cleaning one log
 
     def _begin(self, cleanable: Cleanable, now_ms: int) -> None:
@@ -174,6 +184,7 @@ class LogCleaner:
             cleanable,
             map_memory_bytes=self._broker.settings.integer("log.cleaner.dedupe.buffer.size"),
             now_ms=now_ms,
+            pace=Pace(work_s=BEHIND_WORK_S) if self._is_behind() else Pace(),
         )
         self._current = cleaning
         self._interval_ms = INTERNAL_LOOK_INTERVAL_MS

@@ -321,3 +321,26 @@ def test_offsets_of_a_transaction_survive_the_cleaning_of_their_log(
     node.clock.advance_ms(1)
     assert committed(node, "g") == [2, 5]
     node.broker.stop(clean=False)
+
+
+def test_internal_logs_that_pile_up_are_cleaned_at_a_faster_pace(
+    node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paces: list[float] = []
+
+    class NotedPace(cleaning.Pace):
+        def __init__(self, work_s: float = 0.0) -> None:
+            super().__init__(work_s)
+            paces.append(work_s)
+
+    monkeypatch.setattr(cleaning, "Pace", NotedPace)
+    node.broker.internal_topic(GROUP_METADATA_TOPIC)
+    log = partition_of(node, GROUP_METADATA_TOPIC).log
+    for piled_up_bytes in (1 << 30, 100):
+        monkeypatch.setattr(cleaning, "INTERNAL_ACTIVE_BYTES", piled_up_bytes)
+        for _ in range(3):
+            write_dirty(node, GROUP_METADATA_TOPIC)
+            log.roll(node.clock.now_ms())
+        node.clock.advance_ms(10 * BACKOFF_MS)
+    assert paces[0] == 0.0
+    assert paces[-1] == cleaning.BEHIND_WORK_S
