@@ -34,9 +34,25 @@ class Deviation:
     """By path in the answer: what Apache Kafka says, and what Oncelog says. A step where Kafka says something else
     stays.
     """
+    transaction_versions: tuple[int, ...] = (0, 1, 2)
 
 
 DEVIATIONS: Final[Sequence[Deviation]] = (
+    Deviation(
+        "An end of the older protocol bumps no epoch, so an EndTxn of TV2 one epoch below it is no retry: its producer "
+        "was replaced. Apache Kafka repeats the answer to it, with the identity of its successor.",
+        r"ending/(CompleteCommit-commit|CompleteAbort-abort)-stale-v5",
+        r"end_txn v5 \((commit|abort|repeated)\)",
+        {"error_code": (0, PRODUCER_FENCED), "producer_id": ("producer 1", -1), "producer_epoch": (1, -1)},
+        transaction_versions=(2,),
+    ),
+    Deviation(
+        "The same producer wants the opposite.",
+        r"ending/CompleteCommit-abort-stale-v5",
+        r"end_txn v5 \((abort|repeated)\)",
+        {"error_code": (INVALID_TXN_STATE, PRODUCER_FENCED)},
+        transaction_versions=(2,),
+    ),
     Deviation(
         "KAFKA-20785: a commit that finds its transaction aborted by the coordinator was overtaken by a newer epoch. "
         "Apache Kafka 4.3 calls that an invalid state, which kills the producer; its trunk says fenced.",
@@ -97,11 +113,11 @@ DEVIATIONS: Final[Sequence[Deviation]] = (
 )
 
 
-def expected(scenario: str, transcript: Transcript, applied: set[str]) -> Transcript:
+def expected(scenario: str, version: int, transcript: Transcript, applied: set[str]) -> Transcript:
     """What Oncelog is to answer where Apache Kafka answered this; the reasons that applied are added to `applied`."""
     changed = copy.deepcopy(transcript)
     for deviation in DEVIATIONS:
-        if not re.fullmatch(deviation.scenarios, scenario):
+        if version not in deviation.transaction_versions or not re.fullmatch(deviation.scenarios, scenario):
             continue
         for step in changed:
             if re.search(deviation.step, step["step"]) and _change(step, deviation.changes):

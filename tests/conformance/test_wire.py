@@ -40,7 +40,7 @@ def test_answers_as_apache_kafka_does(kind: str, file: str, scenario: Scenario, 
     require(kind)
     wanted = RECORDED[file][scenario.name][version]
     if kind == "oncelog":
-        wanted = deviations.expected(f"{file}/{scenario.name}", wanted, set())
+        wanted = deviations.expected(f"{file}/{scenario.name}", version, wanted, set())
     broker = brokers.get(kind, version, scenario.profile)
     assert play(broker.bootstrap_servers, scenario) == wanted
 
@@ -49,8 +49,8 @@ def test_every_deviation_applies_somewhere() -> None:
     applied: set[str] = set()
     for file, recorded in RECORDED.items():
         for name, by_version in recorded.items():
-            for transcript in by_version.values():
-                deviations.expected(f"{file}/{name}", transcript, applied)
+            for version, transcript in by_version.items():
+                deviations.expected(f"{file}/{name}", version, transcript, applied)
     assert applied == {deviation.reason for deviation in deviations.DEVIATIONS}
 
 

@@ -174,11 +174,18 @@ class Stage:
 
     # Looking into the log
 
+    def _catch_up(self) -> None:
+        """A commit is answered before its markers are written; whoever asks anything afterwards comes after them."""
+        if self.broker.running:
+            with self.admin() as admin:
+                admin.describe_cluster()
+
     def folder(self, topic: str, partition: int = 0) -> PartitionFolder:
         return PartitionFolder(self.broker.data_dir / f"{topic}-{partition}")
 
     def show_log(self, topic: str, partition: int = 0) -> None:
         """Batch by batch, and the offsets that readers go by."""
+        self._catch_up()
         names = read_transactional_ids(self.broker.data_dir).names
         self.say(f"   {topic}-{partition} in the log:")
         for _, batch in walk(self.folder(topic, partition)):
@@ -202,6 +209,7 @@ class Stage:
 
     def show_aborted(self, topic: str, partition: int = 0) -> list[tuple[int, int, int]]:
         """The transaction index: producer id, first offset, marker offset."""
+        self._catch_up()
         found = [
             (entry.aborted.producer_id, entry.aborted.first_offset, entry.aborted.last_offset)
             for file in self.folder(topic, partition).of_kind(Kind.TXN_INDEX)
@@ -214,6 +222,7 @@ class Stage:
 
     def states(self, transactional_id: str) -> list[tuple[str, int, int]]:
         """All changes of an id in `__transaction_state`: state, producer id, epoch."""
+        self._catch_up()
         return [
             (NAME_OF[TxnState(c.value.transaction_status)], c.value.producer_id, c.value.producer_epoch)
             for c in state_changes(self.broker.data_dir)
@@ -221,6 +230,7 @@ class Stage:
         ]
 
     def show_states(self, transactional_id: str) -> None:
+        self._catch_up()
         self.say(f"   {transactional_id} in __transaction_state:")
         for change in state_changes(self.broker.data_dir):
             if change.transactional_id == transactional_id and change.value is not None:

@@ -38,6 +38,7 @@ class EndArguments:
     presented: ProducerIdAndEpoch
     commit: bool
     version: TransactionVersion
+    cluster_version: TransactionVersion
 
     @property
     def verb(self) -> str:
@@ -144,9 +145,10 @@ def _judge_tv2(entry: TxnEntry, request: EndArguments) -> Verdict:
     check_producer_id(entry, presented)
     if presented.epoch == current.epoch:
         return TV2_VERDICTS[state, request.commit, _CURRENT]
-    # An end of the older protocol left the epoch alone: then whoever is one below was replaced, and must not get the
-    # identity of its successor.
-    if presented.epoch + 1 == current.epoch and entry.metadata.client_version.bumps_epochs:
+    # Clients of both protocols meet where TV2 is finalised. An end of the older one left the epoch alone: then whoever
+    # is one below was replaced, and must not get the identity of its successor.
+    was_bumped = entry.metadata.client_version.bumps_epochs or not request.cluster_version.bumps_epochs
+    if presented.epoch + 1 == current.epoch and was_bumped:
         return TV2_VERDICTS[state, request.commit, _RETRY]
     return Verdict.FENCED
 

@@ -225,7 +225,7 @@ class TxnShard:
         presented = ProducerIdAndEpoch(producer_id, producer_epoch)
         try:
             entry = self._existing(transactional_id)
-            request = EndArguments(presented, commit, client_version)
+            request = EndArguments(presented, commit, client_version, self.config.transaction_version)
             decision = end_txn.decide(entry, request, self._allocate_producer_id, now_ms)
         except KafkaError as error:
             return self._refuse(EndTxnResult, transactional_id, presented, error)
