@@ -135,6 +135,7 @@ def test_latencies_are_those_of_all_records_after_the_first_second(job: MakeJob)
 
 def test_the_cost_of_commits_counts_every_record_of_both_kinds(job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("oncelog.bench.driver.commit_cost.WARM_UP_S", 0.05)
+    monkeypatch.setattr("oncelog.bench.driver.commit_cost.SLICE_S", 0.1)
     made = job("commit-cost", seconds=0.4, commit_interval_ms=20, partitions=2, settings=(("linger.ms", "0"),))
     measured = commit_cost(made)
     assert measured.problem == ""

@@ -1,14 +1,16 @@
-"""What transactions cost a producer at full speed: slices without, with, with and without them, in one process.
+"""What transactions cost a producer at full speed: pairs of slices, one with and one without them, in one process.
 
-The machine's mood changes from minute to minute, by more than transactions cost. So both kinds of slices are short and
-lie next to each other, and there are many rounds. Each round has a new topic that is deleted afterwards: gigabytes that
-the system begins to write to disk would cost whoever comes next.
+The machine's mood changes from second to second, by more than transactions cost. So slices are short, each is compared
+with its neighbour only, who begins alternates, and the median of many pairs counts. Each round has a new topic that is
+deleted afterwards: gigabytes that the system begins to write to disk would cost whoever comes next.
 """
 
 from __future__ import annotations
 
 import time
 from itertools import cycle
+from statistics import median
+from typing import NamedTuple
 
 from oncelog.bench.driver.clients import Producing, connected, end_offsets, settled_end, transactional
 from oncelog.bench.driver.figures import percentile_figures
@@ -17,8 +19,16 @@ from oncelog.bench.driver.payload import pool
 from oncelog.bench.measurement import Distribution, Measurement
 
 WARM_UP_S = 0.3
+SLICE_S = 0.5
 _BURST = 100
 _TIMEOUT_S = 60
+
+
+class Pair(NamedTuple):
+    """Records per second of two slices, one right after the other."""
+
+    plain: float
+    transactional: float
 
 
 class Slices:
@@ -56,6 +66,12 @@ class Slices:
             count += sent
         return count / (time.perf_counter() - started_s)
 
+    def run_pair(self, number: int) -> Pair:
+        if number % 2:
+            transactional = self.run_transactional(SLICE_S)
+            return Pair(self.run_plain(SLICE_S), transactional)
+        return Pair(self.run_plain(SLICE_S), self.run_transactional(SLICE_S))
+
     def _send_until(self, producing: Producing, end_s: float) -> int:
         topic, partitions = self.job.topic, self.job.workload.partitions
         count = 0
@@ -74,19 +90,15 @@ def commit_cost(job: Job) -> Measurement:
     slices.run_plain(WARM_UP_S)
     slices.run_transactional(WARM_UP_S)
     slices.commit_ms.clear()
-    # In this order, a machine that gets slower or faster meanwhile does so for both.
-    seconds = job.workload.seconds / 4
-    first_plain, first = slices.run_plain(seconds), slices.run_transactional(seconds)
-    second, second_plain = slices.run_transactional(seconds), slices.run_plain(seconds)
-    plain, with_transactions = (first_plain + second_plain) / 2, (first + second) / 2
+    pairs = [slices.run_pair(number) for number in range(max(1, round(job.workload.seconds / 2 / SLICE_S)))]
     commits = Distribution.of(slices.commit_ms)
     size_mb = job.workload.size_bytes / 1e6
     expected = slices.records + slices.markers
     return Measurement(
         {
-            "lost_percent": 100 * (1 - with_transactions / plain),
-            "plain_mb_per_s": plain * size_mb,
-            "transactional_mb_per_s": with_transactions * size_mb,
+            "lost_percent": median(100 * (1 - pair.transactional / pair.plain) for pair in pairs),
+            "plain_mb_per_s": median(pair.plain for pair in pairs) * size_mb,
+            "transactional_mb_per_s": median(pair.transactional for pair in pairs) * size_mb,
             **percentile_figures("commit", commits),
         },
         {"commit_ms": commits},
