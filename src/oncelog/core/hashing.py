@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 _MASK = 0xFFFFFFFF
 _MURMUR_M = 0x5BD1E995
 _MURMUR_SEED = 0x9747B28C
@@ -16,6 +18,7 @@ def java_string_hash(text: str) -> int:
     return value - (1 << 32) if value & 0x80000000 else value
 
 
+@functools.lru_cache(maxsize=10_000)
 def coordinator_partition(key: str, partition_count: int) -> int:
     """Partition of `__transaction_state` or `__consumer_offsets` that owns a transactional id or a group id."""
     value = java_string_hash(key)

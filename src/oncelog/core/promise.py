@@ -60,6 +60,8 @@ class Promise(Generic[T]):
             callback(self._value)
 
     def map(self, function: Callable[[T], U]) -> Promise[U]:
+        if not isinstance(self._value, _Unset):
+            return Promise.resolved(function(self._value))
         mapped: Promise[U] = Promise()
         self.then(lambda value: mapped.resolve(function(value)))
         return mapped

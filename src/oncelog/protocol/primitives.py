@@ -64,4 +64,8 @@ def read_varlong(data: Readable, position: int) -> tuple[int, int]:
 
 def append_varlong(out: bytearray, value: int) -> None:
     """Append a zigzag integer; a varint and a varlong of the same value have the same bytes."""
-    append_uvarint(out, (value << 1) ^ (value >> 63))
+    value = (value << 1) ^ (value >> 63)
+    if value <= 0x7F:
+        out.append(value)
+    else:
+        append_uvarint(out, value)
