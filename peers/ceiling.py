@@ -37,7 +37,9 @@ def ceiling(transactions: int) -> tuple[float, Distribution]:
 def main() -> None:
     ceiling(WARM_UP)
     rate, commits = ceiling(catalogue.find(WORKLOAD).transactions)
-    sys.stdout.write(f"{rate:.0f} transactions/s, commit p50 {commits.at(50.0):.2f} ms, p99 {commits.at(99.0):.2f} ms\n")
+    sys.stdout.write(
+        f"{rate:.0f} transactions/s, commit p50 {commits.at(50.0):.2f} ms, p99 {commits.at(99.0):.2f} ms\n"
+    )
 
 
 if __name__ == "__main__":
