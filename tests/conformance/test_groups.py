@@ -180,28 +180,29 @@ def test_every_message_is_read_once_while_the_group_changes(broker: Broker, uniq
     assert found == list(range(200))
 
 
+def python_settings(broker: Broker, group: str) -> dict[str, Any]:
+    """kafka-python and aiokafka have the same names for them."""
+    return {
+        "bootstrap_servers": broker.bootstrap_servers,
+        "group_id": group,
+        "auto_offset_reset": "earliest",
+        "enable_auto_commit": False,
+        "session_timeout_ms": 6000,
+        "heartbeat_interval_ms": 300,
+    }
+
+
 def test_kafka_python_members_share_and_commit(broker: Broker, unique: Callable[[str], str]) -> None:
     topic, group = create_topic(broker, unique("t"), partitions=PARTITIONS), unique("g")
     messages = [Message(b"%d" % number, partition=number % PARTITIONS) for number in range(40)]
     CLIENTS["kafka-python"].produce(broker.bootstrap_servers, topic, messages)
-
-    def member() -> Any:
-        return kafka.KafkaConsumer(
-            topic,
-            bootstrap_servers=broker.bootstrap_servers,
-            group_id=group,
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            session_timeout_ms=6000,
-            heartbeat_interval_ms=300,
-        )
 
     found: list[bytes] = []
     shares: dict[int, int] = {}
     stopped = threading.Event()
 
     def run(number: int) -> None:
-        consumer = member()
+        consumer = kafka.KafkaConsumer(topic, **python_settings(broker, group))
         while not stopped.is_set():
             for records in consumer.poll(100).values():
                 found.extend(record.value for record in records)
@@ -229,18 +230,7 @@ def test_aiokafka_members_share_and_commit(broker: Broker, unique: Callable[[str
     CLIENTS["aiokafka"].produce(broker.bootstrap_servers, topic, messages)
 
     async def run() -> list[bytes]:
-        members = [
-            aiokafka.AIOKafkaConsumer(
-                topic,
-                bootstrap_servers=broker.bootstrap_servers,
-                group_id=group,
-                auto_offset_reset="earliest",
-                enable_auto_commit=False,
-                session_timeout_ms=6000,
-                heartbeat_interval_ms=300,
-            )
-            for _ in range(2)
-        ]
+        members = [aiokafka.AIOKafkaConsumer(topic, **python_settings(broker, group)) for _ in range(2)]
         found: list[bytes] = []
         for member in members:
             await member.start()

@@ -58,6 +58,15 @@ class Killer(threading.Thread):
             raise self.error
 
 
+def work_while_killed(broker: BrokerProcess, work: Callable[[], None], *, kills: int, seed: int) -> None:
+    """Do the work again and again, until the broker has been killed at random often enough and is back."""
+    killer = Killer(broker, kills=kills, seed=seed)
+    killer.start()
+    while killer.is_alive():
+        work()
+    killer.finish()
+
+
 def work_until_killed(broker: BrokerProcess, failpoint: str, work: Callable[[], None]) -> None:
     """Restart the broker with the failpoint armed, and do the work again and again until it has died and is back."""
     broker.stop()

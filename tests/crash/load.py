@@ -19,12 +19,11 @@ QUICK_RECONNECT = {
 }
 
 
-class IdempotentLoad:
-    """Numbers sent round robin; `acknowledged` holds those the broker confirmed, by partition and in order."""
+class _NumberedLoad:
+    """Sends the next numbers round robin, as many at a time as asked for. `failed` has what the broker refused."""
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
+    def __init__(self, bootstrap: str, topic: str, batch_records: int) -> None:
         self.topic = topic
-        self.acknowledged: dict[int, list[int]] = defaultdict(list)
         self.failed: list[str] = []
         self._next = 0
         self._producer = Producer(
@@ -32,7 +31,7 @@ class IdempotentLoad:
                 "bootstrap.servers": bootstrap,
                 "enable.idempotence": True,
                 "linger.ms": 1,
-                "batch.num.messages": 50,
+                "batch.num.messages": batch_records,
                 "message.timeout.ms": _DEADLINE_S * 1000,
                 **QUICK_RECONNECT,
                 "log_level": 0,
@@ -40,25 +39,41 @@ class IdempotentLoad:
         )
 
     def send(self, count: int) -> None:
-        for _ in range(count):
-            number = self._next
+        for number in range(self._next, self._next + count):
             self._next += 1
-            self._producer.produce(
-                self.topic, str(number), partition=number % PARTITIONS, on_delivery=self._delivered(number)
-            )
+            key, value = self._record(number)
+            self._producer.produce(self.topic, value, key, partition=number % PARTITIONS, on_delivery=self._note)
             self._producer.poll(0)
 
-    def _delivered(self, number: int) -> Any:
-        def note(error: KafkaError | None, message: Any) -> None:
-            if error is None:
-                self.acknowledged[message.partition()].append(number)
-            else:
-                self.failed.append(str(error))
+    def _record(self, number: int) -> tuple[str | None, str]:
+        """Key and value."""
+        raise NotImplementedError
 
-        return note
+    def _note(self, error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            self._acknowledge(message.partition() or 0, (message.value() or b"").decode())
+        else:
+            self.failed.append(str(error))
+
+    def _acknowledge(self, partition: int, value: str) -> None:
+        raise NotImplementedError
 
     def finish(self) -> None:
         assert self._producer.flush(_DEADLINE_S) == 0, "records were neither acknowledged nor refused"
+
+
+class IdempotentLoad(_NumberedLoad):
+    """`acknowledged` holds the numbers the broker confirmed, by partition and in order."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        super().__init__(bootstrap, topic, batch_records=50)
+        self.acknowledged: dict[int, list[int]] = defaultdict(list)
+
+    def _record(self, number: int) -> tuple[str | None, str]:
+        return None, str(number)
+
+    def _acknowledge(self, partition: int, value: str) -> None:
+        self.acknowledged[partition].append(int(value))
 
 
 class TransactionalLoad:
@@ -111,46 +126,20 @@ class TransactionalLoad:
                     raise
 
 
-class KeyedLoad:
+class KeyedLoad(_NumberedLoad):
     """Ever greater numbers under few keys; `acknowledged` has the last confirmed one, by partition and key."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
-        self.topic = topic
+        super().__init__(bootstrap, topic, batch_records=20)
         self.acknowledged: dict[int, dict[int, int]] = defaultdict(dict)
-        self.failed: list[str] = []
-        self._next = 0
-        self._producer = Producer(
-            {
-                "bootstrap.servers": bootstrap,
-                "enable.idempotence": True,
-                "linger.ms": 1,
-                "batch.num.messages": 20,
-                "message.timeout.ms": _DEADLINE_S * 1000,
-                **QUICK_RECONNECT,
-                "log_level": 0,
-            }
-        )
 
-    def send(self, count: int) -> None:
-        for _ in range(count):
-            number = self._next
-            self._next += 1
-            key = number // PARTITIONS % KEYS
-            value = f"{key}:{number}"
-            self._producer.produce(
-                self.topic, value, key=str(key), partition=number % PARTITIONS, on_delivery=self._note
-            )
-            self._producer.poll(0)
+    def _record(self, number: int) -> tuple[str | None, str]:
+        key = number // PARTITIONS % KEYS
+        return str(key), f"{key}:{number}"
 
-    def _note(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None:
-            self.failed.append(str(error))
-            return
-        key, number = (message.value() or b"").decode().split(":")
-        self.acknowledged[message.partition() or 0][int(key)] = int(number)
-
-    def finish(self) -> None:
-        assert self._producer.flush(_DEADLINE_S) == 0, "records were neither acknowledged nor refused"
+    def _acknowledge(self, partition: int, value: str) -> None:
+        key, number = value.split(":")
+        self.acknowledged[partition][int(key)] = int(number)
 
 
 def read(bootstrap: str, topic: str, isolation: str = "read_committed") -> dict[int, list[str]]:

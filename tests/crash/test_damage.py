@@ -7,30 +7,37 @@ from __future__ import annotations
 
 import logging
 import random
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from oncelog.storage.checkpoints import SUMS
 from oncelog.storage.segment_notes import FILE_NAME as NOTES
+from tests.unit.server.damaged_folder import SETTINGS, check, fill, shown
 from tests.unit.server.harness import BrokerInProcess
-from tests.unit.server.test_damaged_folder import SETTINGS, Damage, check, fill, shown
+from tests.unit.storage.damage import Damage, damaged_copies
 
 pytestmark = pytest.mark.crash
 
 DAMAGES_PER_FILE = 6
 
 
+class Original(NamedTuple):
+    folder: Path
+    was_stopped: bool
+
+
 @pytest.fixture(params=["stopped", "killed", "killed after a checkpoint"])
-def original(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+def original(request: pytest.FixtureRequest, tmp_path: Path) -> Original:
     node = BrokerInProcess(tmp_path / "data", SETTINGS)
     fill(node)
     if request.param == "killed after a checkpoint":
         node.broker.log_dir.checkpoint(node.broker.high_watermarks())
-    node.broker.stop(clean=request.param == "stopped")
-    return tmp_path / "data"
+    was_stopped = request.param == "stopped"
+    node.broker.stop(clean=was_stopped)
+    return Original(tmp_path / "data", was_stopped)
 
 
 def damages(folder: Path) -> Iterator[Damage]:
@@ -47,22 +54,15 @@ def damages(folder: Path) -> Iterator[Damage]:
 
 
 def test_damage_to_what_has_no_checksum_of_its_own_changes_nothing(
-    original: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    original: Original, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    whole = tmp_path / "whole"
-    shutil.copytree(original, whole)
-    node = BrokerInProcess(whole, SETTINGS)
-    expected = shown(node)
-    node.broker.stop(clean=False)
-    all_damages = list(damages(original))
+    expected = shown(original.folder, tmp_path)
+    all_damages = list(damages(original.folder))
     assert any(damage.file.endswith(".txnindex") for damage in all_damages)
-    for damage in all_damages[:: max(1, len(all_damages) // 60)]:
-        folder = tmp_path / "copy"
-        shutil.copytree(original, folder)
-        damage.apply(folder)
+    some = all_damages[:: max(1, len(all_damages) // 60)]
+    for damage, folder in damaged_copies(original.folder, some, tmp_path):
         caplog.clear()
         with caplog.at_level(logging.WARNING):
             check(damage, folder, expected)
-        if damage.file.endswith(".txnindex") and "stopped" in str(original) and damage.topic == "txn":
+        if damage.file.endswith(".txnindex") and original.was_stopped and damage.topic == "txn":
             assert any("transaction index" in message for message in caplog.messages), damage
-        shutil.rmtree(folder)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.storage.log import Origin
 from tests.unit.server.harness import BrokerInProcess
 from tests.unit.storage.cleaner_harness import keyed, read_committed
+from tests.unit.storage.small_disk import mounted
 
 pytestmark = pytest.mark.crash
 
@@ -42,8 +42,16 @@ def failing(point: str, code: int, hit: int = 1) -> Iterator[list[str]]:
         failpoints.disarm_all()
 
 
-def values(node: BrokerInProcess, topic: str = "t") -> list[bytes | None]:
-    return [value for _, value in read_committed(node.broker.partitions.get(topic, 0).log).values()]
+def with_compacted_topic(folder: Path) -> BrokerInProcess:
+    node = BrokerInProcess(folder, SETTINGS)
+    node.create("t", cleanup_policy="compact", internal_segment_bytes="600", min_cleanable_dirty_ratio="0.01")
+    write(node)
+    return node
+
+
+def records(node: BrokerInProcess) -> list[tuple[bytes | None, bytes | None]]:
+    """Key and value."""
+    return list(read_committed(node.broker.partitions.get("t", 0).log).values())
 
 
 @pytest.mark.parametrize("code", CODES)
@@ -70,10 +78,8 @@ def test_a_change_of_topics_that_cannot_be_written_is_refused_and_leaves_no_trac
     "point", ["cleaner.before_fsync", "checkpoint.cleaner-offset-checkpoint", "checkpoint.oncelog-checkpoint-sums"]
 )
 def test_a_cleaning_that_meets_an_error_is_tried_again(tmp_path: Path, point: str, code: int) -> None:
-    node = BrokerInProcess(tmp_path / "data", SETTINGS)
-    node.create("t", cleanup_policy="compact", internal_segment_bytes="600", min_cleanable_dirty_ratio="0.01")
-    write(node)
-    before = dict(read_committed(node.broker.partitions.get("t", 0).log).values())
+    node = with_compacted_topic(tmp_path / "data")
+    before = dict(records(node))
     with failing(point, code) as struck:
         node.clock.advance_ms(1_500)
         assert struck
@@ -83,10 +89,10 @@ def test_a_cleaning_that_meets_an_error_is_tried_again(tmp_path: Path, point: st
         node.clock.advance_ms(1_000)
     assert node.broker.cleaner.passes > 0
     assert (node.folder / "cleaner-offset-checkpoint").exists()
-    after = dict(read_committed(node.broker.partitions.get("t", 0).log).values())
+    after = dict(records(node))
     assert after == dict.fromkeys(before, b"later")
     node.restart(clean=False)
-    assert dict(read_committed(node.broker.partitions.get("t", 0).log).values()) == after
+    assert dict(records(node)) == after
     node.broker.stop(clean=False)
 
 
@@ -94,10 +100,8 @@ def test_a_cleaning_that_meets_an_error_is_tried_again(tmp_path: Path, point: st
 def test_a_swap_that_fails_half_way_loses_nothing(tmp_path: Path, code: int) -> None:
     """After a full disk the log recovers itself with the next append; after a broken one, with the next start."""
     for hit in range(1, 12):
-        node = BrokerInProcess(tmp_path / f"data-{hit}", SETTINGS)
-        node.create("t", cleanup_policy="compact", internal_segment_bytes="600", min_cleanable_dirty_ratio="0.01")
-        write(node)
-        before = dict(read_committed(node.broker.partitions.get("t", 0).log).values())
+        node = with_compacted_topic(tmp_path / f"data-{hit}")
+        before = dict(records(node))
         with failing("cleaner.swap.before_rename", code, hit) as struck:
             node.clock.advance_ms(1_500)
         if not struck:
@@ -108,7 +112,7 @@ def test_a_swap_that_fails_half_way_loses_nothing(tmp_path: Path, code: int) -> 
                 write(node)
             node.restart(clean=False)
         write(node, "later")
-        found = dict(read_committed(node.broker.partitions.get("t", 0).log).values())
+        found = dict(records(node))
         assert found == dict.fromkeys(before, b"later")
         node.broker.stop(clean=False)
     assert hit > 4
@@ -124,17 +128,8 @@ def write(node: BrokerInProcess, value: str = "value") -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "oncelog-test", str(folder)], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.decode().strip()}")
-    try:
+    with mounted(tmp_path / "small", "1m") as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def test_a_broker_on_a_disk_that_really_is_full(small_disk: Path) -> None:
@@ -156,7 +151,7 @@ def test_a_broker_on_a_disk_that_really_is_full(small_disk: Path) -> None:
             refusals += 1
         assert len(acknowledged) < 500
     assert len(acknowledged) > 20
-    assert set(acknowledged) <= set(values(node)), "reading goes on"
+    assert set(acknowledged) <= {value for _, value in records(node)}, "reading goes on"
     with pytest.raises(KafkaError) as refused:
         for topic in range(200):
             node.create(f"another-{topic}")
@@ -168,7 +163,6 @@ def test_a_broker_on_a_disk_that_really_is_full(small_disk: Path) -> None:
         acknowledged.append(value)
     node.create("later")
     node.restart(clean=False)
-    found = values(node)
-    assert [value for value in found if value in set(acknowledged)] == acknowledged
+    assert [value for _, value in records(node) if value in set(acknowledged)] == acknowledged
     assert "later" in node.broker.metadata.topics
     node.broker.stop()

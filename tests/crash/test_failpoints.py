@@ -20,8 +20,8 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 import oncelog
 from oncelog.storage import checkpoints
 from oncelog.testing import BrokerProcess
-from tests.crash.files import check_files
-from tests.crash.killer import BUSY_SETTINGS, COMPACTED, RETAINED, SETTINGS, SMALL, create, work_until_killed
+from tests.crash.files import stop_and_check_files
+from tests.crash.killer import COMPACTED, RETAINED, SMALL, create, work_until_killed
 from tests.crash.load import (
     PARTITIONS,
     IdempotentLoad,
@@ -130,13 +130,6 @@ def test_every_failpoint_has_a_crash_test() -> None:
         assert name in Path(path).read_text(), f"{name} is not in {path}"
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    process = BrokerProcess(tmp_path / "data", BUSY_SETTINGS).start()
-    yield process
-    process.stop()
-
-
 def kill_at_each(broker: BrokerProcess, points: dict[str, int], number: int, work: Callable[[], None]) -> None:
     """At another hit in each round. The first round has early hits, so that files are still few."""
     chosen = random.Random(f"{sorted(points)} {number}")
@@ -146,69 +139,61 @@ def kill_at_each(broker: BrokerProcess, points: dict[str, int], number: int, wor
 
 
 @pytest.mark.parametrize("number", range(ROUNDS))
-def test_kill_at_each_step_of_appending(broker: BrokerProcess, number: int) -> None:
-    create(broker, "numbers", SMALL)
-    load = IdempotentLoad(broker.bootstrap_servers, "numbers")
-    kill_at_each(broker, APPENDING, number, lambda: load.send(40))
+def test_kill_at_each_step_of_appending(busy_broker: BrokerProcess, number: int) -> None:
+    create(busy_broker, "numbers", SMALL)
+    load = IdempotentLoad(busy_broker.bootstrap_servers, "numbers")
+    kill_at_each(busy_broker, APPENDING, number, lambda: load.send(40))
     load.finish()
-    check_idempotent(load, read(broker.bootstrap_servers, "numbers"))
-    broker.stop()
-    check_files(broker.data_dir)
+    check_idempotent(load, read(busy_broker.bootstrap_servers, "numbers"))
+    stop_and_check_files(busy_broker)
 
 
 @pytest.mark.parametrize("number", range(ROUNDS))
-def test_kill_at_each_step_of_a_transaction(broker: BrokerProcess, number: int) -> None:
+def test_kill_at_each_step_of_a_transaction(busy_broker: BrokerProcess, number: int) -> None:
     """The same producer goes on with the restarted broker: an open transaction is still open, a decided one ends."""
-    create(broker, "ledger", SMALL)
-    load = TransactionalLoad(broker.bootstrap_servers, "ledger", "tx")
-    kill_at_each(broker, TRANSACTIONS, number, lambda: load.run(1))
+    create(busy_broker, "ledger", SMALL)
+    load = TransactionalLoad(busy_broker.bootstrap_servers, "ledger", "tx")
+    kill_at_each(busy_broker, TRANSACTIONS, number, lambda: load.run(1))
     load.run(3)
-    check_transactional(load, read(broker.bootstrap_servers, "ledger"))
-    broker.stop()
-    check_files(broker.data_dir)
+    check_transactional(load, read(busy_broker.bootstrap_servers, "ledger"))
+    stop_and_check_files(busy_broker)
 
 
 @pytest.mark.parametrize("number", range(ROUNDS))
-def test_kill_at_each_step_of_the_cleaner(broker: BrokerProcess, number: int) -> None:
-    create(broker, "newest", COMPACTED)
-    load = KeyedLoad(broker.bootstrap_servers, "newest")
-    kill_at_each(broker, CLEANING, number, lambda: load.send(60))
+def test_kill_at_each_step_of_the_cleaner(busy_broker: BrokerProcess, number: int) -> None:
+    create(busy_broker, "newest", COMPACTED)
+    load = KeyedLoad(busy_broker.bootstrap_servers, "newest")
+    kill_at_each(busy_broker, CLEANING, number, lambda: load.send(60))
     load.finish()
-    check_keyed(load, read(broker.bootstrap_servers, "newest"))
-    broker.stop()
-    check_files(broker.data_dir, compacted_topics=["newest"])
+    check_keyed(load, read(busy_broker.bootstrap_servers, "newest"))
+    stop_and_check_files(busy_broker, compacted_topics=["newest"])
 
 
 @pytest.mark.parametrize("number", range(ROUNDS))
-def test_kill_at_each_step_of_retention(broker: BrokerProcess, number: int) -> None:
-    create(broker, "numbers", RETAINED)
+def test_kill_at_each_step_of_retention(busy_broker: BrokerProcess, number: int) -> None:
+    create(busy_broker, "numbers", RETAINED)
+    load = IdempotentLoad(busy_broker.bootstrap_servers, "numbers")
+    kill_at_each(busy_broker, RETENTION, number, lambda: load.send(40))
+    load.finish()
+    check_retained(load, read(busy_broker.bootstrap_servers, "numbers"))
+    stop_and_check_files(busy_broker)
+
+
+@pytest.mark.parametrize("number", range(ROUNDS))
+def test_kill_at_each_step_of_a_stop(broker: BrokerProcess, number: int) -> None:
+    create(broker, "numbers")
     load = IdempotentLoad(broker.bootstrap_servers, "numbers")
-    kill_at_each(broker, RETENTION, number, lambda: load.send(40))
-    load.finish()
-    check_retained(load, read(broker.bootstrap_servers, "numbers"))
-    broker.stop()
-    check_files(broker.data_dir)
-
-
-@pytest.mark.parametrize("number", range(ROUNDS))
-def test_kill_at_each_step_of_a_stop(tmp_path: Path, number: int) -> None:
-    broker = BrokerProcess(tmp_path / "data", SETTINGS).start()
-    try:
-        create(broker, "numbers")
-        load = IdempotentLoad(broker.bootstrap_servers, "numbers")
-        for point, last_hit in STOPPING.items():
-            broker.stop()
-            broker.start(extra_arguments=["--failpoint", f"{point}@{1 + number % last_hit}"])
-            load.send(30)
-            load.finish()
-            assert broker.stop() == -9, f"the stop never came to {point}"
-            broker.start()
+    for point, last_hit in STOPPING.items():
+        broker.stop()
+        broker.start(extra_arguments=["--failpoint", f"{point}@{1 + number % last_hit}"])
         load.send(30)
         load.finish()
-        check_idempotent(load, read(broker.bootstrap_servers, "numbers"))
-    finally:
-        broker.stop()
-    check_files(broker.data_dir)
+        assert broker.stop() == -9, f"the stop never came to {point}"
+        broker.start()
+    load.send(30)
+    load.finish()
+    check_idempotent(load, read(broker.bootstrap_servers, "numbers"))
+    stop_and_check_files(broker)
 
 
 @dataclass
@@ -249,13 +234,12 @@ class TopicChanges:
 
 
 @pytest.mark.parametrize("number", range(ROUNDS))
-def test_kill_at_each_step_of_the_metadata_journal(broker: BrokerProcess, number: int) -> None:
-    changes = TopicChanges(broker)
-    kill_at_each(broker, CHANGING_TOPICS, number, changes)
+def test_kill_at_each_step_of_the_metadata_journal(busy_broker: BrokerProcess, number: int) -> None:
+    changes = TopicChanges(busy_broker)
+    kill_at_each(busy_broker, CHANGING_TOPICS, number, changes)
     changes.check()
-    load = IdempotentLoad(broker.bootstrap_servers, changes.created[-1])
+    load = IdempotentLoad(busy_broker.bootstrap_servers, changes.created[-1])
     load.send(100)
     load.finish()
-    check_idempotent(load, read(broker.bootstrap_servers, changes.created[-1]))
-    broker.stop()
-    check_files(broker.data_dir)
+    check_idempotent(load, read(busy_broker.bootstrap_servers, changes.created[-1]))
+    stop_and_check_files(busy_broker)

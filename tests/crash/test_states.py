@@ -6,9 +6,7 @@ producer is gone for good.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +14,8 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from oncelog.testing import BrokerProcess
 from tests.conformance.wire import Wire
-from tests.crash.files import check_files, last_state
-from tests.crash.killer import SETTINGS, create
+from tests.crash.files import last_state, stop_and_check_files
+from tests.crash.killer import create
 from tests.crash.load import QUICK_RECONNECT, read
 from tests.simulation.log_audit import ONGOING, PREPARE_ABORT, PREPARE_COMMIT
 
@@ -28,11 +26,9 @@ GROUP = "readers"
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    process = BrokerProcess(tmp_path / "data", SETTINGS).start()
-    create(process, "ledger")
-    yield process
-    process.stop()
+def broker(broker: BrokerProcess) -> BrokerProcess:
+    create(broker, "ledger")
+    return broker
 
 
 def new_producer(broker: BrokerProcess) -> Producer:
@@ -89,8 +85,7 @@ def test_an_open_transaction_is_still_open_and_its_producer_goes_on(broker: Brok
     seen = read(broker.bootstrap_servers, "ledger")
     assert seen == {partition: [f"before:{partition}", f"after:{partition}"] for partition in range(3)}
     assert committed_offset(broker) == len("after")
-    broker.stop()
-    check_files(broker.data_dir)
+    stop_and_check_files(broker)
 
 
 @pytest.mark.parametrize("commit", [True, False])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import settings
@@ -232,7 +232,7 @@ class ProducerStateMachine(RuleBasedStateMachine):
         self.send_and_compare(header._replace(base_offset=0), Origin.CLIENT, None)
 
     def send_and_compare(self, header: BatchHeader, origin: Origin, guard: VerificationGuard | None) -> None:
-        verdict = self.verdict(header, origin=origin, guard=guard)
+        verdict = verdict_of(self.state, header, origin=origin, guard=guard)
         assert verdict == self.model.judge_data(header, origin, guard)
         if verdict is None:
             self.write(header)
@@ -258,7 +258,7 @@ class ProducerStateMachine(RuleBasedStateMachine):
             header = data(sequence, pid=pid, epoch=epoch, txn=txn)
             header = header._replace(base_offset=end)
             alone = verdict_of(scratch, header, origin=Origin.CLIENT, guard=guard_there)
-            together = self.verdict(header, origin=Origin.CLIENT, guard=guard, pending=pending)
+            together = verdict_of(self.state, header, origin=Origin.CLIENT, guard=guard, pending=pending)
             if isinstance(alone, DuplicateBatch) and alone.base_offset >= self.model.end:
                 assert isinstance(together, ErrorCode)
             else:
@@ -284,7 +284,7 @@ class ProducerStateMachine(RuleBasedStateMachine):
         epoch = EPOCH_MAX if last_epoch else min(max(known.epoch + step, 0), EPOCH_MAX)
         coordinator_epoch = max(known.coordinator + coordinator, 0)
         header, control = marker(commit=commit, pid=pid, epoch=epoch, coordinator=coordinator_epoch)
-        verdict = self.verdict(header, origin=Origin.COORDINATOR, control=control, marker_tv=tv)
+        verdict = verdict_of(self.state, header, origin=Origin.COORDINATOR, control=control, marker_tv=tv)
         assert verdict == self.model.judge_marker(header, control, tv)
         if verdict is None:
             self.write(header, control)
@@ -352,20 +352,6 @@ class ProducerStateMachine(RuleBasedStateMachine):
         following = known.batches[-1][1] + 1 if known.batches else 0
         return (following + shift) % (SEQUENCE_MAX + 1)
 
-    def verdict(
-        self,
-        header: BatchHeader,
-        *,
-        origin: Origin,
-        control: ControlMarker | None = None,
-        guard: VerificationGuard | None = None,
-        marker_tv: int = 0,
-        pending: PendingAppend | None = None,
-    ) -> Verdict:
-        return verdict_of(
-            self.state, header, origin=origin, control=control, guard=guard, marker_tv=marker_tv, pending=pending
-        )
-
     def write(self, header: BatchHeader, control: ControlMarker | None = None) -> None:
         header = header._replace(base_offset=self.model.end)
         completed = self.state.apply(header, control=control, now_ms=self.clock_ms)
@@ -380,18 +366,10 @@ class ProducerStateMachine(RuleBasedStateMachine):
             self.state.complete(completed)
 
 
-def verdict_of(
-    state: ProducerStateManager,
-    header: BatchHeader,
-    *,
-    origin: Origin,
-    control: ControlMarker | None = None,
-    guard: VerificationGuard | None = None,
-    marker_tv: int = 0,
-    pending: PendingAppend | None = None,
-) -> Verdict:
+def verdict_of(state: ProducerStateManager, header: BatchHeader, **circumstances: Any) -> Verdict:
+    """What `check` says under the circumstances it takes by name."""
     try:
-        return state.check(header, origin=origin, control=control, guard=guard, marker_tv=marker_tv, pending=pending)
+        return state.check(header, **circumstances)
     except KafkaError as error:
         return error.code
 

@@ -9,34 +9,23 @@ import json
 import os
 import signal
 import sys
-from typing import Any
 
 import oncelog.spark
 from oncelog.core import failpoints
 from oncelog.spark import write_job
+from tests.spark.broken_task import breaking_once
 from tests.spark.conftest import QUIET
 
 
 def kill_an_executor_once(mark: str) -> None:
     """The first task that has written kills the JVM it runs in, and with it the shuffle files the others still need."""
-    honest = write_job._writing
 
-    def breaking(orders: Any) -> Any:
-        inner = honest(orders)
+    def kill() -> None:
+        with open(f"/proc/{os.getppid()}/stat") as stat:  # noqa: PTH123  # pickled by value: no imports
+            executor = int(stat.read().rsplit(")", 1)[1].split()[1])
+        os.kill(executor, signal.SIGKILL)
 
-        def write(batches: Any) -> Any:
-            for result in inner(batches):
-                if result.num_rows and not os.path.exists(mark):  # noqa: PTH110  # pickled by value: no imports
-                    with open(mark, "w"):  # noqa: PTH123
-                        pass
-                    with open(f"/proc/{os.getppid()}/stat") as stat:  # noqa: PTH123
-                        executor = int(stat.read().rsplit(")", 1)[1].split()[1])
-                    os.kill(executor, signal.SIGKILL)
-                yield result
-
-        return write
-
-    write_job._writing = breaking
+    write_job._writing = breaking_once(write_job._writing, mark, kill)
 
 
 def main() -> None:

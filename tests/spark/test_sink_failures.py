@@ -21,9 +21,12 @@ import pytest
 from oncelog.client.errors import TimedOut
 from oncelog.client.transaction import TransactionClient
 from oncelog.core import failpoints
+from oncelog.core.ids import ProducerIdAndEpoch
 from oncelog.spark import write_job
 from oncelog.spark.spark_session import UnsafeSetting, refuse_unsafe
 from oncelog.spark.transactor import Transactor
+from oncelog.testing import BrokerProcess, broker
+from tests.spark.broken_task import breaking_once
 from tests.spark.kafka import Kafka
 from tests.spark.pipeline import Pipeline
 
@@ -60,25 +63,41 @@ def check(pipeline: Pipeline, records: list[bytes] = RECORDS) -> None:
     assert pipeline.kafka.group_offsets(pipeline.id, pipeline.source, 2) == ends
 
 
+@pytest.fixture
+def on_its_own_broker(
+    spark: Any, name: Callable[[str], str], checkpoint: str
+) -> Iterator[tuple[Pipeline, BrokerProcess]]:
+    """One batch of input, on a broker that may be killed."""
+    with broker() as process:
+        kafka = Kafka(process.bootstrap_servers)
+        one = Pipeline(spark, kafka, kafka.create(name("in"), 2), kafka.create(name("out"), 2), checkpoint, name("id"))
+        kafka.send(one.source, [(value, value) for value in RECORDS])
+        yield one, process
+
+
 def break_a_task(monkeypatch: pytest.MonkeyPatch, once: Path, deed: Callable[[], None]) -> None:
-    """Do a deed in the first write task that has written and got all its acknowledgements."""
-    honest = write_job._writing
-    mark = str(once)
+    monkeypatch.setattr(write_job, "_writing", breaking_once(write_job._writing, str(once), deed))
 
-    def breaking(orders: Any) -> Any:
-        inner = honest(orders)
 
-        def write(batches: Any) -> Any:
-            for result in inner(batches):
-                if result.num_rows and not os.path.exists(mark):  # noqa: PTH110  # pickled by value: no imports
-                    with open(mark, "w"):  # noqa: PTH123
-                        pass
-                    deed()
-                yield result
+def lose_the_answer_to_a_commit(
+    monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], None] = lambda: None
+) -> list[ProducerIdAndEpoch]:
+    """The first commit succeeds, and its driver does not learn of it. The list has who that was, as soon as it did."""
+    honest = TransactionClient.end
+    lost: list[ProducerIdAndEpoch] = []
 
-        return write
+    def losing(client: TransactionClient, commit: bool) -> ProducerIdAndEpoch:
+        before = client.identity
+        after = honest(client, commit)
+        if commit and not lost:
+            lost.append(before)
+            client._core.identity = before
+            meanwhile()
+            raise TimedOut("the answer was lost")
+        return after
 
-    monkeypatch.setattr(write_job, "_writing", breaking)
+    monkeypatch.setattr(TransactionClient, "end", losing)
+    return lost
 
 
 def test_a_task_that_fails_after_writing_leaves_nothing_behind(
@@ -193,69 +212,38 @@ def test_a_commit_whose_answer_is_lost_is_not_repeated(
     loaded: Pipeline, monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
     loaded.settings["kafka"] = {"transaction.version.max": version}
-    honest, lost = TransactionClient.end, []
-
-    def losing(client: TransactionClient, commit: bool) -> Any:
-        before = client.identity
-        after = honest(client, commit)
-        if commit and len(lost) < 1:
-            lost.append(before)
-            client._core.identity = before
-            raise TimedOut("the answer was lost")
-        return after
-
-    monkeypatch.setattr(TransactionClient, "end", losing)
+    lost = lose_the_answer_to_a_commit(monkeypatch)
     loaded.run()
     assert lost
     check(loaded)
 
 
 def test_a_lost_commit_is_recognised_after_the_coordinator_restarted(
-    spark: Any, name: Callable[[str], str], checkpoint: str, monkeypatch: pytest.MonkeyPatch
+    on_its_own_broker: tuple[Pipeline, BrokerProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A restarted coordinator has forgotten the epoch before the last: the driver must not think itself fenced."""
-    from oncelog.testing import broker
+    one, process = on_its_own_broker
 
-    with broker() as process:
-        kafka = Kafka(process.bootstrap_servers)
-        one = Pipeline(spark, kafka, kafka.create(name("in"), 2), kafka.create(name("out"), 2), checkpoint, name("id"))
-        kafka.send(one.source, [(value, value) for value in RECORDS])
-        honest, lost = TransactionClient.end, []
+    def restart() -> None:
+        process.kill()
+        process.start()
 
-        def losing(client: TransactionClient, commit: bool) -> Any:
-            before = client.identity
-            after = honest(client, commit)
-            if commit and not lost:
-                lost.append(before)
-                client._core.identity = before
-                process.kill()
-                process.start()
-                raise TimedOut("the answer was lost")
-            return after
-
-        monkeypatch.setattr(TransactionClient, "end", losing)
-        one.run()
-        assert lost
-        check(one)
+    lost = lose_the_answer_to_a_commit(monkeypatch, meanwhile=restart)
+    one.run()
+    assert lost
+    check(one)
 
 
-def test_a_broker_that_restarts_in_the_middle_is_waited_for(
-    spark: Any, name: Callable[[str], str], checkpoint: str
-) -> None:
-    from oncelog.testing import broker
+def test_a_broker_that_restarts_in_the_middle_is_waited_for(on_its_own_broker: tuple[Pipeline, BrokerProcess]) -> None:
+    one, process = on_its_own_broker
 
-    with broker() as process:
-        kafka = Kafka(process.bootstrap_servers)
-        one = Pipeline(spark, kafka, kafka.create(name("in"), 2), kafka.create(name("out"), 2), checkpoint, name("id"))
-        kafka.send(one.source, [(value, value) for value in RECORDS])
+    def restart() -> None:
+        process.kill()
+        threading.Thread(target=process.start).start()
 
-        def restart() -> None:
-            process.kill()
-            threading.Thread(target=process.start).start()
-
-        failpoints.arm("spark.sink.before_commit", failpoints.on_nth_hit(1, restart))
-        one.run()
-        check(one)
+    failpoints.arm("spark.sink.before_commit", failpoints.on_nth_hit(1, restart))
+    one.run()
+    check(one)
 
 
 @pytest.mark.parametrize("point", ["before_write", "before_offsets", "before_commit"])

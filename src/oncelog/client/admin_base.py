@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from oncelog.client.cluster import Cluster
+from oncelog.client.cluster import Cluster, CoordinatorKind
 from oncelog.client.connection import Connection
 from oncelog.client.deadline import Deadline
 from oncelog.client.errors import KafkaError, error_of
@@ -51,6 +51,18 @@ class AdminBase:
             return response
 
         return await self.cluster.retrying(type(request).__name__, attempt, self._deadline())
+
+    async def _ask_coordinator(
+        self,
+        kind: CoordinatorKind,
+        key: str,
+        request: Message,
+        response_type: type[R],
+        codes: Callable[[R], Iterable[int]],
+    ) -> R:
+        return await self.cluster.ask_coordinator(
+            kind, key, request, response_type, codes=codes, deadline=self._deadline()
+        )
 
     async def _ask_leaders(
         self,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from oncelog.client.admin_base import AdminBase, raise_first
 from oncelog.client.cluster import TopicInfo
 from oncelog.client.errors import ErrorCode
-from oncelog.client.offsets import by_topic
+from oncelog.client.offsets import topic_structs
 from oncelog.client.visibility import IsolationLevel
 from oncelog.core.ids import TopicPartition
 from oncelog.protocol.messages.create_partitions import (
@@ -148,16 +148,11 @@ class TopicAdmin(AdminBase):
                 replica_id=CONSUMER_REPLICA_ID,
                 isolation_level=isolation,
                 timeout_ms=self.cluster.config.request_timeout_ms,
-                topics=[
-                    ListOffsetsTopic(
-                        name=topic,
-                        partitions=[
-                            ListOffsetsPartition(partition_index=n, timestamp=wanted[TopicPartition(topic, n)])
-                            for n in numbers
-                        ],
-                    )
-                    for topic, numbers in by_topic(partitions).items()
-                ],
+                topics=topic_structs(
+                    partitions,
+                    ListOffsetsTopic,
+                    lambda p: ListOffsetsPartition(partition_index=p.partition, timestamp=wanted[p]),
+                ),
             )
 
         def results(answer: ListOffsetsResponse) -> dict[TopicPartition, ListOffsetsPartitionResponse]:
@@ -178,16 +173,11 @@ class TopicAdmin(AdminBase):
         def request(partitions: list[TopicPartition]) -> DeleteRecordsRequest:
             return DeleteRecordsRequest(
                 timeout_ms=self.cluster.config.request_timeout_ms,
-                topics=[
-                    DeleteRecordsTopic(
-                        name=topic,
-                        partitions=[
-                            DeleteRecordsPartition(partition_index=n, offset=wanted[TopicPartition(topic, n)])
-                            for n in numbers
-                        ],
-                    )
-                    for topic, numbers in by_topic(partitions).items()
-                ],
+                topics=topic_structs(
+                    partitions,
+                    DeleteRecordsTopic,
+                    lambda p: DeleteRecordsPartition(partition_index=p.partition, offset=wanted[p]),
+                ),
             )
 
         def results(answer: DeleteRecordsResponse) -> dict[TopicPartition, DeleteRecordsPartitionResult]:

@@ -93,13 +93,12 @@ class TransactionAdmin(AdminBase):
         """State, producer and open partitions of each id. Raises TRANSACTIONAL_ID_NOT_FOUND for an unknown one."""
         descriptions = {}
         for transactional_id in transactional_ids:
-            response = await self.cluster.ask_coordinator(
+            response = await self._ask_coordinator(
                 CoordinatorKind.TRANSACTION,
                 transactional_id,
                 DescribeTransactionsRequest(transactional_ids=[transactional_id]),
                 DescribeTransactionsResponse,
-                codes=lambda answer: [state.error_code for state in answer.transaction_states],
-                deadline=self._deadline(),
+                lambda answer: [state.error_code for state in answer.transaction_states],
             )
             state = response.transaction_states[0]
             raise_first([(state.error_code, f"transactional id {transactional_id}", None)])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final, NamedTuple, TypeVar
 
 from oncelog.client.cluster import Cluster, CoordinatorKind
 from oncelog.client.deadline import Deadline
@@ -43,6 +43,7 @@ class GroupMetadata(NamedTuple):
     group_instance_id: str | None = None
 
 
+T = TypeVar("T")
 Offsets = Mapping[TopicPartition, OffsetAndMetadata | int]
 
 _RETRY_COMMIT: Final = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
@@ -54,6 +55,31 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     for topic, partition in partitions:
         grouped[topic].append(partition)
     return dict(grouped)
+
+
+def topic_structs(
+    partitions: Iterable[TopicPartition], topic_type: Callable[..., T], struct_of: Callable[[TopicPartition], object]
+) -> list[T]:
+    """The `topics` of a request: a struct for each topic, which holds one for each of its partitions."""
+    return [
+        topic_type(name=topic, partitions=[struct_of(TopicPartition(topic, number)) for number in numbers])
+        for topic, numbers in by_topic(partitions).items()
+    ]
+
+
+def offset_structs(offsets: Offsets, topic_type: Callable[..., T], partition_type: Callable[..., object]) -> list[T]:
+    """The `topics` of a commit, inside or outside of a transaction."""
+    full = {TopicPartition(*partition): full_offset(value) for partition, value in offsets.items()}
+
+    def struct_of(partition: TopicPartition) -> object:
+        return partition_type(
+            partition_index=partition.partition,
+            committed_offset=full[partition].offset,
+            committed_leader_epoch=full[partition].leader_epoch,
+            committed_metadata=full[partition].metadata,
+        )
+
+    return topic_structs(full, topic_type, struct_of)
 
 
 def full_offset(value: OffsetAndMetadata | int) -> OffsetAndMetadata:
@@ -125,27 +151,12 @@ def _fetch_codes(response: OffsetFetchResponse) -> list[int]:
 
 async def commit_offsets(cluster: Cluster, group: GroupMetadata, offsets: Offsets, deadline: Deadline) -> None:
     """Commit outside of a transaction. Raises KafkaError with the first code that is not retriable."""
-    full = {partition: full_offset(value) for partition, value in offsets.items()}
     request = OffsetCommitRequest(
         group_id=group.group_id,
         generation_id_or_member_epoch=group.generation_id,
         member_id=group.member_id,
         group_instance_id=group.group_instance_id,
-        topics=[
-            OffsetCommitRequestTopic(
-                name=topic,
-                partitions=[
-                    OffsetCommitRequestPartition(
-                        partition_index=number,
-                        committed_offset=full[TopicPartition(topic, number)].offset,
-                        committed_leader_epoch=full[TopicPartition(topic, number)].leader_epoch,
-                        committed_metadata=full[TopicPartition(topic, number)].metadata,
-                    )
-                    for number in numbers
-                ],
-            )
-            for topic, numbers in by_topic(full).items()
-        ],
+        topics=offset_structs(offsets, OffsetCommitRequestTopic, OffsetCommitRequestPartition),
     )
     response = await cluster.ask_coordinator(
         CoordinatorKind.GROUP,

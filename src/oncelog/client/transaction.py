@@ -21,7 +21,7 @@ from oncelog.client.cluster import Cluster, CoordinatorKind
 from oncelog.client.config import ClientConfig
 from oncelog.client.deadline import Deadline
 from oncelog.client.errors import AbortableError, FatalError, IllegalState, UnsupportedByBroker
-from oncelog.client.offsets import GroupMetadata, OffsetAndMetadata, Offsets, by_topic, fetch_offsets, full_offset
+from oncelog.client.offsets import GroupMetadata, OffsetAndMetadata, Offsets, by_topic, fetch_offsets, offset_structs
 from oncelog.core.errors import RETRIABLE, ErrorCode
 from oncelog.core.ids import (
     NO_PRODUCER_EPOCH,
@@ -249,7 +249,6 @@ class AsyncTransactionClient:
         )
 
     def _offset_request(self, member: GroupMetadata, offsets: Offsets) -> TxnOffsetCommitRequest:
-        full = {TopicPartition(*partition): full_offset(value) for partition, value in offsets.items()}
         return TxnOffsetCommitRequest(
             transactional_id=self.transactional_id,
             group_id=member.group_id,
@@ -258,21 +257,7 @@ class AsyncTransactionClient:
             generation_id=member.generation_id,
             member_id=member.member_id,
             group_instance_id=member.group_instance_id,
-            topics=[
-                TxnOffsetCommitRequestTopic(
-                    name=topic,
-                    partitions=[
-                        TxnOffsetCommitRequestPartition(
-                            partition_index=number,
-                            committed_offset=full[TopicPartition(topic, number)].offset,
-                            committed_leader_epoch=full[TopicPartition(topic, number)].leader_epoch,
-                            committed_metadata=full[TopicPartition(topic, number)].metadata,
-                        )
-                        for number in numbers
-                    ],
-                )
-                for topic, numbers in by_topic(full).items()
-            ],
+            topics=offset_structs(offsets, TxnOffsetCommitRequestTopic, TxnOffsetCommitRequestPartition),
         )
 
     async def end(self, commit: bool, *, deadline: Deadline | None = None) -> ProducerIdAndEpoch:

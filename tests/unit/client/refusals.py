@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from oncelog.protocol.messages import (
     add_offsets_to_txn,
     add_partitions_to_txn,
@@ -93,18 +95,8 @@ def _fetch(request: fetch.FetchRequest, code: int) -> Message:
 
 
 def _list_offsets(request: list_offsets.ListOffsetsRequest, code: int) -> Message:
-    return list_offsets.ListOffsetsResponse(
-        topics=[
-            list_offsets.ListOffsetsTopicResponse(
-                name=topic.name,
-                partitions=[
-                    list_offsets.ListOffsetsPartitionResponse(partition_index=p.partition_index, error_code=code)
-                    for p in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
+    topic, partition = list_offsets.ListOffsetsTopicResponse, list_offsets.ListOffsetsPartitionResponse
+    return list_offsets.ListOffsetsResponse(topics=_topics(topic, partition, request, code))
 
 
 def _add_partitions(request: add_partitions_to_txn.AddPartitionsToTxnRequest, code: int) -> Message:
@@ -125,32 +117,24 @@ def _add_partitions(request: add_partitions_to_txn.AddPartitionsToTxnRequest, co
 
 
 def _txn_offset_commit(request: txn_offset_commit.TxnOffsetCommitRequest, code: int) -> Message:
-    return txn_offset_commit.TxnOffsetCommitResponse(
-        topics=[
-            txn_offset_commit.TxnOffsetCommitResponseTopic(
-                name=topic.name,
-                partitions=[
-                    txn_offset_commit.TxnOffsetCommitResponsePartition(
-                        partition_index=p.partition_index, error_code=code
-                    )
-                    for p in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
+    topic, partition = (
+        txn_offset_commit.TxnOffsetCommitResponseTopic,
+        txn_offset_commit.TxnOffsetCommitResponsePartition,
     )
+    return txn_offset_commit.TxnOffsetCommitResponse(topics=_topics(topic, partition, request, code))
 
 
 def _offset_commit(request: offset_commit.OffsetCommitRequest, code: int) -> Message:
-    return offset_commit.OffsetCommitResponse(
-        topics=[
-            offset_commit.OffsetCommitResponseTopic(
-                name=topic.name,
-                partitions=[
-                    offset_commit.OffsetCommitResponsePartition(partition_index=p.partition_index, error_code=code)
-                    for p in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
+    topic, partition = offset_commit.OffsetCommitResponseTopic, offset_commit.OffsetCommitResponsePartition
+    return offset_commit.OffsetCommitResponse(topics=_topics(topic, partition, request, code))
+
+
+def _topics(topic_type: type[Message], partition_type: type[Message], request: Any, code: int) -> list[Any]:
+    """A refusal for each partition in the request, by topic."""
+    return [
+        topic_type(
+            name=topic.name,
+            partitions=[partition_type(partition_index=p.partition_index, error_code=code) for p in topic.partitions],
+        )
+        for topic in request.topics
+    ]

@@ -22,6 +22,9 @@ RECOVERY = "recovery-point-offset-checkpoint"
 WATERMARKS = "replication-offset-checkpoint"
 STARTS = "log-start-offset-checkpoint"
 EPOCHS = "txn-0/leader-epoch-checkpoint"
+INDEX = "txn-0/00000000000000000029.index"
+TIME_INDEX = "txn-0/00000000000000000029.timeindex"
+TXN_INDEX = "txn-0/00000000000000000029.txnindex"
 SNAPSHOT = "txn-0/00000000000000000091.snapshot"
 
 
@@ -57,44 +60,25 @@ DAMAGES: list[tuple[str, str, str, Damage]] = [
     ("a sequence that is wrong", "producer.order", LOG, damages.put_in_batch(LOG, 1, 53, ">i", 999)),
     ("an epoch that goes back", "producer.order", "txn-0/00000000000000000091.log",
      damages.put_in_batch("txn-0/00000000000000000091.log", 7, 51, ">h", 7)),
-    ("an index entry that points elsewhere", "index.entry", "txn-0/00000000000000000029.index",
-     damages.put("txn-0/00000000000000000029.index", 12, ">i", 700)),
-    ("an index entry of another offset", "index.entry", "txn-0/00000000000000000029.index",
-     damages.put("txn-0/00000000000000000029.index", 8, ">i", 8)),
-    ("index entries exchanged", "index.order", "txn-0/00000000000000000029.index",
-     damages.swap_entries("txn-0/00000000000000000029.index", 8)),
-    ("half an index entry", "index.torn", "txn-0/00000000000000000029.index",
-     damages.cut("txn-0/00000000000000000029.index", 3)),
-    ("no index", "index.missing", "txn-0/00000000000000000029.index",
-     damages.remove("txn-0/00000000000000000029.index")),
-    ("a time that never was", "timeindex.entry", "txn-0/00000000000000000029.timeindex",
-     damages.put("txn-0/00000000000000000029.timeindex", 7, ">B", 1)),
-    ("a time of another batch", "timeindex.entry", "txn-0/00000000000000000029.timeindex",
-     damages.put("txn-0/00000000000000000029.timeindex", 8, ">i", 3)),
-    ("times exchanged", "timeindex.order", "txn-0/00000000000000000029.timeindex",
-     damages.swap_entries("txn-0/00000000000000000029.timeindex", 12)),
-    ("a time index that ends early", "timeindex.end", "txn-0/00000000000000000029.timeindex",
-     damages.cut("txn-0/00000000000000000029.timeindex", 12)),
-    ("half a time", "timeindex.torn", "txn-0/00000000000000000029.timeindex",
-     damages.cut("txn-0/00000000000000000029.timeindex", 5)),
-    ("no time index", "timeindex.missing", "txn-0/00000000000000000029.timeindex",
-     damages.remove("txn-0/00000000000000000029.timeindex")),
-    ("an abort that is not in the index", "txnindex.missing", "txn-0/00000000000000000029.txnindex",
-     damages.cut("txn-0/00000000000000000029.txnindex", 34)),
-    ("no transaction index", "txnindex.missing", "txn-0/00000000000000000029.txnindex",
-     damages.remove("txn-0/00000000000000000029.txnindex")),
-    ("an abort that never was", "txnindex.entry", "txn-0/00000000000000000029.txnindex",
-     damages.put("txn-0/00000000000000000029.txnindex", -16, ">q", 58)),
-    ("an abort from the wrong offset", "txnindex.entry", "txn-0/00000000000000000029.txnindex",
-     damages.put("txn-0/00000000000000000029.txnindex", 10, ">q", 24)),
-    ("an abort of another producer", "txnindex.entry", "txn-0/00000000000000000029.txnindex",
-     damages.put("txn-0/00000000000000000029.txnindex", 2, ">q", 3)),
-    ("a last stable offset that is wrong", "txnindex.entry", "txn-0/00000000000000000029.txnindex",
-     damages.put("txn-0/00000000000000000029.txnindex", 26, ">q", 39)),
-    ("an index of the future", "txnindex.entry", "txn-0/00000000000000000029.txnindex",
-     damages.put("txn-0/00000000000000000029.txnindex", 0, ">h", 9)),
-    ("half an abort", "txnindex.torn", "txn-0/00000000000000000029.txnindex",
-     damages.cut("txn-0/00000000000000000029.txnindex", 10)),
+    ("an index entry that points elsewhere", "index.entry", INDEX, damages.put(INDEX, 12, ">i", 700)),
+    ("an index entry of another offset", "index.entry", INDEX, damages.put(INDEX, 8, ">i", 8)),
+    ("index entries exchanged", "index.order", INDEX, damages.swap_entries(INDEX, 8)),
+    ("half an index entry", "index.torn", INDEX, damages.cut(INDEX, 3)),
+    ("no index", "index.missing", INDEX, damages.remove(INDEX)),
+    ("a time that never was", "timeindex.entry", TIME_INDEX, damages.put(TIME_INDEX, 7, ">B", 1)),
+    ("a time of another batch", "timeindex.entry", TIME_INDEX, damages.put(TIME_INDEX, 8, ">i", 3)),
+    ("times exchanged", "timeindex.order", TIME_INDEX, damages.swap_entries(TIME_INDEX, 12)),
+    ("a time index that ends early", "timeindex.end", TIME_INDEX, damages.cut(TIME_INDEX, 12)),
+    ("half a time", "timeindex.torn", TIME_INDEX, damages.cut(TIME_INDEX, 5)),
+    ("no time index", "timeindex.missing", TIME_INDEX, damages.remove(TIME_INDEX)),
+    ("an abort that is not in the index", "txnindex.missing", TXN_INDEX, damages.cut(TXN_INDEX, 34)),
+    ("no transaction index", "txnindex.missing", TXN_INDEX, damages.remove(TXN_INDEX)),
+    ("an abort that never was", "txnindex.entry", TXN_INDEX, damages.put(TXN_INDEX, -16, ">q", 58)),
+    ("an abort from the wrong offset", "txnindex.entry", TXN_INDEX, damages.put(TXN_INDEX, 10, ">q", 24)),
+    ("an abort of another producer", "txnindex.entry", TXN_INDEX, damages.put(TXN_INDEX, 2, ">q", 3)),
+    ("a last stable offset that is wrong", "txnindex.entry", TXN_INDEX, damages.put(TXN_INDEX, 26, ">q", 39)),
+    ("an index of the future", "txnindex.entry", TXN_INDEX, damages.put(TXN_INDEX, 0, ">h", 9)),
+    ("half an abort", "txnindex.torn", TXN_INDEX, damages.cut(TXN_INDEX, 10)),
     ("a flipped byte in a snapshot", "snapshot.corrupt", SNAPSHOT, damages.flip(SNAPSHOT, 30)),
     ("another epoch in a snapshot", "snapshot.differs", SNAPSHOT, damages.put_in_snapshot(SNAPSHOT, 8, ">h", 5)),
     ("another sequence in a snapshot", "snapshot.differs", SNAPSHOT, damages.put_in_snapshot(SNAPSHOT, 10, ">i", 5)),
@@ -202,7 +186,7 @@ def test_headers_alone_are_faster_and_see_no_records(kafka_data: Callable[[str],
 
 def test_a_file_of_rubbish_does_not_fill_the_report(kafka_data: Callable[[str], Path]) -> None:
     folder = kafka_data("tv2")
-    (folder / "txn-0/00000000000000000029.index").write_bytes(bytes(range(1, 9)) * 200)
+    (folder / INDEX).write_bytes(bytes(range(1, 9)) * 200)
     report = verify_path(folder / "txn-0")
     assert len(report.findings) < 100
     assert sum(report.hidden.values()) > 300

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import random
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -17,6 +16,7 @@ from oncelog.storage.log import Log, LogPlace
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.log_dir import LogDir
 from oncelog.storage.segment_notes import FILE_NAME as NOTES
+from tests.unit.storage.damage import Damage, damaged_copies
 from tests.unit.storage.log_harness import (
     NOW_MS,
     ORDERS,
@@ -32,25 +32,6 @@ from tests.unit.storage.log_harness import (
 
 CONFIG = LogConfig(segment_bytes=900, index_interval_bytes=100)
 DAMAGES_PER_FILE = 3
-
-
-class Damage(NamedTuple):
-    file: str
-    what: str
-    position: int = 0
-    bit: int = 0
-
-    def apply(self, folder: Path) -> None:
-        path = folder / self.file
-        if self.what == "missing":
-            path.unlink()
-            return
-        data = bytearray(path.read_bytes())
-        if self.what == "cut":
-            del data[self.position :]
-        else:
-            data[self.position] ^= 1 << self.bit
-        path.write_bytes(data)
 
 
 def fill(log: Log) -> None:
@@ -128,10 +109,7 @@ def test_nothing_that_a_log_says_is_changed_by_damage_to_a_companion(
     all_damages = list(damages(log.folder))
     kinds = {Path(damage.file).suffix or damage.file for damage in all_damages}
     assert {".index", ".timeindex", ".txnindex", ".snapshot", "leader-epoch-checkpoint", NOTES} <= kinds
-    for damage in all_damages:
-        folder = tmp_path / "copy"
-        shutil.copytree(log.folder, folder)
-        damage.apply(folder)
+    for damage, folder in damaged_copies(log.folder, all_damages, tmp_path):
         caplog.clear()
         with caplog.at_level(logging.WARNING):
             found = reopened(folder, is_clean, log.log_start_offset, log.recovery_point)
@@ -140,7 +118,6 @@ def test_nothing_that_a_log_says_is_changed_by_damage_to_a_companion(
             assert caplog.messages, f"{damage}: nothing was said of it"
         append(found, epoch=3)
         found.close(clean=False)
-        shutil.rmtree(folder)
 
 
 def needed(log: Log, name: str) -> bool:
@@ -252,9 +229,7 @@ def open_dir(path: Path) -> LogDir:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_no_changed_byte_in_a_checkpoint_moves_an_offset(
-    tmp_path: Path, clean: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_no_changed_byte_in_a_checkpoint_moves_an_offset(tmp_path: Path, clean: bool) -> None:
     folder = open_dir(tmp_path / "data")
     logs = [folder.create_log(TopicPartition("t", number), TOPIC_ID, CONFIG, now_ms=NOW_MS) for number in range(2)]
     for number in range(24):
@@ -271,23 +246,22 @@ def test_no_changed_byte_in_a_checkpoint_moves_an_offset(
             log.close(clean=False)
         folder.abandon()
     names = [checkpoints.RECOVERY_POINTS, checkpoints.LOG_START_OFFSETS, checkpoints.CLEANER_OFFSETS, checkpoints.SUMS]
-    for name in names:
-        for position in range(0, (tmp_path / "data" / name).stat().st_size, 2):
-            copy = tmp_path / "copy"
-            shutil.copytree(tmp_path / "data", copy)
-            Damage(name, "flip", position, 0).apply(copy)
-            caplog.clear()
-            again = open_dir(copy)
-            found = {partition: (log.log_start_offset, log.log_end_offset) for partition, log in again.logs.items()}
-            if name == checkpoints.LOG_START_OFFSETS:
-                # Without it, deleted records that are still in the first segment come back, as in Kafka.
-                found[TopicPartition("t", 1)] = expected[TopicPartition("t", 1)]
-                assert again.logs[TopicPartition("t", 1)].log_start_offset <= 10
-            assert found == expected, (name, position)
-            cleaned = again.read_cleaner_offsets().get(TopicPartition("t", 0), 0)
-            assert cleaned in (0, 21)
-            again.abandon()
-            shutil.rmtree(copy)
+    flips = [
+        Damage(name, "flip", position, bit=0)
+        for name in names
+        for position in range(0, (tmp_path / "data" / name).stat().st_size, 2)
+    ]
+    for damage, copy in damaged_copies(tmp_path / "data", flips, tmp_path):
+        again = open_dir(copy)
+        found = {partition: (log.log_start_offset, log.log_end_offset) for partition, log in again.logs.items()}
+        if damage.file == checkpoints.LOG_START_OFFSETS:
+            # Without it, deleted records that are still in the first segment come back, as in Kafka.
+            found[TopicPartition("t", 1)] = expected[TopicPartition("t", 1)]
+            assert again.logs[TopicPartition("t", 1)].log_start_offset <= 10
+        assert found == expected, damage
+        cleaned = again.read_cleaner_offsets().get(TopicPartition("t", 0), 0)
+        assert cleaned in (0, 21)
+        again.abandon()
 
 
 def test_a_crash_between_the_sums_and_a_checkpoint_leaves_nothing_that_disagrees(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,6 +30,7 @@ from tests.unit.storage.log_harness import (
     read_all,
     reopen,
 )
+from tests.unit.storage.small_disk import mounted
 
 CONFIG = LogConfig(segment_bytes=900, index_interval_bytes=60)
 STEPS = 24
@@ -363,17 +363,8 @@ def test_a_clean_stop_on_a_full_disk_is_recovered_from(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "oncelog-test", str(folder)], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.decode().strip()}")
-    try:
+    with mounted(tmp_path / "small", "256k") as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def test_a_log_on_a_disk_that_really_is_full(small_disk: Path, tmp_path: Path) -> None:

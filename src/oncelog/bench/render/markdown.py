@@ -7,6 +7,7 @@ from itertools import groupby
 
 from oncelog.bench.comparison import Row, curves, goal_rows, rows
 from oncelog.bench.render.text import (
+    exponent_text,
     figure_text,
     goal_text,
     ratio_text,
@@ -80,7 +81,7 @@ def _growth_table(results: Results) -> list[str]:
                 curve.metric.label,
                 curve.side,
                 ", ".join(f"{x:,}: {figure_text(point, curve.metric)}" for x, point in curve.points),
-                "-" if curve.exponent is None else f"{curve.exponent:.2f}",
+                exponent_text(curve),
                 shape(curve),
                 f"<= {curve.metric.flatness}",
                 verdict(curve.is_met),

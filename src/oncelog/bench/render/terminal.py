@@ -9,6 +9,7 @@ from rich.table import Table
 
 from oncelog.bench.comparison import Curve, Row, curves, goal_rows, rows
 from oncelog.bench.render.text import (
+    exponent_text,
     figure_text,
     goal_text,
     ratio_text,
@@ -82,9 +83,8 @@ def _growth(found: list[Curve]) -> Table:
         table.add_column(name)
     for curve in found:
         word = verdict(curve.is_met)
-        exponent = "-" if curve.exponent is None else f"{curve.exponent:.2f}"
         first, last = curve.points[0][1], curve.points[-1][1]
         table.add_row(curve.name, curve.metric.label, curve.side, figure_text(first, curve.metric),
-                      figure_text(last, curve.metric), exponent, shape(curve), f"<= {curve.metric.flatness}",
-                      f"[{_STYLES[word]}]{word}[/]")  # fmt: skip
+                      figure_text(last, curve.metric), exponent_text(curve), shape(curve),
+                      f"<= {curve.metric.flatness}", f"[{_STYLES[word]}]{word}[/]")  # fmt: skip
     return table

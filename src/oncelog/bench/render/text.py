@@ -61,6 +61,10 @@ def side_text(row: Row, side: str) -> str:
     return figure_text(row.figures[side], row.metric)
 
 
+def exponent_text(curve: Curve) -> str:
+    return NO_FIGURE if curve.exponent is None else f"{curve.exponent:.2f}"
+
+
 def shape(curve: Curve) -> str:
     """The growth of a curve in a word."""
     exponent = curve.exponent
