@@ -6,7 +6,6 @@ A template has the fields of a record in braces: {topic} {partition} {offset} {t
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from oncelog.cli.output import json_line, show_time
+from oncelog.core.content import shown
 
 if TYPE_CHECKING:
     from oncelog.client.consumer_records import ConsumerRecord
@@ -72,18 +72,9 @@ def json_format(record: ConsumerRecord) -> bytes:
         "partition": record.partition,
         "offset": record.offset,
         "timestamp": record.timestamp_ms,
-        **_content("key", record.key),
-        **_content("value", record.value),
+        **shown("key", record.key),
+        **shown("value", record.value),
     }
     if record.headers:
-        row["headers"] = [{"name": name, **_content("value", value)} for name, value in record.headers]
+        row["headers"] = [{"name": name, **shown("value", value)} for name, value in record.headers]
     return json_line(row).encode() + b"\n"
-
-
-def _content(name: str, data: bytes | None) -> dict[str, Any]:
-    if data is None:
-        return {name: None}
-    try:
-        return {name: data.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": base64.b64encode(data).decode()}

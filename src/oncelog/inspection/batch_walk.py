@@ -1,12 +1,19 @@
-"""All batches of a partition, segment after segment."""
+"""All batches of a partition, segment after segment.
+
+A broker that runs may remove a segment, or swap several for a cleaned one, between the listing of the folder and the
+opening of the file. The folder is listed again then, and the walk goes on behind the last batch that was seen.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from oncelog.inspection.batch_file import BatchFile, StoredBatch
 from oncelog.inspection.layout import Kind, PartitionFolder, StoredFile
+
+LISTINGS_MAX: Final = 5
+"""In a row without a file to be read."""
 
 
 class PlacedBatch(NamedTuple):
@@ -16,6 +23,23 @@ class PlacedBatch(NamedTuple):
 
 def walk(folder: PartitionFolder, *, start_offset: int = 0, whole: bool = True) -> Iterator[PlacedBatch]:
     """From the segment that can hold `start_offset` on. What is torn is passed over: `verify` tells of it."""
+    listings = 1
+    while True:
+        try:
+            for placed in _walk_listed(folder, start_offset, whole):
+                yield placed
+                start_offset = max(start_offset, placed.batch.header.next_offset)
+                listings = 1
+        except FileNotFoundError:
+            if listings == LISTINGS_MAX:
+                raise
+            listings += 1
+            folder = PartitionFolder(folder.path)
+        else:
+            return
+
+
+def _walk_listed(folder: PartitionFolder, start_offset: int, whole: bool) -> Iterator[PlacedBatch]:
     logs = folder.of_kind(Kind.LOG)
     for number, file in enumerate(logs):
         if number + 1 < len(logs) and logs[number + 1].base_offset <= start_offset:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from oncelog.coordinator.txn.state import NAME_OF, TxnState
+from oncelog.core.content import shown
 from oncelog.core.errors import KafkaError
 from oncelog.core.ids import TRANSACTION_STATE_TOPIC
 from oncelog.inspection import entries
@@ -148,9 +148,9 @@ def record_row(record: DecodedRecord, decode: Decode | None = None) -> Row:
             row |= {"key": internal.key, "value": _with_state_name(internal.value)}
             return row
         row["problem"] = internal.problem
-    row |= _shown("key", record.key) | _shown("value", record.value)
+    row |= shown("key", record.key) | shown("value", record.value)
     if record.headers:
-        row["headers"] = [{"name": name} | _shown("value", value) for name, value in record.headers]
+        row["headers"] = [{"name": name} | shown("value", value) for name, value in record.headers]
     return row
 
 
@@ -160,16 +160,6 @@ def _with_state_name(value: dict[str, Any] | None) -> dict[str, Any] | None:
     if "transactionStatus" in data:
         data["state"] = NAME_OF.get(TxnState(data["transactionStatus"]), "?")
     return value
-
-
-def _shown(name: str, data: bytes | None) -> Row:
-    """As text if it is text, else in base64 under another name, so that nothing is lost."""
-    if data is None:
-        return {name: None}
-    try:
-        return {name: data.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": base64.b64encode(data).decode()}
 
 
 def _offset_index(file: StoredFile) -> Iterator[Row]:

@@ -4,11 +4,14 @@
       <topic>-<partition>/    *.log, *.index, *.timeindex, *.txnindex, *.snapshot, leader-epoch-checkpoint, ...
 
 A segment file may carry a second suffix: `.deleted` (to be removed), `.cleaned` and `.swap` (written by the cleaner).
+While there is a `.swap` file, a broker that runs is putting it in the place of others, one file after the other. So a
+folder is listed again then, but not for ever: the file may be all that a crash has left of the broker.
 """
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -28,7 +31,11 @@ _PARTITION_FOLDER: Final = re.compile(
     r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)(\.[0-9a-f]{32}-(delete|stray|future))?"
 )
 _KRAFT_SNAPSHOT: Final = re.compile(r"(?P<offset>\d{20})-(?P<epoch>\d{10})\.checkpoint")
-_SECOND_SUFFIXES: Final = (".deleted", ".cleaned", ".swap")
+_SWAP_SUFFIX: Final = ".swap"
+_SECOND_SUFFIXES: Final = (".deleted", ".cleaned", _SWAP_SUFFIX)
+_SWAP_LOOKS_MAX: Final = 20
+_SWAP_WAIT_S: Final = 0.01
+"""A swap takes a millisecond, on a busy machine some more."""
 
 
 class NotInspectable(Exception):
@@ -142,7 +149,7 @@ class PartitionFolder:
             raise NotInspectable(f"{path} is not named like the folder of a partition: <topic>-<number>")
         self.path = path
         self.partition: TopicPartition = partition
-        self.files = list(_known_files(path))
+        self.files = _settled_files(path)
 
     @property
     def parent(self) -> Path:
@@ -153,6 +160,15 @@ class PartitionFolder:
         """Files in use, by offset."""
         found = [file for file in self.files if file.kind is kind and not file.second_suffix]
         return sorted(found, key=lambda file: file.base_offset)
+
+
+def _settled_files(folder: Path) -> list[StoredFile]:
+    for _ in range(_SWAP_LOOKS_MAX):
+        files = list(_known_files(folder))
+        if all(file.second_suffix != _SWAP_SUFFIX for file in files):
+            break
+        time.sleep(_SWAP_WAIT_S)
+    return files
 
 
 def _known_files(folder: Path) -> Iterator[StoredFile]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -10,6 +11,7 @@ from typing import Final
 from oncelog.coordinator.txn.state import NAME_OF, TxnState
 from oncelog.core.ids import TopicPartition
 from oncelog.inspection import entries
+from oncelog.inspection.batch_walk import walk
 from oncelog.inspection.layout import (
     JOURNAL_FILE,
     PartitionFolder,
@@ -25,6 +27,8 @@ from oncelog.storage.log_dir import LOCK_FILE
 from oncelog.storage.meta_properties import MetaPropertiesError, read_meta_properties
 
 ATTEMPTS_MAX: Final = 5
+SETTLE_S: Final = 0.1
+"""Longer than a broker takes for a change of several files: a roll, a deletion, a swap of the cleaner."""
 _IN_PROGRESS = frozenset({TxnState.ONGOING, TxnState.PREPARE_COMMIT, TxnState.PREPARE_ABORT})
 
 
@@ -35,8 +39,8 @@ def verify_path(path: Path, *, deep: bool = True) -> Report:
     whole = path.is_dir() and is_data_folder(path)
     data_folder = path if whole else folders[0].parent
     state = read_folder_state(data_folder, report)
-    _check_in_use(data_folder, report)
-    open_transactions = [found for folder in folders for found in _verify(folder, state, report, deep)]
+    in_use = _check_in_use(data_folder, report)
+    open_transactions = [found for folder in folders for found in _verify(folder, state, report, deep, in_use)]
     if whole:
         _check_identity(data_folder, report)
         _check_journal(data_folder, report)
