@@ -85,7 +85,10 @@ def rate(place: Place, timing: Timing) -> float:
 
 def read_alone(place: Place, lab: Lab) -> float:
     frame = place.reader.stream(place.source, lab.per_batch)
-    return rate(place, run_to_end(to_noop(frame), lab.checkpoint()))
+    timing = run_to_end(to_noop(frame), lab.checkpoint())
+    if timing.rows != place.content.rows:
+        raise WrongOutput(f"{timing.rows:,} rows were read of {place.content.rows:,}")
+    return rate(place, timing)
 
 
 def copy(place: Place, lab: Lab, columns: tuple[str, ...], write: Callable[[Any, str, str], Any]) -> float:

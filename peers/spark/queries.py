@@ -25,6 +25,8 @@ class QueryFailed(RuntimeError):
 class Timing:
     batches_ms: tuple[float, ...]
     """What Spark reports for each batch that had input."""
+    rows: int
+    """What Spark says it has read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +69,12 @@ def run_to_end(writer: Any, checkpoint: str) -> Timing:
             raise QueryFailed(f"the query did not end within {QUERY_TIMEOUT_S} s")
     finally:
         query.stop()
-    reports = [json.loads(report.json)["durationMs"] for report in query.recentProgress]
-    return Timing(tuple(float(report["triggerExecution"]) for report in reports if "addBatch" in report))
+    reports = [json.loads(report.json) for report in query.recentProgress]
+    batches = [report for report in reports if "addBatch" in report["durationMs"]]
+    return Timing(
+        tuple(float(report["durationMs"]["triggerExecution"]) for report in batches),
+        sum(report["numInputRows"] for report in batches),
+    )
 
 
 def median(values: Sequence[float]) -> float:
