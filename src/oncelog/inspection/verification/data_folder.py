@@ -19,7 +19,7 @@ from oncelog.inspection.layout import (
     is_data_folder,
 )
 from oncelog.inspection.transactional_ids import TransactionalIds, read_transactional_ids
-from oncelog.inspection.verification.finding import Report
+from oncelog.inspection.verification.finding import Report, Severity
 from oncelog.inspection.verification.folder_state import FolderState, read_folder_state
 from oncelog.inspection.verification.partition import OpenTransaction, verify_partition
 from oncelog.storage import checkpoints, meta_properties, partition_metadata
@@ -50,37 +50,65 @@ def verify_path(path: Path, *, deep: bool = True) -> Report:
     return report
 
 
-def _verify(folder: PartitionFolder, state: FolderState, report: Report, deep: bool) -> list[OpenTransaction]:
-    """A broker that runs may take a file away while it is being read: then the folder is looked at afresh."""
+def _verify(
+    folder: PartitionFolder, state: FolderState, report: Report, deep: bool, in_use: bool
+) -> list[OpenTransaction]:
+    """A broker that runs may remove or replace a file while others are being read: then all is looked at afresh.
+
+    Damage is believed of files that are still the same afterwards.
+    """
+    opened: list[OpenTransaction] = []
+    believed = Report()
     for _ in range(ATTEMPTS_MAX):
         attempt = Report()
         try:
-            opened = verify_partition(folder, state, attempt, deep=deep)
+            before = _inodes(folder.path)
+            opened = verify_partition(PartitionFolder(folder.path), state, attempt, deep=deep)
+            changed = _changed_since(before, folder.path, attempt) if in_use else set()
         except FileNotFoundError:
             if not folder.path.exists():
                 return []
-            folder = PartitionFolder(folder.path)
             continue
-        report.merge(attempt)
-        return opened
+        if not changed:
+            report.merge(attempt)
+            return opened
+        attempt.leave_out(changed)
+        believed = attempt
+    report.merge(believed)
     report.note("folder.changing", folder.path, "files come and go while they are being read", "is at work here")
-    return []
+    return opened
 
 
-def _check_in_use(data_folder: Path, report: Report) -> None:
+def _changed_since(before: dict[Path, int], folder: Path, attempt: Report) -> set[Path]:
+    """Files that seem to be damaged, and are others than before."""
+    damaged = {finding.path for finding in attempt.findings if finding.severity is not Severity.NOTE}
+    if not damaged:
+        return set()
+    time.sleep(SETTLE_S)
+    after = _inodes(folder)
+    return {path for path in damaged if before.get(path) != after.get(path)}
+
+
+def _inodes(folder: Path) -> dict[Path, int]:
+    with os.scandir(folder) as found:
+        return {folder / entry.name: entry.inode() for entry in found}
+
+
+def _check_in_use(data_folder: Path, report: Report) -> bool:
     """What is being written may look damaged. The lock itself is left alone."""
     lock = data_folder / LOCK_FILE
     try:
         holder = int(lock.read_text())
         os.kill(holder, 0)
     except (OSError, ValueError):
-        return
+        return False
     report.note(
         "folder.in_use",
         lock,
         f"process {holder} seems to use the folder: what it is writing may look torn",
         "refuses to start while the other one runs",
     )
+    return True
 
 
 def _check_identity(data_folder: Path, report: Report) -> None:
@@ -150,8 +178,8 @@ def _check_hanging(data_folder: Path, open_transactions: list[OpenTransaction], 
         return
     for found in open_transactions:
         what = _why_hanging(found, ids)
-        if what:
-            folder = data_folder / str(found.partition)
+        folder = data_folder / str(found.partition)
+        if what and not _has_ended(found, folder):
             report.warning(
                 "transaction.hanging",
                 folder,
@@ -162,6 +190,12 @@ def _check_hanging(data_folder: Path, open_transactions: list[OpenTransaction], 
                 f"{found.first_offset}",
                 offset=found.first_offset,
             )
+
+
+def _has_ended(found: OpenTransaction, folder: Path) -> bool:
+    """Since the log was read: only then, its coordinator says so in its own."""
+    later = walk(PartitionFolder(folder), start_offset=found.first_offset)
+    return any(batch.header.is_control and batch.header.producer_id == found.producer_id for _, batch in later)
 
 
 def _why_hanging(found: OpenTransaction, ids: TransactionalIds) -> str:

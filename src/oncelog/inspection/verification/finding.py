@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Set
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -82,6 +83,11 @@ class Report:
         self.batches += other.batches
         self.records += other.records
         self.size_bytes += other.size_bytes
+
+    def leave_out(self, paths: Set[Path]) -> None:
+        """Say nothing about these files."""
+        self.findings = [finding for finding in self.findings if finding.path not in paths]
+        self.counted = Counter({key: count for key, count in self.counted.items() if key[0] not in paths})
 
     @property
     def is_clean(self) -> bool:

@@ -204,13 +204,16 @@ class ProducerChecks:
         return ", ".join(differing)
 
     def _is_older(self, replayed: ProducerEntry, stored: ProducerEntry) -> bool:
-        """Compaction has taken batches away, so the snapshot may know more, but nothing that contradicts."""
+        """Compaction has taken batches away, so the snapshot may know more, but nothing that contradicts.
+
+        And a broker makes the snapshot of a segment that it cleans forget transactions, which have all ended by then.
+        """
         last_replayed = replayed.batches[-1].last_offset if replayed.batches else -1
         last_stored = stored.batches[-1].last_offset if stored.batches else -1
         return (
             stored.epoch >= replayed.epoch
             and (last_stored >= last_replayed or stored.epoch > replayed.epoch)
-            and (replayed.txn_first_offset < 0 or 0 <= stored.txn_first_offset <= replayed.txn_first_offset)
+            and (replayed.txn_first_offset < 0 or stored.txn_first_offset <= replayed.txn_first_offset)
         )
 
     def _may_have_expired(self, entry: ProducerEntry, written_ms: int) -> bool:
