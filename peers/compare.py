@@ -1,27 +1,29 @@
 """`python -m peers.compare`: Oncelog and Apache Kafka on this machine, alternating, with goals.
 
-    python -m peers.compare                      everything, about 25 minutes
+    python -m peers.compare                      everything, about half an hour
     python -m peers.compare --quick              the main goals, in under two minutes
     python -m peers.compare --only consume,ids   some groups or workloads; merged into what was measured before
     python -m peers.compare --list               their names
     python -m peers.compare --render             the report once more, from the results that are there
 
 Where Apache Kafka cannot be had it says so and measures Oncelog alone. The exit code is 1 if a side failed.
+Interrupted, it ends its brokers and reports what was finished.
 """
 
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 from pathlib import Path
 from typing import Final
 
 from oncelog.bench import catalogue, results, suite
+from oncelog.bench.interruption import EXIT_INTERRUPTED, sigterm_in_order
 from oncelog.bench.render import page
 from oncelog.bench.side import Side
 from oncelog.cli.bench.broker import oncelog_side
-from peers.kafka.kafka import KafkaServer, kafka_available
+from peers.kafka.jars import kafka_missing
+from peers.kafka.kafka import KafkaServer
 
 # What Kafka's own scripts start a broker with, without a smallest heap, which would only make it look bigger.
 JAVA_OPTIONS: Final = (
@@ -34,13 +36,16 @@ JAVA_OPTIONS: Final = (
 )
 HEAP: Final = "1g"
 KAFKA_VERSION: Final = "4.3.0"
+# As on the other side, deleted data must not be written to disk while others measure. Kafka looks for it first after
+# the initial delay, and then as often as the other one says.
+SETTINGS: Final = {"log.segment.delete.delay.ms": "0", "log.initial.task.delay.ms": "500"}
 
 
 class KafkaBroker:
     """A `KafkaServer` as the benchmark wants its brokers."""
 
     def __init__(self, folder: Path) -> None:
-        self._server = KafkaServer(folder, heap=HEAP, java_options=JAVA_OPTIONS)
+        self._server = KafkaServer(folder, properties=SETTINGS, heap=HEAP, java_options=JAVA_OPTIONS)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -63,7 +68,10 @@ class KafkaBroker:
 
 
 def kafka_side() -> Side:
-    description = f"Apache Kafka {KAFKA_VERSION}, one node, -Xmx{HEAP} and otherwise the JVM options of its scripts"
+    description = (
+        f"Apache Kafka {KAFKA_VERSION}, one node, default settings, deleted files removed and new groups rebalanced "
+        f"at once, -Xmx{HEAP} and otherwise the JVM options of its scripts"
+    )
     return Side("kafka", KafkaBroker, description=description)
 
 
@@ -73,7 +81,7 @@ def say(text: str) -> None:
 
 def sides() -> tuple[list[Side], list[str]]:
     """Ours first, and what a reader of the report must know."""
-    missing = kafka_available()
+    missing = kafka_missing()
     if missing is None:
         return [oncelog_side(), kafka_side()], []
     remark = f"APACHE KAFKA IS NOT MEASURED, SO THERE ARE NO RATIOS: {missing}"
@@ -83,7 +91,8 @@ def sides() -> tuple[list[Side], list[str]]:
 
 def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    folder = options.results or (suite.QUICK_FOLDER if options.quick else suite.DEFAULT_FOLDER)
+    choice = suite.Choice(options.quick, suite.split_names(options.only), options.rounds)
+    folder = options.results or choice.folder
     if options.list:
         for group in catalogue.FULL:
             print(f"{group.name}: {', '.join(workload.name for workload in group.workloads)}")
@@ -96,7 +105,6 @@ def main(arguments: list[str] | None = None) -> int:
         if options.page:
             page.update(options.page, found)
         return suite.report(found, folder, say)
-    choice = suite.Choice(options.quick, suite.split_names(options.only), options.rounds)
     try:
         choice.groups()
     except KeyError as error:
@@ -106,12 +114,19 @@ def main(arguments: list[str] | None = None) -> int:
     return suite.report(suite.run(choice, measured, folder, say, remarks), folder, say)
 
 
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    return number
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m peers.compare", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="the main goals with less of everything")
     parser.add_argument("--only", action="append", default=[], metavar="NAME,...", help="groups or workloads")
-    parser.add_argument("--rounds", type=int, help="instead of what the catalogue says")
+    parser.add_argument("--rounds", type=_positive, help="instead of what the catalogue says")
     parser.add_argument("--results", type=Path, help="where the report goes (default: bench-results)")
     parser.add_argument("--list", action="store_true", help="the names of groups and workloads")
     parser.add_argument("--render", action="store_true", help="measure nothing, write the report again")
@@ -120,6 +135,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    # Asked to end, it ends its brokers first.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    sys.exit(main())
+    try:
+        with sigterm_in_order():
+            sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)

@@ -20,6 +20,7 @@ from typing import Final
 
 JAVA_MIN: Final = 17
 FETCH_TIMEOUT_S: Final = 600
+_REASON_MAX: Final = 400
 HERE: Final = Path(__file__).resolve().parent
 _POM: Final = HERE / "pom.xml"
 _LOG_SETTINGS: Final = HERE / "log4j2.properties"
@@ -52,6 +53,20 @@ def kafka_available() -> str | None:
         return f"Apache Kafka needs Java {JAVA_MIN} or newer: `java` on PATH is version {version}"
     if shutil.which("mvn") is None and not (_jar_folder() / _MARKER).exists():
         return "Apache Kafka is fetched with Maven: there is no `mvn` on PATH"
+    return None
+
+
+def kafka_missing() -> str | None:
+    """As `kafka_available`, but the jars are fetched now, and if that fails it is a reason as well."""
+    reason = kafka_available()
+    if reason is not None:
+        return reason
+    try:
+        jars()
+    except (RuntimeError, OSError, subprocess.SubprocessError) as error:
+        # The first lines of Maven's answer tell why; what follows is about Maven.
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return " ".join(lines[:2])[:_REASON_MAX]
     return None
 
 

@@ -6,6 +6,7 @@
     side.py         a cluster, ours to start or not      rounds.py       sides in turn, all rounds kept
     results.py      results as JSON, parts merged        comparison.py   medians, ratios, goals, growth
     render/         terminal, Markdown, plots            profiling.py    a broker under a sampling profiler
+    interruption.py Ctrl-C and SIGTERM, in order
 
 Data flows one way: a catalogue is run by `rounds` into `results`, and everything that is shown is computed from those.
 """

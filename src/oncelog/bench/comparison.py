@@ -23,13 +23,19 @@ from oncelog.bench.workload import Goal
 class Figure:
     """One metric of one workload on one side, over all rounds."""
 
-    median: float
-    low: float
-    high: float
+    rounds: tuple[float, ...]
 
     @property
-    def spread_percent(self) -> float:
-        return 100 * (self.high - self.low) / self.median if self.median else 0.0
+    def median(self) -> float:
+        return median(self.rounds)
+
+    @property
+    def low(self) -> float:
+        return min(self.rounds)
+
+    @property
+    def high(self) -> float:
+        return max(self.rounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,8 @@ class Row:
     goal: Goal | None
     ratio: float | None
     """First side over the second. None with one side, or when a side cannot be trusted."""
+    ratios: tuple[float, ...] = ()
+    """Round by round: each side's rounds stand beside those of the other in time."""
 
     @property
     def is_met(self) -> bool | None:
@@ -49,8 +57,25 @@ class Row:
             return None
         if self.goal.of == "ratio":
             return None if self.ratio is None else self.goal.is_met(self.ratio)
-        first = next(iter(self.figures.values()), None)
+        first = self._first
         return None if first is None else self.goal.is_met(first.median)
+
+    @property
+    def is_close(self) -> bool:
+        """Whether some rounds meet the goal and others miss it: another run may end the other way."""
+        if self.goal is None:
+            return False
+        first = self._first
+        judged = self.ratios if self.goal.of == "ratio" else () if first is None else first.rounds
+        return len({self.goal.is_met(value) for value in judged}) > 1
+
+    @property
+    def round_count(self) -> int:
+        return max((len(found.rounds) for found in self.figures.values() if found is not None), default=0)
+
+    @property
+    def _first(self) -> Figure | None:
+        return next(iter(self.figures.values()), None)
 
 
 def figure(entry: Entry, side: str, metric: Metric) -> Figure | None:
@@ -60,7 +85,7 @@ def figure(entry: Entry, side: str, metric: Metric) -> Figure | None:
     values = [measured.figures[metric.name] for measured in rounds if metric.name in measured.figures]
     if len(values) != len(rounds):
         return None
-    return Figure(median(values), min(values), max(values))
+    return Figure(tuple(values))
 
 
 def rows(results: Results) -> list[Row]:
@@ -73,13 +98,14 @@ def row(results: Results, entry: Entry, metric: Metric) -> Row:
     sides = list(results.sides)
     figures = {side: figure(entry, side, metric) for side in sides}
     goal = next((goal for goal in entry.workload.goals if goal.metric == metric.name), None)
-    ratio = None
-    if len(sides) > 1:
-        ours, other = figures[sides[0]], figures[sides[1]]
-        # A failure anywhere in the workload voids all its ratios, whichever figure it touched.
-        if ours is not None and other is not None and other.median > 0 and metric.has_ratio:
-            ratio = ours.median / other.median
-    return Row(entry, metric, figures, goal, ratio)
+    if len(sides) < 2 or not metric.has_ratio:
+        return Row(entry, metric, figures, goal, None)
+    ours, other = figures[sides[0]], figures[sides[1]]
+    # A failure anywhere in the workload voids all its ratios, whichever figure it touched; so does a missing round.
+    if ours is None or other is None or len(ours.rounds) != len(other.rounds) or min(other.rounds) <= 0:
+        return Row(entry, metric, figures, goal, None)
+    by_round = tuple(mine / its for mine, its in zip(ours.rounds, other.rounds, strict=True))
+    return Row(entry, metric, figures, goal, ours.median / other.median, by_round)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +117,13 @@ class Curve:
     side: str
     metric: Metric
     points: tuple[tuple[int, Figure], ...]
+    is_whole: bool = True
+    """Whether every point was measured. Trouble shows at the largest, so without it nothing is said."""
 
     @property
     def exponent(self) -> float | None:
         """Of the cost over the last two points."""
-        if len(self.points) < 2:
+        if len(self.points) < 2 or not self.is_whole:
             return None
         (low_x, low), (high_x, high) = self.points[-2:]
         if low.median <= 0 or high.median <= 0:
@@ -119,7 +147,8 @@ def curves(results: Results) -> list[Curve]:
                 points = [(entry.workload.x, figure(entry, side, metric)) for entry in entries]
                 whole = tuple((x, point) for x, point in points if point is not None)
                 if whole:
-                    found.append(Curve(group, entries[0].workload.curve, side, metric, whole))
+                    is_whole = len(whole) == len(points)
+                    found.append(Curve(group, entries[0].workload.curve, side, metric, whole, is_whole))
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from typing import Final, Protocol
@@ -12,6 +13,7 @@ from oncelog.bench.measurement import Measurement
 
 TIMEOUT_S: Final = 420
 _TAIL: Final = 400
+_LIBRARY_LOG: Final = re.compile(r"%\d\|")
 
 
 class Drive(Protocol):
@@ -34,12 +36,21 @@ def drive(job: Job) -> Measurement:
 
 def read_answer(code: int, output: str, errors: str) -> Measurement:
     if code != 0:
-        lines = [line for line in errors.splitlines() if line.strip()]
-        return Measurement.failed(f"the driver failed: {lines[-1][-_TAIL:] if lines else f'exit code {code}'}")
+        return Measurement.failed(f"the driver failed: {telling_line(errors) or f'exit code {code}'}")
     try:
         return Measurement.from_dict(json.loads(output.splitlines()[-1]))
     except (IndexError, ValueError, TypeError) as error:
         return Measurement.failed(f"the driver's answer cannot be read: {error}")
+
+
+def telling_line(errors: str) -> str:
+    """The last line with words, such as the exception of a traceback; the library's log only where there is no other.
+
+    Errors of librdkafka may have line ends in them, so that the last line of all may be a bracket.
+    """
+    lines = [line.strip() for line in errors.splitlines() if re.search(r"\w", line)]
+    own = [line for line in lines if not _LIBRARY_LOG.match(line)]
+    return (own or lines or [""])[-1][-_TAIL:]
 
 
 def must(measurement: Measurement) -> Measurement:

@@ -37,13 +37,18 @@ def percentiles(distribution: str, label: str) -> tuple[Metric, ...]:
 METRICS: Final[dict[str, tuple[Metric, ...]]] = {
     "produce": (RATE, BYTES),
     "consume": (RATE, BYTES),
-    "latency": percentiles("latency", "end to end"),
+    "latency": (
+        *percentiles("latency", "end to end"),
+        Metric("sent_per_s", "sent", "records/s", more_is_better=True, has_ratio=False),
+    ),
     "transactions": (TRANSACTIONS, RATE, *percentiles("commit", "commit")),
     "commit-cost": (
         Metric("lost_percent", "throughput lost", "%", has_ratio=False),
         Metric("plain_mb_per_s", "plain idempotent", "MB/s", more_is_better=True),
         Metric("transactional_mb_per_s", "transactional", "MB/s", more_is_better=True),
+        Metric("commits_per_s", "commits", "/s", more_is_better=True),
         Metric("commit_p50_ms", "commit and what is left to send, p50", "ms"),
+        Metric("commit_p99_ms", "commit and what is left to send, p99", "ms"),
     ),
     "groups": (
         Metric("join_ms", "first member joins", "ms"),
@@ -67,7 +72,7 @@ METRICS: Final[dict[str, tuple[Metric, ...]]] = {
     ),
     "partition-growth": (
         Metric("us_per_record", "produce, per record", "us", has_ratio=False, flatness=LINEAR),
-        Metric("create_s", "creating them", "s", flatness=LINEAR),
+        Metric("create_s", "creating them", "s", has_ratio=False, flatness=LINEAR),
         START,
         REST,
     ),

@@ -1,7 +1,8 @@
 """Runs groups of workloads on the sides, in turn, and keeps every round.
 
 Workload by workload: both sides prepare, then rounds alternate between them, and who begins alternates from round to
-round, so that what the machine does meanwhile meets both alike. A side that failed is not asked again.
+round, so that what the machine does meanwhile meets both alike. A side that failed is not asked again. Interrupted, it
+keeps the rounds that were finished.
 """
 
 from __future__ import annotations
@@ -11,27 +12,39 @@ import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Final
 
 from oncelog.bench.catalogue import Group
 from oncelog.bench.cells import CELLS, Bench, Cell
 from oncelog.bench.drive import Drive, PreparationError, drive
+from oncelog.bench.interruption import INTERRUPTIONS, exit_code
 from oncelog.bench.measurement import Measurement
 from oncelog.bench.results import Entry, Results
 from oncelog.bench.side import Side
 from oncelog.bench.workload import Workload
 
+INTERRUPTED: Final = "INTERRUPTED: the last workload has only the rounds that were finished, which nobody read back."
 Progress = Callable[[str], None]
+Finished = Callable[[Entry], None]
+"""Is told of each workload that went through all its rounds."""
 
 
 class GroupRun:
     """One group on all sides. Brokers that are started for it are stopped with it, and their folders removed."""
 
     def __init__(
-        self, group: Group, sides: Sequence[Side], folder: Path, progress: Progress, do: Drive = drive
+        self,
+        group: Group,
+        sides: Sequence[Side],
+        folder: Path,
+        progress: Progress,
+        do: Drive = drive,
+        finished: Finished = lambda _: None,
     ) -> None:
         self._group = group
         self._folder = folder / group.name
         self._progress = progress
+        self._finished = finished
         self._benches = [Bench(side, self._folder, do) for side in sides]
 
     def run(self, results: Results) -> None:
@@ -41,10 +54,11 @@ class GroupRun:
                 stack.callback(bench.close)
             for workload in self._group.workloads:
                 self._run_workload(workload, results)
+                self._finished(results.entries[workload.name])
 
     def _run_workload(self, workload: Workload, results: Results) -> None:
         kind = CELLS[workload.kind]
-        entry = Entry(self._group.name, self._group.title, workload)
+        entry = Entry(self._group.name, self._group.title, workload, taken_at=results.taken_at)
         results.entries[workload.name] = entry
         benches = []
         for bench in self._benches:
@@ -74,6 +88,7 @@ class GroupRun:
         for name in names:
             if entry.problem(name):
                 continue
+            cells[name].is_last_round = number == self._group.rounds - 1
             measurement = _guarded(cells[name].measure)
             shown = measurement.problem if measurement is not None else ""
             self._progress(f"{entry.workload.name}: {what} on {name}{': ' + shown if shown else ''}")
@@ -103,8 +118,29 @@ def _guarded(step: Callable[[], Measurement | None]) -> Measurement | None:
         return Measurement.failed(str(error).strip()[-500:])
 
 
-def run(groups: Sequence[Group], sides: Sequence[Side], folder: Path, progress: Progress, do: Drive = drive) -> Results:
+def run(
+    groups: Sequence[Group],
+    sides: Sequence[Side],
+    folder: Path,
+    progress: Progress,
+    do: Drive = drive,
+    finished: Finished = lambda _: None,
+) -> Results:
     results = Results.begin(sides)
-    for group in groups:
-        GroupRun(group, sides, folder, progress, do).run(results)
+    try:
+        for group in groups:
+            GroupRun(group, sides, folder, progress, do, finished).run(results)
+    except INTERRUPTIONS as interruption:
+        results.interruption = exit_code(interruption)
+        results.remarks.append(INTERRUPTED)
+        for entry in results.entries.values():
+            _even_out(entry)
     return results
+
+
+def _even_out(entry: Entry) -> None:
+    """Leaves out the round that only some of the sides have finished."""
+    whole = [kept for side, kept in entry.rounds.items() if not entry.problem(side)]
+    count = min(map(len, whole), default=0)
+    for kept in whole:
+        del kept[count:]

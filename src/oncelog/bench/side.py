@@ -41,10 +41,12 @@ class Side:
 
 
 def resident_mb(pid: int) -> float:
-    """Memory of the process that is in RAM, as the system counts it."""
+    """Memory of the process that is in RAM, as the system counts it. Raises RuntimeError if it has ended."""
     status = Path(f"/proc/{pid}/status")
     if status.exists():
-        line = next(line for line in status.read_text().splitlines() if line.startswith("VmRSS:"))
-        return int(line.split()[1]) / 1024
-    answer = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, check=True)
-    return int(answer.stdout) / 1024
+        lines = [line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmRSS:")]
+    else:
+        lines = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True).stdout.split()
+    if not lines:
+        raise RuntimeError(f"the process {pid} has ended")
+    return int(lines[0]) / 1024

@@ -13,7 +13,7 @@ from oncelog.bench import catalogue, results, rounds
 from oncelog.bench.catalogue import Group
 from oncelog.bench.drive import Drive, drive
 from oncelog.bench.render import files, plots, terminal
-from oncelog.bench.results import Results
+from oncelog.bench.results import Entry, Results
 from oncelog.bench.side import Side
 
 DEFAULT_FOLDER: Final = Path("bench-results")
@@ -28,12 +28,23 @@ class Choice:
     is_quick: bool = False
     only: tuple[str, ...] = ()
     rounds: int | None = None
+    settings: tuple[tuple[str, str], ...] = ()
+    """Of the client, for all workloads."""
+
+    @property
+    def folder(self) -> Path:
+        """Where the report goes unless told otherwise: a quick look does not replace what was measured at length."""
+        return QUICK_FOLDER if self.is_quick else DEFAULT_FOLDER
 
     def groups(self) -> tuple[Group, ...]:
         """Raises KeyError with a name that does not exist."""
         everything = catalogue.quick() if self.is_quick else catalogue.FULL
         chosen = catalogue.select(everything, self.only) if self.only else everything
-        return tuple(replace(group, rounds=self.rounds) for group in chosen) if self.rounds else chosen
+        return tuple(map(self._told, chosen))
+
+    def _told(self, group: Group) -> Group:
+        told = group.only(replace(workload, settings=self.settings) for workload in group.workloads)
+        return replace(told, rounds=self.rounds or group.rounds)
 
 
 def split_names(texts: Iterable[str]) -> tuple[str, ...]:
@@ -48,7 +59,10 @@ def run(
     remarks: Sequence[str] = (),
     do: Drive = drive,
 ) -> Results:
-    """Runs, merges with what the folder holds from other parts, writes the report after each group."""
+    """Runs, merges with what the folder holds from other parts, saves after each workload, reports after each group.
+
+    Interrupted, it leaves out the workload that was not finished, and its results say so by their exit code.
+    """
     groups = choice.groups()
     started_s = time.monotonic()
 
@@ -57,23 +71,43 @@ def run(
         progress(f"{seconds // 60:2d}:{seconds % 60:02d}  {text}")
 
     merged = Results.begin(sides)
+    merged.remarks += remarks
     with tempfile.TemporaryDirectory(prefix="oncelog-bench-") as data:
+        keeper = _Keeper(merged, folder, progress)
         for group in groups:
-            new = rounds.run([group], sides, Path(data), timed, do)
-            new.remarks = list(remarks)
-            merged = _merge(new, folder, progress)
-            results.save(merged, folder)
-    return merged
+            interruption = rounds.run([group], sides, Path(data), timed, do, keeper.keep).interruption
+            if interruption:
+                progress("interrupted: the workload that was not finished is left out")
+                return replace(keeper.kept, interruption=interruption)
+            files.write(keeper.kept, folder)
+    return keeper.kept
 
 
-def _merge(new: Results, folder: Path, progress: rounds.Progress) -> Results:
-    older = results.load(folder)
-    if older is None:
-        return new
-    if older.sides != new.sides:
-        progress(f"{folder} holds results of other sides; they are kept as {results.set_aside(folder)}")
-        return new
-    return _in_order(new.merged_into(older))
+class _Keeper:
+    """Puts what was measured in this run into the results of the folder, workload by workload."""
+
+    def __init__(self, new: Results, folder: Path, progress: rounds.Progress) -> None:
+        self._new = new
+        self._folder = folder
+        self._progress = progress
+        self.kept = new
+
+    def keep(self, entry: Entry) -> None:
+        # All entries of a run have one moment, whichever group they belong to.
+        entry.taken_at = self._new.taken_at
+        self._new.entries[entry.workload.name] = entry
+        self.kept = self._merged()
+        results.save(self.kept, self._folder)
+
+    def _merged(self) -> Results:
+        older = results.load(self._folder)
+        if older is None:
+            return self._new
+        if not self._new.fits(older):
+            kept = results.set_aside(self._folder, older)
+            self._progress(f"{self._folder} holds results of other sides or another machine; they are kept as {kept}")
+            return self._new
+        return _in_order(self._new.merged_into(older))
 
 
 def _in_order(merged: Results) -> Results:
@@ -85,10 +119,13 @@ def _in_order(merged: Results) -> Results:
 
 
 def report(found: Results, folder: Path, progress: rounds.Progress) -> int:
-    """Shows and writes it. The exit code: 1 if a side failed."""
+    """Shows and writes it. The exit code: 1 if a side failed, 130 or 143 if it was interrupted."""
+    if not found.entries:
+        progress("nothing was measured")
+        return found.exit_code
     terminal.show(found)
     for path in files.write(found, folder)[:2]:
         progress(f"written: {path}")
     if not plots.available():
         progress(NO_PLOTS)
-    return 1 if found.problems else 0
+    return found.exit_code

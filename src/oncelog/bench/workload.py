@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Self
+from typing import Any, Final, Self
+
+_CONNECTING: Final = ("sasl.", "ssl.", "security.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,11 @@ class Workload:
     settings: tuple[tuple[str, str], ...] = ()
     """Further settings of the client, under librdkafka's names."""
     goals: tuple[Goal, ...] = ()
+
+    @property
+    def shown_settings(self) -> tuple[tuple[str, str], ...]:
+        """Without how the client connects: passwords are nothing for a report."""
+        return tuple((name, value) for name, value in self.settings if not name.startswith(_CONNECTING))
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -57,7 +57,7 @@ class FakeCluster:
     def drive(self, job: Job) -> Measurement:
         side = job.bootstrap_servers.partition("-")[0]
         self.jobs.append((side, job.action))
-        count = job.expected or job.workload.records or 1
+        count = job.workload.records or 1 if job.expected is None else job.expected
         figures = {metric.name: self.rates[side] for metrics in METRICS.values() for metric in metrics}
         figures |= {"create_s": 0.1, "committed_records": count}
         latencies = Distribution.of([1.0, 2.0, 3.0])

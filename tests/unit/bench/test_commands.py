@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-from oncelog.bench import profiling
-from oncelog.bench.catalogue import FULL
+from oncelog.bench import profiling, rounds, suite
+from oncelog.bench.catalogue import FULL, Group
+from oncelog.bench.results import Results
 from oncelog.cli.main import cli
 from oncelog.testing import broker
 
@@ -61,6 +68,115 @@ def test_wrong_options_are_explained() -> None:
     assert "'x' is not a list" in bench("recovery", "--log-size", "x").stderr
     assert "there is no group or workload 'nothing'" in bench("suite", "--only", "nothing").stderr
     assert "a name of its own" in bench("produce", "-b", "a=127.0.0.1:1", "-b", "a=127.0.0.1:2").stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["produce", "--linger-ms", -1], "-1.0 is not in the range x>=0"),
+        (["produce", "--throughput", -2], "-2 is not in the range x>=-1"),
+        (["latency", "--seconds", -1], "-1.0 is not in the range x>0"),
+        (["latency", "--seconds", 0], "0.0 is not in the range x>0"),
+        (["commit-cost", "--seconds", 0], "0.0 is not in the range x>0"),
+        (["profile", "produce-100B", "--seconds", -1], "-1.0 is not in the range x>0"),
+        (["transactions", "--commit-interval", 0], "0 is not in the range x>=1"),
+        (["transactions", "--seconds", 2], "needs --commit-interval"),
+        (["transactions", "--commit-interval", 5, "--transactions", 7], "means nothing with --commit-interval"),
+        (["transactions", "--commit-interval", 5, "--records-per-transaction", 7], "means nothing with"),
+    ],
+    ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_meant_is_refused(arguments: list[object], words: str) -> None:
+    result = bench(*arguments)
+    assert result.exit_code == 2 and words in result.stderr
+
+
+def test_transactions_are_committed_in_intervals(servers: str) -> None:
+    few = ("--rounds", 1, "--warm-ups", 0, "--seconds", 0.4, "--producers", 2)
+    result = bench("transactions", "-b", f"mine={servers}", "--commit-interval", 50, *few, "-o", "json")
+    assert result.exit_code == 0, result.output
+    entry = json.loads(result.stdout)["entries"]["transactions"]
+    assert entry["workload"]["title"] == "records of 100 B, commits every 50 ms, 2 at a time"
+    assert entry["rounds"]["mine"][0]["distributions"]["commit_ms"]["count"] >= 4
+
+
+def test_a_topic_in_which_everything_was_aborted_can_be_read(servers: str) -> None:
+    few = ("--num-records", 20, "--rounds", 1, "--warm-ups", 0)
+    result = bench("consume", "-b", f"mine={servers}", "--aborted", 100, *few)
+    assert result.exit_code == 0, result.output
+
+
+def test_titles_tell_runs_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    titles: list[str] = []
+
+    def run(groups: list[Group], *_: object) -> Results:
+        titles.extend(workload.title for group in groups for workload in group.workloads)
+        return Results()
+
+    monkeypatch.setattr(rounds, "run", run)
+    bench("produce", "-o", "json")
+    told = "--num-records 9 --acks 1 --compression lz4 --partitions 4 --batch-size 1000 --linger-ms 0 --throughput 50"
+    bench("produce", "-o", "json", *told.split(), "--set", "x=y", "--set", "sasl.password=x")
+    bench("consume", "-o", "json", "--aborted", 50)
+    bench("groups", "-o", "json")
+    assert titles == [
+        "1,000,000 records of 100 B",
+        "9 records of 100 B, 4 partitions, acks=1, lz4, batches of 1,000 B, linger 0 ms, 50 records/s offered, x=y",
+        "1,000,000 records of 100 B, read_committed, 50 % of the transactions aborted",
+        "1,000 offset commits, 4 partitions",
+    ]
+
+
+def test_a_quick_look_at_the_suite_goes_to_its_own_folder_and_all_clients_are_told_what_was_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folders: list[Path] = []
+    choices: list[suite.Choice] = []
+
+    def run(choice: suite.Choice, sides: object, folder: Path, progress: object) -> Results:
+        folders.append(folder)
+        choices.append(choice)
+        return Results()
+
+    monkeypatch.setattr(suite, "run", run)
+    for arguments in ([], ["--quick"], ["--quick", "--results", "mine", "--set", "security.protocol=ssl"]):
+        bench("suite", *arguments)
+    told = {workload.settings for group in choices[-1].groups() for workload in group.workloads}
+    assert told == {(("security.protocol", "ssl"),)}
+    assert folders == [Path("bench-results"), Path("bench-results/quick"), Path("mine")]
+
+
+def processes_on(folder: Path) -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if f"TMPDIR={folder}".encode() in path.read_bytes():
+                found.append(path.parent.name)
+    return found
+
+
+@pytest.mark.parametrize("command", ["produce", "consume", "start"])
+@pytest.mark.parametrize(("signal_number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupted_it_shows_the_finished_rounds_and_leaves_nothing_behind(
+    command: str, signal_number: int, code: int, tmp_path: Path
+) -> None:
+    few = [] if command == "start" else ["--num-records", "300", "--warm-ups", "0"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "oncelog", "bench", command, "--rounds", "500", *few],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )  # fmt: skip
+    with process:
+        assert process.stderr is not None
+        said = next(line for line in process.stderr if "round 2 of 500" in line)
+        time.sleep(0.2)
+        # A terminal sends Ctrl-C to everything that runs in it, brokers included; a supervisor tells one process.
+        (os.killpg if signal_number == signal.SIGINT else os.kill)(process.pid, signal_number)
+        shown, errors = process.communicate(timeout=30)
+    assert process.returncode == code, said + errors
+    assert "INTERRUPTED" in shown and " oncelog " in shown and "FAILED" not in shown
+    assert "Traceback" not in errors
+    assert not processes_on(tmp_path) and not list(tmp_path.glob("oncelog-bench-*"))
 
 
 def test_the_list_names_every_workload() -> None:

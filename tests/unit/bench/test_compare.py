@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient, ConfigResource
 
 from oncelog.bench import suite
 from oncelog.bench.results import Results
+from oncelog.cli.bench.broker import EmbeddedBroker
 from peers import compare
+from peers.kafka import jars
 
 
 @pytest.fixture
 def without_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare, "kafka_available", lambda: "there is no working `java` on PATH")
+    monkeypatch.setattr(compare, "kafka_missing", lambda: "there is no working `java` on PATH")
 
 
 def test_both_sides_are_ours_to_start_and_oncelog_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare, "kafka_available", lambda: None)
+    monkeypatch.setattr(compare, "kafka_missing", lambda: None)
     measured, remarks = compare.sides()
     assert [side.name for side in measured] == ["oncelog", "kafka"]
     assert all(side.is_ours for side in measured) and remarks == []
+
+
+def test_both_sides_remove_deleted_files_at_once(tmp_path: Path) -> None:
+    broker = EmbeddedBroker(tmp_path)
+    broker.start()
+    try:
+        resource = ConfigResource(ConfigResource.Type.BROKER, "1")
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        settings = admin.describe_configs([resource])[resource].result(30)
+        assert settings["log.segment.delete.delay.ms"].value == "0"
+    finally:
+        broker.stop()
+    assert compare.SETTINGS["log.segment.delete.delay.ms"] == "0"
 
 
 @pytest.mark.usefixtures("without_kafka")
@@ -29,6 +46,34 @@ def test_without_apache_kafka_it_says_so_and_measures_oncelog_alone(capsys: pyte
     assert [side.name for side in measured] == ["oncelog"]
     assert "APACHE KAFKA IS NOT MEASURED" in remarks[0] and "no working `java`" in remarks[0]
     assert remarks[0] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("failure", "words"),
+    [
+        (subprocess.CompletedProcess([], 1, "\n[ERROR] no route to the repository\n[ERROR] more", ""), "no route"),
+        (subprocess.TimeoutExpired("mvn", 600), "timed out after 600 seconds"),
+    ],
+    ids=["fails", "hangs"],
+)
+def test_maven_that_fails_is_tried_once_and_said_loudly(
+    failure: object, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[object] = []
+
+    def run(command: list[str], **_: object) -> object:
+        calls.append(command)
+        if isinstance(failure, Exception):
+            raise failure
+        return failure
+
+    monkeypatch.setenv("ONCELOG_PEERS_CACHE", str(tmp_path))
+    monkeypatch.setattr(jars, "java_major_version", lambda: jars.JAVA_MIN)
+    monkeypatch.setattr(jars.shutil, "which", lambda name: name)
+    monkeypatch.setattr(jars.subprocess, "run", run)
+    measured, remarks = compare.sides()
+    assert [side.name for side in measured] == ["oncelog"] and len(calls) == 1
+    assert remarks[0].startswith("APACHE KAFKA IS NOT MEASURED") and words in remarks[0]
 
 
 @pytest.mark.usefixtures("without_kafka")
@@ -48,6 +93,8 @@ def test_the_remark_reaches_the_report(tmp_path: Path, monkeypatch: pytest.Monke
 def test_names_that_do_not_exist_are_refused_before_anything_is_started(capsys: pytest.CaptureFixture[str]) -> None:
     assert compare.main(["--only", "nothing"]) == 2
     assert "'nothing'" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        compare.main(["--rounds", "0"])
 
 
 def test_a_report_can_be_written_again_only_from_results(tmp_path: Path) -> None:

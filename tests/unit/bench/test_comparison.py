@@ -7,6 +7,7 @@ import pytest
 from oncelog.bench.comparison import curves, row, rows
 from oncelog.bench.measurement import Measurement
 from oncelog.bench.metric import RATE, metric
+from oncelog.bench.render.text import row_verdict
 from oncelog.bench.results import Entry, Results
 from oncelog.bench.workload import Goal, Workload
 
@@ -42,6 +43,18 @@ def test_one_lost_record_in_one_round_leaves_no_ratio_at_all() -> None:
         assert rate_row(results).is_met is None
 
 
+def test_a_goal_that_some_rounds_meet_and_others_miss_is_close() -> None:
+    clear = rate_row(results_of(rounds_of(20, 30, 25), rounds_of(10, 10, 10)))
+    assert not clear.is_close and clear.ratios == (2.0, 3.0, 2.5) and clear.round_count == 3
+    close = rate_row(results_of(rounds_of(20, 9, 25), rounds_of(10, 10, 10)))
+    assert close.is_close and close.is_met is True
+    assert row_verdict(close) == "met, close"
+
+
+def test_a_side_with_fewer_rounds_has_no_ratio() -> None:
+    assert rate_row(results_of(rounds_of(10, 10), rounds_of(10))).ratio is None
+
+
 def test_a_side_that_was_not_measured_has_no_ratio() -> None:
     assert rate_row(results_of(rounds_of(10), [])).ratio is None
 
@@ -72,3 +85,13 @@ def test_growth_is_judged_at_the_large_end(seconds: tuple[float, ...], exponent:
     (curve,) = curves(Results({"ours": ""}, {}, "", entries))
     assert curve.exponent == pytest.approx(exponent, abs=0.001)
     assert curve.is_met is is_met
+
+
+def test_a_curve_without_its_largest_point_is_not_judged() -> None:
+    entries = {}
+    for x, lost in ((10, 0), (100, 0), (1000, 1)):
+        workload = Workload(f"recovery-{x}", "recovery", str(x), curve="MB of log", x=x)
+        rounds = rounds_of(1.0, name="recovery_s", lost=lost)
+        entries[workload.name] = Entry("recovery", "R", workload, {"ours": rounds})
+    (curve,) = curves(Results({"ours": ""}, {}, "", entries))
+    assert len(curve.points) == 2 and curve.exponent is None and curve.is_met is None

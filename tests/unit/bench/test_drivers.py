@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.cimpl import NewTopic
 
-from oncelog.bench.driver import clients, consume, produce
+from oncelog.bench.driver import clients, consume, produce, topics
 from oncelog.bench.driver.__main__ import ACTIONS
 from oncelog.bench.driver.commit_cost import commit_cost
+from oncelog.bench.driver.figures import percentile_figures
 from oncelog.bench.driver.groups import groups
 from oncelog.bench.driver.ids import init_ids
 from oncelog.bench.driver.job import Job
@@ -18,6 +23,7 @@ from oncelog.bench.driver.latency import latency
 from oncelog.bench.driver.payload import ABORTED, pool
 from oncelog.bench.driver.topics import create, delete
 from oncelog.bench.driver.transactions import is_aborted, transactions
+from oncelog.bench.measurement import Distribution
 from oncelog.bench.workload import Workload
 from oncelog.testing import broker
 
@@ -36,7 +42,7 @@ def servers() -> Iterator[str]:
 def job(servers: str) -> MakeJob:
     """A job on a new topic, or on the topic of another job."""
 
-    def make(kind: str, on: Job | None = None, expected: int = 0, **fields: Any) -> Job:
+    def make(kind: str, on: Job | None = None, expected: int | None = None, **fields: Any) -> Job:
         workload = Workload("w", kind, "w", **{"records": 500, "linger_ms": 1, **fields})
         made = Job(kind, servers, on.topic if on else f"topic-{next(_numbers)}", workload, expected)
         if on is None:
@@ -77,7 +83,7 @@ def test_a_rate_that_is_offered_is_kept(job: MakeJob) -> None:
 
 
 def test_a_record_that_never_reached_the_log_is_noticed(job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    def send_one_less(producing: clients.Producing, job: Job) -> None:
+    def send_one_less(producing: clients.Producing, job: Job, _: Iterator[bytes]) -> None:
         for number in range(job.workload.records - 1):
             producing.send(job.topic, b"x", number % job.workload.partitions)
 
@@ -121,9 +127,57 @@ def test_a_value_of_an_aborted_transaction_is_an_error_to_a_committed_reader(job
     assert all(value.startswith(ABORTED) for value in pool(100, ABORTED))
 
 
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_changed_content_is_noticed_among_markers_too(job: MakeJob, isolation: str) -> None:
+    made = job("transactions", transactions=4, per_transaction=5, size_bytes=100)
+    transactions(made)
+    reading = {"transactions": 4, "isolation": isolation, "expected": 20}
+    assert consume.verify(job("consume", on=made, size_bytes=100, **reading)).problem == ""
+    assert consume.verify(job("consume", on=made, size_bytes=101, **reading)).errors == 20
+
+
 def test_aborted_transactions_are_spread_evenly_and_alike() -> None:
     for percent in (0, 10, 50, 90, 100):
         assert sum(is_aborted(number, percent) for number in range(1000)) == 10 * percent
+
+
+def test_a_log_in_which_everything_was_aborted_has_nothing_for_a_committed_reader(job: MakeJob) -> None:
+    made = job("transactions", transactions=4, per_transaction=5, aborted_percent=100)
+    assert transactions(made).figures["committed_records"] == 0
+    assert consume.verify(job("consume", on=made, transactions=4, expected=0)).problem == ""
+    lying = job("consume", on=made, transactions=4, expected=0, isolation="read_uncommitted")
+    assert consume.verify(lying).problem == "20 records where 0 were expected"
+
+
+def test_transactions_by_time_are_committed_in_intervals_by_all_producers(job: MakeJob) -> None:
+    fields = {"partitions": 2, "producers": 2, "aborted_percent": 50}
+    made = job("transactions", commit_interval_ms=50, seconds=0.5, **fields)
+    measured = transactions(made)
+    assert measured.problem == ""
+    commits = measured.distributions["commit_ms"].count
+    assert 4 <= commits <= 20 and measured.figures["transactions"] == commits
+    assert 0 < measured.figures["committed_records"] < measured.figures["records_per_s"] * measured.figures["seconds"]
+    expected = int(measured.figures["committed_records"])
+    assert consume.verify(job("consume", on=made, transactions=1, partitions=2, expected=expected)).problem == ""
+
+
+def test_topics_are_made_with_the_settings_of_the_user_and_the_defaults_of_the_cluster(
+    job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = job("produce", partitions=2)
+    secured = replace(made, workload=replace(made.workload, settings=(("security.protocol", "nonsense"),)))
+    for act in (create, delete):
+        with pytest.raises(KafkaException, match=r"security\.protocol"):
+            act(secured)
+    asked: list[tuple[tuple[object, ...], dict[str, object]]] = []
+
+    def new_topic(*arguments: object, **named: object) -> NewTopic:
+        asked.append((arguments, named))
+        return NewTopic(*arguments, **named)
+
+    monkeypatch.setattr(topics, "NewTopic", new_topic)
+    create(replace(made, topic="defaults"))
+    assert asked == [(("defaults", 2, -1), {})]
 
 
 def test_latencies_are_those_of_all_records_after_the_first_second(job: MakeJob) -> None:
@@ -131,6 +185,23 @@ def test_latencies_are_those_of_all_records_after_the_first_second(job: MakeJob)
     assert measured.problem == "" and measured.arrived == 200
     assert measured.distributions["latency_ms"].count == 100
     assert 0 < measured.figures["latency_p50_ms"] <= measured.figures["latency_p99_ms"]
+    assert 190 < measured.figures["sent_per_s"] <= 201
+
+
+def test_a_producer_that_falls_behind_does_not_hide_how_long_records_waited(
+    job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = clients.Producing.send
+
+    def held_up(self: clients.Producing, topic: str, value: bytes, partition: int) -> None:
+        time.sleep(0.02)
+        send(self, topic, value, partition)
+
+    monkeypatch.setattr(clients.Producing, "send", held_up)
+    measured = latency(job("latency", rate_per_s=200, seconds=1, linger_ms=0))
+    # 200 records that take 20 ms each: the last is due after one second and sent after four.
+    assert measured.figures["latency_p99_ms"] > 2500
+    assert measured.figures["sent_per_s"] < 60
 
 
 def test_the_cost_of_commits_counts_every_record_of_both_kinds(job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,6 +211,15 @@ def test_the_cost_of_commits_counts_every_record_of_both_kinds(job: MakeJob, mon
     measured = commit_cost(made)
     assert measured.problem == ""
     assert measured.distributions["commit_ms"].count >= 4
+    assert measured.figures["commits_per_s"] > 1
+    expected = int(measured.figures["committed_records"])
+    assert consume.verify(job("consume", on=made, transactions=1, partitions=2, expected=expected)).problem == ""
+
+
+def test_percentiles_need_samples() -> None:
+    assert set(percentile_figures("x", Distribution.of([1.0] * 99))) == {"x_p50_ms"}
+    assert set(percentile_figures("x", Distribution.of([1.0] * 999))) == {"x_p50_ms", "x_p99_ms"}
+    assert set(percentile_figures("x", Distribution.of([1.0] * 1000))) == {"x_p50_ms", "x_p99_ms", "x_p999_ms"}
 
 
 def test_groups_join_rebalance_and_commit(job: MakeJob) -> None:

@@ -50,6 +50,7 @@ def test_percentiles_are_samples_that_were_seen() -> None:
 def test_a_driver_that_dies_or_talks_nonsense_is_a_failure() -> None:
     assert "Broken" in read_answer(1, "", "Traceback\nBroken: no\n").problem
     assert "exit code -9" in read_answer(-9, "", "").problem
+    assert "Broken: no" in read_answer(1, "", 'KafkaException: {"Broken: no\n"}\n%3|17.5|FAIL|rdkafka| gone\n').problem
     assert "cannot be read" in read_answer(0, "", "").problem
     assert "cannot be read" in read_answer(0, "[1, 2", "").problem
     assert read_answer(0, "noise\n" + json.dumps(GOOD.to_dict()) + "\n", "") == GOOD

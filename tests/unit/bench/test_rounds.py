@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from oncelog.bench import rounds
 from oncelog.bench.catalogue import Group
+from oncelog.bench.cells import lifecycle
 from oncelog.bench.driver.job import Job
+from oncelog.bench.interruption import Terminated, sigterm_in_order
 from oncelog.bench.measurement import Measurement
 from oncelog.bench.results import Results
-from oncelog.bench.side import Side
+from oncelog.bench.side import Side, resident_mb
 from oncelog.bench.workload import Workload
-from tests.unit.bench.fakes import FakeCluster
+from tests.unit.bench.fakes import FakeBroker, FakeCluster
 
 PRODUCE = Workload("produce-x", "produce", "produce", 100)
 CONSUME = Workload("consume-x", "consume", "consume", 100)
@@ -70,6 +79,23 @@ def test_what_was_produced_is_read_back_and_compared(tmp_path: Path) -> None:
     assert run(cluster, tmp_path, PRODUCE).problems == ["produce-x on one: read back: 1 errors"]
 
 
+@pytest.mark.parametrize("kind", ["transactions", "commit-cost"])
+def test_what_was_committed_is_read_back_by_a_committed_reader(tmp_path: Path, kind: str) -> None:
+    readers: list[Job] = []
+
+    def answer(job: Job, made: Measurement) -> Measurement:
+        if job.action != "verify":
+            return replace(made, figures={**made.figures, "committed_records": 40.0})
+        readers.append(job)
+        return replace(made, arrived=0)
+
+    workload = Workload("x", kind, "x", isolation="read_uncommitted")
+    problems = run(FakeCluster({"one": 1.0}, answer), tmp_path, workload, warm_ups=1).problems
+    assert problems == ["x on one: read back: 0 records where 40 were expected"]
+    (reader,) = readers
+    assert (reader.expected, reader.workload.isolation) == (40, "read_committed")
+
+
 def test_a_close_look_after_the_rounds_voids_all_of_them(tmp_path: Path) -> None:
     def answer(job: Job, made: Measurement) -> Measurement:
         return replace(made, errors=2, note="2 records differ") if job.action == "verify" else made
@@ -87,6 +113,61 @@ def test_a_side_that_cannot_be_prepared_does_not_take_the_other_with_it(tmp_path
     entry = run(FakeCluster({"one": 1.0, "two": 2.0}, answer), tmp_path, CONSUME).entries["consume-x"]
     assert entry.problem("one") == "no room"
     assert entry.problem("two") == "" and len(entry.rounds["two"]) == 3
+
+
+def test_interrupted_it_keeps_the_rounds_that_all_sides_have_finished(tmp_path: Path) -> None:
+    count = 0
+
+    def answer(job: Job, made: Measurement) -> Measurement:
+        nonlocal count
+        count += job.action == "produce"
+        if count == 6:
+            raise KeyboardInterrupt
+        return made
+
+    cluster = FakeCluster({"one": 1.0, "two": 2.0}, answer)
+    results = run(cluster, tmp_path, PRODUCE, CONSUME, count=8)
+    kept = {
+        name: {side: len(rounds) for side, rounds in entry.rounds.items()} for name, entry in results.entries.items()
+    }
+    assert kept == {"produce-x": {"one": 2, "two": 2}}
+    assert results.interruption == 130 and results.remarks == [rounds.INTERRUPTED]
+    assert [broker.events for broker in cluster.brokers] == [["start", "stop"]] * 2
+
+
+@pytest.mark.parametrize("workload", [PRODUCE, CONSUME], ids=["produce", "consume"])
+def test_interrupted_it_asks_nothing_more_of_a_broker_that_ends_anyway(tmp_path: Path, workload: Workload) -> None:
+    def answer(job: Job, made: Measurement) -> Measurement:
+        if job.action == workload.kind:
+            raise KeyboardInterrupt
+        return made
+
+    cluster = FakeCluster({"one": 1.0}, answer)
+    run(cluster, tmp_path, workload)
+    assert cluster.jobs[-1] == ("one", workload.kind)
+
+
+def test_a_client_that_waits_for_a_start_is_not_waited_for_when_it_is_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lifecycle, "command", lambda _: ["sleep", "60"])
+    asking = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM))
+    began_s = time.monotonic()
+    with sigterm_in_order(), pytest.raises(Terminated):
+        asking.start()
+        lifecycle.start_to_first_ack_s(FakeBroker(tmp_path), Job("first-ack", "", "", PRODUCE))
+    assert time.monotonic() - began_s < 20
+
+
+def test_the_memory_of_a_process_that_has_ended_is_a_failure_and_no_crash() -> None:
+    with subprocess.Popen(["true"]) as process:
+        # Until somebody waits for it, the system knows it as a process without memory.
+        while Path(f"/proc/{process.pid}/stat").exists() and " Z " not in Path(f"/proc/{process.pid}/stat").read_text():
+            time.sleep(0.01)
+        with pytest.raises(RuntimeError, match="has ended"):
+            resident_mb(process.pid)
+    with pytest.raises(RuntimeError, match="has ended"):
+        resident_mb(process.pid)
 
 
 def test_brokers_are_stopped_and_their_folders_removed(tmp_path: Path) -> None:

@@ -53,6 +53,8 @@ class Bench:
 class Cell(ABC):
     needs_ownership: ClassVar = False
     """Whether it starts, stops and kills brokers."""
+    is_last_round = False
+    """What a load wrote in it is read back and compared."""
 
     def __init__(self, bench: Bench, workload: Workload) -> None:
         self.bench = bench
@@ -74,7 +76,7 @@ class Cell(ABC):
     # Jobs
 
     def job(
-        self, action: str, topic: str, workload: Workload | None = None, expected: int = 0, servers: str = ""
+        self, action: str, topic: str, workload: Workload | None = None, expected: int | None = None, servers: str = ""
     ) -> Job:
         return Job(action, servers or self.bench.bootstrap_servers, topic, workload or self.workload, expected)
 

@@ -54,16 +54,25 @@ class AbortedGrowth(OwnBrokerCell):
 class PartitionGrowth(OwnBrokerCell):
     """A topic of x partitions, all of them written to."""
 
-    _create_s = 0.0
+    _create_s: float | None = None
+    """Of a topic that no round has used yet."""
 
     def prepare(self) -> None:
         self._broker = self.bench.new_broker(self.workload.name)
         self._broker.start()
-        self.topic, self._create_s = self.create_topic_timed(
-            servers=self._broker.bootstrap_servers, workload=replace(self.workload, partitions=self.workload.x)
+        self.topic, self._create_s = self._new_topic()
+
+    def _new_topic(self) -> tuple[str, float]:
+        if self.topic:
+            must(self.drive_own("delete-topic"))
+        return self.create_topic_timed(
+            servers=self.broker.bootstrap_servers, workload=replace(self.workload, partitions=self.workload.x)
         )
 
     def measure(self) -> Measurement:
+        if self._create_s is None:
+            self.topic, self._create_s = self._new_topic()
+        create_s, self._create_s = self._create_s, None
         load = replace(self.workload, partitions=self.workload.x, records=self.workload.records or SAMPLE_RECORDS)
         produced = must(self.drive_own("produce", load))
         start_s = self.restart_s(kill=False)
@@ -71,7 +80,7 @@ class PartitionGrowth(OwnBrokerCell):
             produced,
             figures={
                 "us_per_record": 1e6 / produced.figures["records_per_s"],
-                "create_s": self._create_s,
+                "create_s": create_s,
                 "start_s": start_s,
                 "memory_mb": resident_mb(self.broker.pid),
             },

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import ClassVar, Final
 
 from oncelog.bench.cells.cell import Cell
-from oncelog.bench.drive import TIMEOUT_S, PreparationError, command, must, read_answer
+from oncelog.bench.drive import TIMEOUT_S, PreparationError, command, must, read_answer, telling_line
 from oncelog.bench.driver.job import Job
 from oncelog.bench.measurement import Measurement
 from oncelog.bench.side import Broker, resident_mb
@@ -26,11 +26,11 @@ def start_to_first_ack_s(broker: Broker, job: Job) -> float:
     The client is there and trying before the clock runs, as a client that waits for a restart would be.
     """
     with subprocess.Popen(command(job), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as client:
-        if client.stdout is None or not client.stdout.readline():
-            errors = client.stderr.read() if client.stderr is not None else ""
-            raise PreparationError(f"the waiting client failed: {errors[-400:]}")
-        started_s = time.monotonic()
         try:
+            if client.stdout is None or not client.stdout.readline():
+                errors = client.stderr.read() if client.stderr is not None else ""
+                raise PreparationError(f"the waiting client failed: {telling_line(errors)}")
+            started_s = time.monotonic()
             broker.start()
             output, errors = client.communicate(timeout=TIMEOUT_S)
         except BaseException:
@@ -62,7 +62,7 @@ class OwnBrokerCell(Cell):
     def fill(self) -> None:
         """What must be there before the first round."""
 
-    def drive_own(self, action: str, workload: Workload | None = None, expected: int = 0) -> Measurement:
+    def drive_own(self, action: str, workload: Workload | None = None, expected: int | None = None) -> Measurement:
         job = self.job(action, self.topic, workload, expected, self.broker.bootstrap_servers)
         return self.bench.drive(job)
 

@@ -3,34 +3,41 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from oncelog.bench.cells.cell import Cell
 from oncelog.bench.drive import must
 from oncelog.bench.measurement import Measurement
 
+READ_BACK: Final = ("produce", "transactions", "commit-cost")
+
 
 class LoadCell(Cell):
     """A topic per round, deleted with it, so that each round starts alike and little has to be written to disk."""
 
-    _looked = False
-
     def measure(self) -> Measurement:
         topic = self.create_topic()
-        measurement = self.bench.drive(self.job(self.workload.kind, topic))
-        if self.workload.kind == "produce" and not measurement.problem:
-            measurement = self._look_again(topic, measurement)
+        try:
+            measurement = self.bench.drive(self.job(self.workload.kind, topic))
+            if self.is_last_round and not measurement.problem and self.workload.kind in READ_BACK:
+                measurement = self._read_back(topic, measurement)
+        except BaseException:
+            # Nothing may be left on somebody else's cluster. A broker of ours ends anyway, or has ended already.
+            if not self.bench.side.is_ours:
+                self.delete_topic(topic)
+            raise
         self.delete_topic(topic)
         return measurement
 
-    def _look_again(self, topic: str, measurement: Measurement) -> Measurement:
-        """Every record of the first round is read back and compared, off the clock."""
-        if self._looked:
-            return measurement
-        found = self.bench.drive(self.job("verify", topic))
-        if found.problem:
-            return Measurement.failed(f"read back: {found.problem} {found.note}".strip())
-        self._looked = True
-        return measurement
+    def _read_back(self, topic: str, measurement: Measurement) -> Measurement:
+        """A reader of committed records must find every record that was reported, off the clock."""
+        workload, committed = self.workload, measurement.figures.get("committed_records")
+        if committed is not None:
+            # There are markers, and transactions tell the reader so.
+            workload = replace(workload, transactions=workload.transactions or 1, isolation="read_committed")
+        expected = workload.records if committed is None else int(committed)
+        found = self.bench.drive(self.job("verify", topic, workload, expected))
+        return Measurement.failed(f"read back: {found.problem} {found.note}".strip()) if found.problem else measurement
 
 
 class ConsumeCell(Cell):
@@ -56,8 +63,15 @@ class ConsumeCell(Cell):
         return self.bench.drive(self.job("consume", self._topic, expected=self._expected))
 
     def verify(self) -> Measurement | None:
-        return self.bench.drive(self.job("verify", self._topic, expected=self._expected))
+        found = self.bench.drive(self.job("verify", self._topic, expected=self._expected))
+        self._delete()
+        return found
 
     def close(self) -> None:
-        if self._topic:
-            self.delete_topic(self._topic)
+        if not self.bench.side.is_ours:
+            self._delete()
+
+    def _delete(self) -> None:
+        topic, self._topic = self._topic, ""
+        if topic:
+            self.delete_topic(topic)

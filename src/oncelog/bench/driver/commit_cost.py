@@ -40,6 +40,7 @@ class Slices:
         self.transactional = transactional(job, f"oncelog-bench-{job.topic}")
         self.transactional.client.init_transactions(_TIMEOUT_S)
         self.commit_ms: list[float] = []
+        self.transactional_s = 0.0
         self.records = 0
         self.markers = 0
         self._values = cycle(pool(job.workload.size_bytes))
@@ -64,7 +65,9 @@ class Slices:
             self.commit_ms.append((time.perf_counter() - before_s) * 1000)
             self.markers += min(sent, self.job.workload.partitions)
             count += sent
-        return count / (time.perf_counter() - started_s)
+        seconds = time.perf_counter() - started_s
+        self.transactional_s += seconds
+        return count / seconds
 
     def run_pair(self, number: int) -> Pair:
         if number % 2:
@@ -90,6 +93,7 @@ def commit_cost(job: Job) -> Measurement:
     slices.run_plain(WARM_UP_S)
     slices.run_transactional(WARM_UP_S)
     slices.commit_ms.clear()
+    slices.transactional_s = 0.0
     pairs = [slices.run_pair(number) for number in range(max(1, round(job.workload.seconds / 2 / SLICE_S)))]
     commits = Distribution.of(slices.commit_ms)
     size_mb = job.workload.size_bytes / 1e6
@@ -99,6 +103,8 @@ def commit_cost(job: Job) -> Measurement:
             "lost_percent": median(100 * (1 - pair.transactional / pair.plain) for pair in pairs),
             "plain_mb_per_s": median(pair.plain for pair in pairs) * size_mb,
             "transactional_mb_per_s": median(pair.transactional for pair in pairs) * size_mb,
+            "commits_per_s": len(slices.commit_ms) / slices.transactional_s,
+            "committed_records": slices.records,
             **percentile_figures("commit", commits),
         },
         {"commit_ms": commits},

@@ -24,18 +24,21 @@ TAIL: Final = 400
 
 
 class Content:
-    """What must be found at an offset. Where transactions left markers, only what must never be found is known."""
+    """What must be found at an offset. Where markers take up offsets as well, it must be one of the values sent."""
 
     def __init__(self, job: Job) -> None:
-        self._values = pool(job.workload.size_bytes)
-        self._partitions = job.workload.partitions
-        self._has_markers = job.workload.transactions > 0
-        self._reads_aborted = job.workload.isolation == "read_uncommitted"
+        workload = job.workload
+        self._values = pool(workload.size_bytes)
+        self._partitions = workload.partitions
+        self._has_markers = workload.transactions > 0
+        self._possible = set(self._values)
+        if workload.isolation == "read_uncommitted":
+            self._possible |= set(pool(workload.size_bytes, ABORTED))
 
     def is_wrong(self, message: Any) -> bool:
         value = message.value()
         if self._has_markers:
-            return not self._reads_aborted and value.startswith(ABORTED)
+            return value not in self._possible
         number = message.offset() * self._partitions + message.partition()
         return bool(value != self._values[number % len(self._values)])
 
@@ -68,7 +71,8 @@ def survivors(job: Job) -> Measurement:
 
 
 def _read(job: Job, look: Look, *, allow_more: bool = False) -> Measurement:
-    workload, expected = job.workload, job.expected or job.workload.records
+    workload = job.workload
+    expected = workload.records if job.expected is None else job.expected
     reader = _ready(job)
     content = Content(job)
     received, errors, wrong = 0, 0, 0

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from oncelog.bench.measurement import Distribution
+
+PERCENTILES: Final = {"p50": (50.0, 1), "p99": (99.0, 100), "p999": (99.9, 1000)}
+"""The percentile, and the samples without which it would be nothing but the largest of them."""
 
 
 def percentile_figures(name: str, distribution: Distribution) -> dict[str, float]:
-    if not distribution.count:
-        return {}
     return {
-        f"{name}_p50_ms": distribution.at(50.0),
-        f"{name}_p99_ms": distribution.at(99.0),
-        f"{name}_p999_ms": distribution.at(99.9),
+        f"{name}_{short}_ms": distribution.at(percent)
+        for short, (percent, needed) in PERCENTILES.items()
+        if distribution.count >= needed
     }

@@ -16,8 +16,8 @@ class Job:
     bootstrap_servers: str
     topic: str
     workload: Workload
-    expected: int = 0
-    """Records that a reader must find; 0 is what the workload says."""
+    expected: int | None = None
+    """Records that a reader must find; None is what the workload says."""
 
     def to_json(self) -> str:
         return json.dumps({

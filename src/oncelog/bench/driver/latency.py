@@ -1,4 +1,7 @@
-"""From the producer's call to the consumer's hands, at a modest fixed rate, in one process: one clock."""
+"""From the moment a record was due to the consumer's hands, at a modest fixed rate, in one process: one clock.
+
+Due, not sent: a producer that is held up sends late, and what waited because of it has waited too.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,8 @@ def latency(job: Job) -> Measurement:
     ]
     reader.assign([TopicPartition(job.topic, index, end) for index, end in enumerate(ends)])
     reader.poll(1)
-    sender = threading.Thread(target=_send, args=(producing, job, count), daemon=True)
+    sent_s: list[float] = []
+    sender = threading.Thread(target=_send, args=(producing, job, count, sent_s), daemon=True)
     sender.start()
     samples: list[float] = []
     numbers: set[int] = set()
@@ -45,16 +49,16 @@ def latency(job: Job) -> Measurement:
         if message.error() is not None:
             errors += 1
             continue
-        number, sent_ns = _HEAD.unpack_from(message.value() or b"")
+        number, due_ns = _HEAD.unpack_from(message.value() or b"")
         errors += number in numbers
         numbers.add(number)
         if number >= unmeasured:
-            samples.append((now_ns - sent_ns) / 1e6)
+            samples.append((now_ns - due_ns) / 1e6)
     sender.join(_SILENCE_S)
     reader.close()
     distribution = Distribution.of(samples)
     return Measurement(
-        percentile_figures("latency", distribution),
+        {**percentile_figures("latency", distribution), **({"sent_per_s": count / sent_s[0]} if sent_s else {})},
         {"latency_ms": distribution},
         expected=count,
         arrived=min(len(numbers), settled_end(job, count, before)),
@@ -62,15 +66,17 @@ def latency(job: Job) -> Measurement:
     )
 
 
-def _send(producing: Producing, job: Job, count: int) -> None:
+def _send(producing: Producing, job: Job, count: int, took_s: list[float]) -> None:
     workload = job.workload
     filling = bytes(max(0, workload.size_bytes - _HEAD.size))
     started_s = time.perf_counter()
     for number in range(count):
-        ahead_s = started_s + number / workload.rate_per_s - time.perf_counter()
+        due_s = started_s + number / workload.rate_per_s
+        ahead_s = due_s - time.perf_counter()
         if ahead_s > 0:
             time.sleep(ahead_s)
-        value = _HEAD.pack(number, time.perf_counter_ns()) + filling
+        value = _HEAD.pack(number, int(due_s * 1e9)) + filling
         producing.send(job.topic, value, number % workload.partitions)
         producing.client.poll(0)
+    took_s.append(max(time.perf_counter() - started_s, (count - 1) / workload.rate_per_s))
     producing.flush()

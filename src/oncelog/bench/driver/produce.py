@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from itertools import cycle
 
 from oncelog.bench.driver.clients import Producing, connected, end_offsets, settled_end
@@ -15,8 +16,9 @@ def produce(job: Job) -> Measurement:
     workload = job.workload
     producing = connected(Producing(job), job.topic)
     before = end_offsets(job, range(workload.partitions))
+    values = cycle(pool(workload.size_bytes))
     started_s = time.perf_counter()
-    (_send_at_rate if workload.rate_per_s else _send_all)(producing, job)
+    (_send_at_rate if workload.rate_per_s else _send_all)(producing, job, values)
     left = producing.flush()
     seconds = time.perf_counter() - started_s
     rate = workload.records / seconds
@@ -29,9 +31,8 @@ def produce(job: Job) -> Measurement:
     )
 
 
-def _send_all(producing: Producing, job: Job) -> None:
+def _send_all(producing: Producing, job: Job, values: Iterator[bytes]) -> None:
     client, topic, partitions = producing.client, job.topic, job.workload.partitions
-    values = cycle(pool(job.workload.size_bytes))
     send = client.produce
     for number in range(job.workload.records):
         value = next(values)
@@ -43,8 +44,7 @@ def _send_all(producing: Producing, job: Job) -> None:
             client.poll(0)
 
 
-def _send_at_rate(producing: Producing, job: Job) -> None:
-    values = cycle(pool(job.workload.size_bytes))
+def _send_at_rate(producing: Producing, job: Job, values: Iterator[bytes]) -> None:
     started_s = time.perf_counter()
     for number in range(job.workload.records):
         ahead_s = started_s + number / job.workload.rate_per_s - time.perf_counter()

@@ -12,13 +12,18 @@ from oncelog.bench.driver.job import Job
 from oncelog.bench.measurement import Measurement
 
 _TIMEOUT_S: Final = 120
+BROKER_DEFAULT: Final = -1
+"""As replication factor: a cluster may refuse any other than its own."""
+
+
+def _admin(job: Job) -> AdminClient:
+    """With the user's settings, which may be what it takes to connect. It ignores those of other clients."""
+    return AdminClient({"bootstrap.servers": job.bootstrap_servers, **dict(job.workload.settings)})
 
 
 def create(job: Job) -> Measurement:
-    admin = AdminClient({"bootstrap.servers": job.bootstrap_servers})
-    # Deleted data must not be written to disk while others are measured.
-    settings = {"file.delete.delay.ms": "0"}
-    topic = NewTopic(job.topic, job.workload.partitions, 1, config=settings)
+    admin = _admin(job)
+    topic = NewTopic(job.topic, job.workload.partitions, BROKER_DEFAULT)
     started_s = time.perf_counter()
     admin.create_topics([topic], operation_timeout=_TIMEOUT_S, request_timeout=_TIMEOUT_S)[job.topic].result(_TIMEOUT_S)
     while not _has_leaders(admin, job):
@@ -34,6 +39,6 @@ def _has_leaders(admin: AdminClient, job: Job) -> bool:
 
 
 def delete(job: Job) -> Measurement:
-    admin = AdminClient({"bootstrap.servers": job.bootstrap_servers})
+    admin = _admin(job)
     admin.delete_topics([job.topic], operation_timeout=_TIMEOUT_S)[job.topic].result(_TIMEOUT_S)
     return Measurement({"deleted": 1})

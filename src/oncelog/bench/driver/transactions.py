@@ -6,10 +6,10 @@ transaction.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from dataclasses import dataclass, field
-from itertools import cycle
 
 from oncelog.bench.driver.clients import end_offsets, settled_end, transactional
 from oncelog.bench.driver.figures import percentile_figures
@@ -40,8 +40,8 @@ class Worker:
         self._number = number
         self._producing = transactional(job, f"oncelog-bench-{job.topic}-{number}")
         self._values = {
-            True: cycle(pool(job.workload.size_bytes, ABORTED)),
-            False: cycle(pool(job.workload.size_bytes)),
+            True: itertools.cycle(pool(job.workload.size_bytes, ABORTED)),
+            False: itertools.cycle(pool(job.workload.size_bytes)),
         }
         self._partition = number
 
@@ -70,15 +70,17 @@ class Worker:
     def _by_time(self) -> None:
         workload = self._job.workload
         finish_s = time.perf_counter() + workload.seconds
-        while time.perf_counter() < finish_s:
+        for number in itertools.count(self._number, workload.producers):
             commit_s = time.perf_counter() + workload.commit_interval_ms / 1000
+            if commit_s > finish_s and self.tally.transactions:
+                return
+            aborts = is_aborted(number, workload.aborted_percent)
             self._producing.client.begin_transaction()
             count = 0
             while time.perf_counter() < commit_s:
-                for _ in range(workload.per_transaction):
-                    self._send(False)
-                count += workload.per_transaction
-            self._end(count, False)
+                self._send(aborts)
+                count += 1
+            self._end(count, aborts)
 
     def _send(self, aborts: bool) -> None:
         self._producing.send(

@@ -11,6 +11,7 @@ from oncelog.bench.render.text import (
     figure_text,
     goal_text,
     ratio_text,
+    ratios_text,
     row_verdict,
     shape,
     side_text,
@@ -18,6 +19,15 @@ from oncelog.bench.render.text import (
     verdict,
 )
 from oncelog.bench.results import Results
+
+_CLOSE = """\
+"Close" means that some rounds meet the goal and others miss it, so that another run may well end the other way.
+"""
+
+_FIGURES = """\
+Median of all rounds, and the lowest and highest round. Ratios are ratios of medians. Percentiles are shown from 100
+(p99) and 1,000 (p99.9) samples in a round on.
+"""
 
 
 def report(results: Results, pictures: Sequence[tuple[str, str]] = ()) -> str:
@@ -30,14 +40,14 @@ def body(results: Results, pictures: Sequence[tuple[str, str]] = (), level: int 
     table = rows(results)
     parts = [_head(results)]
     if len(results.sides) > 1:
-        parts += [f"{mark} Goals\n", *_goal_table(goal_rows(table), results), ""]
+        parts += [f"{mark} Goals\n", _CLOSE, *_goal_table(goal_rows(table), results), ""]
     found = curves(results)
     if found:
         parts += [f"{mark} Growth\n", *_growth_table(results), ""]
     if pictures:
         parts += [f"{mark} Pictures\n", *(f"![{title}]({path})\n" for title, path in pictures)]
     parts.append(f"{mark} Figures\n")
-    parts.append("Median of all rounds, and the lowest and highest round. Ratios are ratios of medians.\n")
+    parts.append(_FIGURES)
     for title, members in groupby(table, key=lambda row: row.entry.group_title):
         parts += [f"{mark}# {title}\n", *_figure_table(list(members), results), ""]
     if results.problems:
@@ -63,10 +73,10 @@ def markdown_table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> list
 def _goal_table(members: list[Row], results: Results) -> list[str]:
     ours, other = list(results.sides)[:2]
     return markdown_table(
-        ("workload", "figure", ours, other, "ratio", "goal", ""),
+        ("workload", "figure", ours, other, "ratio", "by round", "rounds", "goal", ""),
         [
             (row.entry.workload.title, row.metric.label, side_text(row, ours), side_text(row, other), ratio_text(row),
-             goal_text(row.goal), row_verdict(row))
+             ratios_text(row), str(row.round_count), goal_text(row.goal), row_verdict(row))
             for row in members
         ],
     )  # fmt: skip
@@ -93,10 +103,10 @@ def _growth_table(results: Results) -> list[str]:
 
 def _figure_table(members: list[Row], results: Results) -> list[str]:
     sides = list(results.sides)
-    heads = ["workload", "figure", *(word for side in sides for word in (side, "spread"))]
+    heads = ["workload", "figure", "rounds", *(word for side in sides for word in (side, "spread"))]
     lines = []
     for row in members:
         cells = [word for side in sides for word in (side_text(row, side), spread_text(row.figures[side]))]
         ratios = [ratio_text(row)] if len(sides) > 1 else []
-        lines.append([row.entry.workload.title, row.metric.label, *cells, *ratios])
+        lines.append([row.entry.workload.title, row.metric.label, str(row.round_count), *cells, *ratios])
     return markdown_table([*heads, *(["ratio"] if len(sides) > 1 else [])], lines)

@@ -13,6 +13,7 @@ from oncelog.bench.render.text import (
     figure_text,
     goal_text,
     ratio_text,
+    ratios_text,
     row_verdict,
     shape,
     side_text,
@@ -21,7 +22,7 @@ from oncelog.bench.render.text import (
 )
 from oncelog.bench.results import Results
 
-_STYLES = {"met": "green", "missed": "yellow", "no figure": "red"}
+_STYLES = {"met": "green", "met, close": "yellow", "missed, close": "yellow", "missed": "yellow", "no figure": "red"}
 
 
 def show(results: Results, console: Console | None = None) -> None:
@@ -66,12 +67,13 @@ def _figures(title: str, members: list[Row], results: Results) -> Table:
 def _goals(members: list[Row], results: Results) -> Table:
     ours, other = list(results.sides)[:2]
     table = Table(title=f"Goals: {ours} / {other}", title_justify="left")
-    for name in ("workload", "figure", ours, other, "ratio", "goal", ""):
+    for name in ("workload", "figure", ours, other, "ratio", "by round", "goal", ""):
         table.add_column(name, justify="left" if name in ("workload", "figure", "") else "right")
     for row in members:
         word = row_verdict(row)
-        table.add_row(row.entry.workload.title, row.metric.label, side_text(row, ours), side_text(row, other),
-                      ratio_text(row), goal_text(row.goal), f"[{_STYLES[word]}]{word}[/]")  # fmt: skip
+        figures = (side_text(row, ours), side_text(row, other), ratio_text(row), ratios_text(row))
+        styled = f"[{_STYLES[word]}]{word}[/]"
+        table.add_row(row.entry.workload.title, row.metric.label, *figures, goal_text(row.goal), styled)
     return table
 
 

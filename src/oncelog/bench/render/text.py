@@ -36,6 +36,11 @@ def ratio_text(row: Row) -> str:
     return NO_FIGURE if row.ratio is None else f"{row.ratio:.2f}x"
 
 
+def ratios_text(row: Row) -> str:
+    """The lowest and the highest of all rounds."""
+    return f"{min(row.ratios):.2f}..{max(row.ratios):.2f}" if row.ratios else NO_FIGURE
+
+
 def goal_text(goal: Goal | None) -> str:
     if goal is None:
         return ""
@@ -50,7 +55,7 @@ def verdict(is_met: bool | None, *, has_goal: bool = True) -> str:
 
 
 def row_verdict(row: Row) -> str:
-    return verdict(row.is_met, has_goal=row.goal is not None)
+    return verdict(row.is_met, has_goal=row.goal is not None) + (", close" if row.is_close else "")
 
 
 def side_text(row: Row, side: str) -> str:

@@ -7,18 +7,29 @@ from pathlib import Path
 import click
 
 from oncelog.bench import catalogue, suite
+from oncelog.bench.interruption import sigterm_in_order
 from oncelog.cli.bench import lifecycle, loads
-from oncelog.cli.bench.options import clusters_option, require_driver, say, sides_of
+from oncelog.cli.bench.options import (
+    clusters_option,
+    require_driver,
+    say,
+    seconds_option,
+    settings_option,
+    sides_of,
+    split_settings,
+)
 
 
 @click.group("bench")
-def bench_command() -> None:
+@click.pass_context
+def bench_command(context: click.Context) -> None:
     """Measure produce, consume and transaction rates with confluent-kafka as the driver.
 
     Also latency, consumer groups, start, memory, recovery and growth. Works on any Kafka-compatible cluster, or on a
     broker that is started for it. Figures mean something as ratios of clusters measured in one run on one machine. A
-    run in which a record did not arrive has no figures, and the exit code is 1.
+    run in which a record did not arrive has no figures, and the exit code is 1. Interrupted, it shows what it has.
     """
+    context.with_resource(sigterm_in_order())
 
 
 @bench_command.command("suite")
@@ -26,11 +37,19 @@ def bench_command() -> None:
 @click.option("--quick", is_flag=True, help="The main figures only, with less of everything.")
 @click.option("--only", multiple=True, metavar="NAME,...", help="Groups or workloads, see --list.")
 @click.option("--rounds", type=click.IntRange(1), help="Instead of what the suite says.")
-@click.option("--results", "folder", type=click.Path(file_okay=False, path_type=Path), default=suite.DEFAULT_FOLDER,
-              show_default=True, help="Where the report goes; parts run one by one are merged there.")  # fmt: skip
+@settings_option
+@click.option("--results", "folder", type=click.Path(file_okay=False, path_type=Path),
+              help="Where the report goes; parts run one by one are merged there.  "
+                   f"[default: {suite.DEFAULT_FOLDER}, or {suite.QUICK_FOLDER} with --quick]")  # fmt: skip
 @click.option("--list", "is_list", is_flag=True, help="The names of groups and workloads.")
 def suite_command(
-    clusters: tuple[str, ...], quick: bool, only: tuple[str, ...], rounds: int | None, folder: Path, is_list: bool
+    clusters: tuple[str, ...],
+    quick: bool,
+    only: tuple[str, ...],
+    rounds: int | None,
+    client_settings: tuple[str, ...],
+    folder: Path | None,
+    is_list: bool,
 ) -> None:
     """Run everything there is, and leave a report.
 
@@ -41,17 +60,18 @@ def suite_command(
             click.echo(f"{group.name}: {', '.join(workload.name for workload in group.workloads)}")
         return
     require_driver()
-    choice = suite.Choice(quick, suite.split_names(only), rounds)
+    choice = suite.Choice(quick, suite.split_names(only), rounds, split_settings(client_settings))
     try:
         choice.groups()
     except KeyError as error:
         raise click.BadParameter(f"there is no group or workload {error}; see --list", param_hint="--only") from None
-    raise SystemExit(suite.report(suite.run(choice, sides_of(clusters), folder, say), folder, say))
+    target = folder or choice.folder
+    raise SystemExit(suite.report(suite.run(choice, sides_of(clusters), target, say), target, say))
 
 
 @bench_command.command("profile")
 @click.argument("workload")
-@click.option("--seconds", default=10.0, show_default=True, help="How long to look, at least.")
+@seconds_option(10.0, "How long to look, at least.")
 @click.option("--rate", default=200, show_default=True, type=click.IntRange(1), help="Samples per second.")
 @click.option("--results", "path", type=click.Path(dir_okay=False, path_type=Path),
               help="The flame graph.  [default: bench-results/profile-WORKLOAD.svg]")  # fmt: skip

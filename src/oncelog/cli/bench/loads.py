@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
+from click.core import ParameterSource
 
 from oncelog.bench.workload import Workload
-from oncelog.cli.bench.options import Setup, partitions_option, records_option, setup_options, size_option
+from oncelog.cli.bench.options import (
+    Setup,
+    partitions_option,
+    records_option,
+    seconds_option,
+    setup_options,
+    size_option,
+)
 
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -13,13 +23,13 @@ _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 @click.command("produce")
 @records_option(1_000_000)
 @size_option()
-@click.option(
-    "--throughput", default=-1, show_default=True, help="Records per second that are offered; -1 for no limit."
-)
+@click.option("--throughput", default=-1, show_default=True, type=click.IntRange(-1),
+              help="Records per second that are offered; -1 for no limit.")  # fmt: skip
 @click.option("--acks", default="all", show_default=True, type=click.Choice(["0", "1", "all"]))
 @click.option("--compression", default="none", show_default=True, type=click.Choice(_CODECS))
 @click.option("--batch-size", default=262_144, show_default=True, type=click.IntRange(1), help="Bytes of a batch.")
-@click.option("--linger-ms", default=5.0, show_default=True, help="How long a batch waits for more.")
+@click.option("--linger-ms", default=5.0, show_default=True, type=click.FloatRange(0),
+              help="How long a batch waits for more.")  # fmt: skip
 @click.option("--idempotence/--no-idempotence", default=None, help="[default: on with acks=all]")
 @partitions_option
 @setup_options(rounds=3, warm_ups=1)
@@ -80,7 +90,7 @@ def consume_command(
 
 @click.command("latency")
 @click.option("--rate", default=1000, show_default=True, type=click.IntRange(1), help="Records per second.")
-@click.option("--seconds", default=10.0, show_default=True, help="Length of a round.")
+@seconds_option(10.0)
 @size_option()
 @click.option("--acks", default="all", show_default=True, type=click.Choice(["0", "1", "all"]))
 @partitions_option
@@ -99,6 +109,9 @@ def latency_command(setup: Setup, rate: int, seconds: float, size_bytes: int, ac
 @click.command("transactions")
 @click.option("--transactions", default=1000, show_default=True, type=click.IntRange(1), help="Transactions per round.")
 @click.option("--records-per-transaction", default=1, show_default=True, type=click.IntRange(1))
+@click.option("--commit-interval", "interval_ms", type=click.IntRange(1), metavar="MS",
+              help="Send records without a pause and commit so often, instead of by count.")  # fmt: skip
+@seconds_option(5.0, "Length of a round with --commit-interval.")
 @click.option("--producers", default=1, show_default=True, type=click.IntRange(1), help="Producers at the same time.")
 @click.option("--aborted", "aborted_percent", default=0, show_default=True, type=click.IntRange(0, 100),
               metavar="PERCENT", help="Share of transactions that are aborted.")  # fmt: skip
@@ -109,6 +122,8 @@ def transactions_command(
     setup: Setup,
     transactions: int,
     records_per_transaction: int,
+    interval_ms: int | None,
+    seconds: float,
     producers: int,
     aborted_percent: int,
     size_bytes: int,
@@ -116,22 +131,36 @@ def transactions_command(
 ) -> None:
     """Commit transactions one after the other: how many fit into a second, and how long each commit takes.
 
-    See also 'oncelog bench commit-cost'.
+    With --commit-interval each producer sends at full speed and commits in intervals, for --seconds. See also
+    'oncelog bench commit-cost'.
     """
-    title = f"{records_per_transaction:,} x {size_bytes:,} B each, {producers} at a time"
-    setup.measure(
-        Workload(
-            "transactions", "transactions", title, size_bytes=size_bytes, partitions=partitions, linger_ms=0,
-            transactions=transactions, per_transaction=records_per_transaction, producers=producers,
-            aborted_percent=aborted_percent,
+    load = Workload("transactions", "transactions", "", size_bytes=size_bytes, partitions=partitions,
+                    producers=producers, aborted_percent=aborted_percent)  # fmt: skip
+    if interval_ms is None:
+        _refuse("needs --commit-interval", "seconds")
+        title = f"{records_per_transaction:,} x {size_bytes:,} B each, {producers} at a time"
+        load = replace(
+            load, title=title, linger_ms=0, transactions=transactions, per_transaction=records_per_transaction
         )
-    )  # fmt: skip
+    else:
+        _refuse("means nothing with --commit-interval", "transactions", "records_per_transaction")
+        title = f"records of {size_bytes:,} B, commits every {interval_ms:,} ms, {producers} at a time"
+        load = replace(load, title=title, commit_interval_ms=interval_ms, seconds=seconds)
+    setup.measure(load)
+
+
+def _refuse(why: str, *names: str) -> None:
+    """Options that the user gave, although something else makes them meaningless."""
+    context = click.get_current_context()
+    for name in names:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.BadParameter(why, param_hint=f"--{name.replace('_', '-')}")
 
 
 @click.command("commit-cost")
 @click.option("--commit-interval", "interval_ms", default=100, show_default=True, type=click.IntRange(1),
               help="Milliseconds between commits.")  # fmt: skip
-@click.option("--seconds", default=4.0, show_default=True, help="Length of a round.")
+@seconds_option(4.0)
 @size_option(1000)
 @click.option("--partitions", default=4, show_default=True, type=click.IntRange(1))
 @setup_options(rounds=8, warm_ups=1)
@@ -142,7 +171,7 @@ def commit_cost_command(setup: Setup, interval_ms: int, seconds: float, size_byt
     """
     setup.measure(
         Workload(
-            "commit-cost", "commit-cost", f"{size_bytes:,} B, commits every {interval_ms:,} ms",
+            "commit-cost", "commit-cost", f"{size_bytes:,} B, {interval_ms:,} ms of records in a transaction",
             size_bytes=size_bytes, partitions=partitions, commit_interval_ms=interval_ms, seconds=seconds,
         )
     )  # fmt: skip
@@ -154,7 +183,7 @@ def commit_cost_command(setup: Setup, interval_ms: int, seconds: float, size_byt
 @setup_options(rounds=3, warm_ups=1)
 def groups_command(setup: Setup, commits: int, partitions: int) -> None:
     """Time joining a consumer group, a rebalance, and offset commits."""
-    setup.measure(Workload("groups", "groups", f"{partitions} partitions", commits, partitions=partitions))
+    setup.measure(Workload("groups", "groups", f"{commits:,} offset commits", commits, partitions=partitions))
 
 
 COMMANDS = (

@@ -15,6 +15,7 @@ import click
 from oncelog.bench.catalogue import Group
 from oncelog.bench.side import Side
 from oncelog.bench.workload import Workload
+from oncelog.cli.bench.title import titled
 from oncelog.cli.connection import Connection, split_assignment
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -34,7 +35,7 @@ class Setup:
         return sides_of(self.clusters)
 
     def measure(self, *workloads: Workload, needs_ownership: bool = False) -> None:
-        """Runs, shows, and ends the process with 1 if a side failed."""
+        """Runs, shows, and ends the process with 1 if a side failed, or as an interruption does."""
         from oncelog.bench import rounds
         from oncelog.bench.render import terminal
 
@@ -45,7 +46,7 @@ class Setup:
                 "leave --bootstrap-servers out"
             )
         title = workloads[0].kind.replace("-", " ")
-        chosen = tuple(replace(workload, settings=self.settings) for workload in workloads)
+        chosen = tuple(titled(replace(workload, settings=self.settings)) for workload in workloads)
         group = Group(title, title.capitalize(), chosen, self.rounds, self.warm_ups)
         with tempfile.TemporaryDirectory(prefix="oncelog-bench-") as folder:
             results = rounds.run([group], self.sides(), Path(folder), say)
@@ -53,8 +54,8 @@ class Setup:
             click.echo(results.to_json(), nl=False)
         else:
             terminal.show(results)
-        if results.problems:
-            raise SystemExit(1)
+        if results.exit_code:
+            raise SystemExit(results.exit_code)
 
 
 def say(text: str) -> None:
@@ -87,6 +88,16 @@ clusters_option = click.option(
 )  # fmt: skip
 
 
+settings_option = click.option(
+    "--set", "client_settings", metavar="NAME=VALUE", multiple=True,
+    help="A setting of the client, under librdkafka's name; may be repeated.",
+)  # fmt: skip
+
+
+def split_settings(texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    return tuple(split_assignment(text, "--set") for text in texts)
+
+
 def setup_options(rounds: int, warm_ups: int) -> Callable[[F], F]:
     """--bootstrap-servers, --rounds, --warm-ups, --set and --output, handed to the command as `setup`."""
 
@@ -94,8 +105,8 @@ def setup_options(rounds: int, warm_ups: int) -> Callable[[F], F]:
         @functools.wraps(command)
         def wrapped(*args: Any, clusters: tuple[str, ...], rounds: int, warm_ups: int, output: str,
                     client_settings: tuple[str, ...], **kwargs: Any) -> Any:  # fmt: skip
-            settings = tuple(split_assignment(text, "--set") for text in client_settings)
-            return command(*args, setup=Setup(clusters, rounds, warm_ups, output, settings), **kwargs)
+            setup = Setup(clusters, rounds, warm_ups, output, split_settings(client_settings))
+            return command(*args, setup=setup, **kwargs)
 
         for option in reversed([
             clusters_option,
@@ -103,8 +114,7 @@ def setup_options(rounds: int, warm_ups: int) -> Callable[[F], F]:
                          help="Rounds per cluster, alternating; all are kept, medians are shown."),
             click.option("--warm-ups", default=warm_ups, show_default=True, type=click.IntRange(0),
                          help="Rounds before those, which are thrown away."),
-            click.option("--set", "client_settings", metavar="NAME=VALUE", multiple=True,
-                         help="A setting of the client, under librdkafka's name; may be repeated."),
+            settings_option,
             click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True,
                          help="Tables for people, or JSON with every round."),
         ]):  # fmt: skip
@@ -122,6 +132,11 @@ def size_option(default: int = 100) -> Callable[[F], F]:
 def records_option(default: int) -> Callable[[F], F]:
     return click.option("--num-records", "--records", "records", default=default, show_default=True,
                         type=click.IntRange(1), help="Records per round.")  # fmt: skip
+
+
+def seconds_option(default: float, text: str = "Length of a round.") -> Callable[[F], F]:
+    return click.option("--seconds", default=default, show_default=True, type=click.FloatRange(0, min_open=True),
+                        help=text)  # fmt: skip
 
 
 partitions_option = click.option("--partitions", default=1, show_default=True, type=click.IntRange(1),

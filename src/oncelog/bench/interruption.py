@@ -1,0 +1,44 @@
+"""Ctrl-C and SIGTERM end a measurement in order: brokers are stopped, folders removed, and what there is is shown.
+
+Both become exceptions, so that every `finally` on the way does its work. A terminal sends Ctrl-C to the brokers and
+drivers as well, so nothing that is done on the way out may count on them.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final, NoReturn
+
+EXIT_INTERRUPTED: Final = 128 + signal.SIGINT
+EXIT_TERMINATED: Final = 128 + signal.SIGTERM
+
+
+class Terminated(SystemExit):
+    """SIGTERM. Where nobody catches it, the process ends with the exit code that shells have for it."""
+
+    def __init__(self) -> None:
+        super().__init__(EXIT_TERMINATED)
+
+
+INTERRUPTIONS: Final = (KeyboardInterrupt, Terminated)
+
+
+@contextmanager
+def sigterm_in_order() -> Iterator[None]:
+    """While it lasts, SIGTERM raises Terminated. Only for the main thread."""
+    previous = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _terminate(_: int, __: FrameType | None) -> NoReturn:
+    raise Terminated
+
+
+def exit_code(interruption: BaseException) -> int:
+    return EXIT_TERMINATED if isinstance(interruption, Terminated) else EXIT_INTERRUPTED
