@@ -3,7 +3,9 @@
     python -m tests.crash.cleaning_latency                 # 300,000 records are cleaned meanwhile
 
 One producer sends one record per request and waits for the answer. The logs to be cleaned are of other topics, filled
-before; what cleaning costs is the processor, which it shares with the thread that serves clients.
+before; what cleaning costs is the processor, which it shares with the thread that serves clients. It is measured with
+a user's topic, and with half as many committed offsets that have piled up in the logs of fifty partitions, because the
+cleaner was switched off while they were written.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import socket
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from confluent_kafka import Producer
@@ -22,8 +25,12 @@ from oncelog.protocol.api import ApiKey, encode_request
 from oncelog.protocol.batch import Record, build_batch
 from oncelog.protocol.framing import encode_request_frame
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from oncelog.server.cleaning import INTERNAL_ACTIVE_BYTES
 from oncelog.storage.checkpoints import CLEANER_OFFSETS
 from oncelog.testing import BrokerProcess
+from oncelog.testing import broker as broker_process
+from tests.crash.commits import TOPIC, commit_many, stored_bytes
+from tests.crash.killer import create
 
 KEYS = 20_000
 REQUESTS_AT_REST = 8_000
@@ -86,7 +93,20 @@ def start_cleaning(bootstrap_servers: str, topic: str) -> None:
     admin.incremental_alter_configs([resource])[resource].result(10)
 
 
-def measure(records: int) -> tuple[str, str, float]:
+def send_while(producer: OneProducer, goes_on: Callable[[], bool]) -> list[float]:
+    latencies_s = []
+    while goes_on():
+        latencies_s.append(producer.send())
+        time.sleep(PAUSE_S)
+    return latencies_s
+
+
+def send_some(producer: OneProducer, count: int) -> list[float]:
+    requests = iter(range(count))
+    return send_while(producer, lambda: next(requests, None) is not None)
+
+
+def measure_users_topic(records: int) -> tuple[str, str]:
     with tempfile.TemporaryDirectory(prefix="oncelog-latency-") as folder:
         broker = BrokerProcess(Path(folder) / "data", _SETTINGS, log_level="warning").start()
         try:
@@ -96,28 +116,43 @@ def measure(records: int) -> tuple[str, str, float]:
                 created.result(10)
             fill(broker.bootstrap_servers, "compacted", records)
             producer = OneProducer(broker.bootstrap_servers, "busy")
-            at_rest = []
-            for _ in range(REQUESTS_AT_REST):
-                at_rest.append(producer.send())
-                time.sleep(PAUSE_S)
+            at_rest = send_some(producer, REQUESTS_AT_REST)
             checkpoint = broker.data_dir / CLEANER_OFFSETS
             start_cleaning(broker.bootstrap_servers, "compacted")
             begun_s = time.perf_counter()
-            cleaning = []
-            while not checkpoint.exists() and time.perf_counter() - begun_s < 120:
-                cleaning.append(producer.send())
-                time.sleep(PAUSE_S)
+            cleaning = send_while(producer, lambda: not checkpoint.exists() and time.perf_counter() - begun_s < 120)
             producer.close()
-            return percentiles(at_rest), percentiles(cleaning), time.perf_counter() - begun_s
+            return percentiles(at_rest), f"{percentiles(cleaning)}, in {time.perf_counter() - begun_s:.1f} s"
         finally:
             broker.stop()
+
+
+def measure_offsets(commits: int) -> str:
+    with tempfile.TemporaryDirectory(prefix="oncelog-latency-") as folder:
+        data_dir = Path(folder) / "data"
+        with broker_process({"log.cleaner.enable": False}, data_dir=data_dir) as broker:
+            create(broker, TOPIC, {})
+            commit_many(broker.bootstrap_servers, commits)
+        with broker_process(data_dir=data_dir) as broker:
+            piled_up_bytes = stored_bytes(data_dir)
+            producer = OneProducer(broker.bootstrap_servers, TOPIC)
+            begun_s = time.perf_counter()
+            until_s = begun_s + 120
+            latencies_s: list[float] = []
+            while stored_bytes(data_dir) > INTERNAL_ACTIVE_BYTES and time.perf_counter() < until_s:
+                latencies_s += send_some(producer, 100)
+            producer.close()
+            took_s = time.perf_counter() - begun_s
+            return f"{percentiles(latencies_s)}, {piled_up_bytes / 1e6:.0f} MB in {took_s:.1f} s"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=300_000)
-    at_rest, cleaning, took_s = measure(parser.parse_args().records)
-    sys.stdout.write(f"at rest:        {at_rest}\nwhile cleaning: {cleaning}, in {took_s:.1f} s\n")
+    records = parser.parse_args().records
+    at_rest, cleaning = measure_users_topic(records)
+    sys.stdout.write(f"at rest:                {at_rest}\nwhile cleaning:         {cleaning}\n")
+    sys.stdout.write(f"while cleaning offsets: {measure_offsets(records // 2)}\n")
 
 
 if __name__ == "__main__":

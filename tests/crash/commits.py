@@ -3,8 +3,10 @@
     python -m tests.crash.commits                  # a million commits of a hundred groups, as issue and docs have it
     python -m tests.crash.commits --commits 50000
 
-A reload is timed by the clock on the wall: from the start of the process until every group has been asked for its
-offsets and has answered.
+The broker ends in four ways: killed and stopped, each right behind the last commit and when the cleaner has done its
+work. Before the first stop there are some more commits, so that there is something to clean again. A reload is timed
+by the clock on the wall: from the start of the process until every group has been asked for its offsets and has
+answered.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +37,8 @@ GROUPS = 100
 PARTITIONS = 3
 TOPIC = "t"
 IN_FLIGHT = 200
+COMMITS_BETWEEN = 150_000
+"""Twice as many as the cleaner leaves alone."""
 COMMIT_VERSION, FETCH_VERSION = 8, 5
 _PLACEHOLDER = 0x0123456789ABCDEF
 _LOADING_CODES = (14, 15, 16)
@@ -76,12 +81,13 @@ def _commit_frames() -> list[tuple[bytes, bytes]]:
     return frames
 
 
-def commit_many(bootstrap_servers: str, commits: int) -> None:
-    """Commit number n is of offset n, by group n % 100 and for each of its partitions in turn."""
+def commit_many(bootstrap_servers: str, commits: int, *, after: int = 0) -> None:
+    """All up to `commits`, of which `after` are done. Commit number n is of offset n, by group n % 100 and for each of
+    its partitions in turn."""
     templates = _commit_frames()
     line = Line(bootstrap_servers)
     try:
-        for first in range(0, commits, IN_FLIGHT):
+        for first in range(after, commits, IN_FLIGHT):
             frames = []
             for number in range(first, min(commits, first + IN_FLIGHT)):
                 before, after = templates[number % len(templates)]
@@ -156,7 +162,12 @@ def time_reload(broker: BrokerProcess, commits: int) -> Reload:
 
 
 def stored_bytes(data_dir: Path) -> int:
-    return sum(path.stat().st_size for path in data_dir.glob("__consumer_offsets-*/*.log"))
+    """In files that the cleaner does not take away while they are counted."""
+    size = 0
+    for path in data_dir.glob("__consumer_offsets-*/*.log"):
+        with suppress(FileNotFoundError):
+            size += path.stat().st_size
+    return size
 
 
 def _say(text: str) -> None:
@@ -194,9 +205,12 @@ def main() -> None:
             took_s = time.perf_counter() - begun_s
             _say(f"{commits} commits of {GROUPS} groups in {took_s:.1f} s: {commits / took_s:.0f} per second")
             _report(broker, commits, "killed at once", broker.kill)
+            more = commits + min(commits, COMMITS_BETWEEN)
+            commit_many(broker.bootstrap_servers, more, after=commits)
+            _report(broker, more, "stopped at once", broker.stop)
             wait_for_the_cleaner(broker.data_dir)
-            _report(broker, commits, "killed when the cleaner was done", broker.kill)
-            _report(broker, commits, "stopped", broker.stop)
+            _report(broker, more, "killed when the cleaner was done", broker.kill)
+            _report(broker, more, "stopped when the cleaner was done", broker.stop)
         finally:
             broker.stop()
 

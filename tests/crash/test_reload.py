@@ -14,9 +14,10 @@ from tests.crash.killer import create
 
 pytestmark = pytest.mark.crash
 
-COMMITS = 40_000
+COMMITS = 60_000
+"""A quarter more than the cleaner leaves alone."""
 RELOAD_S_MAX = 3.0
-"""Alone on its machine it takes a quarter of that; tests are seldom alone."""
+"""Alone on its machine it takes a sixth of that; tests are seldom alone."""
 
 
 def test_a_broker_answers_for_all_its_groups_soon_after_a_start(tmp_path: Path) -> None:
@@ -24,13 +25,12 @@ def test_a_broker_answers_for_all_its_groups_soon_after_a_start(tmp_path: Path) 
     try:
         create(broker, TOPIC, {})
         commit_many(broker.bootstrap_servers, COMMITS)
-        bound = 3 * INTERNAL_ACTIVE_BYTES // 2
-        deadline_s = time.monotonic() + 60
-        while stored_bytes(broker.data_dir) > bound and time.monotonic() < deadline_s:
-            time.sleep(0.1)
-        assert stored_bytes(broker.data_dir) <= bound, "the logs of the groups are not rolled and cleaned in time"
         broker.kill()
         assert time_reload(broker, COMMITS).answered_s < RELOAD_S_MAX
+        deadline_s = time.monotonic() + 60
+        while stored_bytes(broker.data_dir) > INTERNAL_ACTIVE_BYTES and time.monotonic() < deadline_s:
+            time.sleep(0.1)
+        assert stored_bytes(broker.data_dir) <= INTERNAL_ACTIVE_BYTES, "logs of groups are not cleaned in time"
         broker.stop()
         assert time_reload(broker, COMMITS).answered_s < RELOAD_S_MAX
     finally:

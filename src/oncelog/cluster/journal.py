@@ -38,6 +38,8 @@ class Journal:
         self._size_bytes = 0
         self._is_torn = False
         """Whether the file has more than the lines that count. It is cut before the next one."""
+        self._is_name_synced = True
+        """Whether a power cut would find this file by its name, and not the one before the last rewrite."""
         self._fd = -1
 
     def open(self) -> tuple[list[JournalEntry], int]:
@@ -63,6 +65,8 @@ class Journal:
         try:
             if self._is_torn:
                 self._cut_back()
+            if not self._is_name_synced:
+                self._sync_name()
             written = os.write(self._fd, line)
             if written != len(line):
                 raise OSError(f"only {written} of {len(line)} bytes were written")
@@ -81,11 +85,17 @@ class Journal:
         os.ftruncate(self._fd, self._size_bytes)
         self._is_torn = False
 
+    def _sync_name(self) -> None:
+        sync_folder(self.path.parent)
+        self._is_name_synced = True
+
     def rewrite(self, entries: Iterable[JournalEntry]) -> None:
+        """If it fails, the journal is one of both: all entries are in the old one too, and `append` makes sure."""
         lines = [_format(entry) for entry in entries]
         temporary = self.path.with_suffix(".tmp")
-        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+        fd = -1
         try:
+            fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
             content = memoryview(b"".join(lines))
             while content:
                 content = content[os.write(fd, content) :]
@@ -93,13 +103,16 @@ class Journal:
             hit("journal.rewrite.before_rename")
             temporary.rename(self.path)
         except OSError as error:
-            os.close(fd)
+            with suppress(OSError):
+                os.close(fd)
+                temporary.unlink()
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{temporary} cannot be written: {error}") from error
         # From the rename on the new file is the journal, whatever else fails.
         os.close(self._fd)
-        self._fd, self._size_bytes, self.lines = fd, sum(map(len, lines)), len(lines)
+        self._fd, self._size_bytes, self.lines, self._is_torn = fd, sum(map(len, lines)), len(lines), False
+        self._is_name_synced = False
         try:
-            sync_folder(self.path.parent)
+            self._sync_name()
         except OSError as error:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.path.parent} cannot be synced: {error}") from error
 

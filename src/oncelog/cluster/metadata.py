@@ -15,10 +15,14 @@ into the image. Loading applies the same entries. Entry kinds:
 
 A partition's leader epoch is the number of broker starts since its topic was made: it grows with every change of
 leadership, as in a cluster, without a write per partition.
+
+The first start on a folder journals nothing before `finish_adoption`: that puts all that was found into place at once,
+so that a start which is interrupted earlier is followed by another first one.
 """
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,12 +30,18 @@ from pathlib import Path
 from typing import Final
 
 from oncelog.cluster.journal import Journal, JournalEntry
+from oncelog.core.errors import KafkaError
 from oncelog.core.ids import LeaderEpoch, ProducerId, uuid_from_text, uuid_to_text
+from oncelog.core.invariant import invariant
+
+log = logging.getLogger("oncelog.server")
 
 PRODUCER_ID_BLOCK: Final = 1000
 JOURNAL_FILE: Final = "oncelog-metadata.journal"
 _REWRITE_LINES_MIN: Final = 1000
 _REWRITE_GROWTH: Final = 4
+_REWRITE_RETRY_LINES: Final = 100
+"""After a failed rewrite, the next one is tried when the journal has grown by so much again."""
 
 
 @dataclass(slots=True)
@@ -53,15 +63,25 @@ class MetadataStore:
         self.is_new = False
         self._next_producer_id = 0
         self._block = range(0)
+        self._rewrite_above_lines = 0
 
     def open(self) -> int:
         """Loads the image and counts this start. Returns the torn bytes that were cut off the journal."""
         entries, torn_bytes = self._journal.open()
-        self.is_new = not entries
         for entry in entries:
             self._apply(entry)
-        self._commit({"kind": "start", "incarnation": self.incarnation + 1})
+        self.is_new = not entries
+        start: JournalEntry = {"kind": "start", "incarnation": self.incarnation + 1}
+        if self.is_new:
+            self._apply(start)
+        else:
+            self._commit(start)
         return torn_bytes
+
+    def finish_adoption(self) -> None:
+        """What a first start has found becomes the journal, all of it or nothing."""
+        self._journal.rewrite(self._image_entries())
+        self.is_new = False
 
     def close(self) -> None:
         self._journal.close()
@@ -83,10 +103,9 @@ class MetadataStore:
         return self.topics[name]
 
     def adopt_topic(self, name: str, partition_count: int, topic_id: uuid.UUID, leader_epoch: int) -> Topic:
-        """A topic found on disk: its epochs go on from the last one its log has seen."""
-        topic = self.create_topic(name, partition_count, {}, topic_id)
-        if leader_epoch >= 0:
-            self._commit({**_topic_entry(topic), "born": self.incarnation - leader_epoch - 1})
+        """A topic found on disk: its epochs go on from the last one its log has seen, -1 for none."""
+        born = self.incarnation - leader_epoch - 1
+        self._adopt(_topic_entry(Topic(name, topic_id, partition_count, born=born)))
         return self.topics[name]
 
     def add_partitions(self, name: str, partition_count: int) -> None:
@@ -103,7 +122,7 @@ class MetadataStore:
 
     def skip_producer_ids_to(self, first_free: int) -> None:
         if first_free > self._next_producer_id:
-            self._commit({"kind": "producer_ids", "next": first_free})
+            self._adopt({"kind": "producer_ids", "next": first_free})
 
     def next_producer_id(self) -> ProducerId:
         """Ids are reserved a block at a time, so that a crash can waste some and never hand one out twice."""
@@ -114,12 +133,27 @@ class MetadataStore:
         producer_id, self._block = self._block[0], self._block[1:]
         return ProducerId(producer_id)
 
+    def _adopt(self, entry: JournalEntry) -> None:
+        invariant(self.is_new, "what is in a folder is taken over at its first start only")
+        self._apply(entry)
+
     def _commit(self, entry: JournalEntry) -> None:
+        invariant(not self.is_new, "a change was made before the first start had looked at the folder")
         self._journal.append(entry)
         self._apply(entry)
+        self._rewrite_if_grown()
+
+    def _rewrite_if_grown(self) -> None:
+        """A long journal is as good as a short one: if it cannot be rewritten, the change that it was for holds."""
         needed = len(self.topics) + len(self.broker_configs) + 2
-        if self._journal.lines > max(_REWRITE_LINES_MIN, _REWRITE_GROWTH * needed):
+        if self._journal.lines <= max(_REWRITE_LINES_MIN, _REWRITE_GROWTH * needed, self._rewrite_above_lines):
+            return
+        try:
             self._journal.rewrite(self._image_entries())
+            self._rewrite_above_lines = 0
+        except KafkaError as error:
+            log.error("the metadata journal was not rewritten, which will be tried again: %s", error)
+            self._rewrite_above_lines = self._journal.lines + _REWRITE_RETRY_LINES
 
     def _image_entries(self) -> list[JournalEntry]:
         entries: list[JournalEntry] = [

@@ -8,6 +8,7 @@ for an append to be safe waits for the high watermark, so there is one place to 
 from __future__ import annotations
 
 import heapq
+import logging
 from collections.abc import Callable
 
 from oncelog.core.errors import ErrorCode, KafkaError
@@ -16,6 +17,8 @@ from oncelog.protocol.batch import build_control_batch
 from oncelog.storage.log import AppendInfo, Log
 from oncelog.storage.producer_state import Origin
 from oncelog.storage.verification import VerificationGuard
+
+logger = logging.getLogger("oncelog.server")
 
 
 class Partition:
@@ -78,11 +81,11 @@ class Partition:
         info = self.log.append(
             data, leader_epoch=self.leader_epoch, origin=origin, now_ms=now_ms, guard=guard, marker_tv=marker_tv
         )
-        if not info.duplicate:
-            if self._on_append is None:
-                self.advance_high_watermark(self.log.log_end_offset)
-            else:
-                self._on_append(self)
+        # Of a duplicate, too: what it repeats may have been written by an append that failed half way.
+        if self._on_append is None:
+            self.advance_high_watermark(self.log.log_end_offset)
+        elif info.last_offset >= self.high_watermark:
+            self._on_append(self)
         return info
 
     def append_marker(
@@ -111,10 +114,9 @@ class Partition:
         self.log.producer_state.on_high_watermark(offset)
         waiters = self._commit_waiters
         while waiters and waiters[0][0] < offset:
-            heapq.heappop(waiters)[2]()
+            self._call(heapq.heappop(waiters)[2])
         if self._watchers:
-            for wake in list(self._watchers.values()):
-                wake()
+            self._wake_watchers()
 
     def check_committed(self, offset: int) -> None:
         """For those who have waited: raises KafkaError if `offset` was not committed and never will be."""
@@ -141,9 +143,19 @@ class Partition:
         """What is not committed now never will be: whoever waits for it is told to look again."""
         waiters, self._commit_waiters = self._commit_waiters, []
         for _, _, callback in waiters:
-            callback()
+            self._call(callback)
+        self._wake_watchers()
+
+    def _wake_watchers(self) -> None:
         for wake in list(self._watchers.values()):
-            wake()
+            self._call(wake)
+
+    def _call(self, callback: Callable[[], None]) -> None:
+        """One who fails must not keep those behind waiting, nor fail the request that only happened to wake it."""
+        try:
+            callback()
+        except Exception:
+            logger.exception("%s: what waited for the high watermark failed", self.topic_partition)
 
     def watch(self, token: int, wake: Callable[[], None]) -> None:
         """`wake` is called whenever there may be more to read, until `unwatch(token)`."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -43,7 +44,7 @@ from oncelog.server.txn_runtime import TxnRuntime
 from oncelog.server.unsent import Unsent
 from oncelog.storage.deletions import unlink_all
 from oncelog.storage.log_config import LogConfig
-from oncelog.storage.log_dir import CheckpointNotWritten, LogDir
+from oncelog.storage.log_dir import CheckpointResult, LogDir
 
 log = logging.getLogger("oncelog.server")
 
@@ -105,6 +106,9 @@ class Broker:
         self.topics.on_deleted += [self.groups.on_topic_deleted, self.cleaner.on_topic_deleted]
         self.dispatcher = Dispatcher(self)
         self._is_checkpointing = False
+        self._troubled: set[tuple[str, TopicPartition]] = set()
+        """Recurring work that failed for a log the last time."""
+        self._has_ended = False
         self.stopped = False
 
     # -- identity and settings
@@ -203,13 +207,26 @@ class Broker:
         )
 
     def _delete_old_segments(self) -> None:
-        for topic, index in list(self.log_dir.logs):
-            partition = self.partitions.find(topic, index)
-            if partition is None:
-                continue
-            deleted = partition.log.delete_old_segments(self.now_ms(), high_watermark=partition.high_watermark)
-            if deleted:
-                log.info("%s: %d old segment(s) deleted", partition.topic_partition, deleted)
+        for key in list(self.log_dir.logs):
+            with self._apart("retention", key):
+                partition = self.partitions.find(key.topic, key.partition)
+                if partition is None:
+                    continue
+                deleted = partition.log.delete_old_segments(self.now_ms(), high_watermark=partition.high_watermark)
+                if deleted:
+                    log.info("%s: %d old segment(s) deleted", partition.topic_partition, deleted)
+
+    @contextmanager
+    def _apart(self, work: str, key: TopicPartition) -> Iterator[None]:
+        """What goes wrong with one log must not keep the others from their turn. It is told when it begins."""
+        try:
+            yield
+        except (OSError, KafkaError) as error:
+            level = logging.DEBUG if (work, key) in self._troubled else logging.ERROR
+            log.log(level, "%s of %s failed and will be tried again: %s", work, key, error)
+            self._troubled.add((work, key))
+        else:
+            self._troubled.discard((work, key))
 
     def _unlink_deleted(self) -> None:
         paths = self.log_dir.take_deletions(self.now_ms())
@@ -219,20 +236,15 @@ class Broker:
     def _checkpoint(self) -> None:
         if self._is_checkpointing:
             return
-        self._is_checkpointing = True
         work = self.log_dir.prepare_checkpoint(self.high_watermarks())
+        self._is_checkpointing = True
 
-        def done(result: Exception | None) -> None:
+        def done(result: CheckpointResult | Exception) -> None:
             self._is_checkpointing = False
-            if isinstance(result, OSError):
-                log.error("the checkpoint of %s failed: %s", self.log_dir.path, result)
-                self.log_dir.fail_checkpoint(work, result)
-            elif isinstance(result, CheckpointNotWritten):
-                log.error("the checkpoint of %s was not written and will be tried again: %s", self.log_dir.path, result)
-                self.log_dir.finish_checkpoint(work)
-            else:
-                _raise_unexpected(result)
-                self.log_dir.finish_checkpoint(work)
+            if isinstance(result, Exception):
+                raise result
+            if not self.stopped:
+                self.log_dir.finish_checkpoint(work, result)
 
         self.worker.run(work.run).then(done)
 
@@ -242,21 +254,30 @@ class Broker:
     def _flush_due_logs(self) -> None:
         for partition in self.partitions:
             if partition.log.is_flush_due(self.now_ms()):
-                self.flusher.flush(partition.log)
+                with self._apart("flush", partition.topic_partition):
+                    self.flusher.flush(partition.log)
 
     def _expire_producers(self) -> None:
         for partition in self.partitions:
             partition.log.producer_state.expire(self.now_ms())
+
+    def end_work(self) -> None:
+        """Nothing new is begun. What workers have in hand must come to its end before a clean stop: they write files
+        that would be older than the last ones, and an fsync that fails is told to one of them only."""
+        if self._has_ended:
+            return
+        self._has_ended = True
+        self.recurring.stop()
+        self.cleaner.stop()
+        self.groups.stop()
+        self.transactions.stop()
 
     def stop(self, *, clean: bool = True) -> None:
         """Ends all work; a clean stop leaves what spares the next start a scan: snapshots, checkpoints, the marker."""
         if self.stopped:
             return
         self.stopped = True
-        self.recurring.stop()
-        self.cleaner.stop()
-        self.groups.stop()
-        self.transactions.stop()
+        self.end_work()
         if clean:
             self.log_dir.close(self.high_watermarks())
         else:

@@ -1,31 +1,33 @@
 """Compaction in the background: looks for the dirtiest log, has it cleaned on a worker, and swaps in the result.
 
 One log is cleaned at a time. The steps of `storage.cleaner` alternate between the worker, which reads and writes
-files, and the thread that owns the broker's state, which decides and swaps. What is below the bound is fsynced before,
-because a record must not go for the sake of one that a power cut could take; and the swap is fsynced before the
-checkpoint says that the log is clean.
+files, and the thread that owns the broker's state, which decides and swaps. The whole log is fsynced before, because a
+record must not go for the sake of one that a power cut could take, or whose marker it could take, which may lie behind
+the bound; and the swap is fsynced before the checkpoint says that the log is clean.
 
 Deviation from Kafka: logs of internal topics are rolled early, when the active segment has outgrown the part that is
-clean and its share of `INTERNAL_ACTIVE_BYTES`. Kafka waits for 100 MB, so that a coordinator has to read up to that
-much per partition when it starts; in Python that would take minutes.
+clean and its share of `INTERNAL_ACTIVE_BYTES`, one after the other and each right before it is cleaned. Kafka waits for
+100 MB, so that a coordinator has to read up to that much per partition when it starts; in Python that would take
+minutes.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from oncelog.cluster.metadata import Topic
 from oncelog.cluster.partition import Partition
 from oncelog.core.clock import Timer
-from oncelog.core.errors import KafkaError
+from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import INTERNAL_TOPICS, TopicPartition
 from oncelog.storage import checkpoints
 from oncelog.storage.atomic_file import sync_path
 from oncelog.storage.cleaner import CleaningPass, DamagedTxnIndexError
-from oncelog.storage.cleaner_pace import CleaningStopped, Pace
+from oncelog.storage.cleaner_pace import CleaningStopped
 from oncelog.storage.cleaner_plan import Cleanable, find_cleanable
 from oncelog.storage.deletions import unlink_all
 from oncelog.storage.log import Log
@@ -42,9 +44,9 @@ INTERNAL_ACTIVE_BYTES: Final = 6 * 1024 * 1024
 """Of all partitions of an internal topic together: about fifty thousand records. With less, the cleaner would not
 keep up with groups that commit as fast as they can: each of its passes costs the same few fsyncs."""
 INTERNAL_LOOK_INTERVAL_MS: Final = 1_000
-"""While there is something to do for the cleaner. Every look in vain doubles it, up to `log.cleaner.backoff.ms`."""
-BEHIND_WORK_S: Final = 0.005
-"""How long a cleaning works at a time when internal logs pile up: as long as the interpreter lets any thread."""
+"""While there is something to do for the cleaner. Every look in vain doubles it."""
+INTERNAL_LOOK_INTERVAL_MAX_MS: Final = 4_000
+"""Groups that begin to commit as fast as they can write about as much until then as they may leave."""
 INTERNAL_CHECKPOINT_INTERVAL_MS: Final = 1_000
 """Passes over internal logs are small and many; if their checkpoint is lost, they are done again."""
 COLD_LOGS_PER_LOOK: Final = 16
@@ -57,6 +59,8 @@ class LogCleaner:
         self.first_dirty: dict[TopicPartition, int] = {}
         self.uncleanable: set[TopicPartition] = set()
         """Found damaged. They are left alone until the next start."""
+        self._postponed: set[TopicPartition] = set()
+        """Failed for a reason that may pass. All others come first."""
         self.passes = 0
         self._current: CleaningPass | None = None
         self._timer: Timer | None = None
@@ -115,30 +119,37 @@ class LogCleaner:
             if self._swapped:
                 self._write_checkpoint(self._look_later)
                 return
-        except (OSError, KafkaError):
+        except Exception:
+            # Whatever it is must not end all cleaning.
             log.exception("looking for a log to clean failed and will be tried again")
         backoff_ms = self._broker.settings.integer("log.cleaner.backoff.ms")
         if looks_at_all:
             self._next_full_look_ms = now_ms + backoff_ms
-        self._interval_ms = min(self._interval_ms, backoff_ms)
+        self._interval_ms = min(self._interval_ms, INTERNAL_LOOK_INTERVAL_MAX_MS, backoff_ms)
         self._look_later()
 
     def _dirtiest(self, now_ms: int, *, internal_only: bool) -> Cleanable | None:
         dirtiest: Cleanable | None = None
-        for partition in self._candidates(internal_only):
-            if partition.topic_partition.topic in INTERNAL_TOPICS:
-                self._roll_early(partition, now_ms)
+        candidates = self._candidates(internal_only)
+        self._roll_early(candidates, now_ms)
+        for partition in candidates:
             if len(partition.log.segments) == 1:
                 continue
-            found = find_cleanable(
-                partition.log,
-                self.first_dirty.get(partition.topic_partition),
-                last_stable_offset=partition.last_stable_offset,
-                now_ms=now_ms,
-            )
-            if found.is_due and (dirtiest is None or found.dirty_ratio > dirtiest.dirty_ratio):
-                dirtiest = found
+            with self._excusing(partition.log):
+                found = find_cleanable(
+                    partition.log,
+                    self.first_dirty.get(partition.topic_partition),
+                    last_stable_offset=partition.last_stable_offset,
+                    now_ms=now_ms,
+                )
+                if found.is_due and (dirtiest is None or self._rank(found) > self._rank(dirtiest)):
+                    dirtiest = found
+        if dirtiest is not None and dirtiest.log.topic_partition in self._postponed:
+            self._postponed.clear()
         return dirtiest
+
+    def _rank(self, cleanable: Cleanable) -> tuple[bool, float]:
+        return cleanable.log.topic_partition not in self._postponed, cleanable.dirty_ratio
 
     def _candidates(self, internal_only: bool) -> list[Partition]:
         found: list[Partition] = []
@@ -159,32 +170,41 @@ class LogCleaner:
                 cold += 1
             partition = self._broker.partitions.find(key.topic, key.partition)
             if partition is not None:
-                found.append(partition)
+                with self._excusing(partition_log):
+                    partition_log.load()
+                    found.append(partition)
         return found
 
-    def _roll_early(self, partition: Partition, now_ms: int) -> None:
-        topic = self._broker.metadata.topics[partition.topic_partition.topic]
-        active_bytes = partition.log.segments[-1].size_bytes
-        others_bytes = partition.log.size_bytes - active_bytes
-        if active_bytes > max(others_bytes, INTERNAL_ACTIVE_BYTES // topic.partition_count):
-            partition.log.roll(now_ms)
-
-    def _is_behind(self) -> bool:
-        """Whether more of the internal logs waits to be cleaned than a start should have to load."""
-        waiting_bytes = 0
-        for key, partition_log in self._broker.log_dir.logs.items():
-            if key.topic in INTERNAL_TOPICS and partition_log.is_loaded and len(partition_log.segments) > 2:
-                waiting_bytes += sum(segment.size_bytes for segment in partition_log.segments[1:-1])
-        return waiting_bytes > INTERNAL_ACTIVE_BYTES
+    def _roll_early(self, candidates: Sequence[Partition], now_ms: int) -> None:
+        """Of the internal log with most to clean. Not of all at once: a roll takes the loop a millisecond, and logs
+        that take turns have less between them at any time than logs that grow and are cleaned together."""
+        due: list[tuple[int, Partition]] = []
+        for partition in candidates:
+            if partition.topic_partition.topic in INTERNAL_TOPICS:
+                topic = self._broker.metadata.topics[partition.topic_partition.topic]
+                active_bytes = partition.log.segments[-1].size_bytes
+                others_bytes = partition.log.size_bytes - active_bytes
+                if active_bytes > max(others_bytes, INTERNAL_ACTIVE_BYTES // topic.partition_count):
+                    due.append((active_bytes, partition))
+        if due:
+            self._interval_ms = INTERNAL_LOOK_INTERVAL_MS
+            partition_log = max(due, key=lambda one: one[0])[1].log
+            with self._excusing(partition_log):
+                partition_log.roll(now_ms)
 
     # Cleaning one log
 
     def _begin(self, cleanable: Cleanable, now_ms: int) -> None:
+        try:
+            self._begin_pass(cleanable, now_ms)
+        except Exception as error:  # noqa: BLE001  whatever it is concerns this log only
+            self._fail(cleanable.log, error)
+
+    def _begin_pass(self, cleanable: Cleanable, now_ms: int) -> None:
         cleaning = CleaningPass(
             cleanable,
             map_memory_bytes=self._broker.settings.integer("log.cleaner.dedupe.buffer.size"),
             now_ms=now_ms,
-            pace=Pace(work_s=BEHIND_WORK_S) if self._is_behind() else Pace(),
         )
         self._current = cleaning
         self._interval_ms = INTERNAL_LOOK_INTERVAL_MS
@@ -194,9 +214,9 @@ class LogCleaner:
             if is_durable and not self._stopped:
                 self._step(cleaning, cleaning.build_map, lambda _: self._clean_groups(cleaning, 0))
             else:
-                self._end_pass(cleaning)
+                self._end_pass()
 
-        if partition_log.durable_offset >= cleanable.upper_bound:
+        if partition_log.durable_offset >= partition_log.log_end_offset:
             flushed(True)
         else:
             self._broker.flusher.flush(partition_log, batches_only=True).then(flushed)
@@ -208,17 +228,20 @@ class LogCleaner:
             if self._stopped:
                 return
             if isinstance(result, Exception):
-                self._fail(cleaning, result)
+                self._fail(cleaning.cleanable.log, result)
                 return
             try:
                 done(result)
             except Exception as error:  # noqa: BLE001  whatever it is must not end all cleaning
-                self._fail(cleaning, error)
+                self._fail(cleaning.cleanable.log, error)
 
         self._broker.worker.run(job).then(finished)
 
     def _clean_groups(self, cleaning: CleaningPass, number: int) -> None:
         if self._stopped:
+            return
+        if not self._is_current(cleaning):
+            self._give_up(cleaning)
             return
         if number == len(cleaning.groups):
             self._finish(cleaning)
@@ -235,21 +258,25 @@ class LogCleaner:
         partition_log = cleaning.cleanable.log
         is_replaced = self._is_current(cleaning) and partition_log.replace_segments(cleaned)
         if not is_replaced:
-            log.info("%s has changed while it was cleaned: trying again later", partition_log.topic_partition)
             self._unlink(cleaned.files)
-            self._end_pass(cleaning)
+            self._give_up(cleaning)
         return is_replaced
 
     def _is_current(self, cleaning: CleaningPass) -> bool:
-        """Whether the log is still the one of that name, and not deleted."""
+        """Whether the log is still the one of that name, not deleted, and neither cut nor opened again since.
+
+        Opening it again rebuilds transaction indexes, which a worker may have read when they were not whole.
+        """
         partition_log = cleaning.cleanable.log
-        return self._broker.log_dir.logs.get(partition_log.topic_partition) is partition_log
+        is_there = self._broker.log_dir.logs.get(partition_log.topic_partition) is partition_log
+        return is_there and partition_log.generation == cleaning.generation
+
+    def _give_up(self, cleaning: CleaningPass) -> None:
+        log.info("%s has changed while it was cleaned: trying again later", cleaning.cleanable.log.topic_partition)
+        self._end_pass()
 
     def _finish(self, cleaning: CleaningPass) -> None:
         partition_log = cleaning.cleanable.log
-        if not self._is_current(cleaning):
-            self._end_pass(cleaning)
-            return
         stats = cleaning.stats
         self.passes += 1
         log.info(
@@ -266,9 +293,9 @@ class LogCleaner:
         self._swapped.add(partition_log.folder)
         is_internal = partition_log.topic_partition.topic in INTERNAL_TOPICS
         if is_internal and self._broker.now_ms() - self._checkpoint_ms < INTERNAL_CHECKPOINT_INTERVAL_MS:
-            self._end_pass(cleaning, look_at_once=True)
+            self._end_pass(look_at_once=True)
         else:
-            self._write_checkpoint(lambda: self._end_pass(cleaning, look_at_once=True))
+            self._write_checkpoint(lambda: self._end_pass(look_at_once=True))
 
     def _write_checkpoint(self, done: Callable[[], None]) -> None:
         """After the renames in the folders of logs that were cleaned are durable."""
@@ -290,24 +317,37 @@ class LogCleaner:
 
         self._broker.worker.run(write).then(written)
 
-    def _end_pass(self, cleaning: CleaningPass, *, look_at_once: bool = False) -> None:
-        if self._current is cleaning:
-            self._current = None
+    def _end_pass(self, *, look_at_once: bool = False) -> None:
+        self._current = None
         self._look_later(0 if look_at_once else self._broker.settings.integer("log.cleaner.backoff.ms"))
 
-    def _fail(self, cleaning: CleaningPass, error: Exception) -> None:
-        partition_log = cleaning.cleanable.log
+    def _fail(self, partition_log: Log, error: Exception) -> None:
+        self._excuse(partition_log, error)
+        self._end_pass()
+
+    @contextmanager
+    def _excusing(self, partition_log: Log) -> Iterator[None]:
+        """What goes wrong with one log must not keep the others from being cleaned."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  whatever it is concerns this log only
+            self._excuse(partition_log, error)
+
+    def _excuse(self, partition_log: Log, error: Exception) -> None:
+        """From its turn, or for good if the log is damaged."""
         partition = partition_log.topic_partition
+        self._postponed.add(partition)
         if isinstance(error, FileNotFoundError | CleaningStopped):
             log.info("%s lost segments while it was cleaned: trying again later", partition)
         elif isinstance(error, DamagedTxnIndexError):
             self._repair(partition_log, error.base_offset)
-        elif isinstance(error, OSError):
+        elif isinstance(error, OSError) or (
+            isinstance(error, KafkaError) and error.code is ErrorCode.KAFKA_STORAGE_ERROR
+        ):
             log.error("%s could not be cleaned and will be tried again: %s", partition, error)
         else:
             log.error("%s cannot be cleaned and is left alone from now on", partition, exc_info=error)
             self.uncleanable.add(partition)
-        self._end_pass(cleaning)
 
     def _repair(self, partition_log: Log, base_offset: int) -> None:
         try:

@@ -11,19 +11,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from oncelog.cluster.partition import Partition
 from oncelog.core.clock import Scheduler
 from oncelog.core.promise import Promise, gather
 from oncelog.server.loop import Worker
-from oncelog.storage.flush_work import FlushWork
+from oncelog.storage.flush_work import FileNotOpened, FlushWork
 from oncelog.storage.log import Log
 
 log = logging.getLogger("oncelog.server")
 
 PARALLEL_FLUSHES_MAX: Final = 3
 """fsyncs of different files that wait for the disk together cost little more than one of them."""
+RETRY_MS: Final = 100
+"""After a file could not be opened for its fsync, as for want of descriptors."""
 
 
 class Flusher:
@@ -35,7 +38,7 @@ class Flusher:
         self.rounds = 0
 
     def flush(self, partition_log: Log, *, batches_only: bool = False) -> Promise[bool]:
-        """Promises whether everything that was appended up to now is on disk. If not, the log has failed."""
+        """Promises whether everything that was appended up to now is on disk. If not, the log may have failed."""
         work = partition_log.prepare_flush(batches_only=batches_only)
         if work is None:
             return Promise.resolved(not partition_log.has_failed)
@@ -61,7 +64,9 @@ class Flusher:
         def done(results: list[list[Exception | None] | Exception]) -> None:
             for share, errors in zip(shares, results, strict=True):
                 for number, (partition, work) in enumerate(share):
-                    _finish(partition.log, work, errors if isinstance(errors, Exception) else errors[number])
+                    error = errors if isinstance(errors, Exception) else errors[number]
+                    if not _finish(partition.log, work, error) and not partition.log.has_failed:
+                        self._scheduler.call_later_ms(RETRY_MS, partial(self.on_append, partition))
             self._commit(partitions)
 
         gather(runs).then(done)
@@ -96,6 +101,10 @@ def _finish(partition_log: Log, work: FlushWork, error: Exception | None) -> boo
     if error is None:
         partition_log.finish_flush(work)
         return True
+    if isinstance(error, FileNotOpened):
+        log.error("%s is not flushed yet and will be tried again: %s", partition_log.topic_partition, error)
+        partition_log.put_off_flush()
+        return False
     log.error("%s cannot be flushed", partition_log.topic_partition, exc_info=error)
     partition_log.fail_flush(error)
     return False

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from oncelog.cluster.metadata import Topic
 from oncelog.cluster.partition import Partition
+from oncelog.coordinator.failed_append import error_for_failed_append
 from oncelog.coordinator.group.config import GroupConfig
 from oncelog.coordinator.group.machine import GroupShard
 from oncelog.coordinator.group.outcome import Outcome, ReplyHandle, Result
@@ -16,7 +17,7 @@ from oncelog.coordinator.group.requests import ListedGroup, PartitionToFetch
 from oncelog.core.clock import Timer
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.hashing import coordinator_partition
-from oncelog.core.ids import GROUP_METADATA_TOPIC
+from oncelog.core.ids import GROUP_METADATA_TOPIC, NO_OFFSET
 from oncelog.core.promise import Promise
 from oncelog.protocol.batch import BatchHeader, ControlMarker
 from oncelog.server.markers import Marker
@@ -29,18 +30,21 @@ if TYPE_CHECKING:
 log = logging.getLogger("oncelog.groups")
 
 R = TypeVar("R", bound=Result)
+T = TypeVar("T")
 Operation = Callable[[GroupShard, ReplyHandle, int], Outcome]
 
 
 class _LiveShard:
     """A shard with the partition behind it and the timer that wakes it."""
 
-    __slots__ = ("deadline_ms", "deleted_topics", "partition", "ready", "shard", "timer")
+    __slots__ = ("deadline_ms", "deleted_topics", "partition", "ready", "shard", "shown_offset", "timer")
 
     def __init__(self, shard: GroupShard, partition: Partition) -> None:
         self.shard = shard
         self.partition = partition
         self.ready = False
+        self.shown_offset: int = NO_OFFSET
+        """The last offset of the log that the shard's state has in it."""
         self.deleted_topics: list[PartitionToFetch] = []
         """Deleted while the shard was loading: told to it as soon as it is there."""
         self.timer: Timer | None = None
@@ -68,7 +72,10 @@ class GroupRuntime:
         topic = self._broker.metadata.topics.get(GROUP_METADATA_TOPIC)
         for index in range(topic.partition_count if topic is not None else 0):
             if self._broker.partitions.has_data(GROUP_METADATA_TOPIC, index):
-                self._load(index)
+                try:
+                    self._load(index)
+                except KafkaError as error:
+                    log.error("groups of %s-%d are not served before it opens: %s", GROUP_METADATA_TOPIC, index, error)
 
     def stop(self) -> None:
         for live in self._shards.values():
@@ -98,6 +105,7 @@ class GroupRuntime:
 
         def done() -> None:
             live.ready = True
+            live.shown_offset = partition.log.log_end_offset - 1
             self._settle(live, live.shard.loaded(broker.now_ms()))
             if live.deleted_topics:
                 self._settle(live, live.shard.topics_deleted(live.deleted_topics))
@@ -123,8 +131,32 @@ class GroupRuntime:
         self._settle(live, operation(live.shard, promise.resolve, self._broker.now_ms()), guard)
         return promise
 
+    def read(self, group_id: str, reading: Callable[[GroupShard], T]) -> Promise[T | KafkaError]:
+        """What is read now, promised for when it is committed: nobody is told what a power cut could still undo.
+
+        After a failed fsync that never comes, and until a restart nobody knows what the log holds: an error.
+        """
+        try:
+            seen = reading(self.shard_of(group_id))
+        except KafkaError as error:
+            return Promise.resolved(KafkaError(error_for_failed_append(error.code), error.message))
+        live = self._live(self.partition_of(group_id))
+        partition, offset = live.partition, live.shown_offset
+        promise: Promise[T | KafkaError] = Promise()
+
+        def committed() -> None:
+            try:
+                partition.check_committed(offset)
+            except KafkaError as error:
+                promise.resolve(KafkaError(error_for_failed_append(error.code), error.message))
+            else:
+                promise.resolve(seen)
+
+        partition.when_committed(offset, committed)
+        return promise
+
     def shard_of(self, group_id: str) -> GroupShard:
-        """For reading. Raises COORDINATOR_LOAD_IN_PROGRESS."""
+        """For reading what need not be committed. Raises COORDINATOR_LOAD_IN_PROGRESS."""
         live = self._live(self.partition_of(group_id))
         if not live.ready:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -152,6 +184,7 @@ class GroupRuntime:
         info = append_records(
             live.partition, outcome.records, now_ms=self._broker.now_ms(), producer=outcome.producer, guard=guard
         )
+        live.shown_offset = info.last_offset
         producer_id = -1 if outcome.producer is None else outcome.producer.producer_id
         for i, record in enumerate(outcome.records):
             live.shard.replay(record.key, record.value, offset=info.first_offset + i, producer_id=producer_id)
@@ -194,8 +227,10 @@ class GroupRuntime:
 
     # -- what other parts of the broker ask for
 
-    def complete_transaction(self, index: int, marker: Marker) -> None:
-        self._live(index).shard.complete_transaction(marker.producer_id, marker.producer_epoch, commit=marker.commit)
+    def complete_transaction(self, index: int, marker: Marker, offset: int) -> None:
+        live = self._live(index)
+        live.shown_offset = offset
+        live.shard.complete_transaction(marker.producer_id, marker.producer_epoch, commit=marker.commit)
 
     def on_topic_deleted(self, topic: Topic) -> None:
         gone = [PartitionToFetch(topic.name, 0, topic.topic_id)]

@@ -54,6 +54,8 @@ class LoopWorker:
     def __init__(self, loop: asyncio.AbstractEventLoop, threads: int = WORKER_THREADS) -> None:
         self._loop = loop
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="oncelog-worker")
+        self._jobs = 0
+        self._idle = asyncio.Event()
 
     def run(self, job: Callable[[], T]) -> Promise[T | Exception]:
         promise: Promise[T | Exception] = Promise()
@@ -63,10 +65,25 @@ class LoopWorker:
                 result: T | Exception = job()
             except Exception as error:  # noqa: BLE001  the caller decides what a failed job means
                 result = error
-            self._loop.call_soon_threadsafe(promise.resolve, result)
+            self._loop.call_soon_threadsafe(self._deliver, promise, result)
 
+        self._jobs += 1
         self._pool.submit(work)
         return promise
+
+    def _deliver(self, promise: Promise[T], result: T) -> None:
+        self._jobs -= 1
+        try:
+            promise.resolve(result)
+        finally:
+            if not self._jobs:
+                self._idle.set()
+
+    async def until_idle(self) -> None:
+        """All jobs are done, those that their results led to as well, and whoever asked for them has the results."""
+        while self._jobs:
+            self._idle.clear()
+            await self._idle.wait()
 
     def close(self) -> None:
         self._pool.shutdown(wait=True)

@@ -156,7 +156,7 @@ class MarkerSender:
             done(error.code)
             return
         if where.topic == GROUP_METADATA_TOPIC:
-            self._broker.groups.complete_transaction(where.partition, marker)
+            self._broker.groups.complete_transaction(where.partition, marker, info.last_offset)
 
         def committed() -> None:
             try:

@@ -73,6 +73,8 @@ class Server:
             connection.close()
         if self._stop_metrics is not None:
             await self._loop.run_in_executor(None, self._stop_metrics)
+        self.broker.end_work()
+        await self._worker.until_idle()
         self.broker.stop()
         self._worker.close()
 

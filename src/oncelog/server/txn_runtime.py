@@ -80,7 +80,10 @@ class TxnRuntime:
         topic = self._broker.metadata.topics.get(TRANSACTION_STATE_TOPIC)
         for index in range(topic.partition_count if topic is not None else 0):
             if self._broker.partitions.has_data(TRANSACTION_STATE_TOPIC, index):
-                self._load(index)
+                try:
+                    self._load(index)
+                except KafkaError as error:
+                    log.error("ids of %s-%d are not served before it opens: %s", TRANSACTION_STATE_TOPIC, index, error)
         settings = self._broker.settings
         self._every(
             "transaction time-outs",

@@ -31,7 +31,14 @@ from oncelog.storage.append_checks import read_control
 from oncelog.storage.cleaned_transactions import CleanedTransactions
 from oncelog.storage.offset_map import OffsetMap
 from oncelog.storage.producer_entry import LastRecord
-from oncelog.storage.record_slices import RecordSlice, copy_records, records_section, rewrite_records, slice_records
+from oncelog.storage.record_slices import (
+    RecordSlice,
+    copy_records,
+    records_section,
+    rewrite_records,
+    slice_records,
+    sole_key,
+)
 from oncelog.storage.txn_index import AbortedTxn
 
 _KEPT_IN_EMPTY: Final = TIMESTAMP_APPEND_BIT | TRANSACTIONAL_BIT | CONTROL_BIT
@@ -67,9 +74,15 @@ class BatchFilter:
             return self._filter_control(header, data, start)
         is_aborted = self.transactions.on_data(header)
         keeps_header = self._keeps_header(header)
-        if is_aborted or not header.records_count:
+        if is_aborted or not header.records_count or self._is_superseded(header, data, start):
             return _emptied(header) if keeps_header else None
         return self._filter_records(header, data, start, keeps_header)
+
+    def _is_superseded(self, header: BatchHeader, data: bytes, start: int) -> bool:
+        """Whether nothing is left of a batch of one record. False may also mean that it takes more to find out."""
+        key = sole_key(header, data, start)
+        offset = header.base_offset
+        return key is not None and offset <= self.offsets.latest_offset and offset < self.offsets.get(key)
 
     def _filter_control(self, header: BatchHeader, data: bytes, start: int) -> KeptBatch | None:
         marker = read_control(header, data, start)

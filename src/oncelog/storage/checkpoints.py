@@ -18,9 +18,10 @@ by Kafka, in a folder that has no such file, is believed.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -86,7 +87,11 @@ def write_offsets(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
 
 
 class CheckpointFiles:
-    """The checkpoints of a data folder. May be written by any thread."""
+    """The checkpoints of a data folder. May be written by any thread.
+
+    Offsets are collected by one thread and may be written by another a while later, after fsyncs. They get their number
+    when they are collected: what is written meanwhile is newer, and not to be replaced by them.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -95,6 +100,17 @@ class CheckpointFiles:
         """By file name: the sums of contents that it may have."""
         self._written: dict[str, int] = {}
         """By file name: the sum of what it has now, as far as that is known."""
+        self._numbers = itertools.count(1)
+        self._newest: dict[str, int] = {}
+        """By file name: the number of what it has now."""
+
+    def take_number(self) -> int:
+        """For offsets that are collected now and written later."""
+        return next(self._numbers)
+
+    def has_newest(self, number: int, names: Iterable[str]) -> bool:
+        """Whether these files have what was written with `number`, and nothing newer."""
+        return all(self._newest.get(name) == number for name in names)
 
     def read(self, name: str) -> dict[TopicPartition, int]:
         """What the file says; nothing if there is none. CorruptCheckpointError if it is not what was written."""
@@ -107,15 +123,21 @@ class CheckpointFiles:
             self._written[name] = crc
         return offsets
 
-    def write(self, offsets_by_name: Mapping[str, Mapping[TopicPartition, int]]) -> None:
-        """Replace these files, one after the other, in the order given."""
+    def write(self, offsets_by_name: Mapping[str, Mapping[TopicPartition, int]], number: int | None = None) -> None:
+        """Replace these files, one after the other, in the order given, except those that have something newer.
+
+        Without a number the offsets are those of this moment.
+        """
+        number = self.take_number() if number is None else number
         contents = {name: encode_offsets(offsets) for name, offsets in offsets_by_name.items()}
         with self._lock:
+            contents = {name: content for name, content in contents.items() if self._newest.get(name, 0) < number}
             self._announce({name: google_crc32c.value(content) for name, content in contents.items()})
             for name, content in contents.items():
                 failpoints.hit(f"checkpoint.{name}")
                 replace_file(self._folder / name, content)
                 self._written[name] = google_crc32c.value(content)
+                self._newest[name] = number
 
     def _announce(self, crcs: Mapping[str, int]) -> None:
         sums = dict(self._sums)

@@ -32,7 +32,8 @@ class CleanedTransactions:
 
     def on_data(self, header: BatchHeader) -> bool:
         """Whether the batch belongs to an aborted transaction."""
-        self._begin_up_to(header.last_offset)
+        if self._waiting:
+            self._begin_up_to(header.last_offset)
         if not header.is_transactional:
             return False
         if header.producer_id in self._aborted:

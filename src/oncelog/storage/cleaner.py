@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Final
 
 from oncelog.core import failpoints
-from oncelog.protocol.batch import BatchHeader, CorruptBatchError, crc_of
+from oncelog.protocol.batch import BatchHeader
 from oncelog.storage.append_checks import read_control
 from oncelog.storage.atomic_file import sync_path
 from oncelog.storage.batch_filter import BatchFilter, KeptBatch
@@ -38,7 +38,7 @@ from oncelog.storage.cleaner_plan import Cleanable, SourceSegment, group_segment
 from oncelog.storage.file_cache import FileCache
 from oncelog.storage.interrupted_files import CLEANED_SUFFIX
 from oncelog.storage.offset_map import OffsetMap
-from oncelog.storage.record_slices import records_section, slice_records
+from oncelog.storage.record_slices import records_section, slice_records, sole_key
 from oncelog.storage.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -80,7 +80,7 @@ class CleaningPass:
         self.groups: list[list[SourceSegment]] = []
         self._folder = log.folder
         self._config = log.config
-        self._generation = log.generation
+        self.generation = log.generation
         self._now_ms = now_ms
         self.pace = pace or Pace()
         self._files = FileCache(_OPEN_FILES_MAX)
@@ -100,6 +100,9 @@ class CleaningPass:
 
     def build_map(self) -> None:
         """The first pass. Afterwards `groups` says what there is to clean."""
+        # One that could not be removed would make a start doubt the swaps of segments behind it.
+        for leftover in self._folder.glob(f"*{CLEANED_SUFFIX}"):
+            leftover.unlink(missing_ok=True)
         aborted = [*self._aborted_within(), *self._aborted_beyond]
         dirty = [source for source in self._sources if source.next_base_offset > self.cleanable.first_dirty_offset]
         # One whose marker lies before the dirty segments would never end here.
@@ -122,18 +125,20 @@ class CleaningPass:
 
     def clean(self, group: Sequence[SourceSegment]) -> CleanedSegment:
         """The second pass over one group, which must come in order. Raises OSError and leaves no files then."""
-        target = Segment.create(
+        target = Segment(
             self._folder,
             group[0].base_offset,
+            size_bytes=0,
             files=self._files,
             config=self._config,
             now_ms=self._now_ms,
             suffix=CLEANED_SUFFIX,
         )
         try:
+            target.create_files()
             self._copy(group, target)
             failpoints.hit("cleaner.before_fsync")
-            self._complete(group, target)
+            files = self._complete(group, target)
         except Exception:
             target.close()
             for path in target.paths():
@@ -144,9 +149,9 @@ class CleaningPass:
         return CleanedSegment(
             group[0].base_offset,
             target.size_bytes,
-            tuple(target.paths()),
+            files,
             replaces=tuple((source.base_offset, source.size_bytes) for source in group),
-            generation=self._generation,
+            generation=self.generation,
         )
 
     # The first pass
@@ -171,15 +176,24 @@ class CleaningPass:
             header = batch.header
             if header.is_control:
                 transactions.on_control(header, read_control(header, batch.data, batch.start))
-            elif not transactions.on_data(header) and header.last_offset >= first_dirty_offset:
-                section = records_section(header, batch.data, batch.start)
-                records = slice_records(section, header, self.pace.breathe)
-                if not self._offsets.add(header.base_offset, records, first_dirty_offset):
-                    return False
+            elif (
+                not transactions.on_data(header)
+                and header.last_offset >= first_dirty_offset
+                and not self._map_batch(batch)
+            ):
+                return False
             if header.last_offset >= first_dirty_offset:
                 self._offsets.latest_offset = header.last_offset
         self._offsets.latest_offset = source.next_base_offset - 1
         return True
+
+    def _map_batch(self, batch: FileBatch) -> bool:
+        header, data, start = batch.header, batch.data, batch.start
+        key = sole_key(header, data, start)
+        if key is not None:
+            return self._offsets.put(key, header.base_offset)
+        records = slice_records(records_section(header, data, start), header, self.pace.breathe)
+        return self._offsets.add(header.base_offset, records, self.cleanable.first_dirty_offset)
 
     def _batches(self, source: SourceSegment) -> Iterator[FileBatch]:
         segment = Segment(
@@ -191,11 +205,9 @@ class CleaningPass:
             now_ms=self._now_ms,
         )
         try:
-            for batch in segment.batches(whole=True):
+            # Checked, because a batch that is written anew gets a new checksum, which would hide damage for ever.
+            for batch in segment.batches(checked=True):
                 self.pace.breathe()
-                if crc_of(batch.data, batch.start, batch.header.size_bytes) != batch.header.crc:
-                    # A batch that is written anew gets a new checksum, which would hide the damage for ever.
-                    raise CorruptBatchError(f"{segment}: the CRC of the batch at byte {batch.position} does not match")
                 yield batch
         finally:
             segment.close()
@@ -216,14 +228,16 @@ class CleaningPass:
         writer.write()
         self.stats.kept_bytes += target.size_bytes
 
-    def _complete(self, group: Sequence[SourceSegment], target: Segment) -> None:
-        """All of it on disk, and with the age of the newest segment that it replaces."""
+    def _complete(self, group: Sequence[SourceSegment], target: Segment) -> tuple[Path, ...]:
+        """All of its files on disk, and with the age of the newest segment that it replaces."""
         target.become_inactive()
         target.close()
         newest = (self._folder / file_name(group[-1].base_offset, LOG_SUFFIX)).stat()
-        for path in target.paths():
+        files = tuple(target.paths())
+        for path in files:
             sync_path(path)
         os.utime(target.log_file.path, ns=(newest.st_atime_ns, newest.st_mtime_ns))
+        return files
 
 
 class _Writer:

@@ -7,12 +7,16 @@ descriptors of its own. A file that is gone by then was deleted or cut off since
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from oncelog.core import failpoints
 from oncelog.core.ids import TopicPartition
-from oncelog.storage.atomic_file import sync_path
+
+
+class FileNotOpened(OSError):
+    """No fsync was tried, as for want of a descriptor: the kernel still has what it had, and a later one may do it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +35,32 @@ class FlushWork:
     """How many changes of names in the folder are on disk when the work is done."""
 
     def run(self) -> None:
-        """Raises OSError. What the kernel could not write then is lost: the log must be recovered before it goes on."""
+        """Raises OSError. What the kernel could not write then is lost: the log must be recovered before it goes on.
+
+        Unless it is FileNotOpened: then nothing is lost, and the work can be tried again.
+        """
         failpoints.hit("log.flush.before_fsync")
         for path in self.files:
-            try:
-                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                continue
-            try:
-                os.fdatasync(descriptor)
-            finally:
-                os.close(descriptor)
-        if self.folder is not None and self.folder.exists():
-            sync_path(self.folder)
-            sync_path(self.folder.parent)
+            _sync(path, os.fdatasync)
+        if self.folder is not None and sync_folder(self.folder):
+            sync_folder(self.folder.parent)
         failpoints.hit("log.flush.after_fsync")
+
+
+def sync_folder(path: Path) -> bool:
+    return _sync(path, os.fsync)
+
+
+def _sync(path: Path, sync: Callable[[int], None]) -> bool:
+    """Whether it is there."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise FileNotOpened(error.errno, error.strerror, str(path)) from error
+    try:
+        sync(descriptor)
+    finally:
+        os.close(descriptor)
+    return True

@@ -1,18 +1,18 @@
 """What a crash can leave half done in a log's folder, judged by suffix, and how it is brought to an end.
 
     .tmp        a small file being written: removed
-    .deleted    a segment waiting to be unlinked: removed
+    .deleted    a segment waiting to be unlinked: that is all it needs, and a start does not wait for it
     .cleaned    output of the cleaner that was not complete: removed
     .swap       complete output of the cleaner on its way in: the segments it replaces are removed, then it is renamed
 
-From the lowest offset of a `.cleaned` file on, a `.swap` file belongs to a split of a segment that was not completed,
-and is removed.
+From the lowest offset of a `.cleaned` file on, a `.swap` file may belong to a swap or a split that was not completed.
+It is removed if the segment that it was made from is still there, and brought in if not.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +24,7 @@ from oncelog.storage.segment import (
     LOG_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
+    file_name,
     offset_of,
 )
 
@@ -35,10 +36,14 @@ _SEGMENT_SUFFIXES: Final = frozenset({LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFI
 logger = logging.getLogger("oncelog.storage")
 
 
-def finish_interrupted_work(folder: Path) -> list[str]:
-    """Leave nothing but whole files. Returns the names that are there afterwards."""
-    names = _names(folder)
-    leftovers = [name for name in names if name.endswith((TEMPORARY_SUFFIX, DELETED_SUFFIX))]
+def finish_interrupted_work(folder: Path, delete_later: Callable[[Sequence[Path], int], None]) -> list[str]:
+    """Leave nothing but whole files, and those that were given to `delete_later`. Returns the names of the former."""
+    found = _names(folder)
+    names = [name for name in found if not name.endswith(DELETED_SUFFIX)]
+    if len(names) < len(found):
+        # Compaction of busy logs leaves hundreds of them in a minute, and a disk may take milliseconds for each.
+        delete_later([folder / name for name in found if name.endswith(DELETED_SUFFIX)], 0)
+    leftovers = [name for name in names if name.endswith(TEMPORARY_SUFFIX)]
     cleaned = [name for name in names if name.endswith(CLEANED_SUFFIX)]
     swapped = [name for name in names if name.endswith(SWAP_SUFFIX)]
     if not leftovers and not cleaned and not swapped:
@@ -46,14 +51,30 @@ def finish_interrupted_work(folder: Path) -> list[str]:
     unfinished_from = min((offset for name in cleaned if (offset := offset_of(name)) is not None), default=None)
     for name in list(swapped):
         offset = offset_of(name)
-        if offset is None or (unfinished_from is not None and offset >= unfinished_from):
+        if offset is None or (
+            unfinished_from is not None and offset >= unfinished_from and _is_unfinished(folder, names, offset)
+        ):
             swapped.remove(name)
             leftovers.append(name)
-    # The `.cleaned` files say which `.swap` files are unfinished, so they go last.
+    # What says that `.swap` files are unfinished goes last: their `.log`, and then the `.cleaned` files.
+    leftovers.sort(key=lambda name: name.endswith(LOG_SUFFIX + SWAP_SUFFIX))
     _remove(folder, leftovers + cleaned)
     if swapped:
         _swap_in(folder, swapped)
-    return _names(folder)
+    return [name for name in _names(folder) if not name.endswith(DELETED_SUFFIX)]
+
+
+def _is_unfinished(folder: Path, names: Sequence[str], offset: int) -> bool:
+    """Whether the `.swap` files of `offset` are of no use yet. The `.cleaned` files may come from another cleaning."""
+    log_name = file_name(offset, LOG_SUFFIX)
+    if log_name + CLEANED_SUFFIX in names:
+        return True
+    if log_name + SWAP_SUFFIX not in names:
+        # The `.log` has its name already, and these belong to it.
+        return False
+    bases = [base for name in names if name.endswith(LOG_SUFFIX) and (base := offset_of(name)) is not None]
+    holder = max((base for base in bases if base <= offset), default=None)
+    return holder is not None and (holder == offset or _next_offset(folder / file_name(holder, LOG_SUFFIX)) > offset)
 
 
 def _swap_in(folder: Path, swapped: Iterable[str]) -> None:
@@ -76,12 +97,14 @@ def _swap_in(folder: Path, swapped: Iterable[str]) -> None:
 
 
 def _next_offset(path: Path) -> int:
-    """The offset after the last batch. The file was complete and fsynced before it got its name."""
+    """The offset after the last batch. A `.swap` file was complete and fsynced before it got its name."""
     next_offset, position, size = offset_of(path.name) or 0, 0, path.stat().st_size
     with path.open("rb") as file:
-        while position < size:
+        while position + HEADER_BYTES <= size:
             file.seek(position)
             header = read_header(file.read(HEADER_BYTES))
+            if header.size_bytes < HEADER_BYTES:
+                break
             next_offset = header.next_offset
             position += header.batch_length + LENGTH_OVERHEAD_BYTES
     return next_offset

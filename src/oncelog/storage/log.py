@@ -109,6 +109,8 @@ class Log(LogReading, LogCutting, LogFlushing):
                 header, origin=origin, control=control, guard=guard, marker_tv=marker_tv, pending=pending
             )
             if duplicate is not None:
+                # The original may have failed half way, or be from before a crash, and is acknowledged only now.
+                self._flush_if_due()
                 return self._duplicate_info(duplicate)
         max_timestamp = max(header.max_timestamp for header in headers)
         last_offset = headers[-1].last_offset
@@ -142,8 +144,7 @@ class Log(LogReading, LogCutting, LogFlushing):
             self.log_end_offset = last_offset + 1
             if self._first_unflushed_ms is None:
                 self._first_unflushed_ms = now_ms
-            if self.log_end_offset - self.recovery_point >= self.config.flush_messages:
-                self.flush()
+            self._flush_if_due()
         except Exception as error:
             if not self._failure:
                 self._fail("an append failed half way", error)
@@ -158,6 +159,11 @@ class Log(LogReading, LogCutting, LogFlushing):
             log_start_offset=self.log_start_offset,
             completed=completed,
         )
+
+    def _flush_if_due(self) -> None:
+        """By `flush.messages`."""
+        if self.log_end_offset - self.recovery_point >= self.config.flush_messages:
+            self.flush()
 
     def _duplicate_info(self, duplicate: DuplicateBatch) -> AppendInfo:
         return AppendInfo(

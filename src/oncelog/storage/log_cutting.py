@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from oncelog.storage.producer_replay import restore_producer_state
 from oncelog.storage.retention import count_deletable
 from oncelog.storage.segment import Segment
 from oncelog.storage.segment_swap import CleanedSegment, swap_in
+
+logger = logging.getLogger("oncelog.storage")
 
 
 class LogCutting(LogRolling):
@@ -99,17 +102,32 @@ class LogCutting(LogRolling):
             high_watermark=self.log_end_offset if high_watermark is None else high_watermark,
             now_ms=now_ms,
         )
-        if count == len(loaded.segments):
-            self.roll(now_ms)
+        if count == len(loaded.segments) and not self._try_to_roll(now_ms):
+            count -= 1
         if count:
             self._raise_log_start(loaded.segments[count].base_offset)
             self._delete_first_segments(count)
         return count
 
+    def _try_to_roll(self, now_ms: int) -> bool:
+        """In vain, as on a full disk, the active segment has to stay. All before it can go, which may be what helps."""
+        if self._failure:
+            return False
+        try:
+            self.roll(now_ms)
+        except KafkaError as error:
+            logger.warning("the active segment is kept although it is due for deletion: %s", error)
+            return False
+        return True
+
     def _raise_log_start(self, offset: int) -> None:
         if offset > self.log_start_offset:
             self.log_start_offset = offset
-            self.leader_epochs.truncate_from_start(offset)
+            try:
+                self.leader_epochs.truncate_from_start(offset)
+            except OSError as error:
+                # They say too much then, and do so until the log start moves again.
+                logger.warning("%s: leader epochs below %d are kept: %s", self.topic_partition, offset, error)
             self.producer_state.on_log_start_offset(offset)
 
     def _delete_first_segments(self, count: int) -> None:
@@ -121,8 +139,7 @@ class LogCutting(LogRolling):
     def replace_segments(self, cleaned: CleanedSegment) -> bool:
         """Put a cleaned segment in the place of those it was made from. False, and nothing done, if they are gone.
 
-        Snapshots from before its end go too. They may know of a transaction whose marker the cleaner has removed along
-        with the data, which would be open for ever in a state that is restored from them.
+        An OSError says that nothing has happened but to snapshots.
         """
         loaded, place = self._loaded, self._place
         first = self._reader.segment_number(cleaned.base_offset)
@@ -144,6 +161,7 @@ class LogCutting(LogRolling):
             now_ms=replaced[-1].created_ms,
         )
         segment.is_txn_index_checked = True
+        self._settle_snapshots(cleaned.base_offset, loaded.segments[end].base_offset)
         deleted: list[Path] = []
         loaded.txn_indexes.forget(old.base_offset for old in replaced)
         try:
@@ -153,11 +171,23 @@ class LogCutting(LogRolling):
             self._reader.forget_positions()
             self._folder_changes += 1
             place.delete_later(deleted, self.config.file_delete_delay_ms)
-            loaded.snapshots.remove_outside(loaded.segments[first + 1].base_offset, self.log_end_offset)
         except OSError as error:
             self._fail("a swap of segments failed half way", error)
             raise self._storage_error(self._failure) from error
         return True
+
+    def _settle_snapshots(self, first: int, end: int) -> None:
+        """Before a swap of segments from `first` to `end`: no snapshot of these may know of a transaction.
+
+        The cleaner may have removed its marker along with the data, and it would be open for ever in a state that is
+        restored from there. The snapshot at `first` stays, because after retention it can be all that is known of a
+        producer. Every transaction that is open in it has ended since, and what was aborted of it before `first` is
+        gone, either with its segment or by an earlier swap.
+        """
+        snapshots = self._loaded.snapshots
+        for offset in [offset for offset in snapshots.offsets if first < offset < end]:
+            snapshots.remove(offset)
+        snapshots.end_transactions(first)
 
     def _drop_segments(self, dropped: Sequence[Segment]) -> None:
         """Out of the list first, so that nobody finds them; files are renamed and unlinked later."""

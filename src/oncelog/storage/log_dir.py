@@ -33,7 +33,7 @@ from oncelog.storage.atomic_file import TEMPORARY_SUFFIX, sync_path
 from oncelog.storage.checkpoints import CheckpointFiles
 from oncelog.storage.deletions import DeletionQueue, unlink_all
 from oncelog.storage.file_cache import OPEN_FILES_MAX, FileCache
-from oncelog.storage.flush_work import FlushWork
+from oncelog.storage.flush_work import FileNotOpened, FlushWork
 from oncelog.storage.log import Log
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.meta_properties import MetaProperties, MetaPropertiesError, ensure_meta_properties
@@ -54,8 +54,12 @@ class LogDirError(Exception):
     """The folder cannot be used. The text says why and what to do."""
 
 
-class CheckpointNotWritten(Exception):
-    """The logs are on disk, only the files that say so could not be replaced."""
+@dataclass(frozen=True, slots=True)
+class CheckpointResult:
+    failed: Mapping[TopicPartition, OSError]
+    """Logs that are not on disk. Their recovery points have stayed."""
+    not_written: OSError | None
+    """Why the files could not be replaced, if so; the old checkpoints are as good then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +67,28 @@ class CheckpointWork:
     """fsyncs, and the files that may be written when they are done. May run on a worker thread."""
 
     files: CheckpointFiles
-    flushes: tuple[FlushWork, ...]
+    number: int
+    flushes: tuple[tuple[Log, FlushWork], ...]
+    """The logs are for the owner of the broker's state."""
     offsets: Mapping[str, Mapping[TopicPartition, int]]
+    """As they are without the fsyncs."""
 
-    def run(self) -> None:
-        """OSError if an fsync failed, CheckpointNotWritten if that was done; old checkpoints are as good then."""
-        for flush in self.flushes:
-            flush.run()
+    def run(self) -> CheckpointResult:
+        failed: dict[TopicPartition, OSError] = {}
+        recovery_points = dict(self.offsets[checkpoints.RECOVERY_POINTS])
+        for _, flush in self.flushes:
+            try:
+                flush.run()
+            except OSError as error:
+                failed[flush.partition] = error
+            else:
+                if flush.is_complete:
+                    recovery_points[flush.partition] = flush.end_offset
         try:
-            self.files.write(self.offsets)
+            self.files.write({**self.offsets, checkpoints.RECOVERY_POINTS: recovery_points}, self.number)
         except OSError as error:
-            raise CheckpointNotWritten(str(error)) from error
+            return CheckpointResult(failed, error)
+        return CheckpointResult(failed, None)
 
 
 class LogDir:
@@ -93,8 +108,6 @@ class LogDir:
         """As the last checkpoint has them."""
         self._gone: set[TopicPartition] = set()
         """Partitions that are not here, but in the checkpoints on disk. A new log must not inherit their offsets."""
-        self._created: set[TopicPartition] = set()
-        """Since the last checkpoint was prepared."""
         self._lock = lock
         self._now_ms = now_ms
         self._files = FileCache(open_files_max)
@@ -195,6 +208,10 @@ class LogDir:
         try:
             if partition in self._gone:
                 self._write_checkpoints()
+        except OSError as error:
+            message = f"could not create {partition}: checkpoints still name the one that was deleted: {error}"
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, message) from error
+        try:
             log = Log.create(self._place(partition, now_ms), config, topic_id, on_truncated=self._write_recovery_points)
         except FileExistsError as error:
             message = f"could not create {partition}: {error.filename} is there already, remove it"
@@ -203,7 +220,6 @@ class LogDir:
             unlink_all([self.path / str(partition)])
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"could not create {partition}: {error}") from error
         self.logs[partition] = log
-        self._created.add(partition)
         return log
 
     def delete_log(self, partition: TopicPartition, deletion_id: uuid.UUID | None = None) -> None:
@@ -235,12 +251,9 @@ class LogDir:
 
     def prepare_checkpoint(self, high_watermarks: Mapping[TopicPartition, int]) -> CheckpointWork:
         """All that has been appended, to be fsynced, and the offsets that hold then."""
-        flushes = {log.topic_partition: work for log in self.logs.values() if (work := log.prepare_flush()) is not None}
+        flushes = tuple((log, work) for log in self.logs.values() if (work := log.prepare_flush()) is not None)
         self.high_watermarks = {**self.high_watermarks, **high_watermarks}
-        offsets = self._offsets()
-        offsets[checkpoints.RECOVERY_POINTS].update({tp: flush.end_offset for tp, flush in flushes.items()})
-        self._created.clear()
-        return CheckpointWork(self.checkpoint_files, tuple(flushes.values()), offsets)
+        return CheckpointWork(self.checkpoint_files, self.checkpoint_files.take_number(), flushes, self._offsets())
 
     def _offsets(self) -> dict[str, dict[TopicPartition, int]]:
         """What the checkpoints would say now."""
@@ -251,33 +264,33 @@ class LogDir:
             checkpoints.HIGH_WATERMARKS: high_watermarks,
         }
 
-    def finish_checkpoint(self, work: CheckpointWork) -> None:
-        for flush in work.flushes:
-            if (log := self.logs.get(flush.partition)) is not None and flush.partition not in self._created:
-                log.finish_flush(flush)
-        mentioned = work.offsets[checkpoints.RECOVERY_POINTS].keys()
-        self._gone = set(mentioned - self.logs.keys())
-        if self._created & mentioned:
-            self._write_checkpoints()
-
-    def fail_checkpoint(self, work: CheckpointWork, error: OSError) -> None:
-        """It is not known which fsync failed, so no log that took part can go on."""
-        for flush in work.flushes:
-            if (log := self.logs.get(flush.partition)) is not None:
-                log.fail_flush(error)
+    def finish_checkpoint(self, work: CheckpointWork, result: CheckpointResult) -> None:
+        for log, flush in work.flushes:
+            if self.logs.get(flush.partition) is log:
+                _finish_flush(log, flush, result.failed.get(flush.partition))
+        gone = work.offsets[checkpoints.RECOVERY_POINTS].keys() - self.logs.keys()
+        if self.checkpoint_files.has_newest(work.number, work.offsets):
+            self._gone = gone
+            return
+        self._gone |= gone
+        not_written = result.not_written
+        if not_written is None:
+            # It was overtaken by another that did not wait for these fsyncs.
+            try:
+                self._write_checkpoints()
+            except OSError as error:
+                not_written = error
+        if not_written is not None:
+            logger.error("the checkpoint of %s was not written and will be tried again: %s", self.path, not_written)
 
     def checkpoint(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Everything appended so far is on disk, and the checkpoints say so, when this returns."""
         work = self.prepare_checkpoint(high_watermarks)
-        try:
-            work.run()
-        except OSError as error:
-            self.fail_checkpoint(work, error)
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"checkpoint of {self.path} failed: {error}") from error
-        except CheckpointNotWritten as error:
-            self.finish_checkpoint(work)
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"checkpoint of {self.path} failed: {error}") from error
-        self.finish_checkpoint(work)
+        result = work.run()
+        self.finish_checkpoint(work, result)
+        for error in (*result.failed.values(), result.not_written):
+            if error is not None:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"checkpoint of {self.path} failed: {error}") from error
 
     def _write_recovery_points(self) -> None:
         name = checkpoints.RECOVERY_POINTS
@@ -285,7 +298,7 @@ class LogDir:
 
     def _write_checkpoints(self) -> None:
         """As things are, without an fsync of the logs: what was there is vouched for as before, what is gone is not."""
-        CheckpointWork(self.checkpoint_files, (), self._offsets()).run()
+        self.checkpoint_files.write(self._offsets())
         self._gone.clear()
 
     def take_deletions(self, now_ms: int) -> list[Path]:
@@ -334,6 +347,17 @@ class LogDir:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+
+def _finish_flush(log: Log, flush: FlushWork, error: OSError | None) -> None:
+    if error is None:
+        log.finish_flush(flush)
+    elif isinstance(error, FileNotOpened):
+        logger.error("%s could not be flushed and will be tried again: %s", log.topic_partition, error)
+        log.put_off_flush()
+    else:
+        logger.error("%s could not be flushed: %s", log.topic_partition, error)
+        log.fail_flush(error)
 
 
 def _take_lock(path: Path) -> int:

@@ -2,27 +2,54 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+from oncelog.core.errors import KafkaError
 from oncelog.storage.flush_work import FlushWork
 from oncelog.storage.open_log import OpenLog
 from oncelog.storage.segment import Segment
 
+logger = logging.getLogger("oncelog.storage")
+
 
 class LogFlushing(OpenLog):
+    _has_waiting_indexes = False
+    """Whether the last flush had to do without them."""
+
     def prepare_flush(self, *, batches_only: bool = False) -> FlushWork | None:
         """The files to be fsynced so that the recovery point can move to the end of the log. None if it is there.
 
         With `batches_only`, for an acknowledgement that must survive a power cut, it is the durable offset that moves:
-        fewer files, and the same data are safe.
+        fewer files, and the same data are safe. So it goes where index entries cannot be written: they wait in memory.
         """
+        try:
+            work = self._prepare(batches_only=batches_only)
+            if not batches_only:
+                self._has_waiting_indexes = False
+        except KafkaError as error:
+            if not self._has_waiting_indexes:
+                logger.warning("%s. Until that succeeds, the recovery point stays at %d", error, self.recovery_point)
+            self._has_waiting_indexes = True
+            work = self._prepare(batches_only=True)
+        return work
+
+    def put_off_flush(self) -> None:
+        """A flush that was prepared could not begin, and nothing is lost: the next one has to do all of it."""
+        loaded = self._loaded
+        loaded.snapshots.unsynced.update(loaded.snapshots.offsets)
+        loaded.leader_epochs.is_unsynced = True
+        self._first_unflushed_ms = 0
+
+    def _prepare(self, *, batches_only: bool) -> FlushWork | None:
         if not self.is_loaded or self._failure:
             return None
         reached = self.durable_offset if batches_only else self.recovery_point
-        if reached >= self.log_end_offset and self._folder_changes == self._folder_changes_synced:
+        rolled = {} if batches_only else self._rolled
+        if reached >= self.log_end_offset and self._folder_changes == self._folder_changes_synced and not rolled:
             return None
-        segments = self._loaded.segments[self._reader.segment_number(reached) :]
+        segments = self._loaded.segments[self._reader.segment_number(min([reached, *rolled])) :]
         try:
             files = [segment.log_file.path for segment in segments] if batches_only else self._files_to_flush(segments)
         except OSError as error:
@@ -62,6 +89,9 @@ class LogFlushing(OpenLog):
             self.durable_offset = max(self.durable_offset, work.end_offset)
             if work.is_complete:
                 self.recovery_point = max(self.recovery_point, work.end_offset)
+                self._rolled = {
+                    base: changes for base, changes in self._rolled.items() if changes > work.folder_changes
+                }
 
     def fail_flush(self, error: Exception) -> None:
         """The kernel has dropped what it could not write: only recovery can tell what is there."""

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from oncelog.protocol.batch import HEADER_BYTES, LENGTH_OVERHEAD_BYTES, read_header
+from oncelog.protocol.batch import HEADER_BYTES, LENGTH_OVERHEAD_BYTES, CorruptBatchError, read_header
 from oncelog.storage.segment import Segment
 
 READ_POSITIONS_MAX: Final = 64
@@ -97,6 +97,9 @@ class LogReader:
             after = cut + _OFFSET_AND_LENGTH.unpack_from(data, cut)[1] + LENGTH_OVERHEAD_BYTES
             if after > end:
                 break
+            if after < cut + HEADER_BYTES:
+                # Going on from there would lead nowhere, or round in circles.
+                raise CorruptBatchError(f"{segment}: no batch at byte {start + cut}")
             cut = after
         return cut
 

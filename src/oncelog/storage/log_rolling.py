@@ -31,6 +31,7 @@ class LogRolling(OpenLog):
         loaded.segments.append(self._create_segment(base_offset, now_ms))
         segment = loaded.segments[-1]
         self._folder_changes += 1
+        self._rolled[active.base_offset] = self._folder_changes
         failpoints.hit("log.roll.after")
         return segment
 

@@ -36,6 +36,13 @@ class OffsetMap:
         """The offset of the key's newest record in the map, or -1."""
         return self._offsets.get(key if len(key) < DIGEST_BYTES else _digest(key), NO_OFFSET_SEEN)
 
+    def put(self, key: bytes, offset: int) -> bool:
+        """Take over the only record of a batch. False if the map is full."""
+        if len(self._offsets) >= self.entries_max:
+            return False
+        self._offsets[key if len(key) < DIGEST_BYTES else _digest(key)] = offset
+        return True
+
     def add(self, base_offset: int, records: Sequence[RecordSlice], first_offset: int) -> bool:
         """Take over the records of a batch from `first_offset` on. False if the map was full before the last of them.
 

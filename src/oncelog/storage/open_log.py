@@ -75,6 +75,9 @@ class OpenLog:
         self._is_closing = False
         self._generation = 0
         self._folder_changes = self._folder_changes_synced = 0
+        self._rolled: dict[int, int] = {}
+        """Base offsets of segments whose time index has got its last entry, and perhaps no fsync since; and how many
+        changes the folder had had after that."""
         self._first_unflushed_ms: int | None = None
         self.log_start_offset = log_start_offset or 0
         self.log_end_offset = self.recovery_point = self.durable_offset = recovery_point or 0
@@ -154,7 +157,7 @@ class OpenLog:
 
     @property
     def generation(self) -> int:
-        """Changes whenever the log is cut."""
+        """Changes whenever the log is cut or opened again, so that what was made from its files before is worthless."""
         return self._generation
 
     # After an error
@@ -186,6 +189,7 @@ class OpenLog:
         self.__dict__.pop("_reader", None)
         self.__dict__["_loaded"] = loaded
         self._failure, self._can_be_repaired = "", False
+        self._generation += 1
         self._folder_changes += 1
         logger.warning("%s: recovered, and goes on at offset %d", self.topic_partition, self.log_end_offset)
 

@@ -65,6 +65,14 @@ def decode_snapshot(data: bytes) -> list[ProducerEntry]:
     return [_entry(*fields) for fields in _ENTRY.iter_unpack(memoryview(data)[HEADER_SIZE_BYTES:])]
 
 
+def without_transactions(data: bytes) -> bytes:
+    """The same producers, none of them in a transaction. Raises CorruptSnapshotError."""
+    entries = decode_snapshot(data)
+    for entry in entries:
+        entry.txn_first_offset = NO_OFFSET
+    return encode_snapshot(entries)
+
+
 def _fields(entry: ProducerEntry) -> tuple[int, int, int, int, int, int, int, int]:
     if entry.batches:
         newest = entry.batches[-1]

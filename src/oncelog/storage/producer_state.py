@@ -415,7 +415,7 @@ class ProducerStateManager:
 
     def on_log_start_offset(self, log_start_offset: int) -> None:
         """Records below are gone. Their producers stay known (KIP-360): only time makes them expire."""
-        self.on_high_watermark(log_start_offset)
+        self.on_high_watermark(max(self.high_watermark, log_start_offset))
         self.map_end_offset = max(self.map_end_offset, log_start_offset)
 
     def expire(self, now_ms: int) -> int:

@@ -11,13 +11,15 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from oncelog.protocol import compression
-from oncelog.protocol.batch import HEADER_BYTES, BatchHeader, CorruptBatchError
+from oncelog.protocol.batch import CODEC_MASK, HEADER_BYTES, LENGTH_OVERHEAD_BYTES, BatchHeader, CorruptBatchError
 from oncelog.protocol.primitives import MalformedRequest, append_varlong, read_varlong
 
 BREATH_RECORDS: Final = 256
 """Records after which a long batch lets others run."""
 
 _RECORD_ATTRIBUTES: Final = 0
+_SOLE_BATCH_LENGTH_MIN: Final = HEADER_BYTES - LENGTH_OVERHEAD_BYTES + 7
+"""Of a batch of one record, none of whose seven fields takes less than a byte."""
 
 
 class RecordSlice(NamedTuple):
@@ -97,6 +99,32 @@ def _slice_some(section: bytes, cursor: int, count: int, slices: list[RecordSlic
         )
         cursor = end
     return cursor
+
+
+def sole_key(header: BatchHeader, data: bytes, start: int) -> bytes | None:
+    """The key of the batch that begins at `start` of `data`, if it is one of a single offset: logs of coordinators are
+    full of them. Nothing else of its record is decoded.
+
+    None if that is not enough: if there were more offsets, the batch is compressed, or the key is longer than 63 bytes.
+    """
+    batch_length = header.batch_length
+    if (
+        header.records_count != 1
+        or header.last_offset_delta
+        or header.attributes & CODEC_MASK
+        or batch_length < _SOLE_BATCH_LENGTH_MIN
+    ):
+        return None
+    cursor = start + HEADER_BYTES
+    if data[cursor] >= 0x80:
+        cursor += 1
+    size, _, timestamp_delta, offset_delta, key_size = data[cursor : cursor + 5]
+    key_start = cursor + 5
+    key_end = key_start + (key_size >> 1)
+    is_inside = key_end < start + batch_length + LENGTH_OVERHEAD_BYTES
+    if not is_inside or (size | timestamp_delta) >= 0x80 or offset_delta or key_size & 0x81:
+        return None
+    return data[key_start:key_end]
 
 
 def copy_records(section: bytes, slices: list[RecordSlice]) -> bytes:

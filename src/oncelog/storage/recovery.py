@@ -26,7 +26,7 @@ from pathlib import Path
 
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import TopicPartition
-from oncelog.protocol.batch import BatchHeader, CorruptBatchError, crc_of
+from oncelog.protocol.batch import BatchHeader, CorruptBatchError
 from oncelog.storage import leader_epochs
 from oncelog.storage.deletions import unlink_at_once
 from oncelog.storage.file_cache import FileCache
@@ -93,7 +93,7 @@ class _Loader:
         self.config = config
         self.log_start_offset = log_start_offset
         self.recovery_point = recovery_point
-        names = finish_interrupted_work(place.folder)
+        names = finish_interrupted_work(place.folder, place.delete_later)
         self.notes = SegmentNotes.load(place.folder)
         self.segments = self._open_segments(names)
         self.snapshots = SnapshotFiles(place.folder, snapshot_offsets(names))
@@ -343,19 +343,29 @@ class _Loader:
 
     def _recover_segment(self, segment: Segment, position: int) -> bool:
         """Scan from `position`; cut at the first batch that is not whole. Returns whether nothing was cut."""
-        state, end_position = self.state, position
-        problem = ""
+        state, epochs = self.state, self.epochs
+        end_position = told_position = position
+        latest_epoch, chunk, problem = epochs.latest_epoch, b"", ""
         try:
-            for batch in segment.batches(position, whole=True):
-                self._check_batch(segment, batch, state.map_end_offset)
-                segment.add_to_indexes(batch.header, batch.position)
-                self.progress.add(batch.header.size_bytes)
-                if batch.header.leader_epoch > self.epochs.latest_epoch:
-                    self.epochs.assign(batch.header.leader_epoch, batch.header.base_offset)
-                replay_batch(state, batch, segment, segment.add_aborted)
+            for batch in segment.batches(position, checked=True):
+                header = batch.header
+                self._check_offsets(segment, batch, state.map_end_offset)
+                segment.add_to_indexes(header, batch.position)
+                if header.leader_epoch > latest_epoch:
+                    latest_epoch = header.leader_epoch
+                    epochs.assign(latest_epoch, header.base_offset)
+                if header.producer_id < 0:
+                    state.map_end_offset = header.base_offset + header.last_offset_delta + 1
+                else:
+                    replay_batch(state, batch, segment, segment.add_aborted)
                 end_position = batch.end_position
+                if batch.data is not chunk:
+                    chunk = batch.data
+                    self.progress.add(end_position - told_position)
+                    told_position = end_position
         except CorruptBatchError as error:
             problem = error.message
+        self.progress.add(end_position - told_position)
         lost_bytes = segment.size_bytes - end_position
         if lost_bytes:
             self._refuse_old_format(segment, end_position)
@@ -372,14 +382,12 @@ class _Loader:
         segment.become_inactive()
         return not lost_bytes
 
-    def _check_batch(self, segment: Segment, batch: FileBatch, expected_offset: int) -> None:
+    def _check_offsets(self, segment: Segment, batch: FileBatch, expected_offset: int) -> None:
         header = batch.header
-        size = batch.end_position - batch.position
-        if crc_of(batch.data, batch.start, size) != header.crc:
-            raise CorruptBatchError(f"the CRC of the batch at byte {batch.position} does not match")
-        if header.base_offset < expected_offset or header.last_offset_delta < 0:
-            raise CorruptBatchError(f"offset {header.base_offset} at byte {batch.position} is not {expected_offset}")
-        if header.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
+        base_offset, last_offset_delta = header.base_offset, header.last_offset_delta
+        if base_offset < expected_offset or last_offset_delta < 0:
+            raise CorruptBatchError(f"offset {base_offset} at byte {batch.position} is not {expected_offset}")
+        if base_offset + last_offset_delta - segment.base_offset > RELATIVE_OFFSET_MAX:
             raise CorruptBatchError(f"offset {header.last_offset} is too far from the segment's base offset")
 
     def _refuse_old_format(self, segment: Segment, position: int) -> None:

@@ -19,6 +19,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import google_crc32c
+
 from oncelog.core import failpoints
 from oncelog.core.ids import NO_TIMESTAMP
 from oncelog.protocol.batch import (
@@ -26,6 +28,7 @@ from oncelog.protocol.batch import (
     HEADER_BYTES,
     LENGTH_OVERHEAD_BYTES,
     MAGIC,
+    PREFIX_BYTES,
     BatchHeader,
     CorruptBatchError,
     decode_records,
@@ -150,11 +153,15 @@ class Segment:
     ) -> Segment:
         """Make the files of an empty segment. What is left of an older one of that offset is overwritten."""
         segment = cls(folder, base_offset, size_bytes=0, files=files, config=config, now_ms=now_ms, suffix=suffix)
-        segment.log_file.create()
-        failpoints.hit("segment.create.after_log_file")
-        segment.reset_indexes()
-        segment.reset_txn_index()
+        segment.create_files()
         return segment
+
+    def create_files(self) -> None:
+        """On OSError some of them may be there."""
+        self.log_file.create()
+        failpoints.hit("segment.create.after_log_file")
+        self.reset_indexes()
+        self.reset_txn_index()
 
     def __repr__(self) -> str:
         return f"Segment({self.log_file.path}, {self.size_bytes} bytes)"
@@ -441,27 +448,38 @@ class Segment:
 
     # Reading
 
-    def batches(self, position: int = 0, end: int | None = None, *, whole: bool = False) -> Iterator[FileBatch]:
-        """The batches from `position`, where one must start, to `end`. CorruptBatchError at the first that is none."""
+    def batches(self, position: int = 0, end: int | None = None, *, checked: bool = False) -> Iterator[FileBatch]:
+        """The batches from `position`, where one must start, to `end`. CorruptBatchError at the first that is none.
+
+        With `checked` they are read whole and compared with their CRC. The loop of recovery and of the cleaner: logs
+        of coordinators are many small batches, so that it matters what one of them costs.
+        """
         end = self.size_bytes if end is None else end
-        chunk_bytes = WHOLE_CHUNK_BYTES if whole else HEADER_CHUNK_BYTES
-        chunk, chunk_position = b"", position
+        chunk_bytes = WHOLE_CHUNK_BYTES if checked else HEADER_CHUNK_BYTES
+        chunk, chunk_position, chunk_end = b"", position, position
         while position < end:
+            if position + HEADER_BYTES > chunk_end:
+                chunk, chunk_position = self._pread(min(chunk_bytes, end - position), position), position
+                chunk_end = position + len(chunk)
             start = position - chunk_position
-            if start + HEADER_BYTES > len(chunk):
-                chunk, chunk_position, start = self._pread(min(chunk_bytes, end - position), position), position, 0
             header = read_header(chunk, start)
-            size = header.batch_length + LENGTH_OVERHEAD_BYTES
-            if header.magic != MAGIC or not HEADER_BYTES <= size <= end - position:
+            next_position = position + header.batch_length + LENGTH_OVERHEAD_BYTES
+            if header.magic != MAGIC or not position + HEADER_BYTES <= next_position <= end:
                 raise CorruptBatchError(
-                    f"{self.log_file.path}: no batch at byte {position}: magic {header.magic}, size {size}, "
-                    f"{end - position} bytes left"
+                    f"{self.log_file.path}: no batch at byte {position}: magic {header.magic}, "
+                    f"size {next_position - position}, {end - position} bytes left"
                 )
-            if whole and start + size > len(chunk):
-                wanted = max(size, min(chunk_bytes, end - position))
-                chunk, chunk_position, start = self._pread(wanted, position), position, 0
+            if checked:
+                if next_position > chunk_end:
+                    wanted = max(next_position - position, min(chunk_bytes, end - position))
+                    chunk, chunk_position, start = self._pread(wanted, position), position, 0
+                    chunk_end = position + wanted
+                if google_crc32c.value(chunk[start + PREFIX_BYTES : next_position - chunk_position]) != header.crc:
+                    raise CorruptBatchError(
+                        f"{self.log_file.path}: the CRC of the batch at byte {position} does not match"
+                    )
             yield FileBatch(position, header, chunk, start)
-            position += size
+            position = next_position
 
     def read_whole(self, batch: FileBatch) -> FileBatch:
         """The same batch with all its bytes."""

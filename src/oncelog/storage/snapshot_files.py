@@ -15,6 +15,7 @@ from typing import Final
 
 from oncelog.core import failpoints
 from oncelog.storage.atomic_file import replace_file
+from oncelog.storage.producer_snapshot import CorruptSnapshotError, without_transactions
 from oncelog.storage.segment import file_name, offset_of
 
 SNAPSHOT_SUFFIX: Final = ".snapshot"
@@ -44,9 +45,9 @@ class SnapshotFiles:
     def read(self, offset: int) -> bytes:
         return self.path(offset).read_bytes()
 
-    def write(self, offset: int, content: bytes) -> None:
+    def write(self, offset: int, content: bytes, *, durable: bool = False) -> None:
         failpoints.hit("log.snapshot.before_write")
-        replace_file(self.path(offset), content, durable=False)
+        replace_file(self.path(offset), content, durable=durable)
         failpoints.hit("log.snapshot.after_write")
         if offset not in self.offsets:
             insort(self.offsets, offset)
@@ -56,6 +57,23 @@ class SnapshotFiles:
         self.path(offset).unlink(missing_ok=True)
         self.offsets.remove(offset)
         self.unsynced.discard(offset)
+
+    def end_transactions(self, offset: int) -> None:
+        """Make the snapshot at `offset`, if there is one, forget which transactions were open there, and nothing else.
+
+        At once on disk: with the old one in its place it can be what a log knows its producers by.
+        """
+        if offset not in self.offsets:
+            return
+        try:
+            before = self.read(offset)
+            after = without_transactions(before)
+        except (CorruptSnapshotError, FileNotFoundError) as error:
+            logger.warning("going without %s: %s", self.path(offset), error)
+            self.remove(offset)
+            return
+        if after != before:
+            self.write(offset, after, durable=True)
 
     def remove_outside(self, first: int, last: int) -> None:
         """Keep those from `first` to `last`, both included."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from oncelog.cluster import journal as journal_module
 from oncelog.cluster.journal import Journal, JournalDamaged
 from oncelog.core.errors import ErrorCode, KafkaError
 
@@ -92,3 +93,44 @@ def test_a_full_disk_is_an_error_and_leaves_no_half_line(tmp_path: Path, monkeyp
     journal.append({"n": 2})
     journal.close()
     assert _read(path) == ([0, 2], 0)
+
+
+def test_nothing_is_appended_to_a_rewritten_file_before_its_name_is_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "journal"
+    journal = Journal(path)
+    journal.open()
+    journal.append({"n": 0})
+
+    def broken(folder: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(journal_module, "sync_folder", broken)
+    with pytest.raises(KafkaError, match="cannot be synced"):
+        journal.rewrite([{"n": 0}])
+    with pytest.raises(KafkaError, match="cannot be written"):
+        journal.append({"n": 1})
+    monkeypatch.undo()
+    journal.append({"n": 2})
+    journal.close()
+    assert _read(path) == ([0, 2], 0)
+
+
+def test_a_rewrite_without_a_descriptor_left_is_an_error_and_the_journal_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "journal"
+    journal = Journal(path)
+    journal.open()
+
+    def too_many(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "open", too_many)
+    with pytest.raises(KafkaError, match="Too many open files"):
+        journal.rewrite([{"n": 0}])
+    monkeypatch.undo()
+    journal.append({"n": 1})
+    journal.close()
+    assert _read(path) == ([1], 0)

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import errno
 import uuid
 from pathlib import Path
 
+import pytest
+
 from oncelog.cluster import metadata as metadata_module
+from oncelog.cluster.journal import Journal
 from oncelog.cluster.metadata import PRODUCER_ID_BLOCK, MetadataStore
+from oncelog.core import failpoints
 
 _ID = uuid.UUID(int=7)
 
@@ -12,6 +17,8 @@ _ID = uuid.UUID(int=7)
 def _open(folder: Path) -> MetadataStore:
     store = MetadataStore(folder)
     store.open()
+    if store.is_new:
+        store.finish_adoption()
     return store
 
 
@@ -57,10 +64,72 @@ def test_leader_epochs_count_the_starts_since_the_topic_was_made(tmp_path: Path)
 
 
 def test_an_adopted_topic_goes_on_above_the_last_epoch_of_its_log(tmp_path: Path) -> None:
-    store = _open(tmp_path)
+    store = MetadataStore(tmp_path)
+    store.open()
     assert store.is_new
     topic = store.adopt_topic("orders", 2, _ID, leader_epoch=4)
-    assert store.leader_epoch(topic) == 5
+    empty = store.adopt_topic("empty", 1, uuid.UUID(int=8), leader_epoch=-1)
+    assert [store.leader_epoch(topic), store.leader_epoch(empty)] == [5, 0]
+    store.finish_adoption()
+    store.close()
+    again = _open(tmp_path)
+    assert [again.leader_epoch(again.topics[name]) for name in ("orders", "empty")] == [6, 1]
+
+
+def test_a_first_start_that_is_interrupted_is_followed_by_a_first_start(tmp_path: Path) -> None:
+    store = MetadataStore(tmp_path)
+    store.open()
+    store.adopt_topic("orders", 2, _ID, leader_epoch=4)
+    store.skip_producer_ids_to(5000)
+    store.close()
+    again = MetadataStore(tmp_path)
+    again.open()
+    assert again.is_new
+    assert not again.topics
+    topic = again.adopt_topic("orders", 2, _ID, leader_epoch=4)
+    assert again.leader_epoch(topic) == 5
+
+
+def test_a_journal_that_has_nothing_but_starts_is_not_new(tmp_path: Path) -> None:
+    """Earlier versions began with this line and went on with one per topic."""
+    journal = Journal(tmp_path / metadata_module.JOURNAL_FILE)
+    journal.open()
+    journal.append({"kind": "start", "incarnation": 0})
+    journal.close()
+    store = MetadataStore(tmp_path)
+    store.open()
+    assert not store.is_new
+    assert store.incarnation == 1
+
+
+def test_a_change_holds_although_the_journal_cannot_be_rewritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(metadata_module, "_REWRITE_LINES_MIN", 20)
+    path = tmp_path / metadata_module.JOURNAL_FILE
+    store = _open(tmp_path)
+    store.create_topic("orders", 1, {}, _ID)
+
+    def full() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def change_often() -> None:
+        for n in range(metadata_module._REWRITE_RETRY_LINES + 30):
+            store.set_topic_configs("orders", {"retention.ms": str(n)})
+
+    failpoints.arm("journal.rewrite.before_rename", full)
+    try:
+        change_often()
+        store.close()
+        assert not path.with_suffix(".tmp").exists()
+        store = _open(tmp_path)
+        assert store.topics["orders"].configs == {"retention.ms": str(metadata_module._REWRITE_RETRY_LINES + 29)}
+    finally:
+        failpoints.disarm_all()
+    failures = [record for record in caplog.records if "was not rewritten" in record.message]
+    assert len(failures) == 3, "each start tries once, and each hundred lines"
+    change_often()
+    assert len(path.read_bytes().splitlines()) < 60
 
 
 def test_the_journal_is_rewritten_before_it_grows_without_end(tmp_path: Path, monkeypatch: object) -> None:

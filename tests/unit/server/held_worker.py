@@ -34,11 +34,14 @@ class HeldWorker:
         promise, result = self.results.pop(0)
         promise.resolve(result)
 
+    def finish_one(self) -> None:
+        if self.jobs:
+            self.work()
+        self.deliver()
+
     def finish(self, clock: VirtualScheduler) -> None:
         while self.jobs or self.results:
-            if self.jobs:
-                self.work()
-            self.deliver()
+            self.finish_one()
             clock.advance_ms(0)
 
 

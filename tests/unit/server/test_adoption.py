@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from oncelog.cluster.metadata import JOURNAL_FILE, MetadataStore
 from oncelog.core.clock import VirtualScheduler
 from oncelog.core.errors import ErrorCode
 from oncelog.protocol.batch import decode_records, iter_headers
@@ -16,6 +18,7 @@ from oncelog.protocol.messages.describe_transactions import DescribeTransactions
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
 from oncelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from oncelog.storage.log_dir import LogDir
 from tests.data import kafka
 from tests.unit.server.harness import BrokerInProcess
 
@@ -149,3 +152,68 @@ def test_topics_keep_their_ids_and_go_on_with_a_higher_epoch(adopt: Callable[[st
     assert partition.leader_epoch > partition.log.leader_epochs.latest_epoch
     before = partition.log.log_end_offset
     assert node.produce("txn", [b"more"]).base_offset == before
+
+
+@pytest.fixture
+def lost_journal(tmp_path: Path) -> BrokerInProcess:
+    """Stopped, with records of producer 0 and without its journal: to Oncelog, a folder of somebody else's."""
+    node = BrokerInProcess(tmp_path / "data", {"log.cleaner.enable": "false"})
+    node.create("orders")
+    node.produce("orders", [b"old"], producer_id=0, producer_epoch=0, base_sequence=0)
+    lose_journal(node)
+    return node
+
+
+def lose_journal(node: BrokerInProcess) -> None:
+    node.broker.stop()
+    (node.folder / JOURNAL_FILE).unlink()
+
+
+class Killed(BaseException):
+    pass
+
+
+def killed(*_: Any) -> None:
+    raise Killed
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        (LogDir, "_open_logs"),
+        (MetadataStore, "adopt_topic"),
+        (MetadataStore, "skip_producer_ids_to"),
+        (MetadataStore, "finish_adoption"),
+    ],
+)
+def test_a_first_start_that_is_killed_is_made_up_for_by_the_next(
+    where: tuple[type, str], lost_journal: BrokerInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = lost_journal
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(*where, killed)
+        node._new()
+    # What a killed process leaves is its files, without its lock.
+    node.folder = Path(shutil.copytree(node.folder, node.folder.with_name("left")))
+    node.broker = node._new()
+    assert list(node.broker.metadata.topics) == ["orders"]
+    partition = node.broker.partitions.get("orders", 0)
+    assert partition.leader_epoch == 1
+    answer = node.produce(
+        "orders", [b"new"], producer_id=node.broker.metadata.next_producer_id(), producer_epoch=0, base_sequence=0
+    )
+    assert (answer.error_code, answer.base_offset) == (ErrorCode.NONE, 1)
+    assert [record[3] for record in read(node, "orders", 0, 0, committed=True)] == ["old", "new"]
+
+
+def test_producer_ids_are_new_each_time_a_journal_is_lost(lost_journal: BrokerInProcess) -> None:
+    node = lost_journal
+    seen = []
+    for number in range(3):
+        node.broker = node._new()
+        producer_id = node.broker.metadata.next_producer_id()
+        seen.append(producer_id)
+        answer = node.produce("orders", [b"x"], producer_id=producer_id, producer_epoch=0, base_sequence=0)
+        assert answer.base_offset == number + 1
+        lose_journal(node)
+    assert seen == [1 << 40, 2 << 40, 3 << 40]

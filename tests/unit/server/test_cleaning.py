@@ -323,24 +323,31 @@ def test_offsets_of_a_transaction_survive_the_cleaning_of_their_log(
     node.broker.stop(clean=False)
 
 
-def test_internal_logs_that_pile_up_are_cleaned_at_a_faster_pace(
+def test_internal_logs_are_rolled_and_cleaned_in_turn_beginning_with_the_largest(
+    node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(cleaning, "INTERNAL_ACTIVE_BYTES", 100)
+    count = node.broker.internal_topic(GROUP_METADATA_TOPIC).partition_count
+    shards = [node.broker.partitions.get(GROUP_METADATA_TOPIC, index) for index in range(count)]
+    for turns, shard in zip((2, 9, 5, 3), shards, strict=True):
+        for number in range(turns):
+            data = keyed(("k", str(number)), timestamp=node.clock.now_ms())
+            shard.append_as_leader(data, now_ms=node.clock.now_ms(), origin=Origin.COORDINATOR)
+    worker = hold_worker(node)
+    node.clock.advance_ms(cleaning.INTERNAL_LOOK_INTERVAL_MS)
+    assert [len(shard.log.segments) for shard in shards] == [1, 2, 1, 1]
+    with caplog.at_level(logging.INFO, "oncelog.cleaner"):
+        worker.finish(node.clock)
+    cleaned = [record.message.partition(":")[0] for record in caplog.records if "cleaned" in record.message]
+    assert cleaned == [f"{GROUP_METADATA_TOPIC}-{index}" for index in (1, 2, 3, 0)]
+
+
+def test_a_burst_of_commits_after_a_long_rest_is_noticed_soon(
     node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paces: list[float] = []
-
-    class NotedPace(cleaning.Pace):
-        def __init__(self, work_s: float = 0.0) -> None:
-            super().__init__(work_s)
-            paces.append(work_s)
-
-    monkeypatch.setattr(cleaning, "Pace", NotedPace)
+    monkeypatch.setattr(cleaning, "INTERNAL_ACTIVE_BYTES", 100)
     node.broker.internal_topic(GROUP_METADATA_TOPIC)
-    log = partition_of(node, GROUP_METADATA_TOPIC).log
-    for piled_up_bytes in (1 << 30, 100):
-        monkeypatch.setattr(cleaning, "INTERNAL_ACTIVE_BYTES", piled_up_bytes)
-        for _ in range(3):
-            write_dirty(node, GROUP_METADATA_TOPIC)
-            log.roll(node.clock.now_ms())
-        node.clock.advance_ms(10 * BACKOFF_MS)
-    assert paces[0] == 0.0
-    assert paces[-1] == cleaning.BEHIND_WORK_S
+    node.clock.advance_ms(20 * BACKOFF_MS)
+    write_dirty(node, GROUP_METADATA_TOPIC)
+    node.clock.advance_ms(cleaning.INTERNAL_LOOK_INTERVAL_MAX_MS)
+    assert node.broker.cleaner.passes == 1

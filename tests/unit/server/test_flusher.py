@@ -21,7 +21,15 @@ from oncelog.protocol.messages.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from oncelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from oncelog.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from oncelog.server.flusher import RETRY_MS
+from oncelog.storage.flush_work import FileNotOpened
 from tests.unit.server.harness import BrokerInProcess, batch_of
 from tests.unit.server.held_worker import HeldWorker, hold_worker
 
@@ -163,6 +171,21 @@ def test_one_partition_that_fails_does_not_harm_the_others_of_its_round(
     assert sorted(error_of(promise) for promise in promises) == [0, 0, ErrorCode.KAFKA_STORAGE_ERROR]
 
 
+def test_a_callback_that_fails_keeps_nobody_else_waiting(
+    node: BrokerInProcess, worker: HeldWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("a mistake")
+
+    node.broker.partitions.get("t", 0).when_committed(0, fail)
+    node.broker.partitions.get("t", 0).watch(1, fail)
+    promises = [send(node, b"1", partition=index) for index in (0, 0, 1, 2)]
+    node.clock.advance_ms(0)
+    worker.finish(node.clock)
+    assert [error_of(promise) for promise in promises] == [0, 0, 0, 0]
+    assert [record.exc_info is not None for record in caplog.records] == [True, True]
+
+
 def test_a_topic_deleted_while_its_producers_wait_answers_them(node: BrokerInProcess, worker: HeldWorker) -> None:
     promise = send(node, b"1")
     node.clock.advance_ms(0)
@@ -252,6 +275,71 @@ def test_offsets_that_cannot_be_fsynced_are_refused_at_once(node: BrokerInProces
     assert again.value.topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
 
 
+def fetch_offset(node: BrokerInProcess) -> Promise[tuple[int, int]]:
+    """The error and the offset that are answered."""
+    topics = [OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
+    answer = node.send(OffsetFetchRequest(group_id="g", topics=topics), 6)
+    return answer.map(
+        lambda said: (said.error_code, said.topics[0].partitions[0].committed_offset if said.topics else -1)
+    )
+
+
+def test_committed_offsets_are_shown_when_they_are_on_disk(node: BrokerInProcess, worker: HeldWorker) -> None:
+    before = fetch_offset(node)
+    assert before.value == (0, -1)
+    commit_offset(node)
+    shown = fetch_offset(node)
+    node.clock.advance_ms(0)
+    worker.work()
+    assert not shown.done
+    worker.deliver()
+    assert shown.value == (0, 5)
+
+
+def test_offsets_of_a_transaction_are_shown_when_its_marker_is_on_disk(
+    node: BrokerInProcess, worker: HeldWorker
+) -> None:
+    pid, epoch = begin(node, worker)
+    partition = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=7)
+    commit = TxnOffsetCommitRequest(
+        transactional_id="x",
+        group_id="g",
+        producer_id=pid,
+        producer_epoch=epoch,
+        topics=[TxnOffsetCommitRequestTopic(name="t", partitions=[partition])],
+    )
+    node.send(commit, 5)
+    settle(node, worker)
+    log = node.broker.partitions.get("__consumer_offsets", 0).log
+    assert (log.log_end_offset, fetch_offset(node).value) == (1, (0, -1))
+    node.send(EndTxnRequest(transactional_id="x", producer_id=pid, producer_epoch=epoch, committed=True), 3)
+    while log.log_end_offset == 1:
+        node.clock.advance_ms(0)
+        worker.finish_one()
+    shown = fetch_offset(node)
+    assert not shown.done
+    settle(node, worker)
+    assert shown.value == (0, 7)
+
+
+def test_offsets_that_cannot_be_fsynced_are_not_shown_before_a_restart(
+    node: BrokerInProcess, worker: HeldWorker
+) -> None:
+    def fail() -> None:
+        raise OSError(errno.EIO, "injected")
+
+    commit_offset(node)
+    waiting = fetch_offset(node)
+    failpoints.arm("log.flush.before_fsync", fail)
+    settle(node, worker)
+    assert waiting.value == (ErrorCode.NOT_COORDINATOR, -1)
+    assert fetch_offset(node).value == (ErrorCode.NOT_COORDINATOR, -1)
+    failpoints.disarm_all()
+    node.restart(clean=False)
+    log = node.broker.partitions.get("__consumer_offsets", 0).log
+    assert (log.durable_offset, fetch_offset(node).value) == (1, (0, 5))
+
+
 def test_what_a_crash_left_is_fsynced_before_it_counts(node: BrokerInProcess) -> None:
     node.broker.stop(clean=False)
     without = {key: value for key, value in SETTINGS.items() if key != "oncelog.acks.fsync"}
@@ -271,3 +359,32 @@ def test_without_the_setting_nothing_waits(tmp_path: Path) -> None:
     assert error_of(send(node, b"1")) == 0
     assert not worker.jobs
     node.broker.stop(clean=False)
+
+
+def test_the_retry_of_an_append_that_failed_half_way_is_answered_once_it_is_on_disk(node: BrokerInProcess) -> None:
+    def no_space() -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    failpoints.arm("log.append.after_indexes", failpoints.on_nth_hit(1, no_space))
+    identity = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+    assert error_of(send(node, b"x", **identity)) == ErrorCode.KAFKA_STORAGE_ERROR
+    retry = send(node, b"x", **identity)
+    node.clock.advance_ms(1)
+    assert retry.done and error_of(retry) == ErrorCode.NONE
+    assert node.broker.partitions.get("t", 0).log.durable_offset == 1
+
+
+def test_a_file_that_cannot_be_opened_for_its_fsync_delays_the_acknowledgement(
+    node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_descriptors(*_: object) -> bool:
+        raise FileNotOpened(errno.EMFILE, "too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("oncelog.storage.flush_work._sync", no_descriptors)
+        answer = send(node, b"x")
+        node.clock.advance_ms(1)
+        assert not answer.done
+    node.clock.advance_ms(RETRY_MS)
+    assert answer.done and error_of(answer) == ErrorCode.NONE
+    assert not node.broker.partitions.get("t", 0).log.has_failed

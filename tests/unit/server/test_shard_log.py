@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,11 @@ import pytest
 
 from oncelog.cluster.partition import Partition
 from oncelog.coordinator.outcome import CoordinatorRecord
+from oncelog.core.clock import VirtualScheduler
+from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import NO_SEQUENCE, ProducerEpoch, ProducerId, ProducerIdAndEpoch
-from oncelog.server.shard_log import LOAD_SLICE_RECORDS, append_records, replay_log
+from oncelog.protocol.batch import HEADER_BYTES, iter_headers
+from oncelog.server.shard_log import LOAD_SLICE_RECORDS, append_records, replay_log, run_slices
 from tests.unit.server.harness import BrokerInProcess
 
 PRODUCER = ProducerIdAndEpoch(ProducerId(7), ProducerEpoch(0))
@@ -74,3 +78,76 @@ def test_a_long_log_is_replayed_in_slices(partition: Partition) -> None:
     events, slices = replayed(partition)
     assert slices == 2
     assert [value for _, key, value in events if key == b"5"] == [b"49", b"99", b"100"]
+
+
+def damage(partition: Partition, number: int, byte: int, flip: int) -> Callable[[], object]:
+    """Flips bits of a byte of one batch, in the file. Gives what undoes it."""
+    path = partition.log.segments[0].log_file.path
+    whole = path.read_bytes()
+    data = bytearray(whole)
+    position, _ = list(iter_headers(whole))[number]
+    data[position + byte] ^= flip
+    path.write_bytes(data)
+    return lambda: path.write_bytes(whole)
+
+
+def test_a_damaged_header_costs_its_own_batch_and_no_other(partition: Partition) -> None:
+    for number in range(40):
+        append(partition, (b"%d" % number, b"1"))
+    others = {b"%d" % number for number in range(40)} - {b"20"}
+    for byte in range(HEADER_BYTES):
+        for bit in range(8):
+            undo = damage(partition, 20, byte, 1 << bit)
+            events, _ = replayed(partition)
+            assert others <= {event[1] for event in events}, f"bit {bit} of byte {byte}"
+            undo()
+
+
+def test_a_damaged_last_batch_is_left_out(partition: Partition) -> None:
+    for number in range(3):
+        append(partition, (b"%d" % number, b"1"))
+    damage(partition, 2, 8, 0x7F)
+    assert replayed(partition) == ([(0, b"0", b"1"), (1, b"1", b"1")], 0)
+
+
+def test_a_damaged_marker_is_left_out(partition: Partition) -> None:
+    append(partition, (b"a", b"inside"), producer=PRODUCER)
+    partition.append_marker(
+        commit=True, producer_id=7, producer_epoch=0, coordinator_epoch=0, transaction_version=0, now_ms=1
+    )
+    append(partition, (b"b", b"after"))
+    damage(partition, 1, HEADER_BYTES, 0xFF)
+    assert replayed(partition) == ([(0, b"a", b"inside"), (2, b"b", b"after")], 0)
+
+
+def test_what_cannot_be_read_is_left_out_up_to_the_next_segment(
+    partition: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(partition, (b"a", b"1"))
+    partition.log.roll(now_ms=1)
+    append(partition, (b"b", b"1"))
+    read = partition.log.read
+
+    def broken(offset: int, *args: Any, **named: Any) -> Any:
+        if offset == 0:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "Input/output error")
+        return read(offset, *args, **named)
+
+    monkeypatch.setattr(type(partition.log), "read", lambda _, *args, **named: broken(*args, **named))
+    assert replayed(partition) == ([(1, b"b", b"1")], 0)
+
+
+@pytest.mark.parametrize("slice_number", [0, 1])
+def test_a_load_ends_whatever_goes_wrong_in_it(slice_number: int, caplog: pytest.LogCaptureFixture) -> None:
+    def slices() -> Any:
+        for number in range(3):
+            if number == slice_number:
+                raise RuntimeError("a mistake")
+            yield
+
+    clock = VirtualScheduler()
+    ends: list[bool] = []
+    run_slices(slices(), lambda again: clock.call_later_ms(0, again), lambda: ends.append(True))
+    clock.advance_ms(0)
+    assert ends == [True]
+    assert "a mistake" in caplog.text

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import errno
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from oncelog.core import failpoints
 from oncelog.core.errors import ErrorCode
 from oncelog.protocol.messages import incremental_alter_configs as incremental
 from oncelog.protocol.messages.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
@@ -269,6 +272,35 @@ def delete_records(node: BrokerInProcess, offset: int, topic: str = "orders") ->
     )
     answer = node.call(request, 2).topics[0].partitions[0]
     return answer.error_code, answer.low_watermark
+
+
+def test_delete_records_is_answered_when_the_disk_is_broken(
+    node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.create("orders", internal_segment_bytes="200")
+    for number in range(5):
+        node.produce("orders", [b"%d" % number * 100])
+
+    def fail(*_: Any) -> None:
+        raise OSError(errno.EIO, "injected")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", fail)
+        assert delete_records(node, 3) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+    assert delete_records(node, 4) == (0, 4)
+
+
+def test_delete_records_does_not_need_space(node: BrokerInProcess) -> None:
+    def fail() -> None:
+        raise OSError(errno.ENOSPC, "injected")
+
+    node.create("orders")
+    node.produce("orders", [b"1", b"2", b"3"])
+    failpoints.arm("checkpoint.before_fsync", fail)
+    try:
+        assert delete_records(node, 2) == (0, 2)
+    finally:
+        failpoints.disarm_all()
 
 
 def test_delete_records_moves_the_log_start(node: BrokerInProcess) -> None:

@@ -10,6 +10,9 @@ from oncelog.core import failpoints
 from oncelog.core.ids import TopicPartition
 from oncelog.storage.atomic_file import TEMPORARY_SUFFIX
 from oncelog.storage.checkpoints import (
+    HIGH_WATERMARKS,
+    RECOVERY_POINTS,
+    CheckpointFiles,
     CorruptCheckpointError,
     decode_offsets,
     encode_offsets,
@@ -70,3 +73,17 @@ def test_crash_while_writing_leaves_the_old_content(tmp_path: Path, point: str) 
     write_offsets(path, {})
     assert read_offsets(path) == {}
     assert [entry.name for entry in tmp_path.iterdir() if entry.suffix != TEMPORARY_SUFFIX] == ["checkpoint"]
+
+
+def test_offsets_that_were_collected_earlier_do_not_replace_newer_ones(tmp_path: Path) -> None:
+    orders = TopicPartition("orders", 0)
+    files = CheckpointFiles(tmp_path)
+    number = files.take_number()
+    files.write({RECOVERY_POINTS: {orders: 2}})
+    files.write({RECOVERY_POINTS: {orders: 1}, HIGH_WATERMARKS: {orders: 1}}, number)
+    assert files.read(RECOVERY_POINTS) == {orders: 2}
+    assert files.read(HIGH_WATERMARKS) == {orders: 1}
+    assert not files.has_newest(number, [RECOVERY_POINTS, HIGH_WATERMARKS])
+    assert files.has_newest(number, [HIGH_WATERMARKS])
+    files.write({RECOVERY_POINTS: {orders: 3}})
+    assert CheckpointFiles(tmp_path).read(RECOVERY_POINTS) == {orders: 3}

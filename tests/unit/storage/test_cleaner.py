@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from oncelog.core import failpoints
 from oncelog.protocol.batch import (
     HEADER_BYTES,
     CorruptBatchError,
@@ -34,7 +35,7 @@ from tests.unit.storage.cleaner_harness import (
     read_committed,
     survivors,
 )
-from tests.unit.storage.log_harness import NOW_MS, append, end_txn, headers, read_all, reopen
+from tests.unit.storage.log_harness import NOW_MS, append, copy_log, end_txn, headers, read_all, reopen
 
 
 @pytest.fixture
@@ -478,6 +479,60 @@ def test_no_snapshot_remembers_a_transaction_whose_marker_is_gone(log: Log) -> N
     log.recovery_point = 0
     log = reopen(log, clean=False)
     assert log.producer_state.first_undecided_offset is None
+
+
+def test_a_kill_before_or_after_a_swap_opens_no_transaction_whose_marker_goes_with_it(log: Log, tmp_path: Path) -> None:
+    put(log, ("w", "w" * 9000))
+    put_txn(log, 5, 0, ("a", "1"))
+    log.roll(NOW_MS)
+    end_txn(log, 5, commit=True)
+    put(log, ("a", "2"), producer_id=5, producer_epoch=0, base_sequence=1)
+    put(log, ("x", "x" * 9000))
+    log.roll(NOW_MS)
+    put(log, ("y", "y" * 9000))
+    log.roll(NOW_MS)
+    put(log, ("z", "0"))
+    log.flush()
+    killed: list[Log] = []
+
+    def copy() -> None:
+        killed.append(copy_log(log, tmp_path / f"killed-{len(killed)}"))
+
+    for point in ("cleaner.swap.before_rename", "cleaner.swap.after"):
+        failpoints.arm(point, copy)
+    for turn in range(3):
+        clean(log, now_ms=NOW_MS + turn * DAY_MS, roll=False)
+    failpoints.disarm_all()
+    assert not any(batch.marker for batch in left(log))
+    for copied in killed:
+        assert copied.producer_state.first_undecided_offset is None
+        copied.recovery_point = copied.segments[1].base_offset
+        again = reopen(copied, clean=False)
+        assert again.producer_state.first_undecided_offset is None
+
+
+@pytest.mark.parametrize("cut_before_cleaning", [True, False])
+def test_a_producer_whose_records_were_deleted_is_known_after_cleaning_and_a_kill(
+    tmp_path: Path, cut_before_cleaning: bool
+) -> None:
+    """By the snapshot of what is the first segment then, and nothing else."""
+    log = compacted_log(tmp_path, replace(COMPACTED, cleanup_policy=("compact", "delete")))
+    idle = keyed(("a", "1"), producer_id=7, producer_epoch=0, base_sequence=0)
+    append(log, idle)
+    put_txn(log, 8, 0, ("a", "2"))
+    log.roll(NOW_MS)
+    end_txn(log, 8, commit=False)
+    put(log, ("b", "b" * 9000))
+    log.roll(NOW_MS)
+    put(log, ("c", "c" * 9000))
+    first_kept = log.segments[1].base_offset
+    if cut_before_cleaning:
+        log.delete_records(first_kept)
+    clean(log)
+    log.delete_records(first_kept)
+    log = reopen(log, clean=False)
+    assert append(log, idle).duplicate
+    assert {p.producer_id: p.txn_first_offset for p in log.producer_state.active_producers()} == {7: -1, 8: -1}
 
 
 def test_a_committed_reader_sees_the_same_before_and_after(log: Log) -> None:

@@ -15,7 +15,10 @@ from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.storage.cleaner import CleaningPass
 from oncelog.storage.cleaner_pace import CleaningStopped, Pace
 from oncelog.storage.cleaner_plan import find_cleanable
+from oncelog.storage.deletions import unlink_at_once
+from oncelog.storage.interrupted_files import finish_interrupted_work
 from oncelog.storage.log import Log, LogPlace
+from oncelog.storage.segment import SEGMENT_SUFFIXES
 from tests.unit.storage.cleaner_harness import (
     COMPACTED,
     clean,
@@ -26,7 +29,7 @@ from tests.unit.storage.cleaner_harness import (
     stable_end,
     survivors,
 )
-from tests.unit.storage.log_harness import NOW_MS, ORDERS, append, end_txn, reopen
+from tests.unit.storage.log_harness import NOW_MS, ORDERS, append, end_txn, files, reopen
 
 POINTS = (
     "segment.create.after_log_file",
@@ -213,20 +216,133 @@ def test_a_failed_rename_stops_the_log_until_it_is_recovered(tmp_path: Path, cod
     assert not [path.name for path in log.folder.iterdir() if path.suffix in (".cleaned", ".swap")]
 
 
-def test_a_full_disk_leaves_no_files_and_the_log_as_it_was(tmp_path: Path) -> None:
+@pytest.mark.parametrize("point", ["segment.create.after_log_file", "cleaner.before_fsync"])
+def test_a_full_disk_leaves_no_files_and_the_log_as_it_was(tmp_path: Path, point: str) -> None:
     log = dirty_log(tmp_path)
     before = survivors(log)
 
     def fail() -> None:
         raise OSError(errno.ENOSPC, "injected")
 
-    failpoints.arm("cleaner.before_fsync", fail)
+    failpoints.arm(point, fail)
     work = cleaning(log)
     with pytest.raises(OSError, match="injected"):
         work.clean(work.groups[0])
     assert not list(log.folder.glob("*.cleaned"))
     assert survivors(log) == before
     append(log)
+
+
+def test_what_another_cleaning_has_left_is_removed_first(tmp_path: Path) -> None:
+    log = dirty_log(tmp_path)
+    leftover = log.folder / f"{log.segments[1].base_offset:020d}.log.cleaned"
+    leftover.write_bytes(b"")
+    cleaning(log)
+    assert not leftover.exists()
+
+
+@pytest.mark.parametrize("point", ["cleaner.swap.before_rename", "segment.delete.before_rename"])
+def test_a_kill_leaves_all_records_whatever_another_cleaning_has_left(tmp_path: Path, point: str) -> None:
+    """A `.cleaned` file of a lower offset does not make the only copy of a segment an unfinished one."""
+    kills = 0
+    for hit in itertools.count(1):
+        log = dirty_log(tmp_path / f"{hit}")
+        before = read_committed(log)
+        newest = {key: offset for offset, (key, _) in before.items()}
+        aborted = log.aborted_transactions(0, log.log_end_offset)
+        work = cleaning(log)
+        assert len(work.groups) == 2
+        assert log.replace_segments(work.clean(work.groups[0]))
+        cleaned = work.clean(work.groups[1])
+        (log.folder / f"{0:020d}.log.cleaned").write_bytes(b"")
+        failpoints.arm(point, failpoints.on_nth_hit(hit, kill))
+        try:
+            log.replace_segments(cleaned)
+        except Killed:
+            kills += 1
+        else:
+            break
+        finally:
+            failpoints.disarm_all()
+        recovered = opened_after_kill(log.folder, log)
+        seen = read_committed(recovered)
+        assert {offset: before[offset] for offset in newest.values()}.items() <= seen.items()
+        assert seen.items() <= before.items()
+        assert set(recovered.aborted_transactions(0, log.log_end_offset)) <= set(aborted)
+        assert not [path.name for path in log.folder.iterdir() if path.suffix in (".cleaned", ".swap")]
+        recovered.close(clean=False)
+    assert kills >= 4
+
+
+def test_a_kill_while_unfinished_output_is_removed_mixes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its `.log` goes after its companions: one of them alone would be taken for what follows a renamed `.log`."""
+    log = dirty_log(tmp_path)
+    expected = files(log.folder, *SEGMENT_SUFFIXES)
+    work = cleaning(log)
+    work.clean(work.groups[0])
+    for path in work.clean(work.groups[1]).files:
+        swapped = path.rename(path.with_name(path.name.removesuffix(".cleaned") + ".swap"))
+        if ".log" not in path.suffixes:
+            swapped.write_bytes(b"another index")
+    unlink = Path.unlink
+    for removed in itertools.count():
+        folder = tmp_path / f"copy-{removed}"
+        shutil.copytree(log.folder, folder)
+        left = iter(range(removed))
+
+        def unlink_or_die(path: Path, missing_ok: bool = False, left: Iterator[int] = left) -> None:
+            if next(left, None) is None:
+                raise Killed
+            unlink(path, missing_ok)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "unlink", unlink_or_die)
+            try:
+                finish_interrupted_work(folder, unlink_at_once)
+            except Killed:
+                pass
+            else:
+                break
+        finish_interrupted_work(folder, unlink_at_once)
+        assert files(folder, *SEGMENT_SUFFIXES) == expected
+        assert not [path.name for path in folder.iterdir() if path.suffix in (".cleaned", ".swap")]
+    assert removed >= 6
+
+
+def test_a_split_of_a_segment_that_was_not_completed_is_undone(tmp_path: Path) -> None:
+    """Kafka splits segments; the last of the new ones gets its name first, when the old one is there."""
+    log = compacted_log(tmp_path)
+    for number in range(4):
+        put(log, (f"k{number}", "v"))
+    before = survivors(log)
+    (log.folder / f"{0:020d}.log.cleaned").write_bytes(b"")
+    (log.folder / f"{2:020d}.log.swap").write_bytes(bytes(log.read(2, 1 << 20, end_offset=4).data))
+    recovered = opened_after_kill(log.folder, log)
+    assert survivors(recovered) == before
+    assert [segment.base_offset for segment in recovered.segments] == [0]
+    assert not [path.name for path in log.folder.iterdir() if path.suffix in (".cleaned", ".swap")]
+
+
+def test_a_log_that_was_repaired_meanwhile_is_left_alone(tmp_path: Path) -> None:
+    """The repair has removed the output of the cleaner, as every opening does."""
+
+    def fail() -> None:
+        raise OSError(errno.ENOSPC, "injected")
+
+    log = dirty_log(tmp_path)
+    put_txn(log, 7, 0, ("g", "1"))
+    work = cleaning(log)
+    cleaned = work.clean(work.groups[0])
+    failpoints.arm("log.append.before_txn_index", failpoints.on_nth_hit(1, fail))
+    with pytest.raises(KafkaError, match="half way"):
+        end_txn(log, 7, commit=False)
+    append(log)
+    before = survivors(log)
+    assert not log.replace_segments(cleaned)
+    append(log)
+    assert survivors(log)[: len(before)] == before
 
 
 def test_a_stopped_cleaning_ends_soon_and_leaves_no_files(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from oncelog.storage.checkpoints import read_offsets
 from oncelog.storage.deletions import unlink_all
 from oncelog.storage.log import Log, Origin
 from oncelog.storage.log_config import LogConfig
-from oncelog.storage.log_dir import LogDir, LogDirError
+from oncelog.storage.log_dir import CheckpointResult, LogDir, LogDirError
 from tests.unit.storage.log_harness import (
     NOW_MS,
     SMALL,
@@ -174,7 +176,7 @@ def test_data_is_synced_before_the_checkpoint_vouches_for_it(tmp_path: Path, mon
     assert events.index(str(tmp_path / "a-0" / "leader-epoch-checkpoint")) < written
 
 
-def test_failed_fsync_writes_no_checkpoint_and_stops_the_logs(tmp_path: Path) -> None:
+def test_failed_fsync_moves_no_recovery_point_and_stops_the_log(tmp_path: Path) -> None:
     log_dir = filled(tmp_path, A0)
 
     def fail() -> None:
@@ -187,13 +189,73 @@ def test_failed_fsync_writes_no_checkpoint_and_stops_the_logs(tmp_path: Path) ->
     finally:
         failpoints.disarm_all()
     assert raised.value.code is ErrorCode.KAFKA_STORAGE_ERROR
-    assert read_offsets(tmp_path / "recovery-point-offset-checkpoint") == {}
+    assert read_offsets(tmp_path / "recovery-point-offset-checkpoint") == {A0: 0}
     with pytest.raises(KafkaError, match="recovered"):
         append(log_dir.logs[A0])
     assert log_dir.close({}) is False
     again = start(tmp_path)
     assert not again.was_clean
     assert again.logs[A0].log_end_offset == 15
+
+
+def test_failed_fsync_of_one_log_is_no_matter_to_the_others(tmp_path: Path) -> None:
+    log_dir = filled(tmp_path)
+
+    def fail() -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    failpoints.arm("log.flush.before_fsync", failpoints.on_nth_hit(2, fail))
+    try:
+        with pytest.raises(KafkaError):
+            log_dir.checkpoint({})
+    finally:
+        failpoints.disarm_all()
+    assert read_offsets(tmp_path / "recovery-point-offset-checkpoint") == {A0: 15, A1: 0, B0: 15}
+    assert [log.has_failed for log in log_dir.logs.values()] == [False, True, False]
+    assert [log.recovery_point for log in log_dir.logs.values()] == [15, 0, 15]
+
+
+def test_want_of_a_descriptor_puts_a_flush_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log_dir = filled(tmp_path, A0, A1)
+    log = log_dir.logs[A1]
+    log.roll(NOW_MS)
+    work = log_dir.prepare_checkpoint({})
+    whole = work.flushes[1][1]
+    real_open = os.open
+
+    def too_many(path: Any, *args: Any, **kwargs: Any) -> int:
+        if Path(path) == whole.files[0]:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real_open(path, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", too_many)
+        log_dir.finish_checkpoint(work, work.run())
+    assert read_offsets(tmp_path / "recovery-point-offset-checkpoint") == {A0: 15, A1: 0}
+    assert not log.has_failed
+    append(log)
+    again = log.prepare_flush()
+    assert again is not None
+    assert set(whole.files) <= set(again.files), "what was not fsynced is forgotten"
+    log_dir.checkpoint({})
+    assert read_offsets(tmp_path / "recovery-point-offset-checkpoint") == {A0: 15, A1: 16}
+
+
+def test_index_that_cannot_be_written_keeps_no_other_log_from_its_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log_dir = filled(tmp_path, A0, A1)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full_disk)
+        log_dir.checkpoint({})
+    assert [(log.durable_offset, log.recovery_point) for log in log_dir.logs.values()] == [(15, 0), (15, 0)]
+    assert read_offsets(tmp_path / "recovery-point-offset-checkpoint") == {A0: 0, A1: 0}
+    log_dir.checkpoint({})
+    assert read_offsets(tmp_path / "recovery-point-offset-checkpoint") == {A0: 15, A1: 15}
+
+
+def full_disk(*_: Any) -> int:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_crash_between_checkpoint_files_is_harmless(tmp_path: Path) -> None:
@@ -254,6 +316,18 @@ def test_truncation_writes_the_lower_recovery_point_at_once(tmp_path: Path) -> N
     assert read_offsets(tmp_path / "recovery-point-offset-checkpoint") == {A0: 15, A1: 6, B0: 15}
 
 
+def test_truncation_is_not_undone_by_a_checkpoint_that_was_under_way(tmp_path: Path) -> None:
+    log_dir = filled(tmp_path)
+    log_dir.checkpoint({})
+    work = log_dir.prepare_checkpoint(high_watermarks(log_dir))
+    log_dir.logs[A1].truncate_to(6)
+    result = work.run()
+    assert read_offsets(tmp_path / "recovery-point-offset-checkpoint") == {A0: 15, A1: 6, B0: 15}
+    assert read_offsets(tmp_path / "replication-offset-checkpoint") == {A0: 15, A1: 15, B0: 15}
+    log_dir.finish_checkpoint(work, result)
+    assert read_offsets(tmp_path / "recovery-point-offset-checkpoint") == {A0: 15, A1: 6, B0: 15}
+
+
 def test_deleted_log_is_renamed_at_once_and_unlinked_later(tmp_path: Path) -> None:
     log_dir = filled(tmp_path)
     log_dir.delete_log(A0, uuid.UUID(int=0xABC))
@@ -298,11 +372,75 @@ def test_new_log_does_not_inherit_offsets_from_a_checkpoint_that_was_under_way(t
     work = log_dir.prepare_checkpoint(high_watermarks(log_dir))
     log_dir.delete_log(A0)
     append(log_dir.create_log(A0, TOPIC_ID, SMALL, now_ms=NOW_MS), count=2)
-    work.run()
-    log_dir.finish_checkpoint(work)
+    log_dir.finish_checkpoint(work, work.run())
     assert log_dir.logs[A0].recovery_point == 0
     log_dir.abandon()
     assert ranges(start(tmp_path).logs[A0]) == [(0, 1)]
+
+
+def test_new_log_does_not_inherit_offsets_if_it_is_killed_before_a_checkpoint_is_finished(tmp_path: Path) -> None:
+    log_dir = filled(tmp_path)
+    log_dir.logs[A0].delete_records(9)
+    work = log_dir.prepare_checkpoint(high_watermarks(log_dir))
+    log_dir.delete_log(A0)
+    append(log_dir.create_log(A0, TOPIC_ID, SMALL, now_ms=NOW_MS), count=2)
+    work.run()
+    log_dir.abandon()
+    log_dir = start(tmp_path)
+    assert (log_dir.logs[A0].log_start_offset, ranges(log_dir.logs[A0])) == (0, [(0, 1)])
+
+
+def test_checkpoint_that_was_overtaken_is_made_up_for(tmp_path: Path) -> None:
+    log_dir = filled(tmp_path)
+    work = log_dir.prepare_checkpoint(high_watermarks(log_dir))
+    log_dir.delete_log(A0)
+    log_dir.create_log(A0, TOPIC_ID, SMALL, now_ms=NOW_MS)
+    log_dir.finish_checkpoint(work, work.run())
+    assert read_offsets(tmp_path / "recovery-point-offset-checkpoint") == {A0: 0, A1: 15, B0: 15}
+
+
+def test_failed_fsync_of_a_deleted_log_does_not_stop_the_one_that_follows_it(tmp_path: Path) -> None:
+    log_dir = filled(tmp_path, A0)
+    work = log_dir.prepare_checkpoint(high_watermarks(log_dir))
+    log_dir.delete_log(A0)
+    again = log_dir.create_log(A0, TOPIC_ID, SMALL, now_ms=NOW_MS)
+    log_dir.finish_checkpoint(work, CheckpointResult({A0: OSError(errno.EIO, "Input/output error")}, None))
+    assert append(again).first_offset == 0
+
+
+def test_deleted_log_is_remembered_when_a_checkpoint_without_it_is_not_written(tmp_path: Path) -> None:
+    log_dir = filled(tmp_path)
+    log_dir.logs[A0].delete_records(9)
+    log_dir.checkpoint(high_watermarks(log_dir))
+    log_dir.delete_log(A0)
+    with failing_checkpoints(), pytest.raises(KafkaError):
+        log_dir.checkpoint(high_watermarks(log_dir))
+    append(log_dir.create_log(A0, TOPIC_ID, SMALL, now_ms=NOW_MS), count=2)
+    log_dir.abandon()
+    assert ranges(start(tmp_path).logs[A0]) == [(0, 1)]
+
+
+@contextmanager
+def failing_checkpoints() -> Iterator[None]:
+    def fail() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    failpoints.arm("checkpoint.recovery-point-offset-checkpoint", fail)
+    try:
+        yield
+    finally:
+        failpoints.disarm_all()
+
+
+def test_log_of_a_deleted_name_is_refused_while_checkpoints_cannot_be_written(tmp_path: Path) -> None:
+    log_dir = filled(tmp_path)
+    log_dir.checkpoint(high_watermarks(log_dir))
+    log_dir.delete_log(A0)
+    with failing_checkpoints(), pytest.raises(KafkaError) as refused:
+        log_dir.create_log(A0, TOPIC_ID, SMALL, now_ms=NOW_MS)
+    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    append(log_dir.create_log(A0, TOPIC_ID, SMALL, now_ms=NOW_MS))
+    assert read_offsets(tmp_path / "recovery-point-offset-checkpoint") == {A1: 15, B0: 15}
 
 
 def test_new_log_does_not_inherit_offsets_of_one_deleted_before_a_restart(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from oncelog.core import failpoints
 from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.storage.flush_work import FileNotOpened
 from oncelog.storage.log_config import LogConfig
 from tests.unit.storage.log_harness import NOW_MS, SMALL, append, append_txn, copy_log, end_txn, new_log, ranges
 
@@ -41,6 +42,30 @@ def test_next_flush_leaves_older_segments_alone(tmp_path: Path) -> None:
     assert work is not None
     assert {path.stem for path in work.files} == {f"{log.segments[-1].base_offset:020d}"}
     assert work.folder is None
+
+
+def test_the_last_entry_of_a_time_index_is_synced_though_its_batches_were_before(tmp_path: Path) -> None:
+    log = new_log(tmp_path, SMALL)
+    append(log)
+    flush_during_roll = log.prepare_flush()
+    assert flush_during_roll is not None
+    log.roll(NOW_MS)
+    flush_during_roll.run()
+    log.finish_flush(flush_during_roll)
+    names = log.prepare_flush(batches_only=True)
+    assert names is not None
+    names.run()
+    log.finish_flush(names)
+    work = log.prepare_flush()
+    assert work is not None
+    assert log.folder / "00000000000000000000.timeindex" in work.files
+    work.run()
+    log.finish_flush(work)
+    assert log.prepare_flush() is None
+    append(log)
+    after = log.prepare_flush()
+    assert after is not None
+    assert {path.stem for path in after.files} == {f"{log.segments[-1].base_offset:020d}"}
 
 
 def test_what_is_appended_during_a_flush_is_not_vouched_for(tmp_path: Path) -> None:
@@ -85,6 +110,81 @@ def test_file_that_was_deleted_meanwhile_is_no_error(tmp_path: Path) -> None:
     work.run()
     log.finish_flush(work)
     assert log.recovery_point == log.log_end_offset
+
+
+def test_folder_that_was_renamed_meanwhile_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = new_log(tmp_path)
+    append(log)
+    work = log.prepare_flush()
+    assert work is not None
+    real_open = os.open
+
+    def open_late(path: Path, *args: int) -> int:
+        if Path(path) == log.folder:
+            log.folder.rename(tmp_path / "deleted")
+        return real_open(path, *args)
+
+    monkeypatch.setattr(os, "open", open_late)
+    work.run()
+    assert (tmp_path / "deleted").exists()
+
+
+def test_file_that_cannot_be_opened_is_no_failed_fsync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = new_log(tmp_path, LogConfig(flush_ms=1000))
+    append(log)
+    work = log.prepare_flush()
+    assert work is not None
+    assert not log.is_flush_due(NOW_MS + 1000)
+
+    def too_many(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", too_many)
+        with pytest.raises(FileNotOpened) as raised:
+            work.run()
+    assert raised.value.errno == errno.EMFILE
+    log.put_off_flush()
+    assert log.is_flush_due(NOW_MS)
+    log.flush()
+    assert log.recovery_point == 1
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_flush_for_an_acknowledgement_goes_on_without_indexes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    log = new_log(tmp_path, LogConfig(flush_messages=1, index_interval_bytes=1))
+
+    def fail(*_: object) -> int:
+        raise OSError(code, "injected")
+
+    append(log)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", fail)
+        append(log)
+        append(log)
+    assert (log.durable_offset, log.recovery_point) == (3, 1)
+    assert ranges(copy_log(log, tmp_path / "killed")) == [(0, 0), (1, 1), (2, 2)]
+    append(log)
+    assert (log.durable_offset, log.recovery_point) == (4, 4)
+
+
+def test_retry_of_what_was_written_and_refused_is_acknowledged_when_it_is_on_disk(tmp_path: Path) -> None:
+    log = new_log(tmp_path, LogConfig(flush_messages=1))
+    sequence = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+
+    def fail() -> None:
+        raise OSError(errno.ENOSPC, "injected")
+
+    failpoints.arm("log.append.after_indexes", failpoints.on_nth_hit(1, fail))
+    try:
+        with pytest.raises(KafkaError):
+            append(log, **sequence)
+    finally:
+        failpoints.disarm_all()
+    assert append(log, **sequence).duplicate
+    assert log.durable_offset == log.recovery_point == 1
 
 
 def test_failed_fsync_stops_the_log(tmp_path: Path) -> None:

@@ -201,3 +201,17 @@ def test_reads_with_one_descriptor_at_a_time(tmp_path: Path) -> None:
         append(log, count=3, timestamp=NOW_MS + number)
     assert len(log._place.files) == 1
     assert len(headers_in(read_all(log))) == 40
+
+
+@pytest.mark.parametrize("length", [-12, -13, -200, 0])
+def test_a_damaged_length_does_not_lead_a_read_round_in_circles(tmp_path: Path, length: int) -> None:
+    log = new_log(tmp_path, LogConfig(segment_bytes=100_000, index_interval_bytes=100_000))
+    for _ in range(5):
+        append(log)
+    size = len(batch())
+    with log.segments[-1].log_file.path.open("r+b") as file:
+        file.seek(2 * size + 8)
+        file.write(length.to_bytes(4, "big", signed=True))
+    with pytest.raises(KafkaError) as caught:
+        log.read(0, 4 * size, end_offset=5)
+    assert caught.value.code is ErrorCode.CORRUPT_MESSAGE

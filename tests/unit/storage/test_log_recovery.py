@@ -7,6 +7,7 @@ import os
 import shutil
 import struct
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -259,6 +260,18 @@ def test_leftovers_of_interrupted_work_are_removed(tmp_path: Path) -> None:
     again = opened(log.folder, log, recovery_point=log.log_end_offset, clean=True)
     assert state_of(again) == expected
     assert not [name for name in leftovers if (log.folder / name).exists()]
+
+
+def test_a_start_does_not_wait_for_deleted_segments_to_be_unlinked(tmp_path: Path) -> None:
+    log = mixed_log(tmp_path, count=3)
+    log.close(clean=False)
+    deleted = log.folder / "00000000000000000000.log.deleted"
+    deleted.write_bytes(b"x")
+    later: list[tuple[Sequence[Path], int]] = []
+    place = LogPlace(log.folder, ORDERS, NOW_MS, delete_later=lambda paths, delay_ms: later.append((paths, delay_ms)))
+    Log(place, SMALL, clean=False)
+    assert later == [([deleted], 0)]
+    assert deleted.exists()
 
 
 def test_complete_output_of_the_cleaner_is_swapped_in(tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
 
+from oncelog.core import failpoints
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.storage.deletions import DeletionQueue
 from oncelog.storage.file_cache import FileCache
@@ -126,3 +128,63 @@ def test_deleted_records_within_a_segment_are_not_shown_but_their_batch_is_whole
     (first, _) = headers_in(log.read(4, 1000, end_offset=11).data)
     assert (first.base_offset, first.last_offset) == (0, 9)
     log.close(clean=False)
+
+
+OLD = LogConfig(segment_bytes=900, retention_ms=1000)
+LATER_MS = NOW_MS + 10_000
+
+
+def full_disk() -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("point", ["log.roll.before", "log.snapshot.before_write", "segment.create.after_log_file"])
+def test_disk_that_is_too_full_to_roll_is_freed_up_to_the_active_segment(tmp_path: Path, point: str) -> None:
+    log = new_log(tmp_path, OLD)
+    for _ in range(30):
+        append(log)
+    active = log.segments[-1].base_offset
+    failpoints.arm(point, full_disk)
+    try:
+        assert log.delete_old_segments(LATER_MS) > 2
+    finally:
+        failpoints.disarm_all()
+    assert [segment.base_offset for segment in log.segments] == [active]
+    assert (log.log_start_offset, log.log_end_offset) == (active, 30)
+    log = reopen(log, clean=False)
+    assert ranges(log)[0][0] == active
+    assert log.delete_old_segments(LATER_MS) == 1
+    assert log.log_start_offset == 30
+    assert append(log).first_offset == 30
+
+
+@pytest.mark.parametrize("how", ["by size", "by DeleteRecords"])
+def test_leader_epochs_that_cannot_be_written_hold_nothing_back(tmp_path: Path, how: str) -> None:
+    log = new_log(tmp_path, CONFIG)
+    for _ in range(40):
+        append(log)
+    failpoints.arm("checkpoint.before_rename", full_disk)
+    try:
+        delete(log, how)
+    finally:
+        failpoints.disarm_all()
+    assert 0 < log.log_start_offset <= log.segments[0].base_offset + 1
+    log = reopen(log)
+    assert [header.base_offset for header in headers_in(log.read(log.log_start_offset, 1, end_offset=40).data)]
+    assert log.leader_epochs.earliest == (0, log.log_start_offset)
+
+
+def test_log_that_must_be_recovered_is_not_rolled(tmp_path: Path) -> None:
+    """The new segment would begin at an offset that the old one has already."""
+    log = new_log(tmp_path, LogConfig(retention_ms=1000))
+    append(log)
+    append_txn(log, 7)
+    failpoints.arm("log.append.before_txn_index", failpoints.on_nth_hit(1, full_disk))
+    try:
+        with pytest.raises(KafkaError):
+            end_txn(log, 7, commit=False)
+    finally:
+        failpoints.disarm_all()
+    assert log.delete_old_segments(LATER_MS) == 0
+    assert append(log, now_ms=LATER_MS).first_offset == 3
+    assert ranges(log) == [(0, 0), (1, 1), (2, 2), (3, 3)]

@@ -9,6 +9,7 @@ import pytest
 
 from oncelog.storage.log import Log
 from oncelog.storage.log_config import LogConfig
+from tests.unit.storage.cleaner_harness import clean, compacted_log, keyed, put
 from tests.unit.storage.log_harness import NOW_MS, SMALL, append, batch, new_log, reopen
 
 
@@ -79,6 +80,16 @@ def test_log_without_timestamps_has_none_to_find(tmp_path: Path) -> None:
     assert log.max_timestamp_offset() is None
     append(log, timestamp=-1)
     assert log.offset_for_timestamp(0, end_offset=1) is None
+    assert log.max_timestamp_offset() is None
+
+
+def test_largest_timestamp_of_a_batch_that_compaction_has_emptied_is_none_to_find(tmp_path: Path) -> None:
+    """As in Kafka: the header counts for the maximum, and no other batch is asked."""
+    log = compacted_log(tmp_path)
+    append(log, keyed(("a", "1"), timestamp=NOW_MS + 10, producer_id=5, producer_epoch=0, base_sequence=0))
+    put(log, ("a", "2"))
+    assert log.max_timestamp_offset() == (NOW_MS + 10, 0, 0)
+    clean(log)
     assert log.max_timestamp_offset() is None
 
 

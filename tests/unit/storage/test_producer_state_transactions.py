@@ -225,6 +225,18 @@ def test_finished_transactions_leave_nothing_behind() -> None:
     assert len(partition.state) == 2
 
 
+def test_the_log_start_does_not_take_the_high_watermark_back() -> None:
+    partition = Partition()
+    for pid in (1, 2, 3):
+        partition.send_verified(data(0, pid=pid, txn=True))
+        partition.end(pid=pid)
+    partition.state.on_high_watermark(6)
+    partition.state.on_log_start_offset(1)
+    assert partition.state.high_watermark == 6
+    partition.state.on_log_start_offset(8)
+    assert partition.state.high_watermark == 8
+
+
 def test_a_held_back_high_watermark_keeps_only_transactions_that_can_be_the_oldest() -> None:
     partition = Partition()
     partition.send_verified(data(0, pid=1, txn=True))

@@ -1,14 +1,15 @@
 """OffsetFetch (9), v1-10: one group up to v7, several from v8 on; topics by id from v10 on.
 
 An unknown group or partition is not an error: its offset is -1. With require_stable (v7+), an offset that an open
-transaction is about to change is UNSTABLE_OFFSET_COMMIT.
+transaction is about to change is UNSTABLE_OFFSET_COMMIT. The answer waits until what it tells is committed.
 """
 
 from __future__ import annotations
 
-from oncelog.coordinator.group.requests import FetchedOffset, PartitionToFetch
+from oncelog.coordinator.group.requests import FetchedOffset, OffsetFetchResult, PartitionToFetch
 from oncelog.coordinator.group.requests import OffsetFetchRequest as FetchRequest
 from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.promise import Promise, gather
 from oncelog.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -28,13 +29,12 @@ _TOPIC_ID_VERSION = 10
 _TOP_LEVEL_ERROR_VERSION = 2
 
 
-def handle(broker: Broker, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
+def handle(broker: Broker, request: OffsetFetchRequest, context: RequestContext) -> Promise[OffsetFetchResponse]:
     version = context.api_version
     if version >= _SEVERAL_GROUPS_VERSION:
         by_id = version >= _TOPIC_ID_VERSION
-        return OffsetFetchResponse(
-            groups=[_fetch_group(broker, group, request.require_stable, by_id) for group in request.groups]
-        )
+        fetched = [_fetch_group(broker, group, request.require_stable, by_id) for group in request.groups]
+        return gather(fetched).map(lambda groups: OffsetFetchResponse(groups=groups))
     topics = request.topics
     group = OffsetFetchRequestGroup(
         group_id=request.group_id,
@@ -42,7 +42,9 @@ def handle(broker: Broker, request: OffsetFetchRequest, context: RequestContext)
             OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes) for topic in topics
         ],
     )  # fmt: skip
-    return _as_single(_fetch_group(broker, group, request.require_stable, by_id=False), group, version)
+    return _fetch_group(broker, group, request.require_stable, by_id=False).map(
+        lambda fetched: _as_single(fetched, group, version)
+    )
 
 
 def _as_single(fetched: OffsetFetchResponseGroup, group: OffsetFetchRequestGroup, version: int) -> OffsetFetchResponse:
@@ -85,7 +87,7 @@ def _as_single(fetched: OffsetFetchResponseGroup, group: OffsetFetchRequestGroup
 
 def _fetch_group(
     broker: Broker, group: OffsetFetchRequestGroup, require_stable: bool, by_id: bool
-) -> OffsetFetchResponseGroup:
+) -> Promise[OffsetFetchResponseGroup]:
     unknown: list[OffsetFetchResponseTopics] = []
     wanted: list[PartitionToFetch] | None = None
     if group.topics is not None:
@@ -105,12 +107,14 @@ def _fetch_group(
         partitions=None if wanted is None else tuple(wanted),
         require_stable=require_stable,
     )
-    try:
-        result = broker.groups.shard_of(group.group_id).fetch_offsets(fetch)
-    except KafkaError as error:
-        return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error.code)
-    topics = _by_topic(broker, result.offsets, by_id)
-    return OffsetFetchResponseGroup(group_id=group.group_id, topics=[*topics, *unknown])
+
+    def answer(result: OffsetFetchResult | KafkaError) -> OffsetFetchResponseGroup:
+        if isinstance(result, KafkaError):
+            return OffsetFetchResponseGroup(group_id=group.group_id, error_code=result.code)
+        topics = _by_topic(broker, result.offsets, by_id)
+        return OffsetFetchResponseGroup(group_id=group.group_id, topics=[*topics, *unknown])
+
+    return broker.groups.read(group.group_id, lambda shard: shard.fetch_offsets(fetch)).map(answer)
 
 
 def _unknown(topic: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:

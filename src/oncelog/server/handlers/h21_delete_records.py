@@ -39,10 +39,9 @@ def _answer(broker: Broker, topic: str, wanted: DeleteRecordsPartition) -> Delet
                 ErrorCode.OFFSET_OUT_OF_RANGE, f"{offset} is beyond the high watermark {partition.high_watermark}"
             )
         partition.log.delete_records(offset)
-    except KafkaError as error:
-        return DeleteRecordsPartitionResult(
-            partition_index=wanted.partition_index, low_watermark=-1, error_code=error.code
-        )
+    except (OSError, KafkaError) as error:
+        code = error.code if isinstance(error, KafkaError) else ErrorCode.KAFKA_STORAGE_ERROR
+        return DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=-1, error_code=code)
     return DeleteRecordsPartitionResult(
         partition_index=wanted.partition_index, low_watermark=partition.log.log_start_offset
     )

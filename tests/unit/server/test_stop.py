@@ -1,0 +1,97 @@
+"""A clean stop while workers are at it: what they have in hand ends first, and nothing of theirs is the last word."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from oncelog.cluster.partition import Partition
+from oncelog.core import failpoints
+from oncelog.core.broker_config import broker_settings
+from oncelog.protocol.batch import Record, build_batch
+from oncelog.server.broker import Broker
+from oncelog.server.server import Server
+from oncelog.storage.checkpoints import LOG_START_OFFSETS, RECOVERY_POINTS, read_offsets
+
+DISK_ANSWERS_AFTER_S = 0.2
+
+
+@pytest.fixture(autouse=True)
+def _disarmed() -> Iterator[None]:
+    yield
+    failpoints.disarm_all()
+
+
+class SlowDisk:
+    """An fsync on a worker that takes until the test says so, and may fail then."""
+
+    def __init__(self, *, is_broken: bool) -> None:
+        self._is_broken = is_broken
+        self.entered = threading.Event()
+        self.answered = threading.Event()
+        failpoints.arm("log.flush.before_fsync", self._wait)
+
+    def _wait(self) -> None:
+        if threading.current_thread() is not threading.main_thread() and not self.answered.is_set():
+            self.entered.set()
+            self.answered.wait(10)
+            if self._is_broken:
+                raise OSError(errno.EIO, "injected")
+
+
+def write(broker: Broker, count: int) -> Partition:
+    partition = broker.partitions.get("t", 0)
+    now_ms = broker.now_ms()
+    for _ in range(count):
+        batch = build_batch([Record(0, 0, None, b"x")], timestamp_ms=now_ms)
+        partition.append_as_leader(batch, now_ms=now_ms)
+    return partition
+
+
+async def stop_during_a_checkpoint(folder: Path, *, recreate: bool = False, is_broken: bool = False) -> None:
+    settings, _ = broker_settings(
+        {"listeners": "PLAINTEXT://127.0.0.1:0", "log.flush.offset.checkpoint.interval.ms": "10"}
+    )
+    server = Server(folder, settings)
+    await server.start()
+    broker = server.broker
+    broker.topics.create("t", 1, {})
+    write(broker, 10).log.delete_records(4)
+    disk = SlowDisk(is_broken=is_broken)
+    write(broker, 1)
+    while not disk.entered.is_set():
+        await asyncio.sleep(0.005)
+    if recreate:
+        broker.topics.delete(broker.metadata.topics["t"])
+        broker.topics.create("t", 1, {})
+        write(broker, 3)
+    else:
+        write(broker, 4).log.delete_records(12)
+    is_over: list[bool] = []
+    failpoints.arm("log_dir.close.before_marker", lambda: is_over.append(disk.answered.is_set()))
+    answer = threading.Timer(DISK_ANSWERS_AFTER_S, disk.answered.set)
+    answer.start()
+    await server.stop()
+    assert is_over == [True], "the folder was closed while a worker was at it"
+    answer.join()
+
+
+@pytest.mark.parametrize(("recreate", "start", "end"), [(False, 12, 15), (True, 0, 3)])
+def test_checkpoint_that_is_under_way_does_not_replace_that_of_the_stop(
+    tmp_path: Path, recreate: bool, start: int, end: int
+) -> None:
+    asyncio.run(stop_during_a_checkpoint(tmp_path, recreate=recreate))
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+    assert set(read_offsets(tmp_path / RECOVERY_POINTS).values()) == {end}
+    assert set(read_offsets(tmp_path / LOG_START_OFFSETS).values()) == {start}
+
+
+def test_fsync_that_fails_while_the_broker_stops_makes_no_clean_stop(tmp_path: Path) -> None:
+    """The kernel tells one of those who ask: the stop's own fsync of the same file might succeed."""
+    asyncio.run(stop_during_a_checkpoint(tmp_path, is_broken=True))
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
