@@ -12,7 +12,7 @@ import sys
 
 import oncelog.spark
 from oncelog.core import failpoints
-from oncelog.spark import write_job
+from oncelog.spark import small_batch, write_job
 from tests.spark.broken_task import breaking_once
 from tests.spark.conftest import QUIET
 
@@ -36,7 +36,7 @@ def main() -> None:
     if order.get("kill_mark"):
         kill_an_executor_once(order["kill_mark"])
     # So few records would be written by one task; here they are to be shuffled between executors, as many are.
-    write_job.SMALL_BATCH_OFFSETS = 0
+    small_batch.BATCH_OFFSETS = 0
     config = {**QUIET, "spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1"}
     spark = oncelog.spark.session(master=order["master"], config=config)
     reader = spark.readStream.format("oncelog").option("kafka.bootstrap.servers", order["servers"])

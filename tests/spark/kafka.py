@@ -41,6 +41,10 @@ class Kafka:
         for future in self._admin.delete_topics([topic]).values():
             future.result(30)
 
+    def delete_group(self, group: str) -> None:
+        for future in self._admin.delete_consumer_groups([group]).values():
+            future.result(20)
+
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         for future in self._admin.delete_records([TopicPartition(topic, partition, before)]).values():
             future.result(30)

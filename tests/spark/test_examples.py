@@ -16,6 +16,7 @@ import pytest
 
 from oncelog.spark.cluster import spark_home
 from oncelog.spark.java import find_java
+from oncelog.spark.spark_session import STAGE_ATTEMPTS
 from tests.spark.conftest import QUIET
 from tests.spark.kafka import Kafka
 
@@ -105,7 +106,7 @@ def test_spark_submit_runs_a_program_on_a_session_of_its_own(kafka: Kafka, name:
     program = tmp_path / "pipeline.py"
     program.write_text(PLAIN_PROGRAM)
     command = [str(spark_home() / "bin" / "spark-submit"), "--master", "local[2]"]
-    for key, value in {**QUIET, "spark.stage.maxConsecutiveAttempts": "1"}.items():
+    for key, value in {**QUIET, **dict.fromkeys(STAGE_ATTEMPTS, "1")}.items():
         command += ["--conf", f"{key}={value}"]
     run_program(*command, str(program), kafka.servers, source, target, str(tmp_path / "checkpoint"))
     assert kafka.values(target) == [b"a", b"b"]

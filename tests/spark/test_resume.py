@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from oncelog.client.offsets import OffsetAndMetadata
 from oncelog.core.ids import TopicPartition
-from oncelog.spark.offsets import Offsets
+from oncelog.spark.notes import METADATA_BYTES_MAX, Note
+from oncelog.spark.offsets import Offsets, merge, parse_source_offset, uneven
 from oncelog.spark.progress import MicroBatch
-from oncelog.spark.resume import CannotResume, NewCheckpoint, Note, Verdict, judge, offsets_to_commit
+from oncelog.spark.resume import CannotResume, NewCheckpoint, Verdict, judge, offsets_to_commit
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 STAND_IN = TopicPartition("out", 0)
 
 
-def batch(number: int, end: Offsets, start: Offsets | None = None, query: str = "q") -> MicroBatch:
-    return MicroBatch(query, number, "file:/checkpoint", None, start, end)
+def batch(
+    number: int, end: Offsets, start: Offsets | None = None, query: str = "q", plan: int = 0, **more: Any
+) -> MicroBatch:
+    """Planned at another time than any other number, unless a plan is given."""
+    given = {"only_kafka": bool(end), "planned_ms": plan or number, **more}
+    return MicroBatch(query, number, "file:/checkpoint", None, start, end, **given)
 
 
-def committed(query: str, number: int, offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
-    return {p: OffsetAndMetadata(offset, Note(query, number).to_text()) for p, offset in offsets.items()}
+def committed(
+    query: str, number: int, offsets: Offsets, plan: int | None = 0, ends: tuple[int, ...] = ()
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """As `offsets_to_commit` has it. `plan=None` is the note of an earlier version."""
+    note = Note(query, number, number if plan == 0 else plan, ends)
+    return {p: OffsetAndMetadata(offset, note.to_text()) for p, offset in offsets.items()}
 
 
 def verdict(
     one: MicroBatch,
     found: dict[TopicPartition, OffsetAndMetadata],
     policy: NewCheckpoint = NewCheckpoint.REFUSE,
+    *,
+    stateful: bool = False,
 ) -> Verdict:
-    return judge(one, found, stand_in=STAND_IN, group="g", on_new_checkpoint=policy)
+    return judge(one, found, stand_in=STAND_IN, group="g", on_new_checkpoint=policy, keeps_state=lambda: stateful)
 
 
 def test_the_next_batch_is_written() -> None:
@@ -53,6 +66,42 @@ def test_an_older_checkpoint_that_reaches_past_what_is_committed_is_refused() ->
         verdict(batch(3, {P0: 12}, {P0: 8}), committed("q", 3, {P0: 10}))
 
 
+def test_an_older_checkpoint_that_cuts_smaller_batches_is_followed_by_offsets_not_by_numbers() -> None:
+    """Its batches get numbers beyond the committed one long before they get to new input."""
+    found = committed("q", 2, {P0: 60})
+    assert verdict(batch(3, {P0: 35}, {P0: 30}), found) is Verdict.SKIP
+    assert verdict(batch(8, {P0: 60}, {P0: 55}), found) is Verdict.SKIP
+    assert verdict(batch(9, {P0: 65}, {P0: 60}), found) is Verdict.WRITE
+    with pytest.raises(CannotResume, match="starts orders-0 at 58, the group stands at 60"):
+        verdict(batch(9, {P0: 63}, {P0: 58}), found)
+    with pytest.raises(CannotResume, match="starts orders-0 at 61, the group stands at 60"):
+        verdict(batch(9, {P0: 63}, {P0: 61}), found)
+
+
+def test_every_partition_must_continue_where_the_group_stands() -> None:
+    found = committed("q", 2, {P0: 60, P1: 60})
+    assert verdict(batch(3, {P0: 70, P1: 70}, {P0: 60, P1: 60}), found) is Verdict.WRITE
+    with pytest.raises(CannotResume, match="starts orders-1 at 50"):
+        verdict(batch(3, {P0: 70, P1: 60}, {P0: 60, P1: 50}), found)
+    # One that the stream took up again, to read it from its beginning.
+    with pytest.raises(CannotResume, match="starts orders-1 from its beginning"):
+        verdict(batch(3, {P0: 70, P1: 70}, {P0: 60}), found)
+
+
+def test_a_partition_that_appeared_is_written() -> None:
+    assert verdict(batch(3, {P0: 70, P1: 9}, {P0: 60}), committed("q", 2, {P0: 60})) is Verdict.WRITE
+
+
+def test_a_query_with_state_does_not_skip_batches_that_were_cut_otherwise() -> None:
+    """What it would have given depends on the cut: windows close between batches."""
+    found = committed("q", 3, {P0: 10})
+    for one in (batch(2, {P0: 8}, {P0: 4}), batch(3, {P0: 8}, {P0: 4}, plan=99), batch(4, {P0: 8}, {P0: 4})):
+        assert verdict(one, found) is Verdict.SKIP
+        with pytest.raises(CannotResume, match="older copy"):
+            verdict(one, found, stateful=True)
+    assert verdict(batch(3, {P0: 10}, {P0: 4}), found, stateful=True) is Verdict.SKIP
+
+
 def test_a_new_group_is_written_from_anywhere() -> None:
     assert verdict(batch(0, {P0: 12}, {P0: 8}), {}) is Verdict.WRITE
 
@@ -62,10 +111,18 @@ def test_a_new_checkpoint_that_continues_where_the_group_stands_is_written() -> 
     assert verdict(batch(0, {P0: 12, P1: 9}, {P0: 10, P1: 5}), found) is Verdict.WRITE
 
 
-@pytest.mark.parametrize("start", [{P0: 0, P1: 5}, {P0: 11, P1: 5}, None])
+@pytest.mark.parametrize("start", [{P0: 0, P1: 5}, {P0: 11, P1: 5}, {P0: 10}, {}, None])
 def test_a_new_checkpoint_that_would_repeat_or_lose_input_is_refused(start: Offsets | None) -> None:
     with pytest.raises(CannotResume, match=r'"startingOffsets", "committed".*on_new_checkpoint="reprocess"'):
         verdict(batch(0, {P0: 12, P1: 9}, start), committed("old", 7, {P0: 10, P1: 5}))
+
+
+def test_a_refused_checkpoint_is_told_the_offsets_for_sparks_own_source() -> None:
+    offsets = r'own kafka source has no such value: give it startingOffsets as JSON, \{"orders": \{"0": 10, "1": 5\}\}'
+    with pytest.raises(CannotResume, match=offsets):
+        verdict(batch(0, {P0: 12, P1: 9}, {P0: 0, P1: 0}), committed("old", 7, {P0: 10, P1: 5}))
+    with pytest.raises(CannotResume, match=offsets):
+        verdict(batch(7, {P0: 12, P1: 9}, {P0: 0, P1: 0}), committed("q", 7, {P0: 10, P1: 5}))
 
 
 def test_a_new_checkpoint_may_reprocess_on_purpose() -> None:
@@ -82,25 +139,114 @@ def test_a_returning_query_whose_successor_went_on_is_refused() -> None:
         verdict(batch(11, {P0: 60}, {P0: 50}), committed("successor", 2, {P0: 70}))
 
 
-def test_a_source_without_kafka_offsets_goes_by_the_batch_id() -> None:
+def test_a_batch_of_an_earlier_run_that_the_group_does_not_know_is_refused() -> None:
+    """It may have been written for a group that was changed, deleted, or has expired."""
+    replayed = batch(4, {P0: 12}, {P0: 8}, planned_before=True)
+    with pytest.raises(CannotResume, match=r"group_id was changed, or the group was deleted or has expired"):
+        verdict(replayed, {})
+    with pytest.raises(CannotResume, match="group_id was changed"):
+        verdict(batch(4, {}, planned_before=True), {})
+    assert verdict(replayed, {}, NewCheckpoint.REPROCESS) is Verdict.WRITE
+    # Nothing was committed for this one, or the group would know an earlier batch.
+    assert verdict(replayed, committed("q", 3, {P0: 8})) is Verdict.WRITE
+
+
+def test_the_first_batch_is_run_again_after_a_crash_although_the_group_knows_nothing() -> None:
+    assert verdict(batch(0, {P0: 12}, {P0: 0}, planned_before=True), {}) is Verdict.WRITE
+    assert verdict(batch(0, {}, planned_before=True), {}) is Verdict.WRITE
+
+
+def test_an_idle_query_whose_group_expired_goes_on_with_a_new_batch() -> None:
+    assert verdict(batch(4, {P0: 12}, {P0: 8}), {}) is Verdict.WRITE
+
+
+def test_a_source_without_kafka_offsets_goes_by_the_batch_id_and_its_plan() -> None:
     found = committed("q", 3, {STAND_IN: 3})
     assert verdict(batch(3, {}), found) is Verdict.SKIP
     assert verdict(batch(4, {}), found) is Verdict.WRITE
     with pytest.raises(CannotResume, match="older copy"):
+        verdict(batch(3, {}, plan=99), found)
+    with pytest.raises(CannotResume, match="older copy"):
         verdict(batch(2, {}), found)
+    with pytest.raises(CannotResume, match="older copy"):
+        verdict(batch(5, {}), found)
     with pytest.raises(CannotResume, match="no Kafka offsets to compare"):
         verdict(batch(0, {}, query="new"), found)
+
+
+def test_mixed_sources_are_not_judged_by_kafkas_offsets_alone() -> None:
+    found = committed("q", 3, {P0: 10})
+    assert verdict(batch(3, {P0: 10}, {P0: 8}, only_kafka=False), found) is Verdict.SKIP
+    assert verdict(batch(4, {P0: 12}, {P0: 10}, only_kafka=False), found) is Verdict.WRITE
+    for number, plan in ((2, 0), (3, 99), (4, 0)):
+        with pytest.raises(CannotResume, match="older copy"):
+            verdict(batch(number, {P0: 10}, {P0: 8}, plan=plan, only_kafka=False), found)
+
+
+def test_notes_of_earlier_versions_are_understood() -> None:
+    found = committed("q", 3, {P0: 10}, plan=None)
+    assert '"plan"' not in found[P0].metadata
+    assert verdict(batch(3, {P0: 10}, {P0: 8}), found, stateful=True) is Verdict.SKIP
+    assert verdict(batch(4, {P0: 12}, {P0: 10}), found) is Verdict.WRITE
+    with pytest.raises(CannotResume, match="older copy"):
+        verdict(batch(3, {P0: 12}, {P0: 8}), found)
+    stand_in = committed("q", 3, {STAND_IN: 3}, plan=None)
+    assert verdict(batch(3, {}), stand_in) is Verdict.SKIP
+    assert verdict(batch(4, {}), stand_in) is Verdict.WRITE
+
+
+def test_a_partition_read_at_two_positions_cannot_be_continued_from_the_group() -> None:
+    found = committed("old", 7, {P0: 5}, ends=(5, 20))
+    with pytest.raises(CannotResume, match="sources of one query had come to 5 and 20 in orders-0"):
+        verdict(batch(0, {P0: 20}, {P0: 5}), found)
+    assert verdict(batch(0, {P0: 20}, {P0: 5}), found, NewCheckpoint.REPROCESS) is Verdict.WRITE
+    with pytest.raises(CannotResume, match="sources of one query start orders-0 at 5 and 9"):
+        verdict(batch(0, {P0: 20}, {P0: 5}, uneven_start={P0: (5, 9)}), committed("old", 7, {P0: 5}))
+
+
+def test_a_partition_read_at_two_positions_goes_by_numbers_and_plans() -> None:
+    found = committed("q", 3, {P0: 5}, ends=(5, 20))
+    uneven_both = {"uneven_start": {P0: (5, 20)}, "uneven_end": {P0: (10, 20)}}
+    assert verdict(batch(4, {P0: 10}, {P0: 5}, **uneven_both), found) is Verdict.WRITE
+    for number in (3, 5):
+        with pytest.raises(CannotResume, match="older copy"):
+            verdict(batch(number, {P0: 5}, {P0: 0}, plan=99, uneven_end={P0: (5, 30)}), found)
+    # Here the second source would read from 5 to 20 again, and there the second one never would.
+    with pytest.raises(CannotResume, match="start orders-0 at 5, they had come to 5 and 20"):
+        verdict(batch(4, {P0: 30}, {P0: 5}), found)
+    with pytest.raises(CannotResume, match="start orders-0 at 5 and 20, they had come to 5"):
+        verdict(batch(4, {P0: 30}, {P0: 5}, uneven_start={P0: (5, 20)}), committed("q", 3, {P0: 5}))
+    earlier_version = committed("q", 3, {P0: 5}, plan=None)
+    assert verdict(batch(4, {P0: 10}, {P0: 5}, uneven_start={P0: (5, 20)}), earlier_version) is Verdict.WRITE
+
+
+def test_offsets_of_several_sources() -> None:
+    parts: list[Offsets] = [{P0: 5, P1: 3}, {P0: 20, P1: 3}]
+    assert merge(parts) == {P0: 5, P1: 3}
+    assert uneven(parts) == {P0: (5, 20)}
+    assert parse_source_offset("{}") == {}
+    assert parse_source_offset('{"logOffset": 3}') is None
 
 
 def test_what_is_committed_carries_the_note() -> None:
     real = offsets_to_commit(batch(5, {P0: 12}), STAND_IN)
     assert real == committed("q", 5, {P0: 12})
     assert offsets_to_commit(batch(5, {}), STAND_IN) == committed("q", 5, {STAND_IN: 5})
+    twice = offsets_to_commit(batch(5, {P0: 12, P1: 9}, uneven_end={P0: (12, 30)}), STAND_IN)
+    assert twice == {**committed("q", 5, {P0: 12}, ends=(12, 30)), **committed("q", 5, {P1: 9})}
     with pytest.raises(CannotResume, match="give the option topic"):
         offsets_to_commit(batch(5, {}), None)
+
+
+def test_a_note_comes_back_as_it_was_and_is_small() -> None:
+    largest = Note("7c1f9a52-8f6b-4c7e-9d55-0a1b2c3d4e5f", 2**63, 2**63, (2**63,) * 20)
+    for note in (Note("q", 1), Note("q", 1, 2), Note("q", 1, 2, (3, 4)), Note("", 0, call="c"), largest):
+        assert Note.from_text(note.to_text()) == note
+        assert len(note.to_text()) < METADATA_BYTES_MAX / 4
 
 
 def test_a_note_of_somebody_else_is_no_note() -> None:
     assert Note.from_text("") is None
     assert Note.from_text('{"queryId": "a"}') is None
+    assert Note.from_text("[1]") is None
     assert Note.from_text("NONE") is None

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import oncelog.spark
-from oncelog.spark.spark_session import SETTINGS, UnsafeSetting, _loopback, refuse_unsafe
+from oncelog.spark.spark_session import SETTINGS, STAGE_ATTEMPTS, UnsafeSetting, _loopback, refuse_unsafe
 from tests.spark.conftest import QUIET
 
 
@@ -52,3 +52,32 @@ def test_a_connect_session_is_refused_with_the_way_out() -> None:
     ConnectSession.__module__ = "pyspark.sql.connect.session"
     with pytest.raises(UnsafeSetting, match=r"Spark Connect session.*oncelog\.spark\.session\(\)"):
         refuse_unsafe(ConnectSession())  # type: ignore[arg-type]
+
+
+class Session:
+    """As far as the checks look at one."""
+
+    def __init__(self, **settings: str) -> None:
+        self.sparkContext = self
+        self._settings = {key.replace("_", "."): value for key, value in settings.items()}
+
+    def getConf(self) -> dict[str, str]:
+        return self._settings
+
+
+def test_unsafe_settings_are_refused_by_name() -> None:
+    good = {"spark_stage_maxConsecutiveAttempts": "1", "spark_stage_maxAttempts": "1"}
+    refuse_unsafe(Session(**good))  # type: ignore[arg-type]
+    with pytest.raises(UnsafeSetting, match=r"spark\.speculation is on"):
+        refuse_unsafe(Session(**good, spark_speculation="true"))  # type: ignore[arg-type]
+    with pytest.raises(UnsafeSetting, match=r"spark\.stage\.maxConsecutiveAttempts is 4"):
+        refuse_unsafe(Session())  # type: ignore[arg-type]
+
+
+def test_stages_are_not_retried_after_an_executor_was_decommissioned_either() -> None:
+    """Such a retry does not count as a consecutive attempt."""
+    assert {"spark.stage.maxConsecutiveAttempts", "spark.stage.maxAttempts"} == STAGE_ATTEMPTS.keys()
+    set_to = {setting.key: setting.value for setting in SETTINGS}
+    assert [set_to[key] for key in STAGE_ATTEMPTS] == ["1", "1"]
+    with pytest.raises(UnsafeSetting, match=r"spark\.stage\.maxAttempts is 2147483647"):
+        refuse_unsafe(Session(spark_stage_maxConsecutiveAttempts="1"))  # type: ignore[arg-type]

@@ -13,9 +13,9 @@ import pytest
 import oncelog.spark
 from oncelog.client.config import ClientConfig
 from oncelog.core.hashing import partition_for_key
-from oncelog.spark import write_job
+from oncelog.spark import small_batch
 from oncelog.spark.demo.audit import audit
-from oncelog.spark.resume import Note
+from oncelog.spark.notes import Note
 from oncelog.spark.sink import ExactlyOnceSink
 from oncelog.spark.sink_options import SinkOptions
 from oncelog.spark.transactor import Transactor
@@ -34,7 +34,7 @@ Name = Callable[[str], str]
 def test_output_and_input_offsets_are_committed_together(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, small: int
 ) -> None:
-    monkeypatch.setattr(write_job, "SMALL_BATCH_OFFSETS", small)
+    monkeypatch.setattr(small_batch, "BATCH_OFFSETS", small)
     kafka = pipeline.kafka
     kafka.send(pipeline.source, [(b"k%d" % i, b"v%d" % i) for i in range(100)])
     pipeline.options["maxOffsetsPerTrigger"] = "60"
@@ -50,7 +50,8 @@ def test_output_and_input_offsets_are_committed_together(
     assert (found.committed, found.aborted, found.torn, found.open) == (2, 0, 0, 0)
     notes = [Note.from_text(offset.metadata) for offset in worker_client(config).committed(pipeline.id).values()]
     query = json.loads((Path(pipeline.checkpoint) / "metadata").read_text())["id"]
-    assert notes == [Note(query, 1)] * 2
+    planned = json.loads((Path(pipeline.checkpoint) / "offsets" / "1").read_text().splitlines()[1])["batchTimestampMs"]
+    assert notes == [Note(query, 1, planned)] * 2
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
@@ -272,6 +273,7 @@ def test_rows_no_topic_can_take_go_to_the_dead_letters(pipeline: Pipeline, spark
         ("value string, partition long", {}, "column partition is bigint; it must be int"),
         ("value string", {"topic": None}, "no topic: give the sink a topic, or the rows a column topic"),
         ("value string", {"topic": "nowhere"}, "topic nowhere does not exist on .*Create it first"),
+        ("value string", {"topic": "__consumer_offsets"}, "topic __consumer_offsets is the cluster's own"),
         ("value string", {"transaction_timeout_ms": 9_000_000}, "more than the broker allows: lower it"),
     ],
 )
@@ -304,13 +306,13 @@ def test_poison_in_a_stream_goes_to_the_dead_letters_within_the_transaction(pipe
     dead = kafka.create(name("dead"))
     kafka.send(pipeline.source, [b"good", b"x" * 5000, b"fine"], partition=0)
     pipeline.settings |= {"max_request_size": 2000}
-    with pytest.raises(Exception, match="key and value together are larger than max_request_size"):
+    with pytest.raises(Exception, match="with key, value and headers, it is larger than max_request_size"):
         pipeline.run()
     assert kafka.read(pipeline.target) == []
     pipeline.settings |= {"dead_letter_topic": dead}
     pipeline.run()
     assert kafka.values(pipeline.target) == [b"fine", b"good"]
-    assert [dict(seen.headers or [])["oncelog.size_bytes"] for seen in kafka.read(dead)] == [b"5000"]
+    assert [dict(seen.headers or [])["oncelog.size_bytes"] for seen in kafka.read(dead)] == [b"5097"]
     found = audit(ClientConfig(bootstrap_servers=kafka.servers), [pipeline.target, dead])
     assert (found.committed, found.torn) == (1, 0)
 
@@ -322,3 +324,79 @@ def test_a_stream_is_not_a_batch(pipeline: Pipeline, spark: Any) -> None:
         oncelog.spark.write_batch(
             pipeline.read(), bootstrap_servers=pipeline.kafka.servers, transactional_id="x", topic="y"
         )
+
+
+def test_wrong_columns_of_a_stream_show_before_it_starts(pipeline: Pipeline) -> None:
+    with pytest.raises(oncelog.spark.OptionError, match="column offset would be lost"):
+        pipeline.writer(pipeline.read().select("value", "offset"))
+
+
+def test_an_offset_log_of_another_format_is_refused_by_name(pipeline: Pipeline, spark: Any) -> None:
+    setting = "spark.sql.streaming.offsetLog.formatVersion"
+    spark.conf.set(setting, "2")
+    try:
+        with pytest.raises(oncelog.spark.UnsafeSetting, match=f"{setting} is 2"):
+            pipeline.start()
+    finally:
+        spark.conf.unset(setting)
+
+
+def test_the_broker_gets_no_rows_that_it_would_refuse(pipeline: Pipeline, spark: Any, name: Name) -> None:
+    """Each of them would fail its batch, however often that is run."""
+    kafka = pipeline.kafka
+    dead, compacted = kafka.create(name("dead")), kafka.create(name("table"), cleanup_policy="compact")
+    rows = spark.createDataFrame(
+        [
+            ("good", "v", compacted, []),
+            (None, "no key", compacted, []),
+            ("a", "internal", "__consumer_offsets", []),
+            ("b", "nameless header", pipeline.target, [(None, b"x")]),
+            ("c", "no header", pipeline.target, [None]),
+            ("d", "long header", pipeline.target, [("h", bytearray(2_000_000))]),
+            ("e", "x" * 1_048_570, pipeline.target, []),
+            ("f", "x" * 1_048_400, "no-such-topic", []),
+        ],
+        "key string, value string, topic string, headers array<struct<key: string, value: binary>>",
+    )
+    settings = {"bootstrap_servers": kafka.servers, "transactional_id": pipeline.id}
+    oncelog.spark.write_batch(rows, **settings, dead_letter_topic=dead)
+    assert kafka.values(compacted) == [b"v"]
+    assert kafka.read(pipeline.target) == []
+    assert sorted(seen.key or b"" for seen in kafka.read(dead)) == [b"", b"a", b"b", b"c", b"d", b"e", b"f"]
+    with pytest.raises(oncelog.spark.OptionError, match=f"dead_letter_topic: topic {compacted} is compacted"):
+        oncelog.spark.write_batch(rows, **settings, dead_letter_topic=compacted)
+
+
+def test_why_a_task_could_not_write_is_told(pipeline: Pipeline, spark: Any, name: Name) -> None:
+    """With task retries on, as they are on clusters: what counts is the first run, not the refusal of the second."""
+    narrow = pipeline.kafka.create(name("narrow"), max_message_bytes="1000")
+    rows = spark.createDataFrame([("k", "x" * 2000)], "key string, value string")
+    settings = {"bootstrap_servers": pipeline.kafka.servers, "transactional_id": pipeline.id, "topic": narrow}
+    with pytest.raises(Exception, match="MESSAGE_TOO_LARGE"):
+        oncelog.spark.write_batch(rows, **settings, batch_attempts=1)
+
+
+def test_a_source_on_another_cluster_is_exactly_once_too(pipeline: Pipeline, name: Name) -> None:
+    with broker() as process:
+        elsewhere = Kafka(process.bootstrap_servers)
+        target = elsewhere.create(name("copy"))
+
+        def run(topic: str | None = target) -> None:
+            rows = pipeline.read().selectExpr("value", f"'{target}' as topic")
+            writer = oncelog.spark.write_stream(
+                rows, bootstrap_servers=elsewhere.servers, transactional_id=pipeline.id, topic=topic
+            )
+            writer.option("checkpointLocation", pipeline.checkpoint).trigger(
+                availableNow=True
+            ).start().awaitTermination()
+
+        pipeline.kafka.send(pipeline.source, [b"a", b"b"])
+        with pytest.raises(Exception, match=rf"the input \({pipeline.source}\) is not on the sink's cluster"):
+            run(topic=None)
+        run()
+        # Committed there, and not noted by Spark: the batch id tells.
+        (Path(pipeline.checkpoint) / "commits" / "0").unlink()
+        pipeline.kafka.send(pipeline.source, [b"c"])
+        run()
+        assert elsewhere.values(target) == [b"a", b"b", b"c"]
+        assert elsewhere.group_offsets(pipeline.id, target, 1) == [1]

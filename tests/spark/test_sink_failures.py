@@ -18,12 +18,13 @@ from typing import Any
 
 import pytest
 
+import oncelog.spark
 from oncelog.client.errors import TimedOut
 from oncelog.client.transaction import TransactionClient
 from oncelog.core import failpoints
 from oncelog.core.ids import ProducerIdAndEpoch
-from oncelog.spark import write_job
-from oncelog.spark.spark_session import UnsafeSetting, refuse_unsafe
+from oncelog.spark import small_batch, write_job
+from oncelog.spark.spark_session import UnsafeSetting
 from oncelog.spark.transactor import Transactor
 from oncelog.testing import BrokerProcess, broker
 from tests.spark.broken_task import breaking_once
@@ -51,7 +52,7 @@ def loaded(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> Pipeline:
 
     All the rest is the same for batches that are written without a shuffle.
     """
-    monkeypatch.setattr(write_job, "SMALL_BATCH_OFFSETS", 0)
+    monkeypatch.setattr(small_batch, "BATCH_OFFSETS", 0)
     pipeline.kafka.send(pipeline.source, [(value, value) for value in RECORDS])
     pipeline.options["maxOffsetsPerTrigger"] = "40"
     return pipeline
@@ -98,6 +99,22 @@ def lose_the_answer_to_a_commit(
 
     monkeypatch.setattr(TransactionClient, "end", losing)
     return lost
+
+
+def crash_in_the_sink(monkeypatch: pytest.MonkeyPatch, point: str, batch: int) -> None:
+    """The first driver to come to this point for the so-many-th time dies there."""
+    recover = Transactor._recover
+
+    def die_instead(self: Transactor, identity: Any, what: str, error: Exception) -> None:
+        if isinstance(error, SimulatedCrash):
+            raise error
+        recover(self, identity, what, error)
+
+    def crash() -> None:
+        raise SimulatedCrash(point)
+
+    monkeypatch.setattr(Transactor, "_recover", die_instead)
+    failpoints.arm(f"spark.sink.{point}", failpoints.on_nth_hit(batch, crash))
 
 
 def test_a_task_that_fails_after_writing_leaves_nothing_behind(
@@ -158,6 +175,7 @@ def test_speculation_is_refused_by_name(loaded: Pipeline, spark: Any, monkeypatc
     for setting, value, safe in (
         ("spark.speculation", "true", "false"),
         ("spark.stage.maxConsecutiveAttempts", "4", "1"),
+        ("spark.stage.maxAttempts", "2", "1"),
     ):
         conf.set(setting, value)
         try:
@@ -166,38 +184,12 @@ def test_speculation_is_refused_by_name(loaded: Pipeline, spark: Any, monkeypatc
         finally:
             conf.set(setting, safe)
 
-    class Session:
-        def __init__(self, **settings: str) -> None:
-            self.sparkContext = self
-            self._settings = {key.replace("_", "."): value for key, value in settings.items()}
-
-        def getConf(self) -> dict[str, str]:
-            return self._settings
-
-    good = {"spark_stage_maxConsecutiveAttempts": "1"}
-    refuse_unsafe(Session(**good))  # type: ignore[arg-type]
-    with pytest.raises(UnsafeSetting, match=r"spark\.speculation is on"):
-        refuse_unsafe(Session(**good, spark_speculation="true"))  # type: ignore[arg-type]
-    with pytest.raises(UnsafeSetting, match=r"spark\.stage\.maxConsecutiveAttempts is 4"):
-        refuse_unsafe(Session())  # type: ignore[arg-type]
-
 
 @pytest.mark.parametrize("point", ["before_offsets", "before_commit", "after_commit"])
 def test_a_driver_that_dies_is_followed_by_one_that_goes_on(
     loaded: Pipeline, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recover = Transactor._recover
-
-    def die_instead(self: Transactor, identity: Any, what: str, error: Exception) -> None:
-        if isinstance(error, SimulatedCrash):
-            raise error
-        recover(self, identity, what, error)
-
-    def crash() -> None:
-        raise SimulatedCrash(point)
-
-    monkeypatch.setattr(Transactor, "_recover", die_instead)
-    failpoints.arm(f"spark.sink.{point}", failpoints.on_nth_hit(2, crash))
+    crash_in_the_sink(monkeypatch, point, 2)
     with pytest.raises(Exception, match="SimulatedCrash"):
         loaded.run()
     if point != "after_commit":
@@ -205,6 +197,35 @@ def test_a_driver_that_dies_is_followed_by_one_that_goes_on(
         assert len(loaded.kafka.read(loaded.target, committed=False)) > len(loaded.kafka.values(loaded.target))
     loaded.run()
     check(loaded)
+
+
+def test_a_driver_that_dies_in_its_first_batch_is_followed_although_the_group_knows_nothing(
+    loaded: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crash_in_the_sink(monkeypatch, "before_commit", 1)
+    with pytest.raises(Exception, match="SimulatedCrash"):
+        loaded.run()
+    assert loaded.kafka.values(loaded.target) == []
+    loaded.run()
+    check(loaded)
+
+
+@pytest.mark.parametrize("topic", [True, False], ids=["topic of the sink", "topics of rows"])
+def test_a_plain_write_without_a_run_id_is_not_repeated_when_the_answer_is_lost(
+    loaded: Pipeline, spark: Any, monkeypatch: pytest.MonkeyPatch, topic: bool
+) -> None:
+    lost = lose_the_answer_to_a_commit(monkeypatch)
+    rows = spark.createDataFrame([("a", loaded.target), ("b", loaded.target)], "value string, topic string")
+    written = oncelog.spark.write_batch(
+        rows,
+        bootstrap_servers=loaded.kafka.servers,
+        transactional_id=loaded.id,
+        topic=loaded.target if topic else None,
+    )
+    assert lost
+    assert written is not None
+    assert written.records == 2
+    assert loaded.kafka.values(loaded.target) == [b"a", b"b"]
 
 
 @pytest.mark.parametrize("version", ["0", "2"])
@@ -321,7 +342,7 @@ def test_an_old_copy_of_the_checkpoint_is_not_followed(loaded: Pipeline, tmp_pat
 def test_a_batch_that_can_never_succeed_fails_the_query_and_leaves_nothing_open(
     loaded: Pipeline, monkeypatch: pytest.MonkeyPatch, small: int
 ) -> None:
-    monkeypatch.setattr(write_job, "SMALL_BATCH_OFFSETS", small)
+    monkeypatch.setattr(small_batch, "BATCH_OFFSETS", small)
     loaded.settings["batch_attempts"] = 1
     frame = loaded.read().selectExpr("key", "cast(raise_error('never') as binary) as value")
     with pytest.raises(Exception, match="never"):
@@ -335,20 +356,24 @@ def test_a_batch_that_can_never_succeed_fails_the_query_and_leaves_nothing_open(
 def test_a_small_batch_the_driver_cannot_write_is_tried_with_tasks(
     loaded: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows may be larger than the driver can collect; that they are few says little."""
-    ways: list[write_job.Way] = []
-    honest = write_job.run_orders
+    ways: list[str] = []
+    collect, run_orders = small_batch.SmallBatches.collect, write_job.run_orders
 
-    def refusing(frame: Any, columns: Any, orders: write_job.TaskOrders) -> write_job.Written:
-        ways.append(orders.way)
-        if orders.way is write_job.Way.DRIVER and len(ways) == 1:
+    def refusing(*given: Any) -> Any:
+        ways.append("driver")
+        if len(ways) == 1:
             raise RuntimeError("Total size of serialized results is bigger than spark.driver.maxResultSize")
-        return honest(frame, columns, orders)
+        return collect(*given)
 
-    monkeypatch.setattr(write_job, "SMALL_BATCH_OFFSETS", 5_000)
-    monkeypatch.setattr(write_job, "run_orders", refusing)
+    def noting(frame: Any, columns: Any, orders: write_job.TaskOrders) -> write_job.Written:
+        ways.append(orders.way.value)
+        return run_orders(frame, columns, orders)
+
+    monkeypatch.setattr(small_batch, "BATCH_OFFSETS", 5_000)
+    monkeypatch.setattr(small_batch.SmallBatches, "collect", refusing)
+    monkeypatch.setattr(write_job, "run_orders", noting)
     loaded.run()
-    assert ways == [write_job.Way.DRIVER, write_job.Way.SHUFFLED, write_job.Way.DRIVER]
+    assert ways == ["driver", "shuffled", "driver"]
     check(loaded)
 
 

@@ -116,8 +116,30 @@ def test_the_group_is_the_transactional_id_unless_given() -> None:
         ({"on_new_checkpoint": "pray"}, "valid: refuse, reprocess"),
         ({"topic": "a", "dead_letter_topic": "a"}, "dead_letter_topic must be a topic of its own"),
         ({"kafka": {"linger": "5"}}, "unknown option kafka.linger"),
+        ({"kafka": {"transaction.timeout.ms": "5"}}, "give the sink transaction_timeout_ms="),
+        ({"kafka": {"security.protocol": "SSL"}}, "TLS and SASL are not supported yet"),
+        ({"transaction_timeout_ms": "soon"}, "transaction_timeout_ms must be a whole number, not 'soon'"),
+        ({"transaction_timeout_ms": True}, "transaction_timeout_ms must be a whole number, not True"),
+        ({"batch_attempts": 1.5}, "batch_attempts must be a whole number"),
+        ({"max_request_size": "1"}, "max_request_size is 1; at least 1024"),
+        ({"bootstrap_servers": [1]}, r"bootstrap_servers is \[1\]: name at least one broker"),
+        ({"bootstrap_servers": ""}, "bootstrap_servers is ''"),
+        ({"bootstrap_servers": None}, "bootstrap_servers is None"),
+        ({"bootstrap_servers": "nohost"}, "'nohost' is not host:port"),
+        ({"topic": 5}, "topic must be text, not 5"),
+        ({"group_id": 5}, "group_id must be text, not 5"),
+        ({"topic": "bad topic!"}, "topic is 'bad topic!': names of topics have"),
+        ({"dead_letter_topic": "x" * 250}, "dead_letter_topic is 'x+': names of topics have"),
     ],
 )
 def test_a_wrong_setting_of_the_sink_is_named(given: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         make_sink(**given)
+
+
+def test_settings_given_as_text_are_understood() -> None:
+    made = make_sink(
+        bootstrap_servers=["a:1", "b:2"], transaction_timeout_ms="600000", batch_attempts=" 2 ", max_request_size="2000"
+    )
+    assert made.client.bootstrap_servers == "a:1,b:2"
+    assert (made.transaction_timeout_ms, made.batch_attempts, made.max_request_size) == (600_000, 2, 2000)

@@ -47,6 +47,8 @@ INTERNAL_LOOK_INTERVAL_MS: Final = 1_000
 """While there is something to do for the cleaner. Every look in vain doubles it."""
 INTERNAL_LOOK_INTERVAL_MAX_MS: Final = 4_000
 """Groups that begin to commit as fast as they can write about as much until then as they may leave."""
+POSTPONED_LOOKS: Final = 4
+"""For how many times `log.cleaner.backoff.ms` a log that failed comes after all others."""
 INTERNAL_CHECKPOINT_INTERVAL_MS: Final = 1_000
 """Passes over internal logs are small and many; if their checkpoint is lost, they are done again."""
 COLD_LOGS_PER_LOOK: Final = 16
@@ -59,8 +61,10 @@ class LogCleaner:
         self.first_dirty: dict[TopicPartition, int] = {}
         self.uncleanable: set[TopicPartition] = set()
         """Found damaged. They are left alone until the next start."""
-        self._postponed: set[TopicPartition] = set()
-        """Failed for a reason that may pass. All others come first."""
+        self._postponed: dict[TopicPartition, int] = {}
+        """Failed for a reason that may pass. Until then all others come first."""
+        self._troubled: set[TopicPartition] = set()
+        """Those of which it was said, and which have not been cleaned since."""
         self.passes = 0
         self._current: CleaningPass | None = None
         self._timer: Timer | None = None
@@ -93,6 +97,7 @@ class LogCleaner:
         for partition in deleted:
             del self.first_dirty[partition]
         self.uncleanable = {partition for partition in self.uncleanable if partition.topic != topic.name}
+        self._troubled = {partition for partition in self._troubled if partition.topic != topic.name}
         if deleted and not self._stopped:
             self._write_checkpoint(lambda: None)
 
@@ -142,14 +147,15 @@ class LogCleaner:
                     last_stable_offset=partition.last_stable_offset,
                     now_ms=now_ms,
                 )
-                if found.is_due and (dirtiest is None or self._rank(found) > self._rank(dirtiest)):
+                if found.is_due and (dirtiest is None or self._rank(found, now_ms) > self._rank(dirtiest, now_ms)):
                     dirtiest = found
-        if dirtiest is not None and dirtiest.log.topic_partition in self._postponed:
-            self._postponed.clear()
         return dirtiest
 
-    def _rank(self, cleanable: Cleanable) -> tuple[bool, float]:
-        return cleanable.log.topic_partition not in self._postponed, cleanable.dirty_ratio
+    def _rank(self, cleanable: Cleanable, now_ms: int) -> tuple[bool, float]:
+        return not self._is_postponed(cleanable.log, now_ms), cleanable.dirty_ratio
+
+    def _is_postponed(self, partition_log: Log, now_ms: int) -> bool:
+        return now_ms < self._postponed.get(partition_log.topic_partition, 0)
 
     def _candidates(self, internal_only: bool) -> list[Partition]:
         found: list[Partition] = []
@@ -168,9 +174,9 @@ class LogCleaner:
                 if internal_only or cold >= COLD_LOGS_PER_LOOK:
                     continue
                 cold += 1
-            partition = self._broker.partitions.find(key.topic, key.partition)
-            if partition is not None:
-                with self._excusing(partition_log):
+            with self._excusing(partition_log):
+                partition = self._broker.partitions.find(key.topic, key.partition)
+                if partition is not None:
                     partition_log.load()
                     found.append(partition)
         return found
@@ -180,7 +186,8 @@ class LogCleaner:
         that take turns have less between them at any time than logs that grow and are cleaned together."""
         due: list[tuple[int, Partition]] = []
         for partition in candidates:
-            if partition.topic_partition.topic in INTERNAL_TOPICS:
+            is_internal = partition.topic_partition.topic in INTERNAL_TOPICS
+            if is_internal and not self._is_postponed(partition.log, now_ms):
                 topic = self._broker.metadata.topics[partition.topic_partition.topic]
                 active_bytes = partition.log.segments[-1].size_bytes
                 others_bytes = partition.log.size_bytes - active_bytes
@@ -290,6 +297,7 @@ class LogCleaner:
             stats.segments_before,
         )
         self.first_dirty[partition_log.topic_partition] = cleaning.end_offset
+        self._troubled.discard(partition_log.topic_partition)
         self._swapped.add(partition_log.folder)
         is_internal = partition_log.topic_partition.topic in INTERNAL_TOPICS
         if is_internal and self._broker.now_ms() - self._checkpoint_ms < INTERNAL_CHECKPOINT_INTERVAL_MS:
@@ -301,6 +309,7 @@ class LogCleaner:
         """After the renames in the folders of logs that were cleaned are durable."""
         log_dir = self._broker.log_dir
         offsets = {partition: offset for partition, offset in self.first_dirty.items() if partition in log_dir.logs}
+        number = log_dir.checkpoint_files.take_number()
         folders, self._swapped = self._swapped, set()
         self._checkpoint_ms = self._broker.now_ms()
 
@@ -308,11 +317,12 @@ class LogCleaner:
             for folder in folders:
                 if folder.exists():
                     sync_path(folder)
-            log_dir.checkpoint_files.write({checkpoints.CLEANER_OFFSETS: offsets})
+            log_dir.checkpoint_files.write({checkpoints.CLEANER_OFFSETS: offsets}, number)
 
         def written(result: Exception | None) -> None:
             if result is not None:
                 log.error("the cleaner's checkpoint could not be written, the next pass will do it: %s", result)
+                self._swapped |= folders
             done()
 
         self._broker.worker.run(write).then(written)
@@ -336,7 +346,8 @@ class LogCleaner:
     def _excuse(self, partition_log: Log, error: Exception) -> None:
         """From its turn, or for good if the log is damaged."""
         partition = partition_log.topic_partition
-        self._postponed.add(partition)
+        backoff_ms = self._broker.settings.integer("log.cleaner.backoff.ms")
+        self._postponed[partition] = self._broker.now_ms() + POSTPONED_LOOKS * backoff_ms
         if isinstance(error, FileNotFoundError | CleaningStopped):
             log.info("%s lost segments while it was cleaned: trying again later", partition)
         elif isinstance(error, DamagedTxnIndexError):
@@ -344,7 +355,9 @@ class LogCleaner:
         elif isinstance(error, OSError) or (
             isinstance(error, KafkaError) and error.code is ErrorCode.KAFKA_STORAGE_ERROR
         ):
-            log.error("%s could not be cleaned and will be tried again: %s", partition, error)
+            level = logging.DEBUG if partition in self._troubled else logging.ERROR
+            log.log(level, "%s could not be cleaned and will be tried again: %s", partition, error)
+            self._troubled.add(partition)
         else:
             log.error("%s cannot be cleaned and is left alone from now on", partition, exc_info=error)
             self.uncleanable.add(partition)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from oncelog.client.offsets import OffsetAndMetadata
-from oncelog.core.ids import ProducerIdAndEpoch
+from oncelog.core.ids import ProducerIdAndEpoch, TopicPartition
 from oncelog.spark.identity import Identity
-from oncelog.spark.resume import Note
-from oncelog.spark.sink_options import BATCH_ATTEMPTS, MAX_REQUEST_SIZE, TRANSACTION_TIMEOUT_MS, sink_options
+from oncelog.spark.notes import METADATA_BYTES_MAX, Note
+from oncelog.spark.sink_options import (
+    BATCH_ATTEMPTS,
+    MAX_REQUEST_SIZE,
+    TRANSACTION_TIMEOUT_MS,
+    SinkOptions,
+    sink_options,
+)
 from oncelog.spark.source_options import OptionError
 from oncelog.spark.spark_session import refuse_unsafe
 from oncelog.spark.transactor import Transactor
@@ -38,6 +45,9 @@ def write_batch(
     With a `run_id` (a date, the name of a job's run) it is written once however often it is called with that id in
     succession: the id is committed with the rows, under the group of the transactional id. A call that finds it there
     writes nothing and returns None.
+
+    Without one a call writes its rows once, but a second call writes them again. So a call that raised is not safe to
+    repeat: it may have been the answer to its commit that was lost.
     """
     options = sink_options(
         bootstrap_servers=bootstrap_servers,
@@ -56,35 +66,55 @@ def write_batch(
         raise OptionError("write_batch takes a plain DataFrame; a streaming one is for oncelog.spark.write_stream")
     if run_id is not None and options.stand_in is None:
         raise OptionError("run_id is kept under the output topic: give the option topic")
+    if run_id == "":
+        raise OptionError("run_id is empty: give each run its own, or leave it out")
+    if len(Note(run_id or "", 0, call=str(uuid.uuid4())).to_text()) > METADATA_BYTES_MAX:
+        raise OptionError(f"run_id is too long: with its note it has more than {METADATA_BYTES_MAX} bytes")
     refuse_unsafe(frame.sparkSession)
+    writing = _Call(frame, options, run_id)
+    transactor = Transactor(options)
+    try:
+        return transactor.run(f"batch write {run_id or ''}".strip(), writing.attempt)
+    finally:
+        transactor.close()
 
-    def attempt(identity: Identity, producer: ProducerIdAndEpoch) -> Written | None:
-        if run_id is not None and _is_done(identity, run_id):
+
+class _Call:
+    """One call of `write_batch`, which may take several attempts. What is committed tells the next one of the last."""
+
+    def __init__(self, frame: DataFrame, options: SinkOptions, run_id: str | None) -> None:
+        self._frame = frame
+        self._options = options
+        self._run_id = run_id
+        self._id = str(uuid.uuid4())
+        self._written: Written | None = None
+
+    def attempt(self, identity: Identity, producer: ProducerIdAndEpoch) -> Written | None:
+        committed = identity.client.fetch_offsets(self._options.group_id)
+        notes = [note for value in committed.values() if (note := Note.from_text(value.metadata)) is not None]
+        if any(note.call == self._id for note in notes):
+            return self._written
+        last = self._last_run(committed)
+        if self._run_id is not None and last == self._run_id:
             return None
-        written = run_write_job(
-            frame,
-            options,
+        self._written = run_write_job(
+            self._frame,
+            self._options,
             identity=producer,
             transaction_version=identity.client.transaction_version,
         )
-        if run_id is not None and options.stand_in is not None:
-            note = OffsetAndMetadata(0, Note(run_id, 0).to_text())
-            identity.client.commit_offsets(options.group_id, {options.stand_in: note})
-        if run_id is None and not written.records:
+        place = self._options.stand_in or min(self._written.partitions, default=None)
+        if place is None or (self._run_id is None and not self._written.records):
             # Nothing joined the transaction, and a coordinator refuses to commit what was never begun.
             identity.abandon()
-        else:
-            identity.commit()
-        return written
+            return self._written
+        note = Note(last if self._run_id is None else self._run_id, 0, call=self._id)
+        identity.client.commit_offsets(self._options.group_id, {place: OffsetAndMetadata(0, note.to_text())})
+        identity.commit()
+        return self._written
 
-    def _is_done(identity: Identity, wanted: str) -> bool:
-        committed = identity.client.fetch_offsets(options.group_id)
-        found = committed.get(options.stand_in) if options.stand_in is not None else None
+    def _last_run(self, committed: Mapping[TopicPartition, OffsetAndMetadata]) -> str:
+        """The run id that was committed last; calls without one leave it as it is."""
+        found = committed.get(self._options.stand_in) if self._options.stand_in is not None else None
         note = Note.from_text(found.metadata) if found is not None else None
-        return note is not None and note.query_id == wanted
-
-    transactor = Transactor(options)
-    try:
-        return transactor.run(f"batch write {run_id or ''}".strip(), attempt)
-    finally:
-        transactor.close()
+        return "" if note is None else note.query_id

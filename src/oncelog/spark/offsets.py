@@ -37,7 +37,8 @@ def parse_source_offset(text: str) -> Offsets | None:
         value = json.loads(text)
     except ValueError:
         return None
-    return from_wire(value) if _is_kafka_shape(value) else None
+    # A pattern that nothing matches yet has no offsets, and is Kafka's all the same.
+    return from_wire(value) if value == {} or _is_kafka_shape(value) else None
 
 
 def _is_kafka_shape(value: Any) -> bool:
@@ -57,6 +58,15 @@ def merge(parts: Iterable[Mapping[TopicPartition, int]]) -> Offsets:
         for partition, offset in part.items():
             merged[partition] = min(offset, merged.get(partition, offset))
     return merged
+
+
+def uneven(parts: Iterable[Mapping[TopicPartition, int]]) -> dict[TopicPartition, tuple[int, ...]]:
+    """The partitions that several sources of one query read and have not come equally far in, with all offsets."""
+    found: dict[TopicPartition, list[int]] = {}
+    for part in parts:
+        for partition, offset in part.items():
+            found.setdefault(partition, []).append(offset)
+    return {partition: tuple(offsets) for partition, offsets in found.items() if len(set(offsets)) > 1}
 
 
 def parse_user_offsets(text: str, option: str, *, special: Mapping[str, int]) -> Offsets:

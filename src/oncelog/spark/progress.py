@@ -2,21 +2,25 @@
 
 A `foreachBatch` function is told only the batch id. The rest is asked of the running query inside the JVM, which has
 read or written it in its own checkpoint, on whatever Hadoop file system that lies. The end offsets of batch N are in
-the offset log before batch N runs, and a restarted query runs N again with exactly those.
+the offset log before batch N runs, and a restarted query runs N again with exactly those, and with the time at which
+it was planned.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from oncelog.core.ids import TopicPartition
 from oncelog.core.invariant import invariant
-from oncelog.spark.offsets import Offsets, merge, parse_source_offset
+from oncelog.spark.offsets import Offsets, merge, parse_source_offset, uneven
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
+STATEFUL_OPERATORS = "org.apache.spark.sql.execution.streaming.operators.stateful."
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +35,22 @@ class MicroBatch:
     end: Offsets
     only_kafka: bool = False
     """Whether all sources of the query have Kafka's offsets."""
+    planned_ms: int | None = None
+    """When Spark planned it. A batch that is run again keeps it, one that is planned again gets another."""
+    planned_before: bool = False
+    """Whether an earlier run of the query has planned it and may have written it already."""
+    uneven_start: Mapping[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
+    uneven_end: Mapping[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
+    """Partitions that several sources read and have not come equally far in; `start` and `end` have the smallest."""
 
     @property
     def has_kafka_source(self) -> bool:
         return bool(self.end)
+
+    @property
+    def offsets_tell_all(self) -> bool:
+        """Whether equal offsets mean equal input."""
+        return self.has_kafka_source and self.only_kafka and not self.uneven_start and not self.uneven_end
 
     @property
     def size_bound(self) -> int | None:
@@ -44,20 +60,34 @@ class MicroBatch:
         return sum(offset - self.start.get(partition, 0) for partition, offset in self.end.items())
 
 
+class SourceRange(NamedTuple):
+    """What a batch reads of one source, whose offsets are Kafka's; None for a start that cannot be seen."""
+
+    start: Offsets | None
+    end: Offsets
+
+
 def running_batch(spark: SparkSession, frame: DataFrame, batch_id: int) -> MicroBatch:
     """Must be called inside the foreachBatch function; `spark` is the session the query was started on."""
     query_id = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID_PROPERTY)
     invariant(query_id is not None, "foreachBatch runs with the id of its query set")
     execution = _execution(spark, str(query_id))
-    ends = _end_offsets(execution, batch_id)
+    ranges, only_kafka = _ranges(execution, batch_id)
+    starts = [source.start for source in ranges if source.start is not None]
+    planned_ms = int(execution.lastExecution().offsetSeqMetadata().batchTimestampMs())
     return MicroBatch(
         query_id=str(query_id),
         batch_id=batch_id,
         checkpoint=str(execution.resolvedCheckpointRoot()),
         trigger_interval_ms=_interval_ms(execution.trigger()),
-        start=_start_offsets(execution),
-        end=merge(end for end in ends if end is not None),
-        only_kafka=bool(ends) and all(end is not None for end in ends),
+        start=merge(starts) if len(starts) == len(ranges) else None,
+        end=merge(source.end for source in ranges),
+        only_kafka=only_kafka,
+        planned_ms=planned_ms,
+        # Spark plans a new batch within the trigger that runs it.
+        planned_before=planned_ms < int(execution.getLatestExecutionContext().currentTriggerStartTimestamp()),
+        uneven_start=uneven(starts),
+        uneven_end=uneven(source.end for source in ranges),
     )
 
 
@@ -72,6 +102,18 @@ def is_running(spark: SparkSession, query_id: str) -> bool:
     return query is not None and bool(query.isActive())
 
 
+def keeps_state(spark: SparkSession, query_id: str) -> bool:
+    """Whether what a batch gives depends on the batches before it: aggregations, joins and the like."""
+
+    def nodes(plan: Any) -> Iterator[Any]:
+        yield plan
+        for child in _elements(plan.children()):
+            yield from nodes(child)
+
+    plan = _execution(spark, query_id).lastExecution().executedPlan()
+    return any(str(node.getClass().getName()).startswith(STATEFUL_OPERATORS) for node in nodes(plan))
+
+
 def _execution(spark: SparkSession, query_id: str) -> Any:
     query = spark._jsparkSession.streams().get(query_id)
     invariant(query is not None, f"query {query_id} runs on the session that started it")
@@ -84,23 +126,40 @@ def _interval_ms(trigger: Any) -> int | None:
     return None
 
 
-def _end_offsets(execution: Any, batch_id: int) -> list[Offsets | None]:
-    """Of each source that has any; None for one whose offsets are not Kafka's."""
+def _ranges(execution: Any, batch_id: int) -> tuple[list[SourceRange], bool]:
+    """Of each source whose offsets are Kafka's; and whether those are all that have any offsets."""
     logged = execution.offsetLog().get(batch_id)
     invariant(logged.isDefined(), f"batch {batch_id} is in the offset log before it runs")
-    sequence = logged.get().offsets()
-    offsets = (sequence.apply(i) for i in range(sequence.size()))
-    return [parse_source_offset(str(offset.get().json())) for offset in offsets if offset.isDefined()]
-
-
-def _start_offsets(execution: Any) -> Offsets | None:
-    """From the plan of the batch: the only place that has them for the first batch too."""
-    leaves = execution.lastExecution().logical().collectLeaves()
-    starts = []
-    for leaf in (leaves.apply(i) for i in range(leaves.size())):
-        if leaf.getClass().getSimpleName() != "StreamingDataSourceV2ScanRelation":
+    ends = _elements(logged.get().offsets())
+    sources = _elements(execution.sources())
+    invariant(len(ends) == len(sources), "the offset log has an entry for each source")
+    started = execution.getLatestExecutionContext().startOffsets()
+    ranges: list[SourceRange] = []
+    others = 0
+    for source, logged_end in zip(sources, ends, strict=True):
+        if not logged_end.isDefined():
             continue
-        if not leaf.startOffset().isDefined():
+        end = parse_source_offset(str(logged_end.get().json()))
+        if end is None:
+            others += 1
+        else:
+            ranges.append(SourceRange(_start(execution, started, source), end))
+    return ranges, bool(ranges) and not others
+
+
+def _start(execution: Any, started: Any, source: Any) -> Offsets | None:
+    """Where a batch begins in a source: where the last one ended. Only the plan of the batch has the very first."""
+    offset = started.get(source)
+    if not offset.isDefined():
+        leaves = _elements(execution.lastExecution().logical().collectLeaves())
+        scans = [leaf for leaf in leaves if leaf.getClass().getSimpleName() == "StreamingDataSourceV2ScanRelation"]
+        own = [leaf for leaf in scans if leaf.stream().equals(source)]
+        if not own or not own[0].startOffset().isDefined():
             return None
-        starts.append(parse_source_offset(str(leaf.startOffset().get().json())))
-    return merge(start for start in starts if start is not None)
+        offset = own[0].startOffset()
+    return parse_source_offset(str(offset.get().json()))
+
+
+def _elements(sequence: Any) -> Sequence[Any]:
+    """Of a Scala sequence."""
+    return [sequence.apply(i) for i in range(sequence.size())]

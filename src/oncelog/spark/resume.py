@@ -1,15 +1,26 @@
 """Whether a micro-batch still has to be written: what the group's committed offsets say about it. Pure.
 
 Theory of operation. Every transaction of the sink commits the end offsets of its batch for the sink's group, and with
-each offset the note `{"queryId": ..., "batchId": ...}`. Data, offsets and note become visible together or not at all,
-so the note is the truth about what was written, whatever Spark's checkpoint remembers:
+each offset a note: the query, the batch and its plan. Data, offsets and note become visible together or not at all, so
+the note is the truth about what was written, whatever Spark's checkpoint remembers:
 
-    the note of this query is older than the batch   write it
-    it is this batch                                 it was written and Spark did not get to record that: skip it
-    it is newer                                      the checkpoint is an old copy: skip what lies behind the
-                                                     committed offsets, refuse what would reach past them
-    there is no note of this query                   a new checkpoint: write if it starts exactly where the group
-                                                     stands (or the group is new), else refuse and say how to choose
+    the newest note of this query          and the batch                                       then
+    is of this batch, of the same plan                                                         skip: it was written, and
+                                                                                               Spark did not note that
+    is of an earlier batch                 begins where the group stands                       write
+    is of another batch or plan            lies behind where the group stands, and the query   skip
+                                           keeps no state
+                                           reaches beyond, or cannot be compared               refuse: the checkpoint
+                                                                                               is an old copy
+    there is none, the group is new        was planned by an earlier run, after others that    refuse: the group that
+                                           were done                                           knew of it is gone
+                                           is new, or the very first                           write
+    there is none, the group is another's  begins where the group stands                       write
+                                           does not                                            refuse: a new checkpoint
+
+Offsets compare batches only when all sources have Kafka's and no partition is read at two positions. Otherwise only
+plans and the numbers of batches do, and a batch is written when it is the next one. What a query with state gives
+depends on how its input was cut into batches, so that another cut cannot be skipped even where its input was read.
 
 A source without Kafka offsets has its batch id committed as the offset of a stand-in partition, with the same note.
 """
@@ -17,13 +28,13 @@ A source without Kafka offsets has its batch id committed as the offset of a sta
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from enum import Enum
 
 from oncelog.client.offsets import OffsetAndMetadata
 from oncelog.core.ids import TopicPartition
-from oncelog.spark.offsets import Offsets
+from oncelog.spark.notes import Note
+from oncelog.spark.offsets import Offsets, to_wire
 from oncelog.spark.progress import MicroBatch
 
 
@@ -43,38 +54,22 @@ class CannotResume(RuntimeError):
     """The checkpoint and the group's committed offsets contradict each other; the text says how to choose."""
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
-    """Stored as the metadata of every offset the sink commits."""
-
-    query_id: str
-    batch_id: int
-
-    def to_text(self) -> str:
-        return json.dumps({"queryId": self.query_id, "batchId": self.batch_id}, separators=(",", ":"))
-
-    @classmethod
-    def from_text(cls, text: str) -> Note | None:
-        try:
-            value = json.loads(text)
-            return cls(str(value["queryId"]), int(value["batchId"]))
-        except (ValueError, KeyError, TypeError):
-            return None
-
-
 Committed = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 def offsets_to_commit(batch: MicroBatch, stand_in: TopicPartition | None) -> dict[TopicPartition, OffsetAndMetadata]:
     """What the transaction of this batch commits for the group."""
-    note = Note(batch.query_id, batch.batch_id).to_text()
+
+    def note(ends: tuple[int, ...] = ()) -> str:
+        return Note(batch.query_id, batch.batch_id, batch.planned_ms, ends).to_text()
+
     if batch.has_kafka_source:
-        return {partition: OffsetAndMetadata(offset, note) for partition, offset in batch.end.items()}
+        return {p: OffsetAndMetadata(offset, note(batch.uneven_end.get(p, ()))) for p, offset in batch.end.items()}
     if stand_in is None:
         raise CannotResume(
             "the query has no Kafka source, so its batch ids are kept under the output topic: give the option topic"
         )
-    return {stand_in: OffsetAndMetadata(batch.batch_id, note)}
+    return {stand_in: OffsetAndMetadata(batch.batch_id, note())}
 
 
 def judge(
@@ -84,61 +79,137 @@ def judge(
     stand_in: TopicPartition | None,
     group: str,
     on_new_checkpoint: NewCheckpoint,
+    keeps_state: Callable[[], bool],
 ) -> Verdict:
     """Write or skip; raises CannotResume when either would lose or repeat input."""
-    notes = [note for value in committed.values() if (note := Note.from_text(value.metadata)) is not None]
-    own = max((note.batch_id for note in notes if note.query_id == batch.query_id), default=None)
+    own = _newest_own(batch, committed)
     if own is None:
-        _check_new_checkpoint(batch, committed, stand_in, group, on_new_checkpoint)
+        if on_new_checkpoint is NewCheckpoint.REFUSE:
+            _check_new_checkpoint(batch, committed, stand_in, group)
         return Verdict.WRITE
-    if batch.batch_id > own:
+    behind = _lies_behind(batch.end, committed)
+    if batch.batch_id == own.batch_id and own.plan in (batch.planned_ms, None) and behind:
+        return Verdict.SKIP
+    astray = _astray(batch, committed, on_new_checkpoint)
+    if astray is None and _is_next(batch, own):
         return Verdict.WRITE
-    if batch.has_kafka_source:
-        if _reaches_past(batch.end, committed):
-            raise CannotResume(_old_copy(batch, own, group))
-    elif batch.batch_id < own:
-        raise CannotResume(_old_copy(batch, own, group))
-    return Verdict.SKIP
+    if batch.offsets_tell_all and behind and not keeps_state():
+        return Verdict.SKIP
+    raise CannotResume(_old_copy(batch, own, committed, group, astray))
 
 
-def _check_new_checkpoint(
-    batch: MicroBatch, committed: Committed, stand_in: TopicPartition | None, group: str, policy: NewCheckpoint
-) -> None:
-    if policy is NewCheckpoint.REPROCESS:
-        return
-    if not batch.has_kafka_source:
-        if stand_in in committed:
-            raise CannotResume(_new_checkpoint(batch, group, "the source has no Kafka offsets to compare"))
-        return
-    concerned = {p: committed[p].offset for p in batch.end if p in committed}
+def _newest_own(batch: MicroBatch, committed: Committed) -> Note | None:
+    notes = (Note.from_text(value.metadata) for value in committed.values())
+    own = [note for note in notes if note is not None and note.query_id == batch.query_id]
+    return max(own, key=lambda note: note.batch_id, default=None)
+
+
+def _is_next(batch: MicroBatch, own: Note) -> bool:
+    """Batches of an old copy that were skipped leave a gap in the numbers, which offsets can bridge."""
+    if batch.offsets_tell_all:
+        return batch.batch_id > own.batch_id
+    return batch.batch_id == own.batch_id + 1
+
+
+def _lies_behind(end: Offsets, committed: Committed) -> bool:
+    return all(partition in committed and offset <= committed[partition].offset for partition, offset in end.items())
+
+
+def _astray(batch: MicroBatch, committed: Committed, policy: NewCheckpoint) -> str | None:
+    """A partition that the batch does not begin where the group stands, in words. None: it continues everywhere.
+
+    What several sources had come to is not known from notes of earlier versions.
+    """
+    for partition in sorted(batch.end.keys() & committed.keys()):
+        note = Note.from_text(committed[partition].metadata)
+        if policy is NewCheckpoint.REPROCESS and (note is None or note.query_id != batch.query_id):
+            continue
+        start = (batch.start or {}).get(partition)
+        if start != committed[partition].offset:
+            return _positions(partition, start, committed[partition].offset)
+        starts = batch.uneven_start.get(partition, ())
+        ends = () if note is None else note.ends
+        if starts != ends and (note is None or note.plan is not None):
+            both = f"{_listed(starts or (start,))}, they had come to {_listed(ends or (start,))}"
+            return f"several sources of the query start {partition} at {both}"
+    return None
+
+
+def _check_new_checkpoint(batch: MicroBatch, committed: Committed, stand_in: TopicPartition | None, group: str) -> None:
+    if not batch.has_kafka_source and stand_in in committed:
+        why = "the source has no Kafka offsets to compare"
+        raise CannotResume(_new_checkpoint(batch, committed, group, why))
+    concerned = sorted(batch.end.keys() & committed.keys())
     if not concerned:
+        if batch.planned_before and batch.batch_id > 0:
+            raise CannotResume(_forgotten(batch, group))
         return
     if batch.start is None:
-        raise CannotResume(_new_checkpoint(batch, group, "the first offsets of the source cannot be seen"))
-    for partition, offset in sorted(concerned.items()):
-        start = batch.start.get(partition)
-        if start is not None and start != offset:
-            raise CannotResume(
-                _new_checkpoint(batch, group, f"the query starts {partition} at {start}, the group stands at {offset}")
-            )
+        why = "the first offsets of the source cannot be seen"
+        raise CannotResume(_new_checkpoint(batch, committed, group, why))
+    for partition in concerned:
+        start, stands = batch.start.get(partition), committed[partition]
+        note = Note.from_text(stands.metadata)
+        if note is not None and note.ends:
+            raise CannotResume(_read_twice(batch, group, f"had come to {_listed(note.ends)} in {partition}"))
+        if partition in batch.uneven_start:
+            starts = _listed(batch.uneven_start[partition])
+            raise CannotResume(_read_twice(batch, group, f"start {partition} at {starts}"))
+        if start != stands.offset:
+            why = _positions(partition, start, stands.offset)
+            raise CannotResume(_new_checkpoint(batch, committed, group, why))
 
 
-def _reaches_past(end: Offsets, committed: Committed) -> bool:
-    return any(partition not in committed or offset > committed[partition].offset for partition, offset in end.items())
+def _listed(offsets: tuple[int, ...]) -> str:
+    return " and ".join(str(offset) for offset in offsets)
 
 
-def _new_checkpoint(batch: MicroBatch, group: str, why: str) -> str:
+def _positions(partition: TopicPartition, start: int | None, stands: int) -> str:
+    begins = "from its beginning" if start is None else f"at {start}"
+    return f"the query starts {partition} {begins}, the group stands at {stands}"
+
+
+def _to_continue(batch: MicroBatch, committed: Committed, group: str) -> str:
+    stands = json.dumps(to_wire({p: committed[p].offset for p in batch.end if p in committed}))
     return (
-        f"checkpoint {batch.checkpoint} is new to group {group}, which another query has written for: {why}. "
-        "Going on would repeat or lose input. Choose one: keep the old checkpoint; read with "
         f'.option("startingOffsets", "committed").option("kafka.group.id", "{group}") to continue where the group '
-        'stands; or pass on_new_checkpoint="reprocess" to write this input again on purpose.'
+        f"stands (Spark's own kafka source has no such value: give it startingOffsets as JSON, {stands})"
     )
 
 
-def _old_copy(batch: MicroBatch, own: int, group: str) -> str:
+def _new_checkpoint(batch: MicroBatch, committed: Committed, group: str, why: str) -> str:
+    how = f"read with {_to_continue(batch, committed, group)}; " if batch.has_kafka_source else ""
+    return (
+        f"checkpoint {batch.checkpoint} is new to group {group}, which another query has written for: {why}. "
+        f"Going on would repeat or lose input. Choose one: keep the old checkpoint; {how}"
+        'or pass on_new_checkpoint="reprocess" to write this input again on purpose.'
+    )
+
+
+def _read_twice(batch: MicroBatch, group: str, what: str) -> str:
+    return (
+        f"checkpoint {batch.checkpoint} is new to group {group}, and several sources of one query {what}: a group has "
+        "one offset for a partition, so it cannot tell where each source is to go on. Choose one: keep the old "
+        "checkpoint; or give each source its startingOffsets as JSON and pass "
+        'on_new_checkpoint="reprocess", which writes what lies before those of the others again.'
+    )
+
+
+def _forgotten(batch: MicroBatch, group: str) -> str:
+    return (
+        f"batch {batch.batch_id} of checkpoint {batch.checkpoint} was planned by an earlier run of the query, which "
+        f"may have written it, and group {group} knows nothing of this query: group_id was changed, or the group was "
+        "deleted or has expired (offsets.retention.minutes). Choose one: give the group_id of the earlier run; or "
+        "look whether the output has the batch, and if not, pass "
+        'on_new_checkpoint="reprocess" to write it; if it has, start a new checkpoint behind it.'
+    )
+
+
+def _old_copy(batch: MicroBatch, own: Note, committed: Committed, group: str, astray: str | None) -> str:
+    why = "" if astray is None else f" ({astray})"
+    how = f", with {_to_continue(batch, committed, group)}" if batch.has_kafka_source else " behind what was written"
     return (
         f"checkpoint {batch.checkpoint} is about to run batch {batch.batch_id}, but group {group} has committed batch "
-        f"{own} of this very query: the checkpoint is an older copy. Restore the newest one, or start a new checkpoint "
-        f'with .option("startingOffsets", "committed").option("kafka.group.id", "{group}").'
+        f"{own.batch_id} of this very query{why}: the checkpoint is an older copy, or the group's offsets were "
+        f"changed. Restore the newest checkpoint, or start a new one{how}."
     )

@@ -13,25 +13,38 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from oncelog.core import failpoints
-from oncelog.core.ids import ProducerIdAndEpoch
+from oncelog.core.ids import ProducerIdAndEpoch, TopicPartition
 from oncelog.spark.identity import Identity
-from oncelog.spark.progress import MicroBatch, is_running, running_batch
-from oncelog.spark.resume import Verdict, judge, offsets_to_commit
+from oncelog.spark.progress import MicroBatch, is_running, keeps_state, running_batch
+from oncelog.spark.resume import Committed, Verdict, judge, offsets_to_commit
 from oncelog.spark.rows import plain_columns
-from oncelog.spark.sink_options import BATCH_ATTEMPTS, MAX_REQUEST_SIZE, TRANSACTION_TIMEOUT_MS, sink_options
+from oncelog.spark.sink_options import (
+    BATCH_ATTEMPTS,
+    MAX_REQUEST_SIZE,
+    TRANSACTION_TIMEOUT_MS,
+    SinkOptions,
+    sink_options,
+)
+from oncelog.spark.small_batch import SmallBatches
 from oncelog.spark.source_options import OptionError
-from oncelog.spark.spark_session import refuse_unsafe
+from oncelog.spark.spark_session import UnsafeSetting, refuse_unsafe
 from oncelog.spark.transactor import Transactor
+from oncelog.spark.worker_client import WorkerClient, worker_client
 from oncelog.spark.write_job import Written, run_write_job
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+OFFSET_LOG_VERSION = "spark.sql.streaming.offsetLog.formatVersion"
+ABSENCE_DOUBTS = 10
+ABSENCE_DOUBT_S = 0.5
 
 
 def write_stream(
@@ -61,8 +74,8 @@ def write_stream(
 
     `transactional_id` names this pipeline for ever: a second driver with the same one fences the first. `group_id`
     (the transactional id unless given) is the group the input offsets are committed for. Rows that no topic can take
-    (no topic, an unknown one, a wrong partition, too large) fail the query, or go to `dead_letter_topic` within the
-    same transaction. `on_new_checkpoint` is "refuse" or "reprocess". `kafka` takes client settings under Kafka's
+    (no topic, an unknown one, a wrong partition, too large, ...) fail the query, or go to `dead_letter_topic` within
+    the same transaction. `on_new_checkpoint` is "refuse" or "reprocess". `kafka` takes client settings under Kafka's
     names.
     """
     options = sink_options(
@@ -80,7 +93,9 @@ def write_stream(
     )
     if not frame.isStreaming:
         raise OptionError("write_stream takes a streaming DataFrame; a plain one is for oncelog.spark.write_batch")
+    plain_columns(frame, options.topic)
     refuse_unsafe(frame.sparkSession)
+    refuse_other_offset_logs(frame.sparkSession)
     return frame.writeStream.foreachBatch(ExactlyOnceSink(frame.sparkSession, Transactor(options)))
 
 
@@ -92,6 +107,7 @@ class ExactlyOnceSink:
     transactor: Transactor
     written: Written | None = None
     _columns: dict[str, Column] | None = None
+    _small: SmallBatches = field(default_factory=SmallBatches)
     _busy: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
@@ -106,8 +122,10 @@ class ExactlyOnceSink:
             self._busy.release()
 
     def _run(self, frame: DataFrame, batch_id: int) -> None:
+        refuse_other_offset_logs(self.spark)
         batch = running_batch(self.spark, frame, batch_id)
         self._check_timeout(batch)
+        self.enter(batch.query_id)
         what = f"batch {batch_id} of query {batch.query_id}"
         attempts = itertools.count()
         self.written = self.transactor.run(
@@ -116,14 +134,40 @@ class ExactlyOnceSink:
             wanted=lambda: is_running(self.spark, batch.query_id),
         )
 
+    def enter(self, query_id: str) -> None:
+        """Close what queries that are over have left open: nobody tells a sink that a batch was its last."""
+        with _entering:
+            if _entered.get(query_id) is self:
+                return
+            for other_id, other in list(_entered.items()):
+                is_over = other_id == query_id or not other._is_running(other_id)
+                if other is self or (is_over and other._close_unless_busy()):
+                    del _entered[other_id]
+            _entered[query_id] = self
+
+    def _close_unless_busy(self) -> bool:
+        """A query that was told to stop may still be in its last batch, and waiting for it could be mutual."""
+        if not self._busy.acquire(blocking=False):
+            return False
+        try:
+            self.transactor.close()
+        finally:
+            self._busy.release()
+        return True
+
+    def _is_running(self, query_id: str) -> bool:
+        return self.spark.sparkContext._jsc is not None and is_running(self.spark, query_id)
+
     def _write(
         self, identity: Identity, producer: ProducerIdAndEpoch, batch: MicroBatch, frame: DataFrame, *, first: bool
     ) -> Written | None:
         """One attempt at a micro-batch, in an epoch of its own: older drivers and earlier attempts are fenced."""
         options = self.transactor.options
-        offsets = offsets_to_commit(batch, options.stand_in)
+        committed = identity.client.fetch_offsets(options.group_id)
+        known = as_known_to(options, batch, committed)
+        offsets = offsets_to_commit(known, options.stand_in)
         # 1. What is committed decides whether this batch is still to be written.
-        if self._verdict(identity, batch) is Verdict.SKIP:
+        if self._verdict(known, committed) is Verdict.SKIP:
             drain(frame)
             return None
         # 2. All tasks write with the driver's producer id and epoch.
@@ -135,7 +179,7 @@ class ExactlyOnceSink:
             transaction_version=identity.client.transaction_version,
             columns=self._plain_columns(frame),
             batch=batch,
-            may_be_small=first,
+            small=self._small if first else None,
         )
         # 3. Input offsets, and the note that this batch is done, join the transaction.
         failpoints.hit("spark.sink.before_offsets")
@@ -152,14 +196,15 @@ class ExactlyOnceSink:
             self._columns = plain_columns(frame, self.transactor.options.topic)
         return self._columns
 
-    def _verdict(self, identity: Identity, batch: MicroBatch) -> Verdict:
+    def _verdict(self, batch: MicroBatch, committed: Committed) -> Verdict:
         options = self.transactor.options
         return judge(
             batch,
-            identity.client.fetch_offsets(options.group_id),
+            committed,
             stand_in=options.stand_in,
             group=options.group_id,
             on_new_checkpoint=options.on_new_checkpoint,
+            keeps_state=lambda: keeps_state(self.spark, batch.query_id),
         )
 
     def _check_timeout(self, batch: MicroBatch) -> None:
@@ -170,6 +215,55 @@ class ExactlyOnceSink:
                 "that long, and the broker would abort it. Raise transaction_timeout_ms (and "
                 "transaction.max.timeout.ms of the broker), or trigger more often"
             )
+
+
+_entered: dict[str, ExactlyOnceSink] = {}
+"""By the id of the query: the sinks of this process that have connections, those of the last query that ended too."""
+_entering = threading.Lock()
+
+
+def as_known_to(options: SinkOptions, batch: MicroBatch, committed: Committed) -> MicroBatch:
+    """Without the input partitions that the sink's cluster does not have: nobody can commit offsets for those there.
+
+    Topics of another cluster, or deleted ones. When none is left the batch id is committed in their place, as for
+    sources without Kafka's offsets.
+    """
+    client = worker_client(options.client)
+    if all(partition.partition < client.partition_count(partition.topic) for partition in batch.end):
+        return batch
+    # Partitions may have been added since they were counted.
+    there = _partitions_there(client, batch, committed)
+    if len(there) == len(batch.end):
+        return batch
+    if not there and options.stand_in is None:
+        foreign = ", ".join(sorted({partition.topic for partition in batch.end}))
+        raise OptionError(
+            f"the input ({foreign}) is not on the sink's cluster {options.client.bootstrap_servers}, which can commit "
+            "no offsets for it: batch ids are kept under the output topic instead, so give the sink a topic"
+        )
+    return replace(batch, end={partition: batch.end[partition] for partition in there}, only_kafka=False)
+
+
+def _partitions_there(client: WorkerClient, batch: MicroBatch, committed: Committed) -> set[TopicPartition]:
+    """Those of the batch that the cluster has. One with a committed offset was there: its absence is doubted a while,
+    since a broker that starts may not know of all topics yet."""
+    for doubts_left in reversed(range(ABSENCE_DOUBTS)):
+        found = client.partitions_of({partition.topic for partition in batch.end})
+        there = {partition for partition in batch.end if partition in found.get(partition.topic, ())}
+        if not doubts_left or not (batch.end.keys() & committed.keys()) - there:
+            break
+        time.sleep(ABSENCE_DOUBT_S)
+    return there
+
+
+def refuse_other_offset_logs(spark: SparkSession) -> None:
+    """Raise UnsafeSetting for a checkpoint format that the offsets of a batch cannot be read from."""
+    version = spark.conf.get(OFFSET_LOG_VERSION, "1")
+    if version != "1":
+        raise UnsafeSetting(
+            f"{OFFSET_LOG_VERSION} is {version}: the sink reads the offsets of a batch from Spark's offset log, and "
+            f"knows format 1 only. Set it to 1, with a new checkpoint where the old one was written otherwise"
+        )
 
 
 def drain(frame: DataFrame) -> None:

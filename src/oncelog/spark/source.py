@@ -11,6 +11,7 @@ compaction leave gaps, over which a task steps without a word.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -31,9 +32,12 @@ from oncelog.spark.read_task import read_range
 from oncelog.spark.snapshot import SnapshotReader
 from oncelog.spark.source_options import SourceOptions, includes_headers, parse_source_options
 from oncelog.spark.topic_plan import TopicPlan
+from oncelog.spark.worker_client import worker_client
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+logger = logging.getLogger(__name__)
 
 SCHEMA = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
 HEADERS_SCHEMA = ", headers array<struct<key: string, value: binary>>"
@@ -75,7 +79,7 @@ class TopicReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         plan = TopicPlan(self.options)
-        start, end = plan.starting_offsets(), plan.ending_offsets()
+        start, end = starting_offsets(plan, self.options), plan.ending_offsets()
         return _tasks(plan.ranges(start, end), self.options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -108,7 +112,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._plan
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
-        return to_wire(self.plan.starting_offsets())
+        return to_wire(starting_offsets(self.plan, self.options))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name
         if self.options.max_offsets_per_trigger is not None:
@@ -161,6 +165,22 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(partition, RangePartition):
             return iter(())
         return read_range(self.options, partition.wanted)
+
+
+def starting_offsets(plan: TopicPlan, options: SourceOptions) -> Offsets:
+    """Where to begin. Warns of a group that is to be continued and stands nowhere: often its name is wrong."""
+    start = plan.starting_offsets()
+    if options.starting.committed:
+        committed = worker_client(options.client).committed(options.group_id or "")
+        if start and not start.keys() & committed.keys():
+            logger.warning(
+                "startingOffsets is 'committed', but group %s has committed nothing for %s: everything is read from "
+                "the earliest offset. Is kafka.group.id right? It is the group_id of the sink, its transactional_id by "
+                "default",
+                options.group_id,
+                ", ".join(sorted({partition.topic for partition in start})),
+            )
+    return start
 
 
 def _tasks(ranges: list[OffsetRange], options: SourceOptions) -> list[InputPartition]:

@@ -29,6 +29,11 @@ SETTINGS: tuple[Setting, ...] = (
         "1",
         "a stage retry runs finished tasks again without telling them; failing the job lets the sink take a new epoch",
     ),
+    Setting(
+        "spark.stage.maxAttempts",
+        "1",
+        "the same for retries that do not count as consecutive: those after an executor was decommissioned",
+    ),
     Setting("spark.speculation", "false", "two copies of one task would write with the same sequence numbers"),
     Setting(
         "spark.sql.streaming.stateStore.providerClass",
@@ -62,6 +67,9 @@ SETTINGS: tuple[Setting, ...] = (
 )
 
 
+STAGE_ATTEMPTS = {"spark.stage.maxConsecutiveAttempts": "4", "spark.stage.maxAttempts": "2147483647"}
+"""How often Spark runs a stage unless told otherwise. Both must be 1: what a decommissioned executor lost counts for
+the second alone (`spark.stage.ignoreDecommissionFetchFailure`)."""
 DEFAULT_MASTER = "local[*,4]"
 
 
@@ -127,13 +135,14 @@ def refuse_unsafe(spark: SparkSession) -> None:
             "spark.speculation is on: two copies of a task would write the same rows with the same sequence numbers. "
             "Set spark.speculation=false, or use oncelog.spark.session()."
         )
-    attempts = conf.get("spark.stage.maxConsecutiveAttempts") or "4"
-    if attempts != "1":
-        raise UnsafeSetting(
-            f"spark.stage.maxConsecutiveAttempts is {attempts}: a retried stage would run finished tasks again and "
-            "write their rows twice. Set it to 1 when the session is built (the sink itself runs a failed batch "
-            "again), or use oncelog.spark.session()."
-        )
+    for setting, default in STAGE_ATTEMPTS.items():
+        attempts = conf.get(setting) or default
+        if attempts != "1":
+            raise UnsafeSetting(
+                f"{setting} is {attempts}: a retried stage would run finished tasks again and write their rows twice. "
+                f"Set {' and '.join(STAGE_ATTEMPTS)} to 1 when the session is built (the sink itself runs a failed "
+                "batch again), or use oncelog.spark.session()."
+            )
 
 
 def explain() -> str:

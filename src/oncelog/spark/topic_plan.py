@@ -29,27 +29,35 @@ class TopicPlan:
         return worker_client(self._options.client)
 
     def partitions(self) -> list[TopicPartition]:
-        """The partitions there are now. Raises OptionError when a topic named in an option does not exist."""
+        """The partitions there are now. Raises OptionError when one that is named in an option does not exist."""
+        found, missing = self._look_up()
+        if missing:
+            raise OptionError(missing[0])
+        return found
+
+    def _look_up(self) -> tuple[list[TopicPartition], list[str]]:
+        """The partitions there are now, and what is said of those named in an option that are not."""
         subscription = self._options.subscription
         if subscription.pattern is not None:
             pattern = re.compile(subscription.pattern)
-            found = self._client.partitions_of(None)
-            return sorted(p for name, parts in found.items() if pattern.fullmatch(name) for p in parts)
+            every = self._client.partitions_of(None)
+            return sorted(p for name, parts in every.items() if pattern.fullmatch(name) for p in parts), []
         names = subscription.topics or tuple(sorted({p.topic for p in subscription.partitions}))
         found = self._client.partitions_of(names)
-        missing = [name for name in names if name not in found]
-        if missing:
-            raise OptionError(
-                f"topic {missing[0]} does not exist on {self._options.client.bootstrap_servers}: create it, "
-                "or correct the option " + ("subscribe" if subscription.topics else "assign")
-            )
+        missing = [
+            f"topic {name} does not exist on {self._options.client.bootstrap_servers}: create it, or correct the "
+            "option " + ("subscribe" if subscription.topics else "assign")
+            for name in names
+            if name not in found
+        ]
         if subscription.topics:
-            return sorted(p for parts in found.values() for p in parts)
-        for partition in subscription.partitions:
-            if partition not in found[partition.topic]:
-                count = len(found[partition.topic])
-                raise OptionError(f"option assign: topic {partition.topic} has {count} partitions, not {partition}")
-        return sorted(subscription.partitions)
+            return sorted(p for parts in found.values() for p in parts), missing
+        missing += [
+            f"option assign: topic {p.topic} has {len(found[p.topic])} partitions, not {p}"
+            for p in subscription.partitions
+            if p.topic in found and p not in found[p.topic]
+        ]
+        return sorted(p for p in subscription.partitions if p in found.get(p.topic, ())), missing
 
     def starting_offsets(self) -> Offsets:
         return self._resolve(self._options.starting, "starting")
@@ -58,14 +66,18 @@ class TopicPlan:
         return self._resolve(self._options.ending, "ending")
 
     def latest_offsets(self, known: Offsets | None = None) -> Offsets:
-        """Ends of all partitions. Topics that vanished keep the position the stream has (see check_not_lost)."""
-        try:
-            partitions = self.partitions()
-        except OptionError:
-            if known is None or self._options.fail_on_data_loss:
-                raise
+        """Ends of all partitions. Where data may be lost, topics that vanished are left out (see check_not_lost).
+
+        When all of them have, a stream waits at the position it has.
+        """
+        if self._options.fail_on_data_loss:
+            return self._list(self.partitions(), LATEST)
+        found, missing = self._look_up()
+        if missing and not found:
+            if known is None:
+                raise OptionError(missing[0])
             return dict(known)
-        return self._list(partitions, LATEST)
+        return self._list(found, LATEST)
 
     def earliest_offsets(self, partitions: Iterable[TopicPartition]) -> Offsets:
         return self._list(partitions, EARLIEST)
@@ -126,14 +138,19 @@ class TopicPlan:
         for partition, offset in sorted(start.items()):
             if partition not in latest:
                 self._lost(f"{partition} does not exist any more; the stream had read it up to {offset}")
-            elif latest[partition] < offset:
+            elif latest[partition] < offset and (end := self._high_watermark(partition)) < offset:
                 self._lost(
-                    f"{partition} ends at {latest[partition]}, before offset {offset} where the stream is: "
-                    "the topic was deleted and created again, or lost its log"
+                    f"{partition} ends at {end}, before offset {offset} where the stream is: the topic was deleted and "
+                    "created again, or lost its log"
                 )
+
+    def _high_watermark(self, partition: TopicPartition) -> int:
+        """Where records end, those of open transactions included: a stream that was read_uncommitted may be there."""
+        return self._client.list_offsets({partition: LATEST}, IsolationLevel.READ_UNCOMMITTED)[partition]
 
     def ranges(self, start: Offsets, end: Offsets) -> list[OffsetRange]:
         """What lies between, without what is deleted already. Raises DataLost unless failOnDataLoss is false."""
+        end = self._still_there(end)
         begin = self.with_new_partitions(start, end)
         earliest = self._list([p for p in end if end[p] > begin[p]], EARLIEST)
         ranges = []
@@ -148,6 +165,13 @@ class TopicPlan:
             if first < end[partition]:
                 ranges.append(OffsetRange(partition, first, end[partition]))
         return ranges
+
+    def _still_there(self, end: Offsets) -> Offsets:
+        """Where data may be lost, a batch that was planned before a topic vanished is read without it."""
+        if self._options.fail_on_data_loss:
+            return end
+        found = self._client.partitions_of({partition.topic for partition in end})
+        return {p: offset for p, offset in end.items() if p in found.get(p.topic, ())}
 
     def _lost(self, what: str) -> None:
         if self._options.fail_on_data_loss:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import time
 from collections.abc import AsyncGenerator, Collection, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar, cast
 
+from oncelog.client.admin_configs import ConfigAdmin, ConfigResource, ResourceType
 from oncelog.client.admin_topics import NewTopic, TopicAdmin
 from oncelog.client.blocking import Blocking
 from oncelog.client.config import ClientConfig
 from oncelog.client.deadline import Deadline
+from oncelog.client.errors import KafkaError
 from oncelog.client.fetch import FetchSettings
 from oncelog.client.fetcher import FetchedChunk, RangeFetcher
 from oncelog.client.offsets import OffsetAndMetadata, fetch_offsets
@@ -20,9 +23,13 @@ from oncelog.client.visibility import IsolationLevel
 from oncelog.core.ids import TopicPartition
 from oncelog.spark.planning import OffsetRange
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
 COUNT_AGE_S = 10.0
 """How long a worker may take a number of partitions for granted: keys move soon after partitions are added."""
+POLICY_AGE_S = 60.0
+"""The same for the cleanup policy of a topic, which hardly ever changes."""
 
 
 class WorkerClient(Blocking):
@@ -31,7 +38,9 @@ class WorkerClient(Blocking):
     def __init__(self, config: ClientConfig) -> None:
         super().__init__(config)
         self._topics = TopicAdmin(self.cluster)
+        self._configs = ConfigAdmin(self.cluster)
         self._counts: dict[str, tuple[int, float]] = {}
+        self._compacted: dict[str, tuple[bool, float]] = {}
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return self._run(coroutine)
@@ -54,6 +63,30 @@ class WorkerClient(Blocking):
             count = len(self.partitions_of([topic]).get(topic, ()))
             self._counts[topic] = (count, time.monotonic())
         return count
+
+    def is_internal(self, topic: str) -> bool:
+        """Whether a topic is the cluster's own, as far as it is known from a look-up of its partitions."""
+        known = self.cluster.topics.get(topic)
+        return known is not None and known.is_internal
+
+    def is_compacted(self, topic: str) -> bool:
+        """Not older than POLICY_AGE_S. False when we are not told."""
+        compacted, asked_s = self._compacted.get(topic, (False, -POLICY_AGE_S))
+        if time.monotonic() - asked_s > POLICY_AGE_S:
+            compacted = "compact" in self._cleanup_policy(topic)
+            self._compacted[topic] = (compacted, time.monotonic())
+        return compacted
+
+    def _cleanup_policy(self, topic: str) -> str:
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        try:
+            found = self._run(self._configs.describe_configs(resource, ["cleanup.policy"]))
+        except KafkaError as error:
+            # One may be allowed to write to a topic and not to see its settings: then the broker judges the rows.
+            logger.warning("the settings of topic %s cannot be seen: %s", topic, error)
+            return ""
+        entry = found.get("cleanup.policy")
+        return "" if entry is None else entry.value or ""
 
     def partitions_of(self, topics: Collection[str] | None) -> dict[str, list[TopicPartition]]:
         """The partitions of the named topics, or of all, as they are now. Topics that do not exist are left out."""

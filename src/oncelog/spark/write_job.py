@@ -3,7 +3,7 @@
 Every output partition is written by exactly one task, because the sequence numbers of a partition are one series. There
 are three ways to see to that, and the cheapest that fits is taken:
 
-    DRIVER     a small batch is computed by its tasks and written by the driver: no second stage
+    DRIVER     a small batch (see `small_batch`) is computed by its tasks and written by the driver: no second stage
     OWN        rows that may go anywhere (no key, topic or partition), in no more tasks than the topic has partitions:
                each task takes a partition for itself: no shuffle
     SHUFFLED   in all other cases a first stage encodes the rows into record batches, by output partition, and a second
@@ -11,12 +11,12 @@ are three ways to see to that, and the cheapest that fits is taken:
                at a time, not rows
 
 No row is touched in Python: columns come as Arrow batches and leave as encoded record batches, and a task holds a few
-of them at a time however large its share is. What the driver writes itself is bounded by the number of input records
-and, as everything it collects, by `spark.driver.maxResultSize`; a batch that fails is not taken for small again.
+of them at a time however large its share is.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -27,6 +27,7 @@ from oncelog.core.ids import ProducerIdAndEpoch, TopicPartition
 from oncelog.spark.progress import MicroBatch, task_count
 from oncelog.spark.rows import plain_columns
 from oncelog.spark.sink_options import SinkOptions
+from oncelog.spark.small_batch import NotSmall, SmallBatches, limits
 from oncelog.spark.source_options import OptionError
 from oncelog.spark.worker_client import worker_client
 
@@ -34,15 +35,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
-RESULT_SCHEMA = "topic string, partition int, records long, size_bytes long, first_offset long"
+logger = logging.getLogger(__name__)
+
+RESULT_SCHEMA = "topic string, partition int, records long, size_bytes long, first_offset long, error string"
 ENCODED_SCHEMA = (
     "place int, topic string, partition int, records int, base_timestamp long, max_timestamp long, codec int, "
     "body binary"
 )
 TASKS_PER_CORE_MAX = 2
 """Output partitions beyond that share tasks: a task costs some 20 ms however few rows it has."""
-SMALL_BATCH_OFFSETS = 5_000
-"""Up to so many input records the driver writes faster than a second stage would, and has room for them."""
 
 Stage = Callable[[Iterator["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
 
@@ -84,6 +85,10 @@ class TaskOrders:
     """Only for writing without transactions, where a repeated task is allowed to double its rows."""
 
 
+class TaskFailed(RuntimeError):
+    """A writing task could not write; the text says why."""
+
+
 class TaskRanAgain(RuntimeError):
     """Spark runs a task again whose first run may have written already. The sink takes a new epoch instead."""
 
@@ -96,12 +101,13 @@ def run_write_job(
     transaction_version: int,
     columns: Mapping[str, Column] | None = None,
     batch: MicroBatch | None = None,
-    may_be_small: bool = True,
+    small: SmallBatches | None = None,
 ) -> Written:
-    """Write all rows. Returns when everything is acknowledged; raises what the first failing task raised.
+    """Write all rows. Returns when everything is acknowledged; raises TaskFailed when a task could not write.
 
     `columns` are those of `plain_columns`, when the caller has them. What is known of a micro-batch chooses the way;
-    rows of a plain frame are shuffled, and so are those of a batch that `may_be_small` denies to be.
+    rows of a plain frame are shuffled. `small` is what is known of the small batches of the query: without it there are
+    none.
     """
     count = _existing_partitions(options)
     orders = TaskOrders(
@@ -117,15 +123,23 @@ def run_write_job(
         first_partition=0 if batch is None else batch.batch_id % max(count, 1),
     )
     given = plain_columns(frame, options.topic) if columns is None else columns
-    if batch is not None:
-        orders = replace(orders, way=_way(frame, given, orders, batch.size_bound if may_be_small else None))
-    return run_orders(frame, given, orders)
+    if batch is None:
+        return run_orders(frame, given, orders)
+    if small is not None and small.may_have(batch):
+        allowed = limits(batch.size_bound or 0, task_count(frame), len(given))
+        try:
+            rows = small.collect(frame, given, allowed)
+        except NotSmall:
+            logger.info("batch %d is too large for the driver: tasks write it", batch.batch_id)
+            small.was_large(batch)
+        else:
+            return write_here(rows, replace(orders, way=Way.DRIVER))
+    return run_orders(frame, given, replace(orders, way=_way(frame, given, orders)))
 
 
 def run_orders(frame: DataFrame, columns: Mapping[str, Column], orders: TaskOrders) -> Written:
+    """Have tasks write, one way or the other."""
     rows = frame.select(*columns.values())
-    if orders.way is Way.DRIVER:
-        return _written(_write_here(rows, orders))
     if orders.way is Way.SHUFFLED:
         tasks = TASKS_PER_CORE_MAX * frame.sparkSession.sparkContext.defaultParallelism
         if "topic" not in columns:
@@ -135,14 +149,18 @@ def run_orders(frame: DataFrame, columns: Mapping[str, Column], orders: TaskOrde
     return _written([total.asDict() for total in rows.mapInArrow(_writing(orders), RESULT_SCHEMA).collect()])
 
 
-def _write_here(rows: DataFrame, orders: TaskOrders) -> list[dict[str, Any]]:
+def write_here(rows: pa.Table, orders: TaskOrders) -> Written:
+    """In this process, which is the driver."""
     from oncelog.spark.write_task import write_batches
 
-    totals: list[dict[str, Any]] = write_batches(orders, 0, iter(rows.toArrow().to_batches())).to_pylist()
-    return totals
+    return _written(write_batches(orders, 0, iter(rows.to_batches())).to_pylist())
 
 
 def _written(totals: list[dict[str, Any]]) -> Written:
+    """Raises TaskFailed for the first task that could not write."""
+    for total in totals:
+        if total["error"] is not None:
+            raise TaskFailed(total["error"])
     return Written(
         records=sum(total["records"] for total in totals),
         size_bytes=sum(total["size_bytes"] for total in totals),
@@ -151,22 +169,28 @@ def _written(totals: list[dict[str, Any]]) -> Written:
 
 
 def _existing_partitions(options: SinkOptions) -> int:
-    """Partitions of the sink's topic, 0 when it has none. Raises OptionError for a topic that does not exist."""
-    named = [name for name in (options.topic, options.dead_letter_topic) if name is not None]
-    found = worker_client(options.client).partitions_of(named) if named else {}
-    for name in named:
+    """Partitions of the sink's topic, 0 when it has none. Raises OptionError for a topic that cannot be written to."""
+    topics = {"topic": options.topic, "dead_letter_topic": options.dead_letter_topic}
+    named = {setting: name for setting, name in topics.items() if name is not None}
+    client = worker_client(options.client)
+    found = client.partitions_of(list(named.values())) if named else {}
+    for setting, name in named.items():
         if not found.get(name):
-            setting = "topic" if name == options.topic else "dead_letter_topic"
             raise OptionError(
                 f"{setting}: topic {name} does not exist on {options.client.bootstrap_servers}. Create it first: its "
                 "number of partitions decides where keys go"
             )
+        if client.is_internal(name):
+            raise OptionError(f"{setting}: topic {name} is the cluster's own, and only its brokers write to it")
+    if options.dead_letter_topic is not None and client.is_compacted(options.dead_letter_topic):
+        raise OptionError(
+            f"dead_letter_topic: topic {options.dead_letter_topic} is compacted, which would refuse rows without a "
+            "key and lose all but the last of each key. Choose another, or set its cleanup.policy to delete"
+        )
     return 0 if options.topic is None else len(found[options.topic])
 
 
-def _way(frame: DataFrame, columns: Mapping[str, Column], orders: TaskOrders, size_bound: int | None) -> Way:
-    if size_bound is not None and size_bound <= SMALL_BATCH_OFFSETS:
-        return Way.DRIVER
+def _way(frame: DataFrame, columns: Mapping[str, Column], orders: TaskOrders) -> Way:
     routed = columns.keys() & {"key", "partition", "topic"} or orders.dead_letter_topic is not None
     return Way.SHUFFLED if routed or task_count(frame) > orders.partition_count else Way.OWN
 

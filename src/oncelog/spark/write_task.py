@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import time
+import traceback
 import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from oncelog.client.columns import encode_columns
+from oncelog.client.columns import BATCH_BYTES, encode_columns
 from oncelog.client.encoded_batch import EncodedBatch
+from oncelog.client.errors import KafkaError
 from oncelog.core.ids import TopicPartition
+from oncelog.protocol.batch import HEADER_BYTES
 from oncelog.protocol.compression import Codec
 from oncelog.spark.dead_letters import dead_letters
-from oncelog.spark.routing import partition_numbers, refuse_large
+from oncelog.spark.routing import RowError, partition_numbers
 from oncelog.spark.task_writer import PartitionTotal, TaskWriter
 from oncelog.spark.worker_client import worker_client
 from oncelog.spark.write_job import TaskOrders, TaskRanAgain, Way
@@ -31,6 +33,7 @@ RESULT_FIELDS = pa.schema(
         ("records", pa.int64()),
         ("size_bytes", pa.int64()),
         ("first_offset", pa.int64()),
+        ("error", pa.string()),
     ]
 )
 ENCODED_FIELDS = pa.schema(
@@ -71,8 +74,24 @@ def _place(orders: TaskOrders, target: TopicPartition) -> int:
 
 
 def write_stage(orders: TaskOrders, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What a writing task does. Raises TaskRanAgain when an earlier run of it may have written already."""
-    yield write_batches(orders, _task_number(allowed_again=orders.may_run_again), batches)
+    """What a writing task does. Raises TaskRanAgain when an earlier run of it may have written already.
+
+    What goes wrong here is a result: Spark would run a task that raises again, and report the refusal of that second
+    run in place of the reason.
+    """
+    task = _task_number(allowed_again=orders.may_run_again)
+    try:
+        result = write_batches(orders, task, batches)
+    except Exception as error:  # noqa: BLE001  # the driver raises it
+        result = _failure(error)
+    yield result
+
+
+def _failure(error: Exception) -> pa.RecordBatch:
+    expected = isinstance(error, KafkaError | RowError)
+    lines = traceback.format_exception_only(error) if expected else traceback.format_exception(error)
+    text = "".join(lines).strip()
+    return _record_batch([*([None] for _ in RESULT_FIELDS.names[1:]), [text]], RESULT_FIELDS)
 
 
 def write_batches(orders: TaskOrders, task: int, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
@@ -107,8 +126,9 @@ def _task_number(*, allowed_again: bool = True) -> int:
         return 0
     if context.attemptNumber() > 0 and not allowed_again:
         raise TaskRanAgain(
-            f"task {context.partitionId()} runs a second time (attempt {context.attemptNumber()}): its first run may "
-            "have written already, so the whole batch is run again in a new transaction"
+            f"task {context.partitionId()} runs a second time (attempt {context.attemptNumber()}): its first run, of "
+            "which Spark's log tells how it ended, may have written already, so the whole batch is run again in a new "
+            "transaction"
         )
     return int(context.partitionId())
 
@@ -120,6 +140,7 @@ def _result(totals: list[PartitionTotal]) -> pa.RecordBatch:
         [total.records for total in totals],
         [total.size_bytes for total in totals],
         [total.first_offset for total in totals],
+        [None for _ in totals],
     ]
     return _record_batch(columns, RESULT_FIELDS)
 
@@ -139,18 +160,18 @@ def _encode(orders: TaskOrders, task: int, batch: pa.RecordBatch) -> Iterator[Ad
             headers=rows.column("headers") if "headers" in names else None,
             timestamp_ms=time.time_ns() // 1_000_000,
             codec=codec,
+            batch_bytes=min(BATCH_BYTES, orders.max_request_size - HEADER_BYTES),
         ):
             yield target, encoded
 
 
 def by_target(orders: TaskOrders, task: int, batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
     """The rows of a batch by output partition, in their order."""
+    numbers = partition_numbers(orders, batch, first_keyless=orders.first_partition + task)
     if orders.way is Way.OWN:
-        refuse_large(orders, batch)
         own = (orders.first_partition + task) % orders.partition_count
         yield TopicPartition(orders.topic or "", own), batch
         return
-    numbers = _numbers(orders, task, batch)
     if len(numbers) and int(numbers.min()) < 0:
         poisoned = np.flatnonzero(numbers < 0)
         letters = dead_letters(batch.take(pa.array(poisoned)), numbers[poisoned], orders)
@@ -165,14 +186,6 @@ def by_target(orders: TaskOrders, task: int, batch: pa.RecordBatch) -> Iterator[
         topic = orders.topic if topics is None else topics.dictionary[code >> 32].as_py()
         part = batch if rows is None else batch.take(pa.array(rows))
         yield TopicPartition(str(topic), code & 0xFFFFFFFF), part
-
-
-def _numbers(orders: TaskOrders, task: int, batch: pa.RecordBatch) -> npt.NDArray[np.int32]:
-    names = batch.schema.names
-    sizes = [pc.fill_null(pc.binary_length(batch.column(name)), 0) for name in ("key", "value") if name in names]
-    size = pc.add(*sizes) if len(sizes) == 2 else sizes[0]
-    given = {name: batch.column(name) for name in ("key", "topic", "partition") if name in names}
-    return partition_numbers(orders, {"size": size, **given}, first_keyless=orders.first_partition + task)
 
 
 def _groups(codes: npt.NDArray[np.int64]) -> Iterator[tuple[int, Any]]:

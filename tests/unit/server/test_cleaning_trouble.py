@@ -6,6 +6,7 @@ import errno
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,8 @@ from oncelog.core import failpoints
 from oncelog.core.errors import KafkaError
 from oncelog.core.ids import TopicPartition
 from oncelog.server import cleaning
-from oncelog.storage.log import Log
+from oncelog.storage import open_log
+from oncelog.storage.log import Log, LogPlace
 from tests.unit.server.harness import BrokerInProcess
 from tests.unit.server.held_worker import hold_worker
 from tests.unit.server.power_cut import StrictDisk
@@ -205,3 +207,55 @@ def test_a_record_stays_until_the_marker_of_the_one_that_replaces_it_is_on_disk(
     for broker in (node.broker, after.broker):
         broker.stop(clean=False)
     disk.close()
+
+
+def test_a_log_that_cannot_be_opened_does_not_keep_others_from_being_cleaned(
+    node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("bad", "good"):
+        node.create(name, **SMALL)
+        write_dirty(node, name)
+    load_log = open_log.load_log
+
+    def load(place: LogPlace, *arguments: Any, **options: Any) -> Any:
+        if place.partition == BAD:
+            raise OSError(errno.EIO, "injected")
+        return load_log(place, *arguments, **options)
+
+    monkeypatch.setattr(open_log, "load_log", load)
+    node.restart(clean=True)
+    node.clock.advance_ms(10 * BACKOFF_MS)
+    assert len(survivors(partition_of(node, "good").log)) < 10
+
+
+def test_an_early_roll_on_a_full_disk_is_tried_with_pauses_and_said_once(
+    node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(cleaning, "INTERNAL_ACTIVE_BYTES", 0)
+    node.broker.internal_topic("__consumer_offsets")
+    write(node, ("k", "v"), topic="__consumer_offsets")
+    rolls: list[int] = []
+
+    def roll(self: Log, now_ms: int) -> None:
+        rolls.append(now_ms)
+        enospc()
+
+    monkeypatch.setattr(Log, "roll", roll)
+    with caplog.at_level(logging.ERROR, "oncelog.cleaner"):
+        node.clock.advance_ms(100 * BACKOFF_MS)
+    assert 1 < len(rolls) <= 100 // cleaning.POSTPONED_LOOKS + 1
+    assert len(caplog.records) == 1
+
+
+def test_an_older_checkpoint_of_the_cleaner_does_not_replace_a_newer_one(node: BrokerInProcess) -> None:
+    node.create("bad", **SMALL)
+    cleaner = node.broker.cleaner
+    partition_of(node, "bad")
+    worker = hold_worker(node)
+    cleaner.first_dirty[BAD] = 5
+    cleaner._write_checkpoint(lambda: None)
+    cleaner.first_dirty[BAD] = 9
+    cleaner._write_checkpoint(lambda: None)
+    worker.jobs.reverse()
+    worker.finish(node.clock)
+    assert node.broker.log_dir.read_cleaner_offsets() == {BAD: 9}

@@ -96,7 +96,14 @@ class AtMostOnce:
         batch = running_batch(self.spark, frame, batch_id)
         client = worker_client(self.config)
         committed = client.committed(self.group_id)
-        verdict = judge(batch, committed, stand_in=None, group=self.group_id, on_new_checkpoint=NewCheckpoint.REPROCESS)
+        verdict = judge(
+            batch,
+            committed,
+            stand_in=None,
+            group=self.group_id,
+            on_new_checkpoint=NewCheckpoint.REPROCESS,
+            keeps_state=lambda: False,
+        )
         self.written = None
         if verdict is Verdict.SKIP:
             drain(frame)

@@ -1,0 +1,54 @@
+"""The note the sink commits with its offsets: whose they are and which plan they finish. JSON, as their metadata.
+
+Brokers take 4096 bytes of metadata (`offset.metadata.max.bytes`); a note has some 120.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+METADATA_BYTES_MAX = 4096
+"""Kafka's default of `offset.metadata.max.bytes`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    query_id: str
+    """Of a stream its query; of a plain write the run id, empty when there never was one."""
+    batch_id: int
+    plan: int | None = None
+    """When Spark planned the batch: the same when it runs that plan again, another one when it plans the batch anew.
+    None in notes of earlier versions."""
+    ends: tuple[int, ...] = ()
+    """Where each source has come that reads this partition, when several read it and have not come equally far. The
+    offset itself is the smallest of them."""
+    call: str | None = None
+    """Of a plain write: the call that wrote it."""
+
+    def to_text(self) -> str:
+        value: dict[str, Any] = {"queryId": self.query_id, "batchId": self.batch_id}
+        if self.plan is not None:
+            value["plan"] = self.plan
+        if self.ends:
+            value["ends"] = list(self.ends)
+        if self.call is not None:
+            value["call"] = self.call
+        return json.dumps(value, separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str) -> Note | None:
+        """None for what somebody else wrote."""
+        try:
+            value = json.loads(text)
+            plan, call = value.get("plan"), value.get("call")
+            return cls(
+                str(value["queryId"]),
+                int(value["batchId"]),
+                None if plan is None else int(plan),
+                tuple(int(end) for end in value.get("ends", ())),
+                None if call is None else str(call),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return None

@@ -1,0 +1,121 @@
+"""Which micro-batches the driver may write itself, and how it finds out in time that one of them is not small.
+
+Theory of operation. The number of input records of a batch is known beforehand, the number and the size of the rows
+they become is not. So rows are collected under limits that Spark itself keeps, on the executors and without Python: a
+task hands over one row more than is allowed at most, and of a column one byte more. What comes is COLLECTED_BYTES at
+most, and when it is more than allowed the batch is NotSmall. Nothing is written by then, so tasks write it in the same
+transaction; and as its rows were computed for nothing, the next batches of the query are not taken for small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow.compute as pc
+
+from oncelog.spark.progress import MicroBatch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
+
+BATCH_OFFSETS = 5_000
+"""Up to so many input records the driver writes faster than a second stage would."""
+COLLECTED_BYTES = 128 * 1024 * 1024
+"""About what the driver gets to hold at most, whatever becomes of those records."""
+ROWS_MIN = 1024
+"""So many rows are few, however few the input records were: state has rows of its own."""
+LARGE_RUN = 50
+"""After a batch that was not small, so many are not taken for small."""
+TOO_LONG = "oncelog_too_long"
+_TASK_ROW_BITS = (1 << 33) - 1
+"""Of what Spark calls a monotonically increasing id: the number of the row within its task."""
+
+
+class NotSmall(Exception):
+    """There is more of a batch than the driver takes. Nothing is written yet."""
+
+
+class Limits(NamedTuple):
+    rows: int
+    column_bytes: int
+
+
+def limits(input_records: int, tasks: int, columns: int) -> Limits:
+    """Changes in steps of two, because Spark compiles a query anew for every other number in it."""
+    rows = 1 << (max(input_records, ROWS_MIN) - 1).bit_length()
+    share = COLLECTED_BYTES // (rows * max(tasks, 1) * columns)
+    return Limits(rows, max(1, 1 << share.bit_length() >> 1))
+
+
+class SmallBatches:
+    """Those of one query."""
+
+    def __init__(self) -> None:
+        self._large_until = 0
+        self._selections: dict[Limits, tuple[Column, list[Column]]] = {}
+
+    def may_have(self, batch: MicroBatch) -> bool:
+        bound = batch.size_bound
+        return bound is not None and bound <= BATCH_OFFSETS and batch.batch_id >= self._large_until
+
+    def was_large(self, batch: MicroBatch) -> None:
+        self._large_until = batch.batch_id + 1 + LARGE_RUN
+
+    def collect(self, frame: DataFrame, columns: Mapping[str, Column], allowed: Limits) -> pa.Table:
+        """The rows with their plain columns. Raises NotSmall when there is more of them than allowed."""
+        if allowed not in self._selections:
+            # Kept, because making them costs as much as a small batch has to spare.
+            self._selections[allowed] = _few(allowed), _short(columns, allowed)
+        few, short = self._selections[allowed]
+        return checked(frame.where(few).select(*short).toArrow(), allowed)
+
+
+def checked(table: pa.Table, allowed: Limits) -> pa.Table:
+    """Raises NotSmall for a table that was cut."""
+    if table.num_rows > allowed.rows:
+        raise NotSmall
+    for name in table.schema.names:
+        column = table.column(name)
+        if name == TOO_LONG:
+            cut = pc.any(column).as_py()
+        else:
+            sized = name in ("key", "value", "topic")
+            cut = sized and (pc.max(pc.binary_length(column)).as_py() or 0) > allowed.column_bytes
+        if cut:
+            raise NotSmall
+    return table.drop_columns([TOO_LONG]) if TOO_LONG in table.schema.names else table
+
+
+def _few(allowed: Limits) -> Column:
+    from pyspark.sql import functions as sf
+
+    return sf.monotonically_increasing_id().bitwiseAND(sf.lit(_TASK_ROW_BITS)) <= allowed.rows
+
+
+def _short(columns: Mapping[str, Column], allowed: Limits) -> list[Column]:
+    from pyspark.sql import functions as sf
+
+    short = []
+    for name, column in columns.items():
+        if name == "headers":
+            fits = _headers_bytes() <= allowed.column_bytes
+            short += [sf.when(fits, column).alias(name), (~fits).alias(TOO_LONG)]
+        elif name == "partition":
+            short.append(column)
+        else:
+            short.append(sf.substring(column, 1, allowed.column_bytes + 1).alias(name))
+    return short
+
+
+def _headers_bytes() -> Column:
+    from pyspark.sql import functions as sf
+
+    def length(column: Column) -> Column:
+        return sf.coalesce(sf.octet_length(column), sf.lit(0))
+
+    total = sf.aggregate(
+        "headers", sf.lit(0), lambda sum_, header: sum_ + length(header["key"]) + length(header["value"])
+    )
+    return sf.coalesce(total, sf.lit(0))

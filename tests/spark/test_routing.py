@@ -1,0 +1,161 @@
+"""Where rows go, and which of them no topic can take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from oncelog.client.columns import encode_columns
+from oncelog.client.config import ClientConfig
+from oncelog.client.transaction import NO_IDENTITY
+from oncelog.core.ids import TopicPartition
+from oncelog.spark import routing
+from oncelog.spark.dead_letters import dead_letters
+from oncelog.spark.record_size import record_sizes
+from oncelog.spark.routing import Poison, RowError, partition_numbers
+from oncelog.spark.write_job import TaskOrders, Way
+from oncelog.spark.write_task import by_target
+
+SCHEMA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ]
+)
+LIMIT = 2000
+
+
+class Topics:
+    """Stands for the cluster: `plain` and `compacted` have two partitions, the group's own topic has some too."""
+
+    def partition_count(self, topic: str) -> int:
+        return 2 if topic in ("plain", "compacted", "__consumer_offsets") else 0
+
+    def is_internal(self, topic: str) -> bool:
+        return topic.startswith("__")
+
+    def is_compacted(self, topic: str) -> bool:
+        return topic == "compacted"
+
+
+@pytest.fixture(autouse=True)
+def topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routing, "worker_client", lambda _: Topics())
+
+
+def make_orders(dead_letter_topic: str | None = "dead", **more: Any) -> TaskOrders:
+    settings: dict[str, Any] = {
+        "client": ClientConfig(bootstrap_servers="nowhere:1"),
+        "identity": NO_IDENTITY,
+        "transactional_id": None,
+        "transaction_version": 2,
+        "compression_type": "none",
+        "max_request_size": LIMIT,
+        "topic": None,
+        "dead_letter_topic": dead_letter_topic,
+        "partition_count": 0,
+        "first_partition": 0,
+    }
+    return TaskOrders(**{**settings, **more})
+
+
+def make_rows(*rows: dict[str, Any]) -> pa.RecordBatch:
+    complete = [{"key": b"k", "value": b"v", "topic": "plain", "headers": None, **row} for row in rows]
+    return pa.RecordBatch.from_pylist(complete, schema=SCHEMA)
+
+
+def header(key: str | None, value: bytes | None = b"x") -> dict[str, Any]:
+    return {"key": key, "value": value}
+
+
+BAD_ROWS: list[tuple[dict[str, Any], Poison]] = [
+    ({"topic": None}, Poison.NO_TOPIC),
+    ({"topic": "nowhere"}, Poison.UNKNOWN_TOPIC),
+    ({"topic": "__consumer_offsets"}, Poison.INTERNAL_TOPIC),
+    ({"topic": "compacted", "key": None}, Poison.NO_KEY),
+    ({"headers": [None]}, Poison.NAMELESS_HEADER),
+    ({"headers": [header("a"), header(None)]}, Poison.NAMELESS_HEADER),
+    ({"value": bytes(LIMIT)}, Poison.TOO_LARGE),
+    ({"value": bytes(LIMIT - 60)}, Poison.TOO_LARGE),
+    ({"headers": [header("a", bytes(LIMIT))]}, Poison.TOO_LARGE),
+    ({"headers": [header("a", b"")] * (LIMIT // 10)}, Poison.TOO_LARGE),
+]
+
+
+@pytest.mark.parametrize(("row", "kind"), BAD_ROWS, ids=lambda value: value.name if isinstance(value, Poison) else "")
+def test_a_row_that_the_broker_would_refuse_is_poison(row: dict[str, Any], kind: Poison) -> None:
+    good = {"headers": [header("a", None), header("b")]}
+    assert list(partition_numbers(make_orders(), make_rows(good, row, good)) < 0) == [False, True, False]
+    assert partition_numbers(make_orders(), make_rows(row))[0] == kind
+    with pytest.raises(RowError, match=f"a row cannot be written: {routing.REASONS[kind]}"):
+        partition_numbers(make_orders(dead_letter_topic=None), make_rows(good, row))
+
+
+def test_rows_at_home_in_a_compacted_topic_have_keys() -> None:
+    assert (partition_numbers(make_orders(), make_rows({"topic": "compacted"})) >= 0).all()
+
+
+@pytest.mark.parametrize("row", [{"value": bytes(LIMIT)}, {"headers": [header(None)]}])
+def test_a_task_with_a_partition_of_its_own_refuses_bad_rows_too(row: dict[str, Any]) -> None:
+    orders = make_orders(dead_letter_topic=None, topic="plain", partition_count=2, way=Way.OWN)
+    rows = make_rows({}, row).select(["value", "headers"])
+    with pytest.raises(RowError):
+        list(by_target(orders, 0, rows))
+
+
+def test_no_record_is_larger_than_the_size_it_is_judged_by() -> None:
+    rows = make_rows(
+        {},
+        {"value": None, "key": None},
+        {"value": bytes(100_000), "key": bytes(300)},
+        {"headers": [header("name" * 50, bytes(200))] * 3},
+        {"headers": []},
+        {"headers": [header("n", None)]},
+    )
+    for i, judged in enumerate(record_sizes(rows)):
+        row = rows.slice(i, 1)
+        (real,) = encode_columns(
+            row.column("value"), key=row.column("key"), headers=row.column("headers"), timestamp_ms=1
+        )
+        assert real.size_bytes <= judged <= real.size_bytes + 97
+
+
+@pytest.mark.parametrize(
+    ("row", "left_out"),
+    [
+        ({"headers": [header("a", bytes(LIMIT))]}, b"headers"),
+        ({"value": bytes(LIMIT), "headers": [header("a")]}, b"value"),
+        ({"value": bytes(LIMIT), "headers": [header("a", bytes(LIMIT))]}, b"value headers"),
+        ({"key": bytes(LIMIT)}, b"key headers"),
+        ({"key": bytes(LIMIT), "value": bytes(LIMIT)}, b"key value headers"),
+        ({"topic": "nowhere", "value": bytes(LIMIT - 150)}, b"value"),
+        ({"topic": "x" * LIMIT}, None),
+        ({"headers": [None, header(None), header("a")]}, None),
+    ],
+)
+def test_a_dead_letter_fits_and_says_what_it_left_out(row: dict[str, Any], left_out: bytes | None) -> None:
+    ((target, letters),) = by_target(make_orders(), 0, make_rows(row))
+    assert target == TopicPartition("dead", 0)
+    assert record_sizes(letters)[0] <= LIMIT
+    letter = letters.to_pylist()[0]
+    told = {one["key"]: one["value"] for one in letter["headers"]}
+    assert told.get("oncelog.left_out") == left_out
+    assert told["oncelog.error"]
+    for name in ("key", "value"):
+        assert (letter[name] is None) == (name in (left_out or b"").decode().split())
+    if left_out in (None, b"value") and "headers" in row:
+        assert told["a"] == b"x"
+
+
+def test_a_dead_letter_is_the_row_as_it_was() -> None:
+    row = {"topic": "nowhere", "key": b"k", "value": None, "headers": [header("a", None)]}
+    letter = dead_letters(make_rows(row), [Poison.UNKNOWN_TOPIC], make_orders()).to_pylist()[0]
+    assert (letter["key"], letter["value"], letter["headers"][0]) == (b"k", None, header("a", None))
+    assert letter["headers"][1:3] == [
+        header("oncelog.error", b"its topic does not exist"),
+        header("oncelog.topic", b"nowhere"),
+    ]

@@ -1,0 +1,101 @@
+"""Which batches the driver takes, and when it lets go of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oncelog.core.ids import TopicPartition
+from oncelog.spark import write_job
+from oncelog.spark.progress import MicroBatch
+from oncelog.spark.small_batch import (
+    BATCH_OFFSETS,
+    COLLECTED_BYTES,
+    LARGE_RUN,
+    TOO_LONG,
+    Limits,
+    NotSmall,
+    SmallBatches,
+    checked,
+    limits,
+)
+from tests.spark.pipeline import Pipeline
+
+PARTITION = TopicPartition("in", 0)
+
+
+def batch(number: int, records: int) -> MicroBatch:
+    return MicroBatch("q", number, "file:/c", None, {PARTITION: 0}, {PARTITION: records}, only_kafka=True)
+
+
+@given(st.integers(0, BATCH_OFFSETS), st.integers(1, 1000), st.integers(1, 5))
+def test_what_is_collected_is_bounded_however_many_tasks_there_are(records: int, tasks: int, columns: int) -> None:
+    allowed = limits(records, tasks, columns)
+    assert allowed.rows >= records
+    assert allowed.rows * tasks * columns * allowed.column_bytes <= COLLECTED_BYTES
+
+
+def test_small_records_of_a_small_batch_fit() -> None:
+    assert limits(BATCH_OFFSETS, 8, 2).column_bytes >= 1024
+    assert limits(100, 2, 2).column_bytes >= 32_768
+
+
+def test_a_table_that_was_cut_is_not_taken() -> None:
+    allowed = Limits(rows=2, column_bytes=4)
+    fitting = pa.table({"key": pa.array([None, b"1234"]), "value": pa.array([b"1234", None]), "partition": [1, 70000]})
+    assert checked(fitting, allowed) == fitting
+    assert checked(fitting.append_column(TOO_LONG, [[False, False]]), allowed) == fitting
+    for cut in (
+        pa.table({"value": [b"1", b"2", b"3"]}),
+        pa.table({"value": [b"12345"]}),
+        pa.table({"key": [b"12345"], "value": [b"1"]}),
+        pa.table({"topic": ["ääää"], "value": [b"1"]}),
+        fitting.append_column(TOO_LONG, [[False, True]]),
+    ):
+        with pytest.raises(NotSmall):
+            checked(cut, allowed)
+
+
+def test_after_a_large_batch_the_next_ones_are_not_tried() -> None:
+    small = SmallBatches()
+    assert small.may_have(batch(0, 10))
+    assert not small.may_have(batch(0, BATCH_OFFSETS + 1))
+    small.was_large(batch(3, 10))
+    assert not small.may_have(batch(3 + LARGE_RUN, 10))
+    assert small.may_have(batch(4 + LARGE_RUN, 10))
+
+
+HEADERS = "array(struct('h' as key, cast(repeat('x', 200000) as binary) as value)) as headers"
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("columns", "count"),
+    [
+        (["explode(array_repeat(value, 3000)) as value"], 6000),
+        (["cast(repeat('x', 200000) as binary) as value"], 2),
+        (["value", HEADERS], 2),
+    ],
+    ids=["many rows", "long values", "long headers"],
+)
+def test_few_records_that_become_much_are_written_by_tasks_at_the_first_attempt(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, columns: list[str], count: int
+) -> None:
+    ways: list[write_job.Way] = []
+    honest = write_job.run_orders
+
+    def noting(frame: Any, columns: Any, orders: write_job.TaskOrders) -> write_job.Written:
+        ways.append(orders.way)
+        return honest(frame, columns, orders)
+
+    monkeypatch.setattr(write_job, "run_orders", noting)
+    pipeline.kafka.send(pipeline.source, [b"a", b"b"], partition=0)
+    pipeline.settings["batch_attempts"] = 1
+    pipeline.run(pipeline.read().selectExpr(*columns))
+    assert ways == [write_job.Way.OWN]
+    assert len(pipeline.kafka.read(pipeline.target)) == count
+    assert pipeline.kafka.group_offsets(pipeline.id, pipeline.source, 1) == [2]

@@ -1,0 +1,130 @@
+"""What a source makes of topics that are gone or shorter than they were."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import pytest
+
+from oncelog.client.offsets import OffsetAndMetadata
+from oncelog.client.visibility import IsolationLevel
+from oncelog.core.ids import TopicPartition
+from oncelog.spark import sink, topic_plan
+from oncelog.spark.offsets import LATEST, Offsets
+from oncelog.spark.planning import OffsetRange
+from oncelog.spark.progress import MicroBatch
+from oncelog.spark.sink_options import sink_options
+from oncelog.spark.source_options import OptionError, parse_source_options
+from oncelog.spark.topic_plan import DataLost, TopicPlan
+
+A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+
+
+class Topics:
+    """Stands for the cluster. All partitions begin at 0."""
+
+    def __init__(self, committed: Offsets, written: Offsets | None = None) -> None:
+        self.committed = committed
+        self.written = written or committed
+
+    def partitions_of(self, topics: Collection[str] | None) -> dict[str, list[TopicPartition]]:
+        there: dict[str, list[TopicPartition]] = {}
+        for partition in sorted(self.committed):
+            if topics is None or partition.topic in topics:
+                there.setdefault(partition.topic, []).append(partition)
+        return there
+
+    def partition_count(self, topic: str) -> int:
+        return len(self.partitions_of([topic]).get(topic, ()))
+
+    def list_offsets(
+        self, wanted: Mapping[TopicPartition, int], isolation: IsolationLevel
+    ) -> dict[TopicPartition, int]:
+        ends = self.committed if isolation is IsolationLevel.READ_COMMITTED else self.written
+        return {partition: ends[partition] if which == LATEST else 0 for partition, which in wanted.items()}
+
+
+def make_plan(monkeypatch: pytest.MonkeyPatch, topics: Topics, **options: str) -> TopicPlan:
+    monkeypatch.setattr(topic_plan, "worker_client", lambda _: topics)
+    given = {"kafka.bootstrap.servers": "nowhere:1", "subscribe": "a,b", **options}
+    return TopicPlan(parse_source_options(given, streaming=True))
+
+
+def test_a_stream_that_may_lose_data_goes_on_without_a_deleted_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = make_plan(monkeypatch, Topics({A0: 5}), failOnDataLoss="false")
+    assert plan.latest_offsets({A0: 3, B0: 7}) == {A0: 5}
+    assert plan.latest_offsets() == {A0: 5}
+    plan.check_not_lost({A0: 3, B0: 7}, {A0: 5})
+    # A batch that was planned while the topic was there.
+    assert plan.ranges({A0: 3, B0: 7}, {A0: 5, B0: 9}) == [OffsetRange(A0, 3, 5)]
+
+
+def test_a_stream_that_may_lose_data_waits_when_all_its_topics_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = make_plan(monkeypatch, Topics({}), failOnDataLoss="false")
+    assert plan.latest_offsets({A0: 3, B0: 7}) == {A0: 3, B0: 7}
+    with pytest.raises(OptionError, match="topic a does not exist"):
+        plan.latest_offsets()
+
+
+def test_single_partitions_that_are_gone_are_left_out_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    assigned = {"assign": '{"a": [0, 1], "b": [0]}', "failOnDataLoss": "false"}
+    monkeypatch.setattr(topic_plan, "worker_client", lambda _: Topics({A0: 5}))
+    given = {"kafka.bootstrap.servers": "nowhere:1", **assigned}
+    assert TopicPlan(parse_source_options(given, streaming=True)).latest_offsets({A0: 1, A1: 2}) == {A0: 5}
+
+
+def test_a_stream_that_must_not_lose_data_stops_at_a_deleted_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = make_plan(monkeypatch, Topics({A0: 5}))
+    with pytest.raises(OptionError, match="topic b does not exist"):
+        plan.latest_offsets({A0: 3, B0: 7})
+
+
+def test_what_an_open_transaction_holds_back_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint that was read_uncommitted has read it already; read_committed, it waits for the transaction."""
+    topics = Topics({A0: 5, B0: 1}, written={A0: 9, B0: 1})
+    plan = make_plan(monkeypatch, topics)
+    plan.check_not_lost({A0: 9, B0: 1}, plan.latest_offsets())
+    with pytest.raises(DataLost, match=r"a-0 ends at 9, before offset 10 where the stream is"):
+        plan.check_not_lost({A0: 10, B0: 1}, plan.latest_offsets())
+
+
+def as_known(
+    monkeypatch: pytest.MonkeyPatch, topics: Topics, end: Offsets, committed: Collection[TopicPartition] = ()
+) -> tuple[Offsets, bool]:
+    monkeypatch.setattr(sink, "worker_client", lambda _: topics)
+    options = sink_options(
+        bootstrap_servers="nowhere:1",
+        transactional_id="x",
+        group_id=None,
+        on_new_checkpoint="refuse",
+        kafka=None,
+        topic="out",
+    )
+    batch = MicroBatch("q", 1, "file:/c", None, {A0: 0, A1: 0, B0: 0}, end, only_kafka=True)
+    known = sink.as_known_to(options, batch, {partition: OffsetAndMetadata(0, "") for partition in committed})
+    return known.end, known.only_kafka
+
+
+def test_a_sink_knows_only_input_of_its_own_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    topics = Topics({A0: 5})
+    assert as_known(monkeypatch, topics, {A0: 5}) == ({A0: 5}, True)
+    assert as_known(monkeypatch, topics, {A0: 5, A1: 2, B0: 7}) == ({A0: 5}, False)
+    assert as_known(monkeypatch, topics, {B0: 7}) == ({}, False)
+    assert as_known(monkeypatch, topics, {}) == ({}, True)
+
+
+def test_a_topic_that_the_group_knows_is_not_given_up_at_the_first_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its offsets would stay behind, and the next batch would be taken for one of an old checkpoint."""
+    topics = Topics({})
+    looks: list[float] = []
+
+    def look_again(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 2:
+            topics.committed[A0] = 5
+
+    monkeypatch.setattr(sink.time, "sleep", look_again)
+    assert as_known(monkeypatch, topics, {A0: 5}, committed=[A0]) == ({A0: 5}, True)
+    assert len(looks) == 2
+    # One that stays away was deleted.
+    assert as_known(monkeypatch, topics, {A0: 5, B0: 3}, committed=[A0, B0]) == ({A0: 5}, False)
