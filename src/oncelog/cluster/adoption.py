@@ -1,19 +1,31 @@
 """Taking over a data folder that another broker wrote: Apache Kafka's, or ours without its journal.
 
 The folders tell a topic's name, id and partitions; its settings are not in them, so an adopted topic starts with the
-broker's defaults (internal topics with theirs). Producer ids go on far above any that a log knows: how many more were
-handed out is written elsewhere, in Kafka's own metadata log or in the journal that is missing.
+broker's defaults (internal topics with theirs). Producer ids go on far above any that a log knows, or a transactional
+id has: how many more were handed out is written elsewhere, in Kafka's own metadata log or in the journal that is
+missing.
+
+An internal topic of which folders are missing has at least as many partitions as a new one would get: folders are made
+when they are first written to, and those of a cluster lie on many brokers, but the hash that leads to them is one.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Final
 
+from oncelog.cluster.internal_topics import internal_partition_count, internal_topic_configs
 from oncelog.cluster.metadata import MetadataStore
-from oncelog.core.ids import TopicPartition
+from oncelog.core.config import Settings
+from oncelog.core.errors import KafkaError
+from oncelog.core.ids import INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, TopicPartition
+from oncelog.protocol.batch import decode_records
+from oncelog.protocol.compiler import decode_versioned
+from oncelog.protocol.messages.transaction_log import TransactionLogValue
+from oncelog.storage.intact_batches import intact_batches
 from oncelog.storage.log import Log
 from oncelog.storage.log_dir import LogDir
 
@@ -25,14 +37,23 @@ _PRODUCER_IDS_APART: Final = 1 << 40
 _Found = Mapping[str, Mapping[int, Log]]
 
 
-def adopt_folders(log_dir: LogDir, metadata: MetadataStore) -> None:
+def complete_internal_topics(metadata: MetadataStore, settings: Settings) -> None:
+    """Those that an earlier version adopted have no settings, and retention would delete what is in them."""
+    for name in INTERNAL_TOPICS & metadata.topics.keys():
+        configs = metadata.topics[name].configs
+        if "cleanup.policy" not in configs:
+            log.warning("topic %s had no cleanup policy and gets the settings of an internal topic", name)
+            metadata.set_topic_configs(name, internal_topic_configs(name, settings) | configs)
+
+
+def adopt_folders(log_dir: LogDir, metadata: MetadataStore, settings: Settings) -> None:
     """Only at a first start: with a journal, a folder that it does not know is a stray of a deleted topic."""
     found: dict[str, dict[int, Log]] = defaultdict(dict)
     for (topic, index), partition_log in log_dir.logs.items():
         if topic not in metadata.topics:
             found[topic][index] = partition_log
     if metadata.is_new:
-        _adopt(found, metadata)
+        _adopt(found, metadata, settings)
         metadata.finish_adoption()
     else:
         _set_aside(found, log_dir)
@@ -48,21 +69,39 @@ def _set_aside(found: _Found, log_dir: LogDir) -> None:
             )
 
 
-def _adopt(found: _Found, metadata: MetadataStore) -> None:
+def _adopt(found: _Found, metadata: MetadataStore, settings: Settings) -> None:
     for topic, logs in found.items():
         topic_id = logs[min(logs)].topic_id
         if topic_id is None:
             log.warning("the folders of %s have no partition.metadata and are left alone", topic)
             continue
         epoch = max(partition_log.leader_epochs.latest_epoch for partition_log in logs.values())
-        metadata.adopt_topic(topic, max(logs) + 1, topic_id, epoch)
-        log.info("topic %s is adopted with %d partition(s)", topic, max(logs) + 1)
+        count = max(logs) + 1
+        if topic in INTERNAL_TOPICS and len(logs) < count:
+            count = max(count, internal_partition_count(topic, settings))
+        metadata.adopt_topic(topic, count, topic_id, epoch, internal_topic_configs(topic, settings))
+        log.info("topic %s is adopted with %d partition(s)", topic, count)
     if found:
         metadata.skip_producer_ids_to((_highest_producer_id(found) // _PRODUCER_IDS_APART + 1) * _PRODUCER_IDS_APART)
 
 
 def _highest_producer_id(found: _Found) -> int:
     logs = [partition_log for logs in found.values() for partition_log in logs.values()]
-    return max(
-        (producer.producer_id for each in logs for producer in each.producer_state.active_producers()), default=0
-    )
+    active = (producer.producer_id for each in logs for producer in each.producer_state.active_producers())
+    return max(chain(active, _producer_ids_of_transactions(found.get(TRANSACTION_STATE_TOPIC, {}).values())), default=0)
+
+
+def _producer_ids_of_transactions(logs: Iterable[Log]) -> Iterator[int]:
+    """A transactional id keeps its producer id when it writes nothing, and is given the next one before it does."""
+    for partition_log in logs:
+        for segment in partition_log.segments:
+            for header, data, position in intact_batches(segment, partition_log.log_end_offset):
+                if header.is_control:
+                    continue
+                try:
+                    for record in decode_records(data, position):
+                        if record.value is not None:
+                            value = decode_versioned(TransactionLogValue, record.value)
+                            yield from (value.producer_id, value.previous_producer_id, value.next_producer_id)
+                except (KafkaError, ValueError) as error:
+                    log.warning("%s offset %d is not understood: %s", partition_log, header.base_offset, error)

@@ -27,6 +27,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from oncelog.cluster.journal import Journal, JournalEntry
@@ -36,6 +37,7 @@ from oncelog.core.invariant import invariant
 
 log = logging.getLogger("oncelog.server")
 
+NO_CONFIGS: Final[Mapping[str, str]] = MappingProxyType({})
 PRODUCER_ID_BLOCK: Final = 1000
 JOURNAL_FILE: Final = "oncelog-metadata.journal"
 _REWRITE_LINES_MIN: Final = 1000
@@ -102,10 +104,17 @@ class MetadataStore:
         )
         return self.topics[name]
 
-    def adopt_topic(self, name: str, partition_count: int, topic_id: uuid.UUID, leader_epoch: int) -> Topic:
+    def adopt_topic(
+        self,
+        name: str,
+        partition_count: int,
+        topic_id: uuid.UUID,
+        leader_epoch: int,
+        configs: Mapping[str, str] = NO_CONFIGS,
+    ) -> Topic:
         """A topic found on disk: its epochs go on from the last one its log has seen, -1 for none."""
         born = self.incarnation - leader_epoch - 1
-        self._adopt(_topic_entry(Topic(name, topic_id, partition_count, born=born)))
+        self._adopt(_topic_entry(Topic(name, topic_id, partition_count, dict(configs), born)))
         return self.topics[name]
 
     def add_partitions(self, name: str, partition_count: int) -> None:

@@ -78,15 +78,33 @@ class Partition:
     ) -> AppendInfo:
         if self.closed:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{self.topic_partition} was deleted")
-        info = self.log.append(
-            data, leader_epoch=self.leader_epoch, origin=origin, now_ms=now_ms, guard=guard, marker_tv=marker_tv
-        )
+        try:
+            info = self.log.append(
+                data, leader_epoch=self.leader_epoch, origin=origin, now_ms=now_ms, guard=guard, marker_tv=marker_tv
+            )
+        except KafkaError:
+            # It may have repaired the log before it was refused, and then there is more of it.
+            self._follow_log()
+            raise
         # Of a duplicate, too: what it repeats may have been written by an append that failed half way.
         if self._on_append is None:
             self.advance_high_watermark(self.log.log_end_offset)
         elif info.last_offset >= self.high_watermark:
             self._on_append(self)
         return info
+
+    def repair_log(self) -> None:
+        """After an append that failed half way. Raises KafkaError if that is not possible yet."""
+        self.log.repair()
+        self._follow_log()
+
+    def _follow_log(self) -> None:
+        if self.log.has_failed or self.log.log_end_offset <= self.high_watermark:
+            return
+        if self._on_append is None:
+            self.advance_high_watermark(self.log.log_end_offset)
+        else:
+            self._on_append(self)
 
     def append_marker(
         self,

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from oncelog.cluster.adoption import adopt_folders
+from oncelog.cluster.adoption import adopt_folders, complete_internal_topics
+from oncelog.cluster.internal_topics import internal_partition_count, internal_topic_configs
 from oncelog.cluster.metadata import MetadataStore, Topic
 from oncelog.cluster.partitions import PartitionTable
 from oncelog.cluster.topic_settings import BrokerSettings
@@ -23,10 +24,8 @@ from oncelog.core.clock import Scheduler
 from oncelog.core.config import Settings
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import (
-    GROUP_METADATA_TOPIC,
     INTERNAL_TOPICS,
     NULL_UUID,
-    TRANSACTION_STATE_TOPIC,
     NodeId,
     TopicPartition,
 )
@@ -50,6 +49,7 @@ log = logging.getLogger("oncelog.server")
 
 _ALL_ADDRESSES: Final = ("0.0.0.0", "::")
 FLUSH_CHECK_INTERVAL_MS: Final = 1_000
+REPAIR_CHECK_INTERVAL_MS: Final = 1_000
 DELETE_CHECK_INTERVAL_MS: Final = 10_000
 
 
@@ -83,7 +83,7 @@ class Broker:
             on_locked=self._load_metadata,
             config_for=self._log_config_by_name,
         )
-        adopt_folders(self.log_dir, self.metadata)
+        adopt_folders(self.log_dir, self.metadata, self.settings)
         self.flusher = Flusher(self.scheduler, self.worker)
         self._acks_fsync = self.settings.boolean("oncelog.acks.fsync")
         self.partitions = PartitionTable(
@@ -133,6 +133,7 @@ class Broker:
         if torn_bytes:
             log.warning("the metadata journal ended in an unfinished change: %d bytes were cut", torn_bytes)
         self._load_settings()
+        complete_internal_topics(self.metadata, self.settings)
         self.unsent = Unsent(
             self.settings.integer("oncelog.connection.unsent.max.bytes"),
             self.settings.integer("oncelog.unsent.max.bytes"),
@@ -157,7 +158,10 @@ class Broker:
 
     def _log_config_by_name(self, name: str) -> LogConfig:
         topic = self.metadata.topics.get(name)
-        return self.log_config(topic if topic is not None else Topic(name, NULL_UUID, 1))
+        if topic is None:
+            # One that will be adopted, or set aside.
+            topic = Topic(name, NULL_UUID, 1, internal_topic_configs(name, self.settings))
+        return self.log_config(topic)
 
     # -- topics that come to be by themselves
 
@@ -174,15 +178,8 @@ class Broker:
         topic = self.metadata.topics.get(name)
         if topic is not None:
             return topic
-        prefix = "offsets.topic" if name == GROUP_METADATA_TOPIC else "transaction.state.log"
-        configs = {
-            "cleanup.policy": "compact",
-            "compression.type": "producer" if name == GROUP_METADATA_TOPIC else "uncompressed",
-            "internal.segment.bytes": str(self.settings.integer(f"{prefix}.segment.bytes")),
-        }
-        if name == TRANSACTION_STATE_TOPIC:
-            configs["unclean.leader.election.enable"] = "false"
-        return self.topics.create(name, self.settings.integer(f"{prefix}.num.partitions"), configs)
+        count = internal_partition_count(name, self.settings)
+        return self.topics.create(name, count, internal_topic_configs(name, self.settings))
 
     # -- start, recurring work, stop
 
@@ -201,6 +198,7 @@ class Broker:
             "checkpoint", settings.integer("log.flush.offset.checkpoint.interval.ms"), self._checkpoint
         )
         self.recurring.every("flush", FLUSH_CHECK_INTERVAL_MS, self._flush_due_logs)
+        self.recurring.every("repair", REPAIR_CHECK_INTERVAL_MS, self._repair_logs)
         self.recurring.every("deletes", DELETE_CHECK_INTERVAL_MS, self._unlink_deleted)
         self.recurring.every(
             "producer expiry", settings.integer("producer.id.expiration.check.interval.ms"), self._expire_producers
@@ -251,6 +249,13 @@ class Broker:
     def high_watermarks(self) -> dict[TopicPartition, int]:
         return {partition.topic_partition: partition.high_watermark for partition in self.partitions}
 
+    def _repair_logs(self) -> None:
+        """Appends repair a log themselves, but a client that only reads would wait for one without end."""
+        for partition in self.partitions:
+            if partition.log.can_be_repaired:
+                with self._apart("repair", partition.topic_partition):
+                    partition.repair_log()
+
     def _flush_due_logs(self) -> None:
         for partition in self.partitions:
             if partition.log.is_flush_due(self.now_ms()):
@@ -260,6 +265,10 @@ class Broker:
     def _expire_producers(self) -> None:
         for partition in self.partitions:
             partition.log.producer_state.expire(self.now_ms())
+
+    def later(self, delay_ms: int, callback: Callable[[], None]) -> None:
+        """For work in slices, 0 for the next turn: what is left of it when the broker ends is not done."""
+        self.scheduler.call_later_ms(delay_ms, lambda: None if self._has_ended else callback())
 
     def end_work(self) -> None:
         """Nothing new is begun. What workers have in hand must come to its end before a clean stop: they write files
@@ -278,6 +287,7 @@ class Broker:
             return
         self.stopped = True
         self.end_work()
+        self.flusher.stop()
         if clean:
             self.log_dir.close(self.high_watermarks())
         else:

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Final
 
 from oncelog.cluster.partition import Partition
 from oncelog.core.clock import Scheduler
+from oncelog.core.ids import TopicPartition
 from oncelog.core.promise import Promise, gather
 from oncelog.server.loop import Worker
 from oncelog.storage.flush_work import FileNotOpened, FlushWork
@@ -26,7 +26,8 @@ log = logging.getLogger("oncelog.server")
 PARALLEL_FLUSHES_MAX: Final = 3
 """fsyncs of different files that wait for the disk together cost little more than one of them."""
 RETRY_MS: Final = 100
-"""After a file could not be opened for its fsync, as for want of descriptors."""
+"""After a file could not be opened for its fsync, for want of descriptors; twice as long after each time in vain."""
+RETRY_MAX_MS: Final = 5_000
 
 
 class Flusher:
@@ -34,15 +35,29 @@ class Flusher:
         self._scheduler = scheduler
         self._worker = worker
         self._uncommitted: dict[Partition, None] = {}
+        self._put_off: dict[Partition, None] = {}
+        self._retry_ms = RETRY_MS
+        self._troubled: set[TopicPartition] = set()
+        """Logs that were put off the last time."""
         self._is_running = False
+        self._stopped = False
         self.rounds = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is flushed or about to be. What was put off does not count: it may never succeed."""
+        return not self._is_running
+
+    def stop(self) -> None:
+        """The logs are about to be closed, and whoever closes them flushes what is left."""
+        self._stopped = True
 
     def flush(self, partition_log: Log, *, batches_only: bool = False) -> Promise[bool]:
         """Promises whether everything that was appended up to now is on disk. If not, the log may have failed."""
         work = partition_log.prepare_flush(batches_only=batches_only)
         if work is None:
             return Promise.resolved(not partition_log.has_failed)
-        return self._worker.run(work.run).map(lambda error: _finish(partition_log, work, error))
+        return self._worker.run(work.run).map(lambda error: self._finish(partition_log, work, error))
 
     # Group commit
 
@@ -54,6 +69,8 @@ class Flusher:
             self._scheduler.call_later_ms(0, self._run)
 
     def _run(self) -> None:
+        if self._stopped:
+            return
         self.rounds += 1
         partitions, self._uncommitted = list(self._uncommitted), {}
         works = [(partition, partition.log.prepare_flush(batches_only=True)) for partition in partitions]
@@ -65,11 +82,39 @@ class Flusher:
             for share, errors in zip(shares, results, strict=True):
                 for number, (partition, work) in enumerate(share):
                     error = errors if isinstance(errors, Exception) else errors[number]
-                    if not _finish(partition.log, work, error) and not partition.log.has_failed:
-                        self._scheduler.call_later_ms(RETRY_MS, partial(self.on_append, partition))
+                    if not self._finish(partition.log, work, error) and not partition.log.has_failed:
+                        self._retry_later(partition)
             self._commit(partitions)
 
         gather(runs).then(done)
+
+    def _retry_later(self, partition: Partition) -> None:
+        if not self._put_off:
+            self._scheduler.call_later_ms(self._retry_ms, self._retry)
+            self._retry_ms = min(2 * self._retry_ms, RETRY_MAX_MS)
+        self._put_off[partition] = None
+
+    def _retry(self) -> None:
+        partitions, self._put_off = self._put_off, {}
+        for partition in partitions:
+            self.on_append(partition)
+
+    def _finish(self, partition_log: Log, work: FlushWork, error: Exception | None) -> bool:
+        """Whatever went wrong: what is not known to be on disk must not be acknowledged."""
+        if isinstance(error, FileNotOpened):
+            level = logging.DEBUG if work.partition in self._troubled else logging.ERROR
+            log.log(level, "%s is not flushed yet and will be tried again: %s", work.partition, error)
+            self._troubled.add(work.partition)
+            partition_log.put_off_flush()
+            return False
+        self._troubled.discard(work.partition)
+        if error is not None:
+            log.error("%s cannot be flushed", work.partition, exc_info=error)
+            partition_log.fail_flush(error)
+            return False
+        self._retry_ms = RETRY_MS
+        partition_log.finish_flush(work)
+        return True
 
     def _commit(self, partitions: Sequence[Partition]) -> None:
         self._is_running = bool(self._uncommitted)
@@ -94,17 +139,3 @@ def _run_all(works: Sequence[FlushWork]) -> Callable[[], list[Exception | None]]
         return errors
 
     return run
-
-
-def _finish(partition_log: Log, work: FlushWork, error: Exception | None) -> bool:
-    """Whatever went wrong: what is not known to be on disk must not be acknowledged."""
-    if error is None:
-        partition_log.finish_flush(work)
-        return True
-    if isinstance(error, FileNotOpened):
-        log.error("%s is not flushed yet and will be tried again: %s", partition_log.topic_partition, error)
-        partition_log.put_off_flush()
-        return False
-    log.error("%s cannot be flushed", partition_log.topic_partition, exc_info=error)
-    partition_log.fail_flush(error)
-    return False

@@ -21,7 +21,7 @@ from oncelog.core.ids import GROUP_METADATA_TOPIC, NO_OFFSET
 from oncelog.core.promise import Promise
 from oncelog.protocol.batch import BatchHeader, ControlMarker
 from oncelog.server.markers import Marker
-from oncelog.server.shard_log import append_records, replay_log, run_slices
+from oncelog.server.shard_log import Replayer, append_records, load_shard
 from oncelog.storage.verification import VerificationGuard
 
 if TYPE_CHECKING:
@@ -100,8 +100,12 @@ class GroupRuntime:
     def _load(self, index: int) -> _LiveShard:
         broker = self._broker
         partition = broker.partitions.get(GROUP_METADATA_TOPIC, index)
-        live = _LiveShard(GroupShard(self._config, new_member_suffix=broker.new_member_suffix), partition)
+        live = _LiveShard(self._new_shard(), partition)
         self._shards[index] = live
+
+        def begin() -> Replayer:
+            live.shard = self._new_shard()
+            return _GroupReplayer(live.shard, partition)
 
         def done() -> None:
             live.ready = True
@@ -110,9 +114,11 @@ class GroupRuntime:
             if live.deleted_topics:
                 self._settle(live, live.shard.topics_deleted(live.deleted_topics))
 
-        slices = replay_log(partition, _GroupReplayer(live.shard, partition))
-        run_slices(slices, lambda again: broker.scheduler.call_later_ms(0, again), done)
+        load_shard(partition, broker.later, begin, done)
         return live
+
+    def _new_shard(self) -> GroupShard:
+        return GroupShard(self._config, new_member_suffix=self._broker.new_member_suffix)
 
     # -- operations
 
@@ -190,8 +196,8 @@ class GroupRuntime:
             live.shard.replay(record.key, record.value, offset=info.first_offset + i, producer_id=producer_id)
 
     def _deliver(self, live: _LiveShard, outcome: Outcome) -> None:
-        partition = live.partition
-        offset = partition.log.log_end_offset - 1
+        # Not for the end of the log: what an append left there half way is in no reply.
+        partition, offset = live.partition, live.shown_offset
 
         def committed() -> None:
             replies = outcome.replies

@@ -24,6 +24,7 @@ log = logging.getLogger("oncelog.server")
 T = TypeVar("T")
 
 _SCRAPE_TIMEOUT_S: Final = 10
+_LAST_APPENDS_S: Final = 10
 
 
 class Server:
@@ -74,9 +75,17 @@ class Server:
         if self._stop_metrics is not None:
             await self._loop.run_in_executor(None, self._stop_metrics)
         self.broker.end_work()
-        await self._worker.until_idle()
+        await self._until_idle()
         self.broker.stop()
         self._worker.close()
+
+    async def _until_idle(self) -> None:
+        """What an fsync has committed may lead to appends, and these to fsyncs: as markers follow a decision."""
+        deadline_s = self._loop.time() + _LAST_APPENDS_S
+        await self._worker.until_idle()
+        while not self.broker.flusher.is_idle and self._loop.time() < deadline_s:
+            await asyncio.sleep(0)
+            await self._worker.until_idle()
 
     def _accept(self, connection: Connection) -> bool:
         limit, why = self.broker.settings.integer("max.connections"), "max.connections"

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import logging
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol
 
 from oncelog.cluster.partition import Partition
 from oncelog.coordinator.outcome import CoordinatorRecord
 from oncelog.core.errors import KafkaError
-from oncelog.core.ids import NO_OFFSET, ProducerIdAndEpoch
+from oncelog.core.ids import ProducerIdAndEpoch
 from oncelog.protocol.batch import (
     CONTROL_BIT,
-    HEADER_BYTES,
-    LENGTH_OVERHEAD_BYTES,
-    MAGIC,
     TRANSACTIONAL_BIT,
     BatchHeader,
     ControlMarker,
     Record,
     build_batch,
-    crc_of,
     decode_records,
     parse_control,
-    read_header,
 )
+from oncelog.storage.intact_batches import StoredBatch, intact_batches
 from oncelog.storage.log import AppendInfo
 from oncelog.storage.producer_state import Origin
 from oncelog.storage.record_slices import sole_key
@@ -32,13 +29,11 @@ from oncelog.storage.verification import VerificationGuard
 
 logger = logging.getLogger("oncelog.server")
 
-_LOAD_READ_BYTES: Final = 1_048_576
-_MAGIC_POSITION: Final = 16
 LOAD_SLICE_RECORDS: Final = 5_000
 """Records replayed in one turn of the loop, so that loading a long log never holds up other clients for long."""
 
-_StoredBatch = tuple[BatchHeader, bytes, int]
-"""It begins at a position of these bytes."""
+LOAD_RETRY_MS: Final = 100
+LOAD_RETRY_MS_MAX: Final = 10_000
 
 
 class Replayer(Protocol):
@@ -75,9 +70,9 @@ def replay_log(partition: Partition, replayer: Replayer) -> Iterator[None]:
     Within a slice a record that a later one supersedes is left out, as it could be by compaction: most of a log that is
     not clean yet is that. Records of transactions are not, since it is their markers that decide what they supersede.
 
-    What is damaged or cannot be read is said and left out: a coordinator without some records is better than none.
+    What is damaged is said and left out: a coordinator without some records is better than none. Raises OSError.
     """
-    batches: list[_StoredBatch] = []
+    batches: list[StoredBatch] = []
     in_slice = 0
     for batch in _stored_batches(partition):
         header = batch[0]
@@ -95,66 +90,29 @@ def replay_log(partition: Partition, replayer: Replayer) -> Iterator[None]:
     _replay_newest(partition, batches, replayer)
 
 
-def _stored_batches(partition: Partition) -> Iterator[_StoredBatch]:
-    """Behind damage it goes on with the next batch whose checksum is right."""
-    offset, end_offset = partition.log.log_start_offset, partition.log.log_end_offset
-    before: int = NO_OFFSET
-    last: int = NO_OFFSET
+def _stored_batches(partition: Partition) -> Iterator[StoredBatch]:
+    """All that are intact. Compaction may put other segments in the place of those that are left to read."""
+    log = partition.log
+    offset, end_offset = log.log_start_offset, log.log_end_offset
     while offset < end_offset:
-        data = _read(partition, offset, end_offset)
-        header = None
-        position = size = 0
-        while len(data) - position >= HEADER_BYTES:
-            found = read_header(data, position)
-            found_size = found.batch_length + LENGTH_OVERHEAD_BYTES
-            if (
-                HEADER_BYTES <= found_size <= len(data) - position
-                and last < found.base_offset <= found.base_offset + found.last_offset_delta < end_offset
-            ):
-                yield found, data, position
-                header, size, before, last = found, found_size, last, found.base_offset
-                position += size
-            else:
-                logger.error("%s: there is damage behind offset %d, which is left out", partition.topic_partition, last)
-                # It may be the batch before that is damaged: by a size that reaches too far, or a wrong offset.
-                last = before
-                position = _next_intact(data, position - size + 1, last, end_offset)
-        if header is not None and header.next_offset > offset:
-            offset = header.next_offset
+        segments = list(log.segments)
+        number = max(0, bisect_right(segments, offset, key=lambda each: each.base_offset) - 1)
+        segment = segments[number]
+        upper = segments[number + 1].base_offset if number + 1 < len(segments) else end_offset
+        first = offset
+        for batch in intact_batches(segment, upper):
+            header = batch[0]
+            next_offset = header.base_offset + header.last_offset_delta + 1
+            if next_offset > first:
+                yield batch
+                if segment not in log.segments:
+                    offset = next_offset
+                    break
         else:
-            offset = _next_segment(partition, offset, end_offset)
+            offset = upper
 
 
-def _read(partition: Partition, offset: int, end_offset: int) -> bytes:
-    try:
-        return bytes(partition.log.read(offset, _LOAD_READ_BYTES, end_offset=end_offset).data)
-    except KafkaError as error:
-        logger.error("%s: the rest of the segment is left out: %s", partition.topic_partition, error)
-        return b""
-
-
-def _next_segment(partition: Partition, offset: int, end_offset: int) -> int:
-    return min((each.base_offset for each in partition.log.segments if each.base_offset > offset), default=end_offset)
-
-
-def _next_intact(data: bytes, position: int, last: int, end_offset: int) -> int:
-    """Where the next batch begins that is above `last` and whole, checksum included; the end if there is none."""
-    while (magic_at := data.find(MAGIC, position + _MAGIC_POSITION)) >= 0:
-        position = magic_at - _MAGIC_POSITION
-        if len(data) - position < HEADER_BYTES:
-            break
-        header = read_header(data, position)
-        if (
-            HEADER_BYTES <= header.size_bytes <= len(data) - position
-            and last < header.base_offset <= header.last_offset < end_offset
-            and crc_of(data, position, header.size_bytes) == header.crc
-        ):
-            return position
-        position += 1
-    return len(data)
-
-
-def _replay_transactional(partition: Partition, batch: _StoredBatch, replayer: Replayer) -> None:
+def _replay_transactional(partition: Partition, batch: StoredBatch, replayer: Replayer) -> None:
     header, data, position = batch
     if not header.is_control:
         _replay_newest(partition, [batch], replayer)
@@ -168,7 +126,7 @@ def _replay_transactional(partition: Partition, batch: _StoredBatch, replayer: R
             replayer.on_marker(header, marker)
 
 
-def _replay_newest(partition: Partition, batches: Sequence[_StoredBatch], replayer: Replayer) -> None:
+def _replay_newest(partition: Partition, batches: Sequence[StoredBatch], replayer: Replayer) -> None:
     """The newest record of each key, in the order of the log. From the end on, nothing else has to be decoded."""
     newest: dict[bytes, tuple[BatchHeader, int, bytes | None]] = {}
     for header, data, position in reversed(batches):
@@ -189,15 +147,50 @@ def _records(partition: Partition, header: BatchHeader, data: bytes, position: i
         return []
 
 
-def run_slices(slices: Iterator[None], again: Callable[[Callable[[], None]], object], done: Callable[[], None]) -> None:
+def load_shard(
+    partition: Partition,
+    later: Callable[[int, Callable[[], None]], object],
+    begin: Callable[[], Replayer],
+    done: Callable[[], None],
+    retry_ms: int = LOAD_RETRY_MS,
+) -> None:
+    """Replays the log into a shard that `begin` makes ready for it: the first slice now, the others in later turns.
+
+    A log that cannot be read for the moment is read again from its start, until it can be. A shard that did without
+    would answer that there was nothing, to clients who would believe it.
+    """
+
+    def failed(error: OSError) -> None:
+        if retry_ms == LOAD_RETRY_MS:
+            logger.error("%s cannot be read, which is tried until it can be: %s", partition.topic_partition, error)
+        next_retry_ms = min(2 * retry_ms, LOAD_RETRY_MS_MAX)
+        later(retry_ms, lambda: load_shard(partition, later, begin, done, next_retry_ms))
+
+    def loaded() -> None:
+        if retry_ms != LOAD_RETRY_MS:
+            logger.info("%s could be read at last", partition.topic_partition)
+        done()
+
+    run_slices(replay_log(partition, begin()), lambda again: later(0, again), loaded, failed)
+
+
+def run_slices(
+    slices: Iterator[None],
+    again: Callable[[Callable[[], None]], object],
+    done: Callable[[], None],
+    failed: Callable[[OSError], None],
+) -> None:
     """Runs the first slice now and the others in later turns of the loop; a short log is loaded at once.
 
     Whatever goes wrong, it ends: a shard that stays half loaded would send its clients away for ever.
     """
     try:
         for _ in slices:
-            again(lambda: run_slices(slices, again, done))
+            again(lambda: run_slices(slices, again, done, failed))
             return
+    except OSError as error:
+        failed(error)
+        return
     except Exception:
         logger.exception("the log of a coordinator could not be replayed to its end, the rest of it is left out")
     done()

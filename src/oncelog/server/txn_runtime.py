@@ -35,7 +35,7 @@ from oncelog.core.ids import (
 from oncelog.core.promise import Promise
 from oncelog.protocol.batch import BatchHeader, ControlMarker
 from oncelog.server.markers import RETRY_MS
-from oncelog.server.shard_log import append_records, replay_log, run_slices
+from oncelog.server.shard_log import Replayer, append_records, load_shard
 
 if TYPE_CHECKING:
     from oncelog.server.broker import Broker
@@ -116,6 +116,10 @@ class TxnRuntime:
         self._shards[index] = shard
         broker = self._broker
 
+        def begin() -> Replayer:
+            shard.unload()
+            return _TxnReplayer(shard)
+
         def done() -> None:
             effects = shard.on_loaded(CoordinatorEpoch(partition.leader_epoch), broker.now_ms())
             for effect in effects:
@@ -126,8 +130,7 @@ class TxnRuntime:
                 )  # fmt: skip
                 broker.markers.send(effect)
 
-        slices = replay_log(partition, _TxnReplayer(shard))
-        run_slices(slices, lambda again: broker.scheduler.call_later_ms(0, again), done)
+        load_shard(partition, broker.later, begin, done)
         return shard
 
     def _log_of(self, index: int) -> Partition:

@@ -6,17 +6,24 @@ descriptors of its own. A file that is gone by then was deleted or cut off since
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from oncelog.core import failpoints
 from oncelog.core.ids import TopicPartition
 
+_PASSING: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
 
 class FileNotOpened(OSError):
-    """No fsync was tried, as for want of a descriptor: the kernel still has what it had, and a later one may do it."""
+    """No fsync was tried, for want of a descriptor or memory: the kernel still has what it had, a later one may do it.
+
+    Any other error of opening a file that is there says as much about the disk as a failed fsync does.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +65,8 @@ def _sync(path: Path, sync: Callable[[int], None]) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
+        if error.errno not in _PASSING:
+            raise
         raise FileNotOpened(error.errno, error.strerror, str(path)) from error
     try:
         sync(descriptor)

@@ -144,13 +144,13 @@ class Log(LogReading, LogCutting, LogFlushing):
             self.log_end_offset = last_offset + 1
             if self._first_unflushed_ms is None:
                 self._first_unflushed_ms = now_ms
-            self._flush_if_due()
         except Exception as error:
             if not self._failure:
                 self._fail("an append failed half way", error)
             if isinstance(error, OSError):
                 raise self._storage_error(self._failure) from error
             raise
+        self._flush_if_due()
         return AppendInfo(
             first_offset=headers[0].base_offset,
             last_offset=last_offset,
@@ -159,6 +159,15 @@ class Log(LogReading, LogCutting, LogFlushing):
             log_start_offset=self.log_start_offset,
             completed=completed,
         )
+
+    @property
+    def can_be_repaired(self) -> bool:
+        return self.has_failed and self._can_be_repaired
+
+    def repair(self) -> None:
+        """What the next append would do first, for those who only read."""
+        if self._failure:
+            self._repair()
 
     def _flush_if_due(self) -> None:
         """By `flush.messages`."""

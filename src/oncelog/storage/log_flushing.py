@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from oncelog.core.errors import KafkaError
-from oncelog.storage.flush_work import FlushWork
+from oncelog.storage.flush_work import FileNotOpened, FlushWork
 from oncelog.storage.open_log import OpenLog
 from oncelog.storage.segment import Segment
 
@@ -73,8 +73,9 @@ class LogFlushing(OpenLog):
             segment.write_index_tails()
             files += segment.paths()
         files += [loaded.snapshots.path(offset) for offset in sorted(loaded.snapshots.unsynced)]
-        loaded.snapshots.unsynced.clear()
         loaded.txn_indexes.write_notes(is_growing=not self._is_closing)
+        # From here on nothing fails: what is taken off these lists is in the work.
+        loaded.snapshots.unsynced.clear()
         if loaded.leader_epochs.is_unsynced:
             # The file was replaced by renaming, so that its name needs an fsync, too.
             files.append(loaded.leader_epochs.path)
@@ -105,6 +106,9 @@ class LogFlushing(OpenLog):
             return
         try:
             work.run()
+        except FileNotOpened as error:
+            self.put_off_flush()
+            raise self._storage_error(f"not flushed yet: {error}") from error
         except OSError as error:
             self.fail_flush(error)
             raise self._storage_error(self._failure) from error
@@ -116,9 +120,16 @@ class LogFlushing(OpenLog):
         return since_ms is not None and now_ms - since_ms >= self.config.flush_ms
 
     def close(self, clean: bool = True) -> bool:
-        """Give descriptors back; if `clean`, after everything is written and fsynced. Returns whether that is so."""
-        if not self.is_loaded:
-            return True
+        """Give descriptors back; if `clean`, after everything is written and fsynced. Returns whether that is so.
+
+        However it goes, nothing is appended from then on: somebody else may have the folder.
+        """
+        try:
+            return not self.is_loaded or self._close_files(clean)
+        finally:
+            self._failure, self._can_be_repaired = self._failure or "it is closed", False
+
+    def _close_files(self, clean: bool) -> bool:
         is_clean = clean and not self._failure
         if is_clean:
             try:
@@ -126,6 +137,8 @@ class LogFlushing(OpenLog):
             except OSError as error:
                 raise self._storage_error(f"could not be closed: {error}") from error
             self.flush()
+            # Where an index could not be written, the flush did without it.
+            is_clean = self.recovery_point >= self.log_end_offset
         for segment in self._loaded.segments:
             segment.close()
         return is_clean

@@ -13,6 +13,7 @@ import pytest
 from oncelog.cluster.metadata import JOURNAL_FILE, MetadataStore
 from oncelog.core.clock import VirtualScheduler
 from oncelog.core.errors import ErrorCode
+from oncelog.core.ids import GROUP_METADATA_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
 from oncelog.protocol.batch import decode_records, iter_headers
 from oncelog.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -21,6 +22,8 @@ from oncelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFet
 from oncelog.storage.log_dir import LogDir
 from tests.data import kafka
 from tests.unit.server.harness import BrokerInProcess
+from tests.unit.server.test_cleaning import commit
+from tests.unit.server.test_cleaning import committed as committed_offset
 
 NAMES = ["tv0", "tv1", "tv2", "tv2-killed"]
 
@@ -217,3 +220,77 @@ def test_producer_ids_are_new_each_time_a_journal_is_lost(lost_journal: BrokerIn
         assert answer.base_offset == number + 1
         lose_journal(node)
     assert seen == [1 << 40, 2 << 40, 3 << 40]
+
+
+SMALL_COORDINATORS = {
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
+    "log.retention.ms": "600000",
+    "log.retention.check.interval.ms": "60000",
+    "log.roll.ms": "300000",
+}
+
+
+def init(node: BrokerInProcess, transactional_id: str) -> tuple[int, int]:
+    answer = node.call(InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=1000), 4)
+    assert answer.error_code == ErrorCode.NONE
+    return answer.producer_id, answer.producer_epoch
+
+
+def policies(node: BrokerInProcess) -> set[tuple[str, ...]]:
+    return {log.config.cleanup_policy for key, log in node.broker.log_dir.logs.items() if key.topic in INTERNAL_TOPICS}
+
+
+def test_offsets_and_transactional_ids_that_are_adopted_outlive_retention(tmp_path: Path) -> None:
+    node = BrokerInProcess(tmp_path / "data", SMALL_COORDINATORS)
+    node.create("t")
+    commit(node, "g", 0, 42)
+    assert init(node, "x") == (0, 0)
+    before = {name: node.broker.metadata.topics[name].configs for name in INTERNAL_TOPICS}
+    lose_journal(node)
+    node.broker = node._new()
+    assert {name: node.broker.metadata.topics[name].configs for name in INTERNAL_TOPICS} == before
+    assert policies(node) == {("compact",)}
+    for _ in range(15):
+        node.clock.advance_ms(60_000)
+    node.restart()
+    assert committed_offset(node, "g")[0] == 42
+    assert init(node, "x") == (0, 1)
+
+
+def test_internal_topics_that_were_adopted_without_settings_get_them(tmp_path: Path) -> None:
+    node = BrokerInProcess(tmp_path / "data", SMALL_COORDINATORS)
+    node.create("t")
+    commit(node, "g", 0, 42)
+    init(node, "x")
+    full = dict(node.broker.metadata.topics[GROUP_METADATA_TOPIC].configs)
+    own = {"max.message.bytes": "2000000"}
+    node.broker.metadata.set_topic_configs(GROUP_METADATA_TOPIC, own)
+    node.broker.metadata.set_topic_configs(TRANSACTION_STATE_TOPIC, {"cleanup.policy": "compact,delete"})
+    node.restart()
+    assert node.broker.metadata.topics[GROUP_METADATA_TOPIC].configs == full | own
+    # What somebody has chosen is left alone.
+    assert node.broker.metadata.topics[TRANSACTION_STATE_TOPIC].configs == {"cleanup.policy": "compact,delete"}
+    assert policies(node) == {("compact",), ("compact", "delete")}
+
+
+def test_groups_are_found_although_the_last_partitions_were_never_written(tmp_path: Path) -> None:
+    node = BrokerInProcess(tmp_path / "data", {"offsets.topic.num.partitions": "50"})
+    node.create("t")
+    commit(node, "g", 0, 42)
+    assert 0 < node.broker.groups.partition_of("g") < 49
+    lose_journal(node)
+    node.broker = node._new()
+    assert node.broker.metadata.topics[GROUP_METADATA_TOPIC].partition_count == 50
+    assert committed_offset(node, "g")[0] == 42
+
+
+def test_producer_ids_of_transactional_ids_that_wrote_nothing_are_not_given_to_others(tmp_path: Path) -> None:
+    node = BrokerInProcess(tmp_path / "data", SMALL_COORDINATORS)
+    seen = []
+    for transactional_id in "abc":
+        seen.append(init(node, transactional_id)[0])
+        lose_journal(node)
+        node.broker = node._new()
+    assert seen == [0, 1 << 40, 2 << 40]
+    assert [init(node, transactional_id)[0] for transactional_id in "abc"] == seen

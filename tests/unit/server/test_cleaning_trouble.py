@@ -124,11 +124,15 @@ def test_a_pass_that_cannot_begin_leaves_its_log_alone_and_not_the_others(
     assert node.broker.cleaner.uncleanable == {BAD}
 
 
-def test_a_swap_that_met_a_full_disk_is_tried_again_once_the_log_is_repaired(node: BrokerInProcess) -> None:
+def test_a_swap_that_met_a_full_disk_is_tried_again_once_the_log_is_repaired(
+    node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node.create("t", **SMALL)
     write_dirty(node)
     failpoints.arm("segment.delete.before_rename", failpoints.on_nth_hit(1, enospc))
-    node.clock.advance_ms(BACKOFF_MS)
+    with monkeypatch.context() as patch:
+        patch.setattr(Log, "can_be_repaired", False)
+        node.clock.advance_ms(BACKOFF_MS)
     log = partition_of(node).log
     assert log.has_failed
     write(node, ("k0", "20"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ from oncelog.protocol.batch import iter_headers
 from oncelog.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
 from oncelog.server import shard_log
+from oncelog.storage import intact_batches
 from oncelog.storage.log import Log
+from oncelog.storage.segment import Segment
 from tests.unit.server.harness import BrokerInProcess
 from tests.unit.server.test_cleaning import commit, committed
 
@@ -75,30 +78,34 @@ def test_a_damaged_batch_costs_one_group_and_one_transactional_id(node: BrokerIn
     assert is_known(node, "x10")
 
 
-def fail_reads(patch: pytest.MonkeyPatch, from_offset: int) -> None:
-    read = Log.read
+def fail_reads(patch: pytest.MonkeyPatch, from_position: int) -> None:
+    read_bytes = Segment.read_bytes
 
-    def broken(log: Log, offset: int, *args: Any, **named: Any) -> Any:
-        if offset >= from_offset and log.topic_partition.topic.startswith("__"):
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "Input/output error")
-        return read(log, offset, *args, **named)
+    def broken(segment: Segment, position: int, size: int) -> bytes:
+        if position >= from_position and segment.log_file.path.parent.name.startswith("__"):
+            raise OSError(errno.EIO, "Input/output error")
+        return read_bytes(segment, position, size)
 
-    patch.setattr(Log, "read", broken)
+    patch.setattr(Segment, "read_bytes", broken)
 
 
-@pytest.mark.parametrize("from_offset", [0, 1])
-def test_a_read_error_in_any_slice_of_a_load_does_not_keep_a_shard_loading(
-    node: BrokerInProcess, from_offset: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("from_position", [0, 1])
+def test_nobody_is_told_that_there_is_nothing_while_a_log_cannot_be_read(
+    node: BrokerInProcess, from_position: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shard_log, "LOAD_SLICE_RECORDS", 1)
-    monkeypatch.setattr(shard_log, "_LOAD_READ_BYTES", 1)
+    monkeypatch.setattr(intact_batches, "READ_BYTES", 1)
     with monkeypatch.context() as patch:
-        fail_reads(patch, from_offset)
+        fail_reads(patch, from_position)
         node.broker = node._new()
-        node.clock.advance_ms(1)
-    assert committed(node, "g0")[0] == (0 if from_offset else -1)
-    assert is_known(node, "x0") == bool(from_offset)
-    assert init(node, "new") == ErrorCode.NONE
+        node.clock.advance_ms(60_000)
+        with pytest.raises(KafkaError) as caught:
+            node.broker.groups.shard_of("g3")
+        assert caught.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert init(node, "x3") == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    node.clock.advance_ms(shard_log.LOAD_RETRY_MS_MAX)
+    assert [number for number in range(COUNT) if committed(node, f"g{number}")[0] != number] == []
+    assert all(is_known(node, f"x{number}") for number in range(COUNT))
 
 
 def test_a_log_that_does_not_open_is_tried_again_by_those_who_need_it(

@@ -28,7 +28,7 @@ from oncelog.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from oncelog.server.flusher import RETRY_MS
+from oncelog.server.flusher import RETRY_MAX_MS, RETRY_MS
 from oncelog.storage.flush_work import FileNotOpened
 from tests.unit.server.harness import BrokerInProcess, batch_of
 from tests.unit.server.held_worker import HeldWorker, hold_worker
@@ -388,3 +388,37 @@ def test_a_file_that_cannot_be_opened_for_its_fsync_delays_the_acknowledgement(
     node.clock.advance_ms(RETRY_MS)
     assert answer.done and error_of(answer) == ErrorCode.NONE
     assert not node.broker.partitions.get("t", 0).log.has_failed
+
+
+def test_what_cannot_be_flushed_for_want_of_descriptors_is_told_of_once_and_tried_less_and_less(
+    node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def no_descriptors(*_: object) -> bool:
+        raise FileNotOpened(errno.EMFILE, "too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("oncelog.storage.flush_work._sync", no_descriptors)
+        answers = []
+        for _ in range(20):
+            answers.append(send(node, b"x"))
+            node.clock.advance_ms(1)
+        rounds = node.broker.flusher.rounds
+        node.clock.advance_ms(30_000)
+        assert node.broker.flusher.rounds - rounds < 15
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    node.clock.advance_ms(RETRY_MAX_MS)
+    assert [error_of(answer) for answer in answers] == [ErrorCode.NONE] * 20
+    with monkeypatch.context() as patched:
+        patched.setattr("oncelog.storage.flush_work._sync", no_descriptors)
+        late = send(node, b"x")
+        node.clock.advance_ms(1)
+    assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
+    node.clock.advance_ms(RETRY_MS)
+    assert late.done
+
+
+def test_a_broker_that_has_stopped_flushes_nothing_more(node: BrokerInProcess) -> None:
+    send(node, b"x")
+    node.broker.stop(clean=False)
+    node.clock.advance_ms(1)
+    assert node.broker.flusher.rounds == 0

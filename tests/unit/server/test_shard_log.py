@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,19 @@ import pytest
 from oncelog.cluster.partition import Partition
 from oncelog.coordinator.outcome import CoordinatorRecord
 from oncelog.core.clock import VirtualScheduler
-from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import NO_SEQUENCE, ProducerEpoch, ProducerId, ProducerIdAndEpoch
-from oncelog.protocol.batch import HEADER_BYTES, iter_headers
-from oncelog.server.shard_log import LOAD_SLICE_RECORDS, append_records, replay_log, run_slices
+from oncelog.protocol.batch import HEADER_BYTES, LENGTH_OVERHEAD_BYTES, iter_headers
+from oncelog.server import shard_log
+from oncelog.server.shard_log import (
+    LOAD_RETRY_MS,
+    LOAD_SLICE_RECORDS,
+    append_records,
+    load_shard,
+    replay_log,
+    run_slices,
+)
+from oncelog.storage import intact_batches
+from oncelog.storage.segment import Segment
 from tests.unit.server.harness import BrokerInProcess
 
 PRODUCER = ProducerIdAndEpoch(ProducerId(7), ProducerEpoch(0))
@@ -120,25 +130,112 @@ def test_a_damaged_marker_is_left_out(partition: Partition) -> None:
     assert replayed(partition) == ([(0, b"a", b"inside"), (2, b"b", b"after")], 0)
 
 
-def test_what_cannot_be_read_is_left_out_up_to_the_next_segment(
+@pytest.mark.parametrize("read_bytes", [1, 500, intact_batches.READ_BYTES])
+@pytest.mark.parametrize("number", [0, 1, 20, 38, 39])
+def test_a_damaged_length_costs_one_batch_wherever_a_read_ends(
+    partition: Partition, number: int, read_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intact_batches, "READ_BYTES", read_bytes)
+    for each in range(40):
+        append(partition, (b"%d" % each, b"1"))
+    others = [b"%d" % each for each in range(40) if each != number]
+    path = partition.log.segments[0].log_file.path
+    whole = path.read_bytes()
+    position, header = list(iter_headers(whole))[number]
+    spans_the_next = 2 * header.batch_length + LENGTH_OVERHEAD_BYTES
+    for length in (20, 0, -12, -200, 200, spans_the_next, 0x7F000000):
+        path.write_bytes(whole[: position + 8] + length.to_bytes(4, "big", signed=True) + whole[position + 12 :])
+        assert [key for _, key, _ in replayed(partition)[0]] == others, length
+
+
+@pytest.mark.parametrize("byte", [22, 60, HEADER_BYTES + 5, -1])
+def test_damage_that_a_reader_would_not_notice_is_said_and_left_out(
+    partition: Partition, byte: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    append(partition, (b"a", b"old"))
+    append(partition, (b"a", b"new"))
+    append(partition, (b"b", b"1"))
+    size = list(iter_headers(partition.log.segments[0].log_file.path.read_bytes()))[1][1].size_bytes
+    damage(partition, 1, byte % size, 0x10)
+    assert replayed(partition) == ([(0, b"a", b"old"), (2, b"b", b"1")], 0)
+    assert "behind offset 0, which is left out" in caplog.text
+
+
+def test_of_a_file_that_is_too_short_the_rest_is_left_out_up_to_the_next_segment(partition: Partition) -> None:
+    append(partition, (b"a", b"1"))
+    append(partition, (b"b", b"1"))
+    partition.log.roll(now_ms=1)
+    append(partition, (b"c", b"1"))
+    path = partition.log.segments[0].log_file.path
+    path.write_bytes(path.read_bytes()[: -HEADER_BYTES // 2])
+    events, _ = replayed(partition)
+    assert events[-1] == (2, b"c", b"1")
+
+
+def test_a_segment_that_is_replaced_meanwhile_is_read_where_the_old_one_was_left(
     partition: Partition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(shard_log, "LOAD_SLICE_RECORDS", 1)
+    monkeypatch.setattr(intact_batches, "READ_BYTES", 1)
+    for number in range(5):
+        append(partition, (b"%d" % number, b"1"))
+    log = partition.log
+    seen = Seen()
+    slices = replay_log(partition, seen)
+    next(slices)
+    next(slices)
+    old = log.segments[0]
+    log._loaded.segments[0] = Segment(
+        log.folder, 0, size_bytes=old.size_bytes, files=log._place.files, config=log.config, now_ms=1
+    )
+    fail_reads(monkeypatch, lambda segment: segment is old)
+    assert list(slices)
+    assert [key for _, key, _ in seen.events] == [b"%d" % number for number in range(5)]
+
+
+def fail_reads(monkeypatch: pytest.MonkeyPatch, fails: Callable[[Segment], bool]) -> None:
+    read_bytes = Segment.read_bytes
+
+    def read(segment: Segment, position: int, size: int) -> bytes:
+        if fails(segment):
+            raise OSError(errno.EIO, "Input/output error")
+        return read_bytes(segment, position, size)
+
+    monkeypatch.setattr(Segment, "read_bytes", read)
+
+
+def test_a_log_that_cannot_be_read_is_read_again_from_its_start(
+    partition: Partition, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(shard_log, "LOAD_SLICE_RECORDS", 1)
+    monkeypatch.setattr(intact_batches, "READ_BYTES", 1)
     append(partition, (b"a", b"1"))
-    partition.log.roll(now_ms=1)
     append(partition, (b"b", b"1"))
-    read = partition.log.read
+    clock = VirtualScheduler()
+    begun: list[Seen] = []
+    ends: list[bool] = []
 
-    def broken(offset: int, *args: Any, **named: Any) -> Any:
-        if offset == 0:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "Input/output error")
-        return read(offset, *args, **named)
+    def begin() -> Seen:
+        begun.append(Seen())
+        return begun[-1]
 
-    monkeypatch.setattr(type(partition.log), "read", lambda _, *args, **named: broken(*args, **named))
-    assert replayed(partition) == ([(1, b"b", b"1")], 0)
+    reads = iter([False, False, True, True, True])
+    fail_reads(monkeypatch, lambda _: next(reads, False))
+    load_shard(partition, clock.call_later_ms, begin, lambda: ends.append(True))
+    clock.advance_ms(LOAD_RETRY_MS - 1)
+    assert (len(begun), begun[0].events, ends) == (1, [(0, b"a", b"1")], [])
+    clock.advance_ms(1)
+    assert len(begun) == 2
+    clock.advance_ms(2 * LOAD_RETRY_MS)
+    assert (len(begun), ends) == (3, [])
+    clock.advance_ms(4 * LOAD_RETRY_MS)
+    assert (len(begun), ends) == (4, [True])
+    assert begun[-1].events == [(0, b"a", b"1"), (1, b"b", b"1")]
+    assert caplog.text.count("cannot be read") == 1
 
 
 @pytest.mark.parametrize("slice_number", [0, 1])
-def test_a_load_ends_whatever_goes_wrong_in_it(slice_number: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_load_ends_whatever_mistake_is_in_it(slice_number: int, caplog: pytest.LogCaptureFixture) -> None:
     def slices() -> Any:
         for number in range(3):
             if number == slice_number:
@@ -147,7 +244,9 @@ def test_a_load_ends_whatever_goes_wrong_in_it(slice_number: int, caplog: pytest
 
     clock = VirtualScheduler()
     ends: list[bool] = []
-    run_slices(slices(), lambda again: clock.call_later_ms(0, again), lambda: ends.append(True))
+    run_slices(
+        slices(), lambda again: clock.call_later_ms(0, again), lambda: ends.append(True), lambda _: ends.append(False)
+    )
     clock.advance_ms(0)
     assert ends == [True]
     assert "a mistake" in caplog.text

@@ -17,6 +17,8 @@ from oncelog.protocol.batch import Record, build_batch
 from oncelog.server.broker import Broker
 from oncelog.server.server import Server
 from oncelog.storage.checkpoints import LOG_START_OFFSETS, RECOVERY_POINTS, read_offsets
+from tests.unit.server.harness import BrokerInProcess
+from tests.unit.server.test_flusher import SETTINGS, commit_offset
 
 DISK_ANSWERS_AFTER_S = 0.2
 
@@ -95,3 +97,64 @@ def test_fsync_that_fails_while_the_broker_stops_makes_no_clean_stop(tmp_path: P
     """The kernel tells one of those who ask: the stop's own fsync of the same file might succeed."""
     asyncio.run(stop_during_a_checkpoint(tmp_path, is_broken=True))
     assert not (tmp_path / ".kafka_cleanshutdown").exists()
+
+
+async def stop_while_appends_follow_from_one_another(folder: Path, count: int) -> list[bool]:
+    """As a marker follows when a decision is on disk. Says for each whether the broker had stopped."""
+    settings, _ = broker_settings({"listeners": "PLAINTEXT://127.0.0.1:0", "oncelog.acks.fsync": "true"})
+    server = Server(folder, settings)
+    await server.start()
+    broker = server.broker
+    broker.topics.create("t", 1, {})
+    disk = SlowDisk(is_broken=False)
+    partition = write(broker, 1)
+    after_the_stop: list[bool] = []
+
+    def follow() -> None:
+        if len(after_the_stop) < count:
+            write(broker, 1)
+            after_the_stop.append(broker.stopped)
+            partition.when_committed(partition.log.log_end_offset - 1, follow_in_next_turn)
+
+    def follow_in_next_turn() -> None:
+        broker.scheduler.call_later_ms(0, follow)
+
+    partition.when_committed(0, follow_in_next_turn)
+    while not disk.entered.is_set():
+        await asyncio.sleep(0.005)
+    answer = threading.Timer(DISK_ANSWERS_AFTER_S, disk.answered.set)
+    answer.start()
+    await asyncio.wait_for(server.stop(), 10)
+    answer.join()
+    await asyncio.sleep(0.05)
+    return after_the_stop
+
+
+def test_appends_that_follow_from_an_fsync_are_done_before_the_stop(tmp_path: Path) -> None:
+    assert asyncio.run(stop_while_appends_follow_from_one_another(tmp_path, 4)) == [False] * 4
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+    assert set(read_offsets(tmp_path / RECOVERY_POINTS).values()) == {5}
+
+
+def test_appends_without_end_do_not_keep_the_broker_from_its_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oncelog.server.server._LAST_APPENDS_S", 2 * DISK_ANSWERS_AFTER_S)
+    after_the_stop = asyncio.run(stop_while_appends_follow_from_one_another(tmp_path, 1_000_000))
+    assert after_the_stop == [False] * len(after_the_stop)
+    assert set(read_offsets(tmp_path / RECOVERY_POINTS).values()) == {1 + len(after_the_stop)}
+
+
+def test_a_coordinator_that_is_loading_does_not_go_on_after_the_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = BrokerInProcess(tmp_path / "data", SETTINGS)
+    node.create("t")
+    commit_offset(node)
+    node.clock.advance_ms(1)
+    monkeypatch.setattr("oncelog.server.shard_log.LOAD_SLICE_RECORDS", 1)
+    node.restart()
+    assert not node.broker.groups.is_ready(0)
+    node.broker.stop()
+    node.clock.advance_ms(1000)
+    assert not node.broker.groups.is_ready(0)

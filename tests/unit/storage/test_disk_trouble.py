@@ -222,7 +222,6 @@ def test_an_error_at_a_checkpoint_leaves_the_old_one(tmp_path: Path, name: str, 
         failpoints.disarm_all()
     assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
     append(log)
-    log.close(clean=False)
     copy = tmp_path / "copy"
     shutil.copytree(tmp_path / "data", copy)
     again = log_dir(copy)

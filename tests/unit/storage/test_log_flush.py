@@ -11,6 +11,7 @@ import pytest
 from oncelog.core import failpoints
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.storage.flush_work import FileNotOpened
+from oncelog.storage.log import Log, LogPlace
 from oncelog.storage.log_config import LogConfig
 from tests.unit.storage.log_harness import NOW_MS, SMALL, append, append_txn, copy_log, end_txn, new_log, ranges
 
@@ -242,3 +243,89 @@ def test_new_settings_apply_from_the_next_append_on(tmp_path: Path) -> None:
     with pytest.raises(KafkaError) as raised:
         append(log)
     assert raised.value.code is ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_append_without_a_descriptor_for_its_fsync_is_refused_and_the_log_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = new_log(tmp_path, LogConfig(flush_messages=1))
+    sequence = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+
+    def too_many(*_: object) -> bool:
+        raise FileNotOpened(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("oncelog.storage.flush_work._sync", too_many)
+        with pytest.raises(KafkaError) as raised:
+            append(log, **sequence)
+    assert raised.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert not log.has_failed
+    assert append(log, **sequence).duplicate
+    assert log.recovery_point == 1
+
+
+def test_file_that_the_disk_does_not_let_open_is_a_failed_fsync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = new_log(tmp_path)
+    append(log)
+
+    def fail(*_: object) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", fail)
+        with pytest.raises(KafkaError):
+            log.flush()
+    assert log.has_failed
+
+
+def test_snapshots_are_synced_by_the_next_flush_if_this_one_does_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = new_log(tmp_path, SMALL)
+    while len(log.segments) < 3:
+        append(log)
+
+    def no_space(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "injected")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("oncelog.storage.segment_notes.SegmentNotes.write", no_space)
+        log.flush()
+    assert log.recovery_point == 0
+    work = log.prepare_flush()
+    assert work is not None
+    assert {path for path in work.files if path.suffix == ".snapshot"} == set(log.folder.glob("*.snapshot")) != set()
+
+
+@pytest.mark.parametrize("is_used", [True, False])
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_closed_log_refuses_appends(tmp_path: Path, is_clean: bool, is_used: bool) -> None:
+    log = new_log(tmp_path)
+    append(log)
+    log.close()
+    again = Log(
+        LogPlace(log.folder, log.topic_partition, NOW_MS), SMALL, clean=True, log_start_offset=0, recovery_point=1
+    )
+    if is_used:
+        append(again)
+    again.close(clean=is_clean)
+    with pytest.raises(KafkaError) as raised:
+        append(again)
+    assert raised.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert len(ranges(again)) == 1 + is_used
+
+
+def test_log_that_was_closed_without_its_indexes_was_not_closed_cleanly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = new_log(tmp_path)
+    append(log)
+
+    def no_space(*_: object) -> list[Path]:
+        raise OSError(errno.ENOSPC, "injected")
+
+    monkeypatch.setattr(Log, "_files_to_flush", no_space)
+    assert log.close() is False
+    assert (log.durable_offset, log.recovery_point) == (1, 0)

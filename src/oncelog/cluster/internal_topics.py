@@ -1,0 +1,28 @@
+"""The settings of the coordinators' topics: what is in them counts until it is superseded, however old it is."""
+
+from __future__ import annotations
+
+from oncelog.core.config import Settings
+from oncelog.core.ids import GROUP_METADATA_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
+
+
+def internal_topic_configs(name: str, settings: Settings) -> dict[str, str]:
+    """What an internal topic is created with; nothing for any other."""
+    if name not in INTERNAL_TOPICS:
+        return {}
+    configs = {
+        "cleanup.policy": "compact",
+        "compression.type": "producer" if name == GROUP_METADATA_TOPIC else "uncompressed",
+        "internal.segment.bytes": str(settings.integer(f"{_prefix(name)}.segment.bytes")),
+    }
+    if name == TRANSACTION_STATE_TOPIC:
+        configs["unclean.leader.election.enable"] = "false"
+    return configs
+
+
+def internal_partition_count(name: str, settings: Settings) -> int:
+    return settings.integer(f"{_prefix(name)}.num.partitions")
+
+
+def _prefix(name: str) -> str:
+    return "offsets.topic" if name == GROUP_METADATA_TOPIC else "transaction.state.log"

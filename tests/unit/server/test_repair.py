@@ -1,0 +1,95 @@
+"""An append that failed half way on a full disk: whoever waits is answered, also when no other append succeeds."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oncelog.core import failpoints
+from oncelog.core.errors import ErrorCode
+from oncelog.core.promise import Promise
+from oncelog.protocol.batch import Record, build_batch
+from oncelog.protocol.messages.heartbeat import HeartbeatRequest
+from oncelog.server.broker import REPAIR_CHECK_INTERVAL_MS
+from oncelog.storage.producer_state import Origin
+from tests.unit.server.harness import BrokerInProcess
+from tests.unit.server.held_worker import hold_worker
+from tests.unit.server.test_flusher import SETTINGS, commit_offset, fetch_offset, settle
+
+
+@pytest.fixture(params=["true", "false"])
+def node(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[BrokerInProcess]:
+    node = BrokerInProcess(tmp_path / "data", {**SETTINGS, "oncelog.acks.fsync": request.param})
+    node.create("t")
+    yield node
+    failpoints.disarm_all()
+    node.broker.stop(clean=False)
+
+
+def no_space() -> None:
+    raise OSError(errno.ENOSPC, "injected")
+
+
+def refused_commit(node: BrokerInProcess, failpoint: str) -> None:
+    failpoints.arm(failpoint, no_space)
+    answer = commit_offset(node)
+    failpoints.disarm_all()
+    node.clock.advance_ms(1)
+    assert answer.value.topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
+
+
+def heartbeat(node: BrokerInProcess) -> Promise[Any]:
+    return node.send(HeartbeatRequest(group_id="other", generation_id=1, member_id="m"), 3)
+
+
+def test_an_append_that_repairs_the_log_and_is_refused_lets_nobody_wait(node: BrokerInProcess) -> None:
+    commit_offset(node)
+    node.clock.advance_ms(1)
+    refused_commit(node, "log.append.after_write")
+    refused_commit(node, "log.append.before_write")
+    partition = node.broker.partitions.get("__consumer_offsets", 0)
+    assert (partition.log.has_failed, partition.high_watermark, partition.log.log_end_offset) == (False, 2, 2)
+    assert heartbeat(node).value.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_log_is_repaired_for_those_who_only_read(node: BrokerInProcess) -> None:
+    commit_offset(node)
+    refused_commit(node, "log.append.after_write")
+    node.clock.advance_ms(REPAIR_CHECK_INTERVAL_MS + 1)
+    partition = node.broker.partitions.get("__consumer_offsets", 0)
+    assert (partition.log.has_failed, partition.high_watermark) == (False, 2)
+    assert fetch_offset(node).value == (ErrorCode.NONE, 5)
+
+
+def test_a_log_that_cannot_be_repaired_yet_is_told_of_once(
+    node: BrokerInProcess, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused_commit(node, "log.append.after_write")
+    caplog.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr("oncelog.storage.open_log.replace_file", lambda *_, **__: no_space())
+        for _ in range(5):
+            node.clock.advance_ms(REPAIR_CHECK_INTERVAL_MS)
+    assert [record.levelname for record in caplog.records if "repair" in record.message] == ["ERROR"]
+    node.clock.advance_ms(REPAIR_CHECK_INTERVAL_MS)
+    assert not node.broker.partitions.get("__consumer_offsets", 0).log.has_failed
+
+
+@pytest.mark.parametrize("node", ["true"], indirect=True)
+def test_a_reply_waits_for_what_it_is_made_of_only(node: BrokerInProcess) -> None:
+    commit_offset(node)
+    node.clock.advance_ms(1)
+    worker = hold_worker(node)
+    partition = node.broker.partitions.get("__consumer_offsets", 0)
+    batch = build_batch([Record(0, 0, b"k", b"v")], timestamp_ms=0)
+    partition.append_as_leader(batch, now_ms=0, origin=Origin.COORDINATOR)
+    assert heartbeat(node).done
+    commit_offset(node)
+    waiting = heartbeat(node)
+    assert not waiting.done
+    settle(node, worker)
+    assert waiting.done
