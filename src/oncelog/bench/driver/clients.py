@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 from typing import Any, Final
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from oncelog.bench.driver.job import Job
 
@@ -14,6 +14,7 @@ FLUSH_S: Final = 120
 SETTLE_S: Final = 30
 """How long the end of a log may take to get where it must be: markers are written after a commit is acknowledged."""
 _POLL_S: Final = 0.02
+_NO_LEADER: Final = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
 
 
 class Producing:
@@ -80,12 +81,22 @@ def end_offsets(job: Job, partitions: Iterable[int]) -> int:
     """The sum of the partitions' ends: records and markers that were ever written."""
     reader = consumer(job, **{"isolation.level": "read_uncommitted"})
     try:
-        return sum(
-            reader.get_watermark_offsets(TopicPartition(job.topic, partition), timeout=30)[1]
-            for partition in partitions
-        )
+        return sum(_end_offset(reader, TopicPartition(job.topic, partition)) for partition in partitions)
     finally:
         reader.close()
+
+
+def _end_offset(reader: Consumer, partition: TopicPartition) -> int:
+    """A topic that was just created may have no leader yet."""
+    deadline_s = time.monotonic() + SETTLE_S
+    while True:
+        try:
+            end: int = reader.get_watermark_offsets(partition, timeout=30)[1]
+            return end
+        except KafkaException as error:
+            if error.args[0].code() not in _NO_LEADER or time.monotonic() > deadline_s:
+                raise
+        time.sleep(_POLL_S)
 
 
 def settled_end(job: Job, expected: int, before: int = 0) -> int:
