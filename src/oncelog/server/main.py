@@ -15,6 +15,7 @@ from pathlib import Path
 from oncelog.core import failpoints
 from oncelog.core.broker_config import broker_settings
 from oncelog.core.config import ConfigError, Settings, parse_properties
+from oncelog.server.allocator import keep_freed_memory
 from oncelog.server.listener import Address
 from oncelog.server.server import Server
 
@@ -76,6 +77,7 @@ def _kill_self() -> None:
 
 def run(data_dir: Path, settings: Settings, on_ready: Callable[[Address], None]) -> None:
     """Serves until a signal asks to stop."""
+    keep_freed_memory()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_serve(data_dir, settings, on_ready))
 

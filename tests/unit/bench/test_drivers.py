@@ -84,11 +84,23 @@ def test_a_rate_that_is_offered_is_kept(job: MakeJob) -> None:
 
 def test_a_record_that_never_reached_the_log_is_noticed(job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
     def send_one_less(producing: clients.Producing, job: Job, _: Iterator[bytes]) -> None:
-        for number in range(job.workload.records - 1):
+        for number in range(2, job.workload.records):
             producing.send(job.topic, b"x", number % job.workload.partitions)
 
     monkeypatch.setattr(produce, "_send_all", send_one_less)
     assert produce.produce(job("produce")).problem == "499 records where 500 were expected"
+
+
+def test_the_clock_starts_when_a_first_record_is_acknowledged(job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, ends = job("produce"), []
+    send_all = produce._send_all
+
+    def look(producing: clients.Producing, job: Job, values: Iterator[bytes]) -> None:
+        ends.append(clients.end_offsets(job, range(job.workload.partitions)))
+        send_all(producing, job, values)
+
+    monkeypatch.setattr(produce, "_send_all", look)
+    assert produce.produce(made).problem == "" and ends == [1]
 
 
 def test_a_reader_notices_what_is_missing_and_what_is_too_much(job: MakeJob) -> None:
