@@ -44,10 +44,10 @@ from oncelog.storage.segment import (
     LOG_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
-    FileBatch,
     Segment,
     file_name,
 )
+from oncelog.storage.segment_batches import FileBatch
 from oncelog.storage.segment_swap import CleanedSegment
 from oncelog.storage.txn_index import AbortedTxn, CorruptTxnIndexError, TxnIndex
 

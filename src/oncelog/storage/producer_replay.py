@@ -10,7 +10,8 @@ from typing import Final
 from oncelog.core.ids import TopicPartition
 from oncelog.storage.append_checks import read_control
 from oncelog.storage.producer_state import CompletedTxn, CorruptSnapshotError, ProducerStateManager
-from oncelog.storage.segment import FileBatch, Segment
+from oncelog.storage.segment import Segment
+from oncelog.storage.segment_batches import FileBatch
 from oncelog.storage.snapshot_files import SnapshotFiles
 from oncelog.storage.txn_index import AbortedTxn
 

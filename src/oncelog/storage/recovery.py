@@ -43,10 +43,10 @@ from oncelog.storage.segment import (
     LOG_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
-    FileBatch,
     Segment,
     offset_of,
 )
+from oncelog.storage.segment_batches import FileBatch
 from oncelog.storage.segment_notes import SegmentNotes
 from oncelog.storage.snapshot_files import SnapshotFiles, snapshot_offsets
 from oncelog.storage.txn_index import CorruptTxnIndexError
