@@ -55,7 +55,7 @@ def _produce_settings() -> Group:
         variant("acks-all", "acks=all, not idempotent", **plain),
         variant("partitions-4", "4 partitions", partitions=4),
         variant("partitions-16", "16 partitions", partitions=16),
-    ), rounds=2)  # fmt: skip
+    ), rounds=3)  # fmt: skip
 
 
 def _consume() -> Group:
@@ -92,13 +92,13 @@ def _transactions() -> Group:
 
     goals = (Goal("transactions_per_s", at_least=3.0), Goal("commit_p99_ms", at_most=0.2))
     return Group("transactions", "Transactions", (
-        load("1", "one record each", 1500, goals=goals),
-        load("10", "10 records each", 400, per_transaction=10),
-        load("100", "100 records each", 400, per_transaction=100),
-        load("1000", "1,000 records each", 300, per_transaction=1000),
+        load("1", "one record each", 3000, goals=goals),
+        load("10", "10 records each", 1000, per_transaction=10),
+        load("100", "100 records each", 1000, per_transaction=100),
+        load("1000", "1,000 records each", 1000, per_transaction=1000),
         load("4-producers", "one record each, 4 producers", 2000, producers=4),
         load("16-producers", "one record each, 16 producers", 2400, producers=16),
-    ), rounds=3, warm_ups=4)  # fmt: skip  # Apache Kafka gets faster for the first 6,000 or so.
+    ), rounds=5, warm_ups=2)  # fmt: skip  # Apache Kafka gets faster for the first 6,000 or so.
 
 
 def _commit_cost(name: str, title: str, intervals_ms: Iterable[int], rounds: int, *goals: Goal) -> Group:

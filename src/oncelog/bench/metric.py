@@ -47,8 +47,8 @@ METRICS: Final[dict[str, tuple[Metric, ...]]] = {
         Metric("plain_mb_per_s", "plain idempotent", "MB/s", more_is_better=True),
         Metric("transactional_mb_per_s", "transactional", "MB/s", more_is_better=True),
         Metric("commits_per_s", "commits", "/s", more_is_better=True),
+        # A round has too few commits for any other percentile.
         Metric("commit_p50_ms", "commit and what is left to send, p50", "ms"),
-        Metric("commit_p99_ms", "commit and what is left to send, p99", "ms"),
     ),
     "groups": (
         Metric("join_ms", "first member joins", "ms"),
