@@ -131,7 +131,7 @@ def size_option(default: int = 100) -> Callable[[F], F]:
 
 def records_option(default: int) -> Callable[[F], F]:
     return click.option("--num-records", "--records", "records", default=default, show_default=True,
-                        type=click.IntRange(1), help="Records per round.")  # fmt: skip
+                        type=click.IntRange(2), help="Records per round; one goes ahead, untimed.")  # fmt: skip
 
 
 def seconds_option(default: float, text: str = "Length of a round.") -> Callable[[F], F]:
