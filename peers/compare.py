@@ -17,11 +17,12 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from oncelog.bench import catalogue, results, suite
+from oncelog.bench import results, suite
 from oncelog.bench.interruption import EXIT_INTERRUPTED, sigterm_in_order
 from oncelog.bench.render import page
 from oncelog.bench.side import Side
 from oncelog.cli.bench.broker import oncelog_side
+from peers.clients.catalogue import EVERYTHING
 from peers.kafka.jars import kafka_missing
 from peers.kafka.kafka import KafkaServer
 
@@ -91,10 +92,10 @@ def sides() -> tuple[list[Side], list[str]]:
 
 def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    choice = suite.Choice(options.quick, suite.split_names(options.only), options.rounds)
+    choice = suite.Choice(options.quick, suite.split_names(options.only), options.rounds, catalogue=EVERYTHING)
     folder = options.results or choice.folder
     if options.list:
-        for group in catalogue.FULL:
+        for group in EVERYTHING:
             print(f"{group.name}: {', '.join(workload.name for workload in group.workloads)}")
         return 0
     if options.render:

@@ -30,6 +30,7 @@ class Choice:
     rounds: int | None = None
     settings: tuple[tuple[str, str], ...] = ()
     """Of the client, for all workloads."""
+    catalogue: tuple[Group, ...] = catalogue.FULL
 
     @property
     def folder(self) -> Path:
@@ -38,7 +39,7 @@ class Choice:
 
     def groups(self) -> tuple[Group, ...]:
         """Raises KeyError with a name that does not exist."""
-        everything = catalogue.quick() if self.is_quick else catalogue.FULL
+        everything = catalogue.quick() if self.is_quick else self.catalogue
         chosen = catalogue.select(everything, self.only) if self.only else everything
         return tuple(map(self._told, chosen))
 
@@ -73,7 +74,7 @@ def run(
     merged = Results.begin(sides)
     merged.remarks += remarks
     with tempfile.TemporaryDirectory(prefix="oncelog-bench-") as data:
-        keeper = _Keeper(merged, folder, progress)
+        keeper = _Keeper(merged, folder, progress, choice.catalogue)
         for group in groups:
             interruption = rounds.run([group], sides, Path(data), timed, do, keeper.keep).interruption
             if interruption:
@@ -86,8 +87,11 @@ def run(
 class _Keeper:
     """Puts what was measured in this run into the results of the folder, workload by workload."""
 
-    def __init__(self, new: Results, folder: Path, progress: rounds.Progress) -> None:
+    def __init__(
+        self, new: Results, folder: Path, progress: rounds.Progress, order: Iterable[Group] = catalogue.FULL
+    ) -> None:
         self._new = new
+        self._order = tuple(order)
         self._folder = folder
         self._progress = progress
         self.kept = new
@@ -107,12 +111,12 @@ class _Keeper:
             kept = results.set_aside(self._folder, older)
             self._progress(f"{self._folder} holds results of other sides or another machine; they are kept as {kept}")
             return self._new
-        return _in_order(self._new.merged_into(older))
+        return _in_order(self._new.merged_into(older), self._order)
 
 
-def _in_order(merged: Results) -> Results:
+def _in_order(merged: Results, groups: Iterable[Group]) -> Results:
     """As the catalogue has them, in whatever order they were measured."""
-    names = [workload.name for group in catalogue.FULL for workload in group.workloads]
+    names = [workload.name for group in groups for workload in group.workloads]
     places = {name: place for place, name in enumerate(names)}
     ordered = sorted(merged.entries.items(), key=lambda item: places.get(item[0], len(places)))
     return replace(merged, entries=dict(ordered))

@@ -57,6 +57,8 @@ class Workload:
     # Where it stands on a growth curve.
     curve: str = ""
     x: int = 0
+    driver: str = ""
+    """`module:function` of a driver from elsewhere, which takes the place of the kind's own."""
     settings: tuple[tuple[str, str], ...] = ()
     """Further settings of the client, under librdkafka's names."""
     goals: tuple[Goal, ...] = ()

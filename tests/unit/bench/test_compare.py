@@ -12,6 +12,7 @@ from oncelog.bench import suite
 from oncelog.bench.results import Results
 from oncelog.cli.bench.broker import EmbeddedBroker
 from peers import compare
+from peers.clients.catalogue import EVERYTHING
 from peers.kafka import jars
 
 
@@ -86,7 +87,7 @@ def test_the_remark_reaches_the_report(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(suite, "run", run)
     assert compare.main(["--quick", "--only", "start,memory", "--results", str(tmp_path)]) == 0
-    assert given[0] == suite.Choice(True, ("start", "memory"), None)
+    assert given[0] == suite.Choice(True, ("start", "memory"), None, catalogue=EVERYTHING)
     assert "APACHE KAFKA IS NOT MEASURED" in str(given[1])
 
 

@@ -18,7 +18,7 @@ class LoadCell(Cell):
     def measure(self) -> Measurement:
         topic = self.create_topic()
         try:
-            measurement = self.bench.drive(self.job(self.workload.kind, topic))
+            measurement = self.bench.drive(self.job(self.workload.driver or self.workload.kind, topic))
             if self.is_last_round and not measurement.problem and self.workload.kind in READ_BACK:
                 measurement = self._read_back(topic, measurement)
         except BaseException:

@@ -30,8 +30,9 @@ ACTIONS: Final = {
 
 def main() -> None:
     job = Job.from_json(sys.argv[1])
-    module, _, name = ACTIONS[job.action].partition(":")
-    act: Callable[[Job], Measurement] = getattr(importlib.import_module(f"oncelog.bench.driver.{module}"), name)
+    place = f"oncelog.bench.driver.{ACTIONS[job.action]}" if job.action in ACTIONS else job.action
+    module, _, name = place.partition(":")
+    act: Callable[[Job], Measurement] = getattr(importlib.import_module(module), name)
     sys.stdout.write(json.dumps(act(job).to_dict()) + "\n")
 
 

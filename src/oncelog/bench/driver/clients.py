@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from oncelog.bench.driver.job import Job
 
 FLUSH_S: Final = 120
+TRANSACTION_S: Final = 60
 SETTLE_S: Final = 30
 """How long the end of a log may take to get where it must be: markers are written after a commit is acknowledged."""
 _POLL_S: Final = 0.02
@@ -56,8 +57,21 @@ class Producing:
         return left
 
 
-def transactional(job: Job, transactional_id: str) -> Producing:
-    return Producing(job, **{"transactional.id": transactional_id, "transaction.timeout.ms": 60_000})
+class Transactional(Producing):
+    def __init__(self, job: Job, transactional_id: str) -> None:
+        super().__init__(job, **{"transactional.id": transactional_id, "transaction.timeout.ms": 60_000})
+
+    def init(self) -> None:
+        self.client.init_transactions(TRANSACTION_S)
+
+    def begin(self) -> None:
+        self.client.begin_transaction()
+
+    def commit(self) -> None:
+        self.client.commit_transaction(TRANSACTION_S)
+
+    def abort(self) -> None:
+        self.client.abort_transaction(TRANSACTION_S)
 
 
 def consumer(job: Job, **settings: Any) -> Consumer:

@@ -12,7 +12,7 @@ from itertools import cycle
 from statistics import median
 from typing import NamedTuple
 
-from oncelog.bench.driver.clients import Producing, connected, end_offsets, settled_end, transactional
+from oncelog.bench.driver.clients import Producing, Transactional, connected, end_offsets, settled_end
 from oncelog.bench.driver.figures import percentile_figures
 from oncelog.bench.driver.job import Job
 from oncelog.bench.driver.payload import pool
@@ -21,7 +21,6 @@ from oncelog.bench.measurement import Distribution, Measurement
 WARM_UP_S = 0.3
 SLICE_S = 0.5
 _BURST = 100
-_TIMEOUT_S = 60
 
 
 class Pair(NamedTuple):
@@ -37,8 +36,8 @@ class Slices:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.plain = connected(Producing(job), job.topic)
-        self.transactional = transactional(job, f"oncelog-bench-{job.topic}")
-        self.transactional.client.init_transactions(_TIMEOUT_S)
+        self.transactional = Transactional(job, f"oncelog-bench-{job.topic}")
+        self.transactional.init()
         self.commit_ms: list[float] = []
         self.transactional_s = 0.0
         self.records = 0
@@ -54,14 +53,13 @@ class Slices:
 
     def run_transactional(self, seconds: float) -> float:
         interval_s = self.job.workload.commit_interval_ms / 1000
-        client = self.transactional.client
         started_s = time.perf_counter()
         count = 0
         while time.perf_counter() < started_s + seconds:
-            client.begin_transaction()
+            self.transactional.begin()
             sent = self._send_until(self.transactional, time.perf_counter() + interval_s)
             before_s = time.perf_counter()
-            client.commit_transaction(_TIMEOUT_S)
+            self.transactional.commit()
             self.commit_ms.append((time.perf_counter() - before_s) * 1000)
             self.markers += min(sent, self.job.workload.partitions)
             count += sent

@@ -12,7 +12,7 @@ from oncelog.bench.workload import Workload
 @dataclass(frozen=True, slots=True)
 class Job:
     action: str
-    """Which module of this package does it."""
+    """What is to be done: one of the driver's actions, or `module:function` from elsewhere."""
     bootstrap_servers: str
     topic: str
     workload: Workload

@@ -9,15 +9,17 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from oncelog.bench.driver.clients import end_offsets, settled_end, transactional
+from oncelog.bench.driver.clients import Transactional, end_offsets, settled_end
 from oncelog.bench.driver.figures import percentile_figures
 from oncelog.bench.driver.job import Job
 from oncelog.bench.driver.payload import ABORTED, pool
 from oncelog.bench.measurement import Distribution, Measurement
 
-_TIMEOUT_S = 60
+_START_S = 60
 
 
 @dataclass(slots=True)
@@ -33,12 +35,29 @@ class Tally:
     failure: str = ""
 
 
+class TransactionalProducer(Protocol):
+    """What a load needs of a client; those of other libraries are put into this shape."""
+
+    errors: list[str]
+
+    def init(self) -> None: ...
+    def begin(self) -> None: ...
+    def send(self, topic: str, value: bytes, partition: int) -> None: ...
+    def flush(self) -> int: ...
+    def commit(self) -> None: ...
+    def abort(self) -> None: ...
+
+
+MakeProducer = Callable[[Job, str], TransactionalProducer]
+"""From a job and a transactional id."""
+
+
 class Worker:
-    def __init__(self, job: Job, number: int) -> None:
+    def __init__(self, job: Job, number: int, make: MakeProducer = Transactional) -> None:
         self.tally = Tally()
         self._job = job
         self._number = number
-        self._producing = transactional(job, f"oncelog-bench-{job.topic}-{number}")
+        self._producer = make(job, f"oncelog-bench-{job.topic}-{number}")
         self._values = {
             True: itertools.cycle(pool(job.workload.size_bytes, ABORTED)),
             False: itertools.cycle(pool(job.workload.size_bytes)),
@@ -46,23 +65,23 @@ class Worker:
         self._partition = number
 
     def begin(self) -> None:
-        self._producing.client.init_transactions(_TIMEOUT_S)
+        self._producer.init()
 
     def run(self, start: threading.Barrier) -> None:
-        start.wait(_TIMEOUT_S)
+        start.wait(_START_S)
         try:
             (self._by_time if self._job.workload.commit_interval_ms else self._by_count)()
         except Exception as error:  # noqa: BLE001  # whatever it is, the measurement is void and says so
             self.tally.failure = f"{type(error).__name__}: {error}"
-        if self._producing.errors:
-            self.tally.failure = self.tally.failure or self._producing.errors[0]
+        if self._producer.errors:
+            self.tally.failure = self.tally.failure or self._producer.errors[0]
         self.tally.ended_s = time.perf_counter()
 
     def _by_count(self) -> None:
         workload = self._job.workload
         for number in range(self._number, workload.transactions, workload.producers):
             aborts = is_aborted(number, workload.aborted_percent)
-            self._producing.client.begin_transaction()
+            self._producer.begin()
             for _ in range(workload.per_transaction):
                 self._send(aborts)
             self._end(workload.per_transaction, aborts)
@@ -75,7 +94,7 @@ class Worker:
             if commit_s > finish_s and self.tally.transactions:
                 return
             aborts = is_aborted(number, workload.aborted_percent)
-            self._producing.client.begin_transaction()
+            self._producer.begin()
             count = 0
             while time.perf_counter() < commit_s:
                 self._send(aborts)
@@ -83,18 +102,18 @@ class Worker:
             self._end(count, aborts)
 
     def _send(self, aborts: bool) -> None:
-        self._producing.send(
+        self._producer.send(
             self._job.topic, next(self._values[aborts]), self._partition % self._job.workload.partitions
         )
         self._partition += 1
 
     def _end(self, count: int, aborts: bool) -> None:
-        client, tally = self._producing.client, self.tally
+        producer, tally = self._producer, self.tally
         if aborts:
             # An abort throws away what was not sent yet; it must be in the log to be read past.
-            self._producing.flush()
+            producer.flush()
         before_s = time.perf_counter()
-        (client.abort_transaction if aborts else client.commit_transaction)(_TIMEOUT_S)
+        (producer.abort if aborts else producer.commit)()
         tally.commit_ms.append((time.perf_counter() - before_s) * 1000)
         tally.records += count
         tally.committed_records += 0 if aborts else count
@@ -107,8 +126,8 @@ def is_aborted(number: int, percent: int) -> bool:
     return number * percent % 100 < percent
 
 
-def transactions(job: Job) -> Measurement:
-    workers = [Worker(job, number) for number in range(job.workload.producers)]
+def transactions(job: Job, make: MakeProducer = Transactional) -> Measurement:
+    workers = [Worker(job, number, make) for number in range(job.workload.producers)]
     before = end_offsets(job, range(job.workload.partitions))
     for worker in workers:
         worker.begin()
@@ -116,14 +135,15 @@ def transactions(job: Job) -> Measurement:
     threads = [threading.Thread(target=worker.run, args=(barrier,), daemon=True) for worker in workers]
     for thread in threads:
         thread.start()
-    barrier.wait(_TIMEOUT_S)
+    barrier.wait(_START_S)
     started_s = time.perf_counter()
     for thread in threads:
         thread.join()
-    return _summary(job, [worker.tally for worker in workers], started_s, before)
+    return summary(job, [worker.tally for worker in workers], started_s, before)
 
 
-def _summary(job: Job, tallies: list[Tally], started_s: float, before: int) -> Measurement:
+def summary(job: Job, tallies: list[Tally], started_s: float, before: int) -> Measurement:
+    """`before` is where the log ended, the sum over its partitions, when what is counted began."""
     failure = next((tally.failure for tally in tallies if tally.failure), "")
     if failure:
         return Measurement.failed(failure)
