@@ -37,7 +37,12 @@ def main() -> None:
         kill_an_executor_once(order["kill_mark"])
     # So few records would be written by one task; here they are to be shuffled between executors, as many are.
     small_batch.BATCH_OFFSETS = 0
-    config = {**QUIET, "spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1"}
+    config = {
+        **QUIET,
+        "spark.executor.memory": "512m",
+        "spark.executor.extraJavaOptions": QUIET["spark.driver.extraJavaOptions"],
+        "spark.driver.host": "127.0.0.1",
+    }
     spark = oncelog.spark.session(master=order["master"], config=config)
     reader = spark.readStream.format("oncelog").option("kafka.bootstrap.servers", order["servers"])
     rows = reader.options(subscribe=order["source"], startingOffsets="earliest", maxOffsetsPerTrigger="400").load()

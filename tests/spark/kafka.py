@@ -77,6 +77,8 @@ class Kafka:
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
                 "enable.partition.eof": True,
+                # The end of a partition is told when a fetch comes back with nothing: by default half a second later.
+                "fetch.wait.max.ms": 10,
                 "isolation.level": "read_committed" if committed else "read_uncommitted",
                 **QUIET,
             }

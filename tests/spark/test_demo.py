@@ -39,10 +39,13 @@ RECORDS = 3000
 
 
 @pytest.mark.spark
-def test_the_demo_survives_its_kills_and_proves_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_survives_its_kills_and_proves_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unzipped_home: Path
+) -> None:
     """And at-least-once doubles, and at-most-once loses, every time; and what is kept can be looked at."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(run, "BATCHES", 12)
+    monkeypatch.setenv("SPARK_HOME", str(unzipped_home))
+    monkeypatch.setattr(run, "BATCHES", 8)
     monkeypatch.setattr(demo, "KEPT_ADDRESS", f"127.0.0.1:{free_port()}")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)

@@ -296,7 +296,7 @@ def test_a_trigger_longer_than_the_transaction_timeout_is_refused(pipeline: Pipe
 
 def test_an_unreachable_broker_is_named(pipeline: Pipeline, spark: Any) -> None:
     rows = spark.createDataFrame([("a",)], "value string")
-    settings = {"kafka": {"default.api.timeout.ms": "1500"}, "batch_attempts": 1}
+    settings = {"kafka": {"default.api.timeout.ms": "300"}, "batch_attempts": 1}
     with pytest.raises(Exception, match=r"no broker of 127\.0\.0\.1:1 answers"):
         oncelog.spark.write_batch(rows, bootstrap_servers="127.0.0.1:1", transactional_id="x", topic="y", **settings)
 

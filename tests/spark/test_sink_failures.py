@@ -91,9 +91,9 @@ def lose_the_answer_to_a_commit(
         before = client.identity
         after = honest(client, commit)
         if commit and not lost:
-            lost.append(before)
-            client._core.identity = before
+            client.core.identity = before
             meanwhile()
+            lost.append(before)
             raise TimedOut("the answer was lost")
         return after
 

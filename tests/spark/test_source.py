@@ -267,7 +267,7 @@ def test_a_missing_topic_is_named(spark: Any, kafka: Kafka, name: Name) -> None:
 def test_an_unreachable_broker_is_named(spark: Any) -> None:
     reader = spark.read.format("oncelog").option("kafka.bootstrap.servers", "127.0.0.1:1").option("subscribe", "t")
     with pytest.raises(Exception, match=r"no broker of 127\.0\.0\.1:1 answers"):
-        reader.option("kafka.default.api.timeout.ms", "1500").load().collect()
+        reader.option("kafka.default.api.timeout.ms", "300").load().collect()
 
 
 def test_a_wrong_option_reaches_the_user(spark: Any, kafka: Kafka) -> None:
