@@ -71,8 +71,9 @@ def process(producer: Producer, consumer: Consumer, records: list[ConsumerRecord
     return True
 
 
-def transform(record: ConsumerRecord) -> bytes:
-    return bytes(record.value).upper()
+def transform(record: ConsumerRecord) -> bytes | None:
+    """A record without a value, a tombstone, stays one."""
+    return None if record.value is None else bytes(record.value).upper()
 
 
 def next_offsets(records: list[ConsumerRecord]) -> dict[TopicPartition, int]:

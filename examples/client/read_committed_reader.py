@@ -13,10 +13,10 @@ import sys
 from oncelog.client import Admin, Consumer, TopicPartition
 
 
-def run(servers: str, topic: str, isolation: str = "read_committed") -> list[bytes]:
-    """All values that are readable now, partition by partition."""
+def run(servers: str, topic: str, isolation: str = "read_committed") -> list[bytes | None]:
+    """All values that are readable now, partition by partition; None is a tombstone."""
     config = {"bootstrap.servers": servers, "isolation.level": isolation}
-    values: list[bytes] = []
+    values: list[bytes | None] = []
     with Consumer(config) as consumer:
         consumer.assign(partitions_of(consumer, topic))
         consumer.seek_to_beginning()
@@ -33,4 +33,4 @@ def partitions_of(consumer: Consumer, topic: str) -> list[TopicPartition]:
 
 if __name__ == "__main__":
     for value in run(sys.argv[1], sys.argv[2]):
-        sys.stdout.write(f"{value.decode()}\n")
+        sys.stdout.write(f"{'(none)' if value is None else value.decode()}\n")

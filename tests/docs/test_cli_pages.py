@@ -14,7 +14,16 @@ import pytest
 from oncelog.cli.main import cli
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGES = ["from-kafka-scripts.md", "stuck-reader.md", "differences.md"]
+PAGES = [
+    "../README.md",
+    "architecture.md",
+    "client.md",
+    "differences.md",
+    "from-kafka-scripts.md",
+    "operations.md",
+    "spark.md",
+    "stuck-reader.md",
+]
 
 
 def test_the_reference_is_made_from_the_commands(tmp_path: Path) -> None:
@@ -25,10 +34,11 @@ def test_the_reference_is_made_from_the_commands(tmp_path: Path) -> None:
 
 
 def mentioned(page: str) -> list[str]:
-    """Command lines in code: `oncelog ...`, up to a pipe."""
+    """Command lines in code: `oncelog ...`, up to a pipe or a comment."""
     text = (DOCS / page).read_text()
     found = re.findall(r"`(oncelog [a-z][^`]*)`", text)
     found += [line for line in re.findall(r"^\$ (.*)$", text, re.MULTILINE) if "oncelog " in line]
+    found += re.findall(r"^(oncelog [a-z][^#\n]*)", text, re.MULTILINE)
     lines = []
     for line in found:
         for part in re.split(r"[|&]", line):
@@ -47,6 +57,7 @@ def test_every_command_that_is_named_exists_with_its_options(page: str) -> None:
 def test_the_pages_name_enough_commands_to_be_worth_checking() -> None:
     assert len(mentioned("from-kafka-scripts.md")) > 40
     assert len(mentioned("stuck-reader.md")) > 12
+    assert len(mentioned("../README.md")) > 5
 
 
 def problem_of(words: list[str]) -> str:

@@ -23,7 +23,10 @@ def cluster_command() -> None:
 @output_option
 @cluster_options
 def info_command(connection: Connection, output: str) -> None:
-    """Show brokers, features, and how much is stored where."""
+    """Show brokers, features, and how much is stored where.
+
+    STORED is empty where brokers do not tell their log directories, as Oncelog's own does not.
+    """
     with connection.admin() as admin:
         described = admin.describe_cluster()
         topics = admin.list_topics(internal=True)

@@ -20,7 +20,7 @@ _NAME = click.argument("name", metavar="NAME")
 def config_command() -> None:
     """Show and change settings of topics, brokers and groups.
 
-    NAME is that of a topic or a group, or the number of a broker.
+    NAME is that of a topic or a group, or the number of a broker. Oncelog's own broker has no settings of groups.
     """
 
 

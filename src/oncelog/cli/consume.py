@@ -63,7 +63,7 @@ def consume_command(
     delimiter: str,
     output: str,
 ) -> None:
-    r"""Print the records of TOPICs.
+    """Print the records of TOPICs.
 
     \b
     oncelog consume orders --from -10 -F '{key} {value}'

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from oncelog.cli.extras import require_extra
+
 if TYPE_CHECKING:
     from oncelog.testing import BrokerProcess
 
@@ -36,6 +38,7 @@ def demo_command(records: int, kills: str, master: str | None, bootstrap_servers
     from oncelog.spark.java import JavaMissing, find_java
 
     victims = parse_kills(kills, master, bootstrap_servers)
+    _require_spark()
     try:
         find_java()
     except JavaMissing as missing:
@@ -50,6 +53,10 @@ def demo_command(records: int, kills: str, master: str | None, bootstrap_servers
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
     sys.exit(0 if proven else 1)
+
+
+def _require_spark() -> None:
+    require_extra("spark", "Spark", "pyspark", "pandas", "pyarrow")
 
 
 def parse_kills(text: str, master: str | None, bootstrap_servers: str | None) -> list[str]:
@@ -164,6 +171,7 @@ def run_command(
         if not equals or not key.startswith("spark."):
             raise click.BadParameter(f"{assignment!r} is not spark.KEY=VALUE", param_hint="--conf")
         settings[key] = value
+    _require_spark()
     try:
         run_program(program, arguments, master=master, settings=settings, bootstrap_servers=bootstrap_servers)
     except JavaMissing as missing:

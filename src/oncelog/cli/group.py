@@ -46,7 +46,7 @@ def list_command(connection: Connection, states: tuple[str, ...], output: str) -
 def describe_command(connection: Connection, groups: tuple[str, ...], output: str) -> None:
     """Show members, committed offsets, and how far behind each partition is.
 
-    LAG counts offsets up to the last stable one: what a read_committed reader could still get now.
+    END is the last stable offset, and LAG counts up to it: what a read_committed reader could still get now.
     """
     with connection.admin() as admin:
         _require_groups(admin, groups)

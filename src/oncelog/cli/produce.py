@@ -62,7 +62,7 @@ def produce_command(
     transaction_size: int | None,
     quiet: bool,
 ) -> None:
-    r"""Write the lines of FILEs, or of the standard input, to TOPIC.
+    """Write the lines of FILEs, or of the standard input, to TOPIC.
 
     \b
     echo hello | oncelog produce greetings

@@ -70,6 +70,7 @@ def _replication(info: TopicInfo) -> int:
 @click.option("-r", "--replication-factor", type=click.IntRange(min=1), help="Replicas of each partition.")
 @click.option("--topic-config", "configs", metavar="NAME=VALUE", multiple=True, help="A setting of the topic.")
 @click.option("--if-not-exists", is_flag=True, help="A topic that is there already is no error.")
+@output_option
 @cluster_options
 def create_command(
     connection: Connection,
@@ -78,6 +79,7 @@ def create_command(
     replication_factor: int | None,
     configs: tuple[str, ...],
     if_not_exists: bool,
+    output: str,
 ) -> None:
     """Create topics."""
     from oncelog.client.admin import NewTopic
@@ -85,9 +87,12 @@ def create_command(
     settings = dict(split_assignment(text, "--topic-config") for text in configs)
     topics = [NewTopic(name, partitions or -1, replication_factor or -1, settings) for name in names]
     with connection.admin() as admin:
-        admin.create_topics(topics, if_not_exists=if_not_exists)
+        created = admin.create_topics(topics, if_not_exists=if_not_exists)
+    if output == "json":
+        print_json([{"topic": name, "created": name in created} for name in names])
+        return
     for name in names:
-        click.echo(f"created {name}")
+        click.echo(f"created {name}" if name in created else f"{name} exists already")
 
 
 @topic_command.command("describe")

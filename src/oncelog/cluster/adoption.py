@@ -1,9 +1,10 @@
 """Taking over a data folder that another broker wrote: Apache Kafka's, or ours without its journal.
 
-The folders tell a topic's name, id and partitions; its settings are not in them, so an adopted topic starts with the
-broker's defaults (internal topics with theirs). Producer ids go on far above any that a log knows, or a transactional
-id has: how many more were handed out is written elsewhere, in Kafka's own metadata log or in the journal that is
-missing.
+The folders tell a topic's name, id and partitions; its settings are in Kafka's metadata log, which lies beside them.
+Where that is missing or damaged, nothing of a topic is deleted by age or size until somebody says so: it may have been
+a compacted one, or one that is kept for ever. Internal topics have settings of their own. Producer ids go on far above
+any that a log knows, or a transactional id has: how many more were handed out is written elsewhere, in Kafka's own
+metadata log or in the journal that is missing.
 
 An internal topic of which folders are missing has at least as many partitions as a new one would get: folders are made
 when they are first written to, and those of a cluster lie on many brokers, but the hash that leads to them is one.
@@ -18,10 +19,12 @@ from itertools import chain
 from typing import Final
 
 from oncelog.cluster.internal_topics import internal_partition_count, internal_topic_configs
-from oncelog.cluster.metadata import MetadataStore
-from oncelog.core.config import Settings
+from oncelog.cluster.kraft_metadata import KraftSettings, kraft_settings
+from oncelog.cluster.metadata import MetadataStore, Topic
+from oncelog.core.config import ConfigError, Settings
 from oncelog.core.errors import KafkaError
 from oncelog.core.ids import INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, TopicPartition
+from oncelog.core.topic_config import TOPIC_CONFIG
 from oncelog.protocol.batch import decode_records
 from oncelog.protocol.compiler import decode_versioned
 from oncelog.protocol.messages.transaction_log import TransactionLogValue
@@ -33,6 +36,7 @@ log = logging.getLogger("oncelog.server")
 
 _PRODUCER_IDS_APART: Final = 1 << 40
 """More than are handed out in practice. A folder that is taken over begins with the next multiple."""
+_KEPT: Final = {"retention.ms": "-1", "retention.bytes": "-1"}
 
 _Found = Mapping[str, Mapping[int, Log]]
 
@@ -46,17 +50,21 @@ def complete_internal_topics(metadata: MetadataStore, settings: Settings) -> Non
             metadata.set_topic_configs(name, internal_topic_configs(name, settings) | configs)
 
 
-def adopt_folders(log_dir: LogDir, metadata: MetadataStore, settings: Settings) -> None:
-    """Only at a first start: with a journal, a folder that it does not know is a stray of a deleted topic."""
+def adopt_folders(log_dir: LogDir, metadata: MetadataStore, settings: Settings) -> list[Topic]:
+    """Only at a first start: with a journal, a folder that it does not know is a stray of a deleted topic.
+
+    Returns what was adopted. The logs were opened before anybody knew their settings, and still have the defaults.
+    """
     found: dict[str, dict[int, Log]] = defaultdict(dict)
     for (topic, index), partition_log in log_dir.logs.items():
         if topic not in metadata.topics:
             found[topic][index] = partition_log
     if metadata.is_new:
-        _adopt(found, metadata, settings)
+        _adopt(found, metadata, settings, kraft_settings(log_dir.path))
         metadata.finish_adoption()
     else:
         _set_aside(found, log_dir)
+    return [metadata.topics[topic] for topic in found.keys() & metadata.topics.keys()]
 
 
 def _set_aside(found: _Found, log_dir: LogDir) -> None:
@@ -69,7 +77,7 @@ def _set_aside(found: _Found, log_dir: LogDir) -> None:
             )
 
 
-def _adopt(found: _Found, metadata: MetadataStore, settings: Settings) -> None:
+def _adopt(found: _Found, metadata: MetadataStore, settings: Settings, left: KraftSettings) -> None:
     for topic, logs in found.items():
         topic_id = logs[min(logs)].topic_id
         if topic_id is None:
@@ -79,10 +87,27 @@ def _adopt(found: _Found, metadata: MetadataStore, settings: Settings) -> None:
         count = max(logs) + 1
         if topic in INTERNAL_TOPICS and len(logs) < count:
             count = max(count, internal_partition_count(topic, settings))
-        metadata.adopt_topic(topic, count, topic_id, epoch, internal_topic_configs(topic, settings))
+        configs = internal_topic_configs(topic, settings) | _configs(topic, left)
+        metadata.adopt_topic(topic, count, topic_id, epoch, configs)
         log.info("topic %s is adopted with %d partition(s)", topic, count)
     if found:
         metadata.skip_producer_ids_to((_highest_producer_id(found) // _PRODUCER_IDS_APART + 1) * _PRODUCER_IDS_APART)
+
+
+def _configs(topic: str, left: KraftSettings) -> dict[str, str]:
+    """What was set for a topic, as far as it is known and has a meaning here."""
+    if topic not in left.topics and not left.is_complete and topic not in INTERNAL_TOPICS:
+        log.warning("the settings of topic %s are not known: it is kept whole until its retention is set", topic)
+        return dict(_KEPT)
+    configs = {}
+    for name, value in left.topics.get(topic, {}).items():
+        try:
+            TOPIC_CONFIG.key(name).parse(value)
+        except ConfigError as error:
+            log.warning("topic %s is adopted without its %s=%s: %s", topic, name, value, error)
+        else:
+            configs[name] = value
+    return configs
 
 
 def _highest_producer_id(found: _Found) -> int:

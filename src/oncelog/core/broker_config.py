@@ -143,12 +143,18 @@ _LIMITS = [
     ConfigKey("oncelog.metrics.port", _INT, 0, "Port for Prometheus; 0 is off.", low=0, high=65_535),
 ]  # fmt: skip
 
-# Keys of Kafka that its users have in their files and that one Python process has no use for.
+# Keys of Kafka that its users have in their files and that one Python process has no use for. A dot at the end stands
+# for all that begin so. Those that ask for security are not among them: a broker without it must not start.
 _WITHOUT_EFFECT = (
+    "controller.",
+    "group.consumer.",
+    "group.share.",
+    "group.streams.",
+    "metadata.",
+    "remote.",
+    "replica.",
+    "share.",
     "process.roles",
-    "controller.quorum.voters",
-    "controller.quorum.bootstrap.servers",
-    "controller.listener.names",
     "listener.security.protocol.map",
     "inter.broker.listener.name",
     "security.inter.broker.protocol",
@@ -165,8 +171,6 @@ _WITHOUT_EFFECT = (
     "socket.send.buffer.bytes",
     "socket.receive.buffer.bytes",
     "socket.listen.backlog.size",
-    "metadata.log.dir",
-    "metadata.log.segment.bytes",
     "offsets.load.buffer.size",
     "offsets.topic.compression.codec",
     "offsets.commit.timeout.ms",
@@ -175,8 +179,6 @@ _WITHOUT_EFFECT = (
     "zookeeper.connection.timeout.ms",
     "controlled.shutdown.enable",
     "auto.leader.rebalance.enable",
-    "replica.lag.time.max.ms",
-    "replica.fetch.max.bytes",
     "group.coordinator.rebalance.protocols",
     "group.coordinator.new.enable",
     "transaction.state.log.append.timeout.ms",

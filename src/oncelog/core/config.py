@@ -134,6 +134,7 @@ class ConfigTable:
         self.family = family
         self._keys = {key.name: key for key in keys}
         self._without_effect = frozenset(without_effect)
+        self._families_without_effect = tuple(name for name in self._without_effect if name.endswith("."))
 
     def __contains__(self, name: str) -> bool:
         return name in self._keys
@@ -146,7 +147,7 @@ class ConfigTable:
 
     def has_no_effect(self, name: str) -> bool:
         """A key that Kafka knows and that means nothing here: accepted with a warning so that files carry over."""
-        return name in self._without_effect
+        return name in self._without_effect or name.startswith(self._families_without_effect)
 
     def key(self, name: str) -> ConfigKey:
         if name in self._keys:

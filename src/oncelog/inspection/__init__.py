@@ -7,7 +7,7 @@
     transactions    transactions as spans over offsets, the last stable offset, aborted ranges
     search          where an offset, a time, a key or a producer is
     kafka_dump      the lines that Apache Kafka's DumpLogSegments prints
-    verify          all invariants between the files of a folder
+    verification    all invariants between the files of a folder
 
 Nothing here writes, locks or repairs: files are opened for reading only, so a folder can be looked at while a broker
 uses it, and a damaged one stays as it is until somebody has decided what to do.

@@ -83,7 +83,7 @@ class Broker:
             on_locked=self._load_metadata,
             config_for=self._log_config_by_name,
         )
-        adopt_folders(self.log_dir, self.metadata, self.settings)
+        adopted = adopt_folders(self.log_dir, self.metadata, self.settings)
         self.flusher = Flusher(self.scheduler, self.worker)
         self._acks_fsync = self.settings.boolean("oncelog.acks.fsync")
         self.partitions = PartitionTable(
@@ -94,6 +94,8 @@ class Broker:
             verifies=lambda: self.settings.boolean("transaction.partition.verification.enable"),
             on_append=self.flusher.on_append if self._acks_fsync else None,
         )
+        for topic in adopted:
+            self.partitions.reconfigure(topic)
         self.topics = TopicCatalog(self.metadata, self.partitions, self.node_id, environment.new_uuid)
         self.fetch_sessions = FetchSessionCache(
             self.settings.integer("max.incremental.fetch.session.cache.slots"),

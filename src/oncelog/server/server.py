@@ -32,15 +32,23 @@ class Server:
         loop = asyncio.get_running_loop()
         self._loop = loop
         self._worker = LoopWorker(loop)
-        environment = Environment(LoopScheduler(loop), self._worker, uuid.uuid4, random.SystemRandom().randrange)
-        self.broker = Broker(data_dir, settings, environment)
+        self._environment = Environment(LoopScheduler(loop), self._worker, uuid.uuid4, random.SystemRandom().randrange)
+        self._data_dir = data_dir
+        self._broker: Broker | None = None
         self._settings = settings
         self._connections: set[Connection] = set()
         self._connections_max = connections_max(raise_limit(), settings.integer("oncelog.open.files.max"))
         self._listener: asyncio.Server | None = None
         self._stop_metrics: Callable[[], None] | None = None
 
+    @property
+    def broker(self) -> Broker:
+        if self._broker is None:
+            raise RuntimeError("the server was not started")
+        return self._broker
+
     async def start(self) -> Address:
+        """Takes the address before the folder: if another has it, nothing has been written."""
         wanted = parse_address(self._settings.text("listeners"), key="listeners")
         frame_max_bytes = self._settings.integer("socket.request.max.bytes")
         self._listener = await self._loop.create_server(
@@ -59,6 +67,7 @@ class Server:
         bound = Address(wanted.host, self._listener.sockets[0].getsockname()[1])
         advertised = self._settings.optional_text("advertised.listeners")
         told = parse_address(advertised, key="advertised.listeners") if advertised else bound
+        self._broker = Broker(self._data_dir, self._settings, self._environment)
         self.broker.advertised_host, self.broker.advertised_port = told.host, told.port or bound.port
         self.broker.start()
         self._serve_metrics(bound.host)
@@ -74,9 +83,10 @@ class Server:
             connection.close()
         if self._stop_metrics is not None:
             await self._loop.run_in_executor(None, self._stop_metrics)
-        self.broker.end_work()
-        await self._until_idle()
-        self.broker.stop()
+        if self._broker is not None:
+            self._broker.end_work()
+            await self._until_idle()
+            self._broker.stop()
         self._worker.close()
 
     async def _until_idle(self) -> None:

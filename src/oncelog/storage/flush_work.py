@@ -48,7 +48,8 @@ class FlushWork:
         """
         failpoints.hit("log.flush.before_fsync")
         for path in self.files:
-            _sync(path, os.fdatasync)
+            # Of the systems this runs on, macOS has no fdatasync.
+            _sync(path, getattr(os, "fdatasync", os.fsync))
         if self.folder is not None and sync_folder(self.folder):
             sync_folder(self.folder.parent)
         failpoints.hit("log.flush.after_fsync")

@@ -53,7 +53,7 @@ def test_a_mistake_is_explained_in_one_line_without_a_traceback(
     assert "Traceback" not in err
 
 
-def test_an_address_in_use_is_explained(tmp_path: Path) -> None:
+def test_an_address_in_use_is_explained_and_the_folder_stays_as_it_was(tmp_path: Path) -> None:
     first = serve(tmp_path / "a", "--listen", "127.0.0.1:0")
     assert first.stdout is not None
     address = first.stdout.readline().removeprefix("oncelog ready on ").strip()
@@ -64,6 +64,7 @@ def test_an_address_in_use_is_explained(tmp_path: Path) -> None:
     assert second.returncode == 1
     assert "in use" in err
     assert "Traceback" not in err
+    assert not (tmp_path / "b" / "data").exists()
 
 
 def test_settings_from_a_kafka_properties_file_with_json_logs_and_metrics(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 import pytest
-from click.testing import Result
+from click.testing import CliRunner, Result
 
 from oncelog.cli.main import COMMANDS, cli
 from tests.data import kafka
@@ -68,6 +68,23 @@ def test_the_summary_of_a_command_is_the_first_sentence_of_its_help(name: str) -
     assert command is not None
     help_text = " ".join((command.help or "").split())
     assert help_text.startswith(COMMANDS[name].summary)
+
+
+@pytest.mark.parametrize(
+    ("module", "extra", "arguments"),
+    [
+        ("confluent_kafka", "bench", ["bench", "suite"]),
+        ("pyspark", "spark", ["demo"]),
+        ("pyarrow", "spark", ["run", __file__]),
+    ],
+)
+def test_a_command_whose_extra_is_missing_names_it(
+    module: str, extra: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 1
+    assert result.stderr.endswith(f"is missing: pip install 'oncelog[{extra}]'\n")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -32,7 +32,13 @@ def test_a_topic_that_exists_is_an_error_unless_that_is_fine(run: Run, topic: st
     refused = run("topic", "create", topic)
     assert refused.exit_code == 1
     assert "TOPIC_ALREADY_EXISTS" in refused.stderr
-    assert run("topic", "create", topic, "--if-not-exists").exit_code == 0
+    fine = run("topic", "create", topic, "--if-not-exists")
+    assert (fine.exit_code, fine.stdout) == (0, f"{topic} exists already\n")
+    mixed = run("topic", "create", topic, f"{topic}-new", "--if-not-exists", "-o", "json")
+    assert json.loads(mixed.stdout) == [
+        {"topic": topic, "created": False},
+        {"topic": f"{topic}-new", "created": True},
+    ]
 
 
 def test_an_unknown_topic_is_answered_with_near_names(run: Run, admin: Admin) -> None:

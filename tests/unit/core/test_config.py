@@ -61,6 +61,45 @@ def test_keys_of_kafka_without_effect_are_accepted_with_a_warning() -> None:
     assert warnings == ["num.network.threads has no effect in Oncelog"]
 
 
+def test_the_file_that_apache_kafka_comes_with_is_taken() -> None:
+    """What config/server.properties of Kafka 4.3 sets, for one node."""
+    set_there = {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.bootstrap.servers": "localhost:9093",
+        "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "advertised.listeners": "PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093",
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL",
+        "num.network.threads": "3",
+        "num.io.threads": "8",
+        "socket.send.buffer.bytes": "102400",
+        "socket.receive.buffer.bytes": "102400",
+        "socket.request.max.bytes": "104857600",
+        "log.dirs": "/tmp/kraft-combined-logs",
+        "num.partitions": "1",
+        "num.recovery.threads.per.data.dir": "1",
+        "offsets.topic.replication.factor": "1",
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "log.retention.hours": "168",
+        "log.segment.bytes": "1073741824",
+        "log.retention.check.interval.ms": "300000",
+    }
+    settings, warnings = broker_settings(set_there)
+    assert settings.integer("node.id") == 1
+    assert "share.coordinator.state.topic.min.isr has no effect in Oncelog" in warnings
+
+
+@pytest.mark.parametrize("name", ["ssl.keystore.location", "sasl.enabled.mechanisms", "authorizer.class.name"])
+def test_a_key_that_asks_for_security_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        broker_settings({name: "x"})
+
+
 def test_a_topic_key_in_a_broker_file_is_answered_with_the_broker_key() -> None:
     with pytest.raises(ConfigError, match=r"for all topics set log\.retention\.ms"):
         broker_settings({"retention.ms": "1"})

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from oncelog.client import Admin, ClientConfig, NewTopic, Producer, TopicPartition
+from oncelog.client import Admin, ClientConfig, KafkaError, NewTopic, Producer, TopicPartition
 from oncelog.inspection.layout import PartitionFolder
 from oncelog.inspection.transactions import read_history
 from oncelog.inspection.verification import Finding, Severity, verify_path
@@ -22,6 +23,8 @@ SETTINGS = {
     "log.cleaner.backoff.ms": 50,
     "log.retention.check.interval.ms": 100,
 }
+
+IMPATIENT = {"default.api.timeout.ms": 1_000, "delivery.timeout.ms": 1_000, "request.timeout.ms": 900}
 
 
 def damage_in(folder: Path) -> list[Finding]:
@@ -90,3 +93,59 @@ def test_what_a_broker_leaves_is_in_order(process: BrokerProcess) -> None:
     process.start()
     process.stop()
     assert damage_in(process.data_dir) == [], "after a recovery"
+
+
+def abort(servers: str) -> None:
+    producer = Producer({"bootstrap.servers": servers, "transactional.id": "t", **IMPATIENT})
+    try:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("log", b"aborted", partition=0).result(20)
+        producer.abort_transaction()
+    finally:
+        producer.close(10)
+
+
+def fill(servers: str) -> None:
+    producer = Producer({"bootstrap.servers": servers, "linger.ms": 0, **IMPATIENT})
+    try:
+        for _ in range(5):
+            producer.send("log", bytes(1_000), partition=0).result(2)
+    finally:
+        producer.close(10)
+
+
+def delete(servers: str) -> None:
+    fill(servers)
+    with Admin(ClientConfig(bootstrap_servers=servers, default_api_timeout_ms=1_000)) as admin:
+        admin.delete_records({TopicPartition("log", 0): 4})
+
+
+@pytest.mark.parametrize(
+    ("failpoint", "work", "check"),
+    [
+        ("log.append.before_txn_index", abort, "txnindex.missing"),
+        ("segment.create.after_log_file", fill, "index.missing"),
+        ("segment.delete.before_rename@2", delete, "index.orphan"),
+    ],
+)
+def test_what_a_kill_leaves_half_done_is_a_note_since_the_next_start_finishes_it(
+    failpoint: str, work: Callable[[str], None], check: str, tmp_path: Path
+) -> None:
+    broker = BrokerProcess(tmp_path / "data", SETTINGS)
+    broker.start()
+    with Admin(ClientConfig(bootstrap_servers=broker.bootstrap_servers)) as admin:
+        admin.create_topics([NewTopic("log", 1, 1, SMALL)])
+    broker.stop()
+    broker.start(extra_arguments=["--failpoint", failpoint])
+    try:
+        with contextlib.suppress(KafkaError, TimeoutError):
+            work(broker.bootstrap_servers)
+        broker.wait(10)
+        found = verify_path(broker.data_dir).findings
+        assert check in {finding.check for finding in found}
+        assert {finding.severity for finding in found} == {Severity.NOTE}
+        broker.start()
+    finally:
+        broker.stop()
+    assert check not in {finding.check for finding in verify_path(broker.data_dir).findings}

@@ -171,6 +171,26 @@ def test_what_a_broker_is_said_to_do_is_what_it_does(
     assert opened_end(folder, clean=name == "tv2") == min(cuts, default=122)
 
 
+@pytest.mark.parametrize(
+    ("base_offset", "recovery_point", "severity"),
+    [(118, 118, Severity.NOTE), (118, 122, Severity.WARNING), (91, 118, Severity.ERROR)],
+    ids=["as a kill leaves it", "fsynced and gone", "never scanned"],
+)
+def test_an_abort_that_the_next_start_adds_to_the_index_by_itself_is_no_error(
+    base_offset: int, recovery_point: int, severity: Severity, kafka_data: Callable[[str], Path]
+) -> None:
+    folder = kafka_data("tv2-killed")
+    index = folder / f"txn-0/{base_offset:020d}.txnindex"
+    content = index.read_bytes()
+    index.unlink()
+    damages.replace_text(RECOVERY, "txn 0 118", f"txn 0 {recovery_point}")(folder)
+    findings = verify_path(folder / "txn-0").findings
+    assert [f.severity for f in findings if f.check == "txnindex.missing"] == [severity]
+    opened_end(folder, clean=False)
+    was_repaired = index.exists() and index.read_bytes() == content
+    assert was_repaired is (severity is not Severity.ERROR)
+
+
 def test_a_single_file_stands_for_its_partition(kafka_data: Callable[[str], Path]) -> None:
     folder = kafka_data("tv2")
     damages.flip_in_batch(LOG, 3)(folder)

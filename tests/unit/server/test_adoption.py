@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 from oncelog.cluster.metadata import JOURNAL_FILE, MetadataStore
 from oncelog.core.clock import VirtualScheduler
 from oncelog.core.errors import ErrorCode
-from oncelog.core.ids import GROUP_METADATA_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
+from oncelog.core.ids import GROUP_METADATA_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, TopicPartition
 from oncelog.protocol.batch import decode_records, iter_headers
 from oncelog.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -21,6 +21,7 @@ from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
 from oncelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from oncelog.storage.log_dir import LogDir
 from tests.data import kafka
+from tests.unit.cluster.test_kraft_metadata import batch, config
 from tests.unit.server.harness import BrokerInProcess
 from tests.unit.server.test_cleaning import commit
 from tests.unit.server.test_cleaning import committed as committed_offset
@@ -222,6 +223,7 @@ def test_producer_ids_are_new_each_time_a_journal_is_lost(lost_journal: BrokerIn
     assert seen == [1 << 40, 2 << 40, 3 << 40]
 
 
+SHORT_RETENTION = {"log.retention.ms": "1000", "log.retention.check.interval.ms": "1000"}
 SMALL_COORDINATORS = {
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
@@ -294,3 +296,49 @@ def test_producer_ids_of_transactional_ids_that_wrote_nothing_are_not_given_to_o
         node.broker = node._new()
     assert seen == [0, 1 << 40, 2 << 40]
     assert [init(node, transactional_id)[0] for transactional_id in "abc"] == seen
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_topics_keep_the_settings_that_kafka_had_for_them(kafka_data: Callable[[str], Path], name: str) -> None:
+    clock = VirtualScheduler(kafka.contents(name)["written_at_ms"])
+    node = BrokerInProcess(kafka_data(name), SHORT_RETENTION, clock=clock)
+    log = node.broker.log_dir.logs[TopicPartition("compacted", 0)]
+    assert log.config.cleanup_policy == ("compact",)
+    end = log.log_end_offset
+    node.clock.advance_ms(60_000)
+    assert (log.log_start_offset, log.log_end_offset) == (0, end)
+    assert configs_of(node, "plain")["retention.ms"] == "-1"
+    assert configs_of(node, "append-time")["message.timestamp.type"] == "LogAppendTime"
+
+
+def test_what_kafka_knows_and_this_broker_does_not_is_left_out(
+    kafka_data: Callable[[str], Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = kafka_data("tv2")
+    metadata_log = sorted((folder / "__cluster_metadata-0").glob("*.log"))[-1]
+    configs = [("remote.storage.enable", "true"), ("retention.ms", "soon"), ("segment.ms", "123456")]
+    with metadata_log.open("ab") as file:
+        file.write(batch(1 << 40, *(config("compacted", *pair) for pair in configs)))
+    node = BrokerInProcess(folder, {"producer.id.expiration.ms": str(2**31 - 1)})
+    assert {"cleanup.policy": "compact", "segment.ms": "123456"}.items() <= configs_of(node, "compacted").items()
+    assert not {"remote.storage.enable", "retention.ms"} & configs_of(node, "compacted").keys()
+    assert "without its remote.storage.enable=true" in caplog.text and "retention.ms=soon" in caplog.text
+
+
+def test_a_topic_whose_settings_are_not_known_loses_nothing(
+    kafka_data: Callable[[str], Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = kafka_data("tv2")
+    shutil.rmtree(folder / "__cluster_metadata-0")
+    clock = VirtualScheduler(kafka.contents("tv2")["written_at_ms"])
+    node = BrokerInProcess(folder, SHORT_RETENTION, clock=clock)
+    log = node.broker.log_dir.logs[TopicPartition("compacted", 0)]
+    assert configs_of(node, "compacted") == {"retention.ms": "-1", "retention.bytes": "-1"}
+    assert "the settings of topic compacted are not known" in caplog.text
+    end = log.log_end_offset
+    node.clock.advance_ms(60_000)
+    assert (log.log_start_offset, log.log_end_offset) == (0, end)
+
+
+def configs_of(node: BrokerInProcess, topic: str) -> Mapping[str, str]:
+    return node.broker.metadata.topics[topic].configs

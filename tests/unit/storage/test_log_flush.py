@@ -235,6 +235,18 @@ def test_indexes_are_complete_on_disk_after_a_flush(tmp_path: Path, monkeypatch:
     assert str(index) in synced
 
 
+def test_where_there_is_no_fdatasync_fsync_does_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = new_log(tmp_path)
+    append(log)
+    synced: list[str] = []
+    real = os.fsync
+    monkeypatch.delattr(os, "fdatasync")
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(str(Path(f"/proc/self/fd/{fd}").readlink())) or real(fd))
+    log.flush()
+    assert str(log.segments[0].log_file.path) in synced
+    assert log.recovery_point == 1
+
+
 def test_new_settings_apply_from_the_next_append_on(tmp_path: Path) -> None:
     log = new_log(tmp_path, LogConfig())
     append(log)

@@ -48,7 +48,7 @@ def produce_command(
     """Produce records and read them back, as kafka-producer-perf-test does and a little more.
 
     Each round writes to a new topic, which is deleted afterwards. The log must end with exactly the records that were
-    sent; those of the first round are read back and compared.
+    sent; those of the last round are read back and compared.
     """
     is_idempotent = acks == "all" if idempotence is None else idempotence
     if is_idempotent and acks != "all":

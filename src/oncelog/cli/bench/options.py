@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from oncelog.bench.side import Side
 from oncelog.bench.workload import Workload
 from oncelog.cli.bench.title import titled
 from oncelog.cli.connection import Connection, split_assignment
+from oncelog.cli.extras import require_extra
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -63,8 +63,7 @@ def say(text: str) -> None:
 
 
 def require_driver() -> None:
-    if importlib.util.find_spec("confluent_kafka") is None:
-        raise click.ClickException("the driver is missing: pip install 'oncelog[bench]'")
+    require_extra("bench", "the driver", "confluent_kafka")
 
 
 def sides_of(clusters: tuple[str, ...]) -> list[Side]:

@@ -60,15 +60,15 @@ class Report:
     size_bytes: int = 0
 
     def error(self, check: str, path: Path, what: str, at_start: str, **place: int | None) -> None:
-        self._add(Finding(Severity.ERROR, check, path, what, at_start, **place))
+        self.add(Finding(Severity.ERROR, check, path, what, at_start, **place))
 
     def warning(self, check: str, path: Path, what: str, at_start: str, **place: int | None) -> None:
-        self._add(Finding(Severity.WARNING, check, path, what, at_start, **place))
+        self.add(Finding(Severity.WARNING, check, path, what, at_start, **place))
 
     def note(self, check: str, path: Path, what: str, at_start: str, **place: int | None) -> None:
-        self._add(Finding(Severity.NOTE, check, path, what, at_start, **place))
+        self.add(Finding(Severity.NOTE, check, path, what, at_start, **place))
 
-    def _add(self, finding: Finding) -> None:
+    def add(self, finding: Finding) -> None:
         key = (finding.path, finding.check)
         self.counted[key] += 1
         if self.counted[key] <= FINDINGS_PER_CHECK_MAX:

@@ -2,47 +2,75 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Final
+from typing import Final, TypeVar
 
 from oncelog.inspection.entries import IndexContent, TimeIndexContent
-from oncelog.inspection.verification.finding import Report
+from oncelog.inspection.verification.finding import Finding, Report, Severity
 from oncelog.inspection.verification.segment_facts import SegmentFacts
 from oncelog.inspection.verification.start_plan import StartPlan
+from oncelog.storage.offset_index import OffsetPosition
+from oncelog.storage.time_index import TimestampEntry
 
 INDEX_INTERVAL_BYTES: Final = 4096
 """Kafka's default of index.interval.bytes."""
+Entry = TypeVar("Entry", OffsetPosition, TimestampEntry)
 _REBUILT: Final = "rebuilds the indexes of the segment from the log when it first needs them"
 
 
 def check_indexes(facts: SegmentFacts, plan: StartPlan, report: Report, *, is_last: bool, was_clean: bool) -> None:
     if facts.offset_index is None:
-        report.warning("index.missing", facts.path(".index"), "the file is missing", _REBUILT)
+        _missing(facts, ".index", plan, report)
     else:
         report.files += 1
         _check_offset_index(facts, facts.offset_index, plan, report)
         if not is_last or was_clean:
             _check_density(facts, facts.offset_index, report)
     if facts.time_index is None:
-        report.warning("timeindex.missing", facts.path(".timeindex"), "the file is missing", _REBUILT)
+        _missing(facts, ".timeindex", plan, report)
     else:
         report.files += 1
         _check_time_index(facts, facts.time_index, plan, report, is_final=not is_last or was_clean)
 
 
-def _check_offset_index(facts: SegmentFacts, index: IndexContent, plan: StartPlan, report: Report) -> None:
-    path = facts.path(".index")
-    if index.odd_bytes:
-        report.warning("index.torn", path, f"{index.odd_bytes} bytes follow the last whole entry", _REBUILT)
-    for before, after in pairwise(index.offsets):
-        if after.offset <= before.offset or after.position <= before.position:
+def _missing(facts: SegmentFacts, suffix: str, plan: StartPlan, report: Report) -> None:
+    """A segment is made file by file, its log first."""
+    severity = plan.severity_of_missing(facts.base_offset, facts.base_offset, Severity.WARNING)
+    check = f"{suffix.removeprefix('.')}.missing"
+    report.add(Finding(severity, check, facts.path(suffix), "the file is missing", _REBUILT))
+
+
+def _check_form(
+    facts: SegmentFacts,
+    suffix: str,
+    entries: Sequence[Entry],
+    odd_bytes: int,
+    follows: Callable[[Entry, Entry], bool],
+    plan: StartPlan,
+    report: Report,
+) -> None:
+    """Whole entries, and each of them behind the one before it."""
+    path, kind = facts.path(suffix), suffix.removeprefix(".")
+    if odd_bytes:
+        report.warning(f"{kind}.torn", path, f"{odd_bytes} bytes follow the last whole entry", _REBUILT)
+    for before, after in pairwise(entries):
+        if not follows(before, after):
             report.error(
-                "index.order",
+                f"{kind}.order",
                 path,
                 f"entry {tuple(after)} does not follow {tuple(before)}",
                 plan.about_index(facts.base_offset),
                 offset=after.offset,
             )
+
+
+def _check_offset_index(facts: SegmentFacts, index: IndexContent, plan: StartPlan, report: Report) -> None:
+    def follows(before: OffsetPosition, after: OffsetPosition) -> bool:
+        return after.offset > before.offset and after.position > before.position
+
+    _check_form(facts, ".index", index.offsets, index.odd_bytes, follows, plan, report)
+    path = facts.path(".index")
     for offset, position in index.offsets:
         found = facts.last_offsets.get(position)
         if found == offset:
@@ -75,18 +103,11 @@ def _check_density(facts: SegmentFacts, index: IndexContent, report: Report) -> 
 def _check_time_index(
     facts: SegmentFacts, index: TimeIndexContent, plan: StartPlan, report: Report, *, is_final: bool
 ) -> None:
+    def follows(before: TimestampEntry, after: TimestampEntry) -> bool:
+        return after.timestamp > before.timestamp and after.offset >= before.offset
+
+    _check_form(facts, ".timeindex", index.times, index.odd_bytes, follows, plan, report)
     path = facts.path(".timeindex")
-    if index.odd_bytes:
-        report.warning("timeindex.torn", path, f"{index.odd_bytes} bytes follow the last whole entry", _REBUILT)
-    for before, after in pairwise(index.times):
-        if after.timestamp <= before.timestamp or after.offset < before.offset:
-            report.error(
-                "timeindex.order",
-                path,
-                f"entry {tuple(after)} does not follow {tuple(before)}",
-                plan.about_index(facts.base_offset),
-                offset=after.offset,
-            )
     for timestamp, offset in index.times:
         fact = facts.times.get(offset)
         if fact is None or fact.last_offset != offset:

@@ -96,6 +96,7 @@ def _check_topic_id(folder: PartitionFolder, report: Report) -> None:
 
 def _check_orphans(folder: PartitionFolder, segments: list[SegmentFacts], report: Report) -> None:
     bases = {facts.base_offset for facts in segments}
+    going = {file.base_offset for file in folder.files if file.kind is Kind.LOG and file.second_suffix == ".deleted"}
     orphans: list[StoredFile] = [
         file
         for kind in (Kind.OFFSET_INDEX, Kind.TIME_INDEX, Kind.TXN_INDEX)
@@ -103,4 +104,9 @@ def _check_orphans(folder: PartitionFolder, segments: list[SegmentFacts], report
         if file.base_offset not in bases
     ]
     for file in orphans:
-        report.error("index.orphan", file.path, "there is no log of that offset", "removes it", offset=file.base_offset)
+        what, offset = "there is no log of that offset", file.base_offset
+        if offset in going:
+            # A segment is deleted file by file, its log first: a kill has come between.
+            report.note("index.orphan", file.path, f"{what} but one marked .deleted", "removes it", offset=offset)
+        else:
+            report.error("index.orphan", file.path, what, "removes it", offset=offset)

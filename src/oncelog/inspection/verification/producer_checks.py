@@ -15,7 +15,7 @@ from oncelog.core.ids import TopicPartition, next_sequence
 from oncelog.inspection import entries
 from oncelog.inspection.batch_file import StoredBatch
 from oncelog.inspection.layout import StoredFile
-from oncelog.inspection.verification.finding import Report
+from oncelog.inspection.verification.finding import Finding, Report, Severity
 from oncelog.inspection.verification.segment_facts import SegmentFacts
 from oncelog.inspection.verification.start_plan import StartPlan
 from oncelog.protocol.batch import BatchHeader
@@ -251,13 +251,16 @@ class ProducerChecks:
         for offset, expected in facts.aborted.items():
             if offset not in seen:
                 harm = f"read_committed readers are given the aborted records from offset {expected.first_offset} on"
-                self._report.error(
-                    "txnindex.missing",
-                    path,
-                    f"the transaction of producer {expected.producer_id} from offset {expected.first_offset} was "
-                    f"aborted at {offset}, and has no entry",
-                    plan.about_txn_index(facts.base_offset, harm),
-                    offset=offset,
+                self._report.add(
+                    Finding(
+                        plan.severity_of_missing(facts.base_offset, offset, Severity.ERROR),
+                        "txnindex.missing",
+                        path,
+                        f"the transaction of producer {expected.producer_id} from offset {expected.first_offset} was "
+                        f"aborted at {offset}, and has no entry",
+                        plan.about_txn_index(facts.base_offset, harm),
+                        offset=offset,
+                    )
                 )
 
     def _entry_problem(self, facts: SegmentFacts, version: int, entry: AbortedTxn, last: int) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from oncelog.inspection.batch_file import BatchFile
+from oncelog.inspection.verification.finding import Severity
 from oncelog.inspection.verification.segment_facts import SegmentFacts
 
 
@@ -32,6 +33,15 @@ class StartPlan:
 
     def rebuilds_indexes_of(self, base_offset: int) -> bool:
         return self.scan_base is not None and base_offset >= self.scan_base
+
+    def severity_of_missing(self, base_offset: int, offset: int, otherwise: Severity) -> Severity:
+        """Of something that follows what is in the log at `offset`, and is not there.
+
+        A kill comes between the two, and the scan makes up for it. Below the recovery point it was there once.
+        """
+        if not self.rebuilds_indexes_of(base_offset):
+            return otherwise
+        return Severity.NOTE if offset >= (self.recovery_point or 0) else Severity.WARNING
 
     def about_batch(self, base_offset: int, position: int, offset: int, later_segments: int) -> str:
         """At a batch that is damaged."""

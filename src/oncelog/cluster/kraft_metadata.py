@@ -1,0 +1,94 @@
+"""Settings of topics as Kafka's controllers left them in `__cluster_metadata`.
+
+The newest snapshot counts, and the log behind it. A snapshot is named after the offset behind what it contains and its
+epoch, and holds record batches as a log does.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from oncelog.core.errors import KafkaError
+from oncelog.protocol.batch import CorruptBatchError, crc_of, decode_records, iter_headers
+from oncelog.protocol.messages.cluster_metadata import (
+    ConfigRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+    decode_metadata_record,
+)
+from oncelog.protocol.primitives import MalformedRequest
+from oncelog.protocol.schema import Message
+from oncelog.storage.log_dir import CLUSTER_METADATA_TOPIC
+from oncelog.storage.segment import LOG_SUFFIX, offset_of
+
+log = logging.getLogger("oncelog.server")
+
+_SNAPSHOT: Final = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
+_TOPIC: Final = 2
+"""The type of resource that a topic is."""
+
+
+class KraftSettings(NamedTuple):
+    """What was set for topics, by their names. If it is not complete, others may have had settings as well."""
+
+    topics: dict[str, dict[str, str]]
+    is_complete: bool
+
+
+def kraft_settings(data_folder: Path) -> KraftSettings:
+    folder = data_folder / f"{CLUSTER_METADATA_TOPIC}-0"
+    configs: dict[str, dict[str, str]] = {}
+    names: dict[UUID, str] = {}
+    if not folder.is_dir():
+        return KraftSettings(configs, is_complete=False)
+    try:
+        for message in _messages(folder):
+            match message:
+                case TopicRecord(name=name, topic_id=topic_id):
+                    names[topic_id] = name
+                case RemoveTopicRecord(topic_id=topic_id):
+                    configs.pop(names.pop(topic_id, ""), None)
+                case ConfigRecord(resource_type=kind, resource_name=topic, name=name, value=value) if kind == _TOPIC:
+                    if value is None:
+                        configs.get(topic, {}).pop(name, None)
+                    else:
+                        configs.setdefault(topic, {})[name] = value
+    except (KafkaError, MalformedRequest, IndexError) as error:
+        log.warning("what Kafka's controllers wrote in %s is not read to its end: %s", folder, error)
+        return KraftSettings(configs, is_complete=False)
+    return KraftSettings(configs, is_complete=True)
+
+
+def _messages(folder: Path) -> Iterator[Message]:
+    snapshots = sorted(path for path in folder.iterdir() if _SNAPSHOT.fullmatch(path.name))
+    logs = sorted(folder.glob(f"*{LOG_SUFFIX}"))
+    start = offset_of(snapshots[-1].name.partition("-")[0]) or 0 if snapshots else 0
+    for path in snapshots[-1:]:
+        yield from _messages_of(path, 0)
+    for path in logs[:-1]:
+        yield from _messages_of(path, start)
+    try:
+        for path in logs[-1:]:
+            yield from _messages_of(path, start)
+    except CorruptBatchError as error:
+        # A torn end is what a kill leaves, and nobody was told that it is there.
+        log.info("%s ends with what is no batch: %s", logs[-1], error)
+
+
+def _messages_of(path: Path, start: int) -> Iterator[Message]:
+    """Of batches from offset `start` on."""
+    data = path.read_bytes()
+    for position, header in iter_headers(data):
+        if crc_of(data, position, header.size_bytes) != header.crc:
+            raise CorruptBatchError(f"{path}: the CRC of the batch at byte {position} does not match")
+        if header.is_control or header.last_offset < start:
+            continue
+        for record in decode_records(data, position):
+            message = decode_metadata_record(record.value or b"").message
+            if message is not None:
+                yield message
