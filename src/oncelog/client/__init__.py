@@ -1,10 +1,13 @@
 """A Kafka client that knows transactions: for Oncelog, Apache Kafka and what is compatible with them.
 
-For applications, by Kafka's configuration names; each also as an asynchronous class (`AsyncProducer` and so on):
+For applications, by Kafka's configuration names; but for the pool each is also an asynchronous class (`AsyncProducer`):
 
     producer.Producer               send, flush, transactions, two-phase commit
     producer_pool.ProducerPool      transactional producers for many threads
     consumer.Consumer               groups and assignment, poll, seek, commit
+
+For those who manage a cluster, by `ClientConfig`; also as `AsyncAdmin`:
+
     admin.Admin                     topics, offsets, settings, groups, transactions, producers, cluster
 
 For programs that distribute one transaction over many processes, by `ClientConfig` (picklable):

@@ -6,7 +6,8 @@ bounded by `default_api_timeout_ms`, and raises KafkaError with the first failur
 
 from __future__ import annotations
 
-from typing import Self
+from collections.abc import Mapping
+from typing import Any, Self
 
 from oncelog.client.admin_cluster import ClusterAdmin, ClusterDescription, LogDirectory
 from oncelog.client.admin_configs import ConfigAdmin, ConfigEntry, ConfigResource, ConfigSource, ResourceType
@@ -44,11 +45,15 @@ __all__ = [
 
 
 class AsyncAdmin(TopicAdmin, ConfigAdmin, GroupAdmin, TransactionAdmin, ClusterAdmin):
-    """Use it as `async with AsyncAdmin.connect(config) as admin`."""
+    """The admin client for asyncio programs: the calls of `Admin`, to be awaited.
+
+    Use it as `async with AsyncAdmin.connect(config) as admin`.
+    """
 
     @classmethod
-    def connect(cls, config: ClientConfig) -> Self:
-        return cls(Cluster(config))
+    def connect(cls, config: Mapping[str, Any] | ClientConfig) -> Self:
+        """A client for the cluster that `config` names; connections are made when they are needed."""
+        return cls(Cluster(config if isinstance(config, ClientConfig) else ClientConfig.parse(config)))
 
     async def __aenter__(self) -> Self:
         return self
@@ -58,10 +63,10 @@ class AsyncAdmin(TopicAdmin, ConfigAdmin, GroupAdmin, TransactionAdmin, ClusterA
 
 
 class Admin(Blocking):
-    """The admin client whose calls block. Documentation of each call: `AsyncAdmin`."""
+    """The admin client whose calls block."""
 
-    def __init__(self, config: ClientConfig) -> None:
-        super().__init__(config)
+    def __init__(self, config: Mapping[str, Any] | ClientConfig) -> None:
+        super().__init__(config if isinstance(config, ClientConfig) else ClientConfig.parse(config))
         self.core = AsyncAdmin(self.cluster)
 
     create_topics = blocking(AsyncAdmin.create_topics)

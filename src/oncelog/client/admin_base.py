@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from oncelog.client.cluster import Cluster, CoordinatorKind
+from oncelog.client.cluster import Cluster
 from oncelog.client.connection import Connection
 from oncelog.client.deadline import Deadline
 from oncelog.client.errors import KafkaError, error_of
@@ -15,7 +15,21 @@ from oncelog.core.ids import TopicPartition
 from oncelog.protocol.schema import Message
 
 R = TypeVar("R", bound=Message)
-K = TypeVar("K")
+
+
+class PartitionResult(Protocol):
+    """What an answer says about one partition."""
+
+    partition_index: int
+    error_code: int
+
+
+K = TypeVar("K", bound=PartitionResult)
+
+
+class TopicResults(Protocol[K]):
+    name: str
+    partitions: list[K]
 
 
 class AdminBase:
@@ -52,25 +66,12 @@ class AdminBase:
 
         return await self.cluster.retrying(type(request).__name__, attempt, self._deadline())
 
-    async def _ask_coordinator(
-        self,
-        kind: CoordinatorKind,
-        key: str,
-        request: Message,
-        response_type: type[R],
-        codes: Callable[[R], Iterable[int]],
-    ) -> R:
-        return await self.cluster.ask_coordinator(
-            kind, key, request, response_type, codes=codes, deadline=self._deadline()
-        )
-
     async def _ask_leaders(
         self,
         partitions: Iterable[TopicPartition],
         make_request: Callable[[list[TopicPartition]], Message],
         response_type: type[R],
-        results: Callable[[R], Mapping[TopicPartition, K]],
-        code_of: Callable[[K], int],
+        topics_of: Callable[[R], Iterable[TopicResults[K]]],
         what: str,
     ) -> dict[TopicPartition, K]:
         """Ask the leader of every partition, those of one leader together. Raises for the first lasting error."""
@@ -86,12 +87,15 @@ class AdminBase:
             for node_id, members in groups.items():
                 try:
                     connection = await self.cluster.broker(node_id)
-                    answers = results(await self._ask(connection, make_request(members), response_type))
+                    response = await self._ask(connection, make_request(members), response_type)
                 except KafkaError:
                     self.cluster.forget_leader(*members)
                     raise
+                answers = {
+                    TopicPartition(t.name, p.partition_index): p for t in topics_of(response) for p in t.partitions
+                }
                 for partition in members:
-                    self._take(partition, answers, code_of, found, what)
+                    self._take(partition, answers, found, what)
 
         await self.cluster.retrying(what, attempt, self._deadline())
         return found
@@ -100,12 +104,11 @@ class AdminBase:
         self,
         partition: TopicPartition,
         answers: Mapping[TopicPartition, K],
-        code_of: Callable[[K], int],
         found: dict[TopicPartition, K],
         what: str,
     ) -> None:
         answer = answers.get(partition)
-        code = ErrorCode.UNKNOWN_SERVER_ERROR if answer is None else code_of(answer)
+        code = ErrorCode.UNKNOWN_SERVER_ERROR if answer is None else answer.error_code
         if code:
             self.cluster.forget_leader(partition)
             raise error_of(code, f"{what} of {partition}")

@@ -79,12 +79,12 @@ class GroupAdmin(AdminBase):
         """State and members. An unknown group is described as Dead, as Kafka does."""
         descriptions = {}
         for group_id in group_ids:
-            response = await self._ask_coordinator(
+            response = await self.cluster.ask_coordinator(
                 CoordinatorKind.GROUP,
                 group_id,
                 DescribeGroupsRequest(groups=[group_id]),
                 DescribeGroupsResponse,
-                lambda answer: [group.error_code for group in answer.groups],
+                codes=lambda answer: [group.error_code for group in answer.groups],
             )
             coordinator = await self.cluster.coordinator(CoordinatorKind.GROUP, group_id, self._deadline())
             descriptions[group_id] = _describe(response.groups[0], str(coordinator))
@@ -93,12 +93,12 @@ class GroupAdmin(AdminBase):
     async def delete_groups(self, group_ids: Iterable[str]) -> None:
         """Delete empty groups with their offsets."""
         for group_id in group_ids:
-            response = await self._ask_coordinator(
+            response = await self.cluster.ask_coordinator(
                 CoordinatorKind.GROUP,
                 group_id,
                 DeleteGroupsRequest(groups_names=[group_id]),
                 DeleteGroupsResponse,
-                lambda answer: [group.error_code for group in answer.results],
+                codes=lambda answer: [group.error_code for group in answer.results],
             )
             raise_first((g.error_code, f"deleting group {g.group_id}", None) for g in response.results)
 
@@ -126,8 +126,8 @@ class GroupAdmin(AdminBase):
                 lambda p: OffsetDeleteRequestPartition(partition_index=p.partition),
             ),
         )
-        response = await self._ask_coordinator(
-            CoordinatorKind.GROUP, group_id, request, OffsetDeleteResponse, lambda answer: [answer.error_code]
+        response = await self.cluster.ask_coordinator(
+            CoordinatorKind.GROUP, group_id, request, OffsetDeleteResponse, codes=lambda answer: [answer.error_code]
         )
         raise_first([(response.error_code, f"deleting offsets of group {group_id}", None)])
         raise_first(
@@ -144,8 +144,8 @@ class GroupAdmin(AdminBase):
             member_id=wanted[0] if wanted else "",
             members=[MemberIdentity(member_id=member_id, reason="removed by an admin") for member_id in wanted],
         )
-        response = await self._ask_coordinator(
-            CoordinatorKind.GROUP, group_id, request, LeaveGroupResponse, lambda answer: [answer.error_code]
+        response = await self.cluster.ask_coordinator(
+            CoordinatorKind.GROUP, group_id, request, LeaveGroupResponse, codes=lambda answer: [answer.error_code]
         )
         raise_first([(response.error_code, f"removing members of group {group_id}", None)])
         raise_first((m.error_code, f"removing {m.member_id} of group {group_id}", None) for m in response.members)

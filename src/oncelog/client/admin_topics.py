@@ -26,7 +26,6 @@ from oncelog.protocol.messages.create_topics import (
 )
 from oncelog.protocol.messages.delete_records import (
     DeleteRecordsPartition,
-    DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsTopic,
@@ -34,7 +33,6 @@ from oncelog.protocol.messages.delete_records import (
 from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from oncelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
-    ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
@@ -72,8 +70,11 @@ class OffsetResult(NamedTuple):
 class TopicAdmin(AdminBase):
     async def create_topics(
         self, topics: Iterable[NewTopic | str], *, validate_only: bool = False, if_not_exists: bool = False
-    ) -> None:
-        """Create topics. Raises KafkaError for the first that was refused; `if_not_exists` lets existing ones pass."""
+    ) -> list[str]:
+        """Create topics. Raises KafkaError for the first that was refused; `if_not_exists` lets existing ones pass.
+
+        Returns the names of those that were not there before.
+        """
         wanted = [NewTopic(topic) if isinstance(topic, str) else topic for topic in topics]
         request = CreateTopicsRequest(
             topics=[_creatable(topic) for topic in wanted],
@@ -89,6 +90,7 @@ class TopicAdmin(AdminBase):
             for topic in response.topics
             if topic.error_code != passing
         )
+        return [topic.name for topic in response.topics if not topic.error_code]
 
     async def delete_topics(self, names: Iterable[str]) -> None:
         """Delete topics with all that is in them. Raises KafkaError for the first that was refused."""
@@ -155,12 +157,7 @@ class TopicAdmin(AdminBase):
                 ),
             )
 
-        def results(answer: ListOffsetsResponse) -> dict[TopicPartition, ListOffsetsPartitionResponse]:
-            return {TopicPartition(t.name, p.partition_index): p for t in answer.topics for p in t.partitions}
-
-        found = await self._ask_leaders(
-            wanted, request, ListOffsetsResponse, results, lambda p: p.error_code, "offsets"
-        )
+        found = await self._ask_leaders(wanted, request, ListOffsetsResponse, lambda answer: answer.topics, "offsets")
         return {
             partition: OffsetResult(found[partition].offset, found[partition].timestamp, found[partition].leader_epoch)
             for partition in wanted
@@ -180,11 +177,8 @@ class TopicAdmin(AdminBase):
                 ),
             )
 
-        def results(answer: DeleteRecordsResponse) -> dict[TopicPartition, DeleteRecordsPartitionResult]:
-            return {TopicPartition(t.name, p.partition_index): p for t in answer.topics for p in t.partitions}
-
         found = await self._ask_leaders(
-            wanted, request, DeleteRecordsResponse, results, lambda p: p.error_code, "deleting records"
+            wanted, request, DeleteRecordsResponse, lambda answer: answer.topics, "deleting records"
         )
         return {partition: result.low_watermark for partition, result in found.items()}
 

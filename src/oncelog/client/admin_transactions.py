@@ -14,7 +14,6 @@ from oncelog.core.ids import ProducerIdAndEpoch, TopicPartition
 from oncelog.protocol.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
-    PartitionResponse,
     TopicRequest,
 )
 from oncelog.protocol.messages.describe_transactions import (
@@ -24,7 +23,6 @@ from oncelog.protocol.messages.describe_transactions import (
 from oncelog.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from oncelog.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
-    WritableTxnMarkerPartitionResult,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
@@ -93,12 +91,12 @@ class TransactionAdmin(AdminBase):
         """State, producer and open partitions of each id. Raises TRANSACTIONAL_ID_NOT_FOUND for an unknown one."""
         descriptions = {}
         for transactional_id in transactional_ids:
-            response = await self._ask_coordinator(
+            response = await self.cluster.ask_coordinator(
                 CoordinatorKind.TRANSACTION,
                 transactional_id,
                 DescribeTransactionsRequest(transactional_ids=[transactional_id]),
                 DescribeTransactionsResponse,
-                lambda answer: [state.error_code for state in answer.transaction_states],
+                codes=lambda answer: [state.error_code for state in answer.transaction_states],
             )
             state = response.transaction_states[0]
             raise_first([(state.error_code, f"transactional id {transactional_id}", None)])
@@ -125,11 +123,8 @@ class TransactionAdmin(AdminBase):
                 topics=[TopicRequest(name=topic, partition_indexes=n) for topic, n in by_topic(members).items()]
             )
 
-        def results(answer: DescribeProducersResponse) -> dict[TopicPartition, PartitionResponse]:
-            return {TopicPartition(t.name, p.partition_index): p for t in answer.topics for p in t.partitions}
-
         found = await self._ask_leaders(
-            partitions, request, DescribeProducersResponse, results, lambda p: p.error_code, "producers"
+            partitions, request, DescribeProducersResponse, lambda answer: answer.topics, "producers"
         )
         return {
             partition: [
@@ -180,19 +175,10 @@ class TransactionAdmin(AdminBase):
             coordinator_epoch=max(producer.coordinator_epoch, 0),
         )
 
-        def results(answer: WriteTxnMarkersResponse) -> dict[TopicPartition, WritableTxnMarkerPartitionResult]:
-            return {
-                TopicPartition(t.name, p.partition_index): p
-                for m in answer.markers
-                for t in m.topics
-                for p in t.partitions
-            }
-
         await self._ask_leaders(
             [target],
             lambda _: WriteTxnMarkersRequest(markers=[marker]),
             WriteTxnMarkersResponse,
-            results,
-            lambda p: p.error_code,
+            lambda answer: [topic for marked in answer.markers for topic in marked.topics],
             "the abort marker",
         )

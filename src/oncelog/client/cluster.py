@@ -314,15 +314,17 @@ class Cluster:
         response_type: type[R],
         *,
         codes: Callable[[R], Iterable[int]],
-        deadline: Deadline,
+        deadline: Deadline | None = None,
         retry: Collection[ErrorCode] = (),
         version_max: int | None = None,
         timeout_ms: float | None = None,
     ) -> R:
         """Ask until none of the answer's codes is in `retry` or says that the coordinator moved or is still loading.
 
-        The answer may carry other errors: they are the caller's to judge. Raises TimedOut at the deadline.
+        The answer may carry other errors: they are the caller's to judge. Raises TimedOut at the deadline, which is
+        that of a whole call unless another one is given.
         """
+        deadline = deadline or Deadline(self.config.default_api_timeout_ms)
         backoff = Backoff(self.config.retry_backoff_ms, self.config.retry_backoff_max_ms)
         concurrent = Backoff(CONCURRENT_BACKOFF_MS, CONCURRENT_BACKOFF_MAX_MS)
         what = f"{type(request).__name__} for {kind.name.lower()} {key}"

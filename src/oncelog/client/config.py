@@ -49,6 +49,7 @@ COMMON_KEYS: Final = (
     ),
 )
 """Settings of all clients: Kafka's names, defaults of Kafka 4.3. Those of our own start with `oncelog.`."""
+_COMMON_TABLE: Final = ConfigTable("client", COMMON_KEYS)
 
 __all__ = ["COMMON_KEYS", "INT_MAX", "LONG_MAX", "Address", "ClientConfig", "parse_addresses", "parse_settings"]
 
@@ -76,6 +77,11 @@ class ClientConfig:
 
     def __post_init__(self) -> None:
         parse_addresses(self.bootstrap_servers)
+
+    @classmethod
+    def parse(cls, properties: Mapping[str, Any]) -> Self:
+        """From a dict with Kafka's names. Raises ConfigurationError that names the settings at fault."""
+        return cls.from_settings(parse_settings(_COMMON_TABLE, properties))
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:

@@ -69,6 +69,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.WriteTransport | None = None
         self._correlation = itertools.count(1)
         self._waiting: deque[_Waiting] = deque()
+        self._held_back: asyncio.Future[None] | None = None
+        """While the broker does not take what is sent to it: done when it does again."""
 
     @classmethod
     async def open(cls, config: ClientConfig, host: str, port: int) -> Connection:
@@ -160,9 +162,19 @@ class Connection(asyncio.BufferedProtocol):
         wait_ms = self._config.request_timeout_ms if timeout_ms is None else timeout_ms
         return self._start(request, version, wait_ms)
 
-    def post(self, request: Message, *, version_max: int | None = None) -> None:
-        """Send a request that the broker does not answer: Produce with acks=0."""
+    def post(
+        self, request: Message, *, version_max: int | None = None, timeout_ms: float | None = None
+    ) -> asyncio.Future[None] | None:
+        """Send a request that the broker does not answer: Produce with acks=0.
+
+        No answer says when to go on. So whoever sends much waits for the future, if there is one: it is done when the
+        broker takes what was sent, or fails with ConnectionLost.
+        """
         self._write(request, self.version_of(type(request), version_max), next(self._correlation))
+        if self._held_back is not None:
+            wait_ms = self._config.request_timeout_ms if timeout_ms is None else timeout_ms
+            self._loop.call_later(wait_ms / 1000, self._give_up_on, self._held_back, wait_ms)
+        return self._held_back
 
     def _start(self, request: Message, version: int, timeout_ms: float) -> asyncio.Future[Message]:
         future: asyncio.Future[Message] = self._loop.create_future()
@@ -185,6 +197,18 @@ class Connection(asyncio.BufferedProtocol):
 
     def _time_out(self, waiting: _Waiting, timeout_ms: float) -> None:
         self.close(f"{ApiKey(waiting.api_key).name} was not answered within {timeout_ms:.0f} ms")
+
+    def pause_writing(self) -> None:
+        self._held_back = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        held_back, self._held_back = self._held_back, None
+        if held_back is not None:
+            held_back.set_result(None)
+
+    def _give_up_on(self, held_back: asyncio.Future[None], timeout_ms: float) -> None:
+        if held_back is self._held_back:
+            self.close(f"what was sent was not taken within {timeout_ms:.0f} ms")
 
     # Answers
 
@@ -238,8 +262,14 @@ class Connection(asyncio.BufferedProtocol):
         for request in waiting:
             if request.timer is not None:
                 request.timer.cancel()
-            if not request.future.done():
-                request.future.set_exception(ConnectionLost(f"{self}: {reason}"))
-                # The caller may have stopped waiting; that is no reason for a complaint at exit.
-                with contextlib.suppress(asyncio.CancelledError):
-                    request.future.exception()
+            self._fail(request.future, reason)
+        held_back, self._held_back = self._held_back, None
+        if held_back is not None:
+            self._fail(held_back, reason)
+
+    def _fail(self, future: asyncio.Future[Any], reason: str) -> None:
+        if not future.done():
+            future.set_exception(ConnectionLost(f"{self}: {reason}"))
+            # The caller may have stopped waiting; that is no reason for a complaint at exit.
+            with contextlib.suppress(asyncio.CancelledError):
+                future.exception()

@@ -12,8 +12,8 @@ partitions by hand. Callbacks for partitions that come and go run inside `poll`,
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
-from typing import Any, Final, Self
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple, Self
 
 from oncelog.client.blocking import Blocking, blocking, delegating
 from oncelog.client.cluster import Cluster
@@ -22,6 +22,7 @@ from oncelog.client.consumer_core import Change, ConsumerCore, Rebalance
 from oncelog.client.consumer_positions import PartitionPosition
 from oncelog.client.consumer_records import ConsumerRecord, iter_records
 from oncelog.client.deadline import Deadline
+from oncelog.client.errors import KafkaError
 from oncelog.client.fetcher import FetchedChunk
 from oncelog.client.offsets import OffsetAndMetadata, Offsets
 from oncelog.core.ids import TopicPartition
@@ -31,6 +32,14 @@ Deserializer = Callable[[str, bytes | None], Any]
 OnChange = Callable[[list[TopicPartition]], None]
 AsyncOnChange = Callable[[list[TopicPartition]], Awaitable[None] | None]
 ITERATION_POLL_MS: Final = 1_000
+
+
+class _Unread(NamedTuple):
+    """What was taken and is not handed out, because a record of it cannot be read."""
+
+    error: Exception
+    offsets: dict[TopicPartition, int]
+    """By partition: the first of its records."""
 
 
 class _RecordTaker:
@@ -47,10 +56,16 @@ class _RecordTaker:
     def take(self, entry: PartitionPosition, chunk: FetchedChunk) -> bool:
         known = self._iterators.get(entry.partition)
         if known is None or known[0] is not chunk:
-            known = self._iterators[entry.partition] = (chunk, iter_records(chunk))
-        records = known[1]
+            known = self._iterators[entry.partition] = (chunk, iter_records(_from_position(chunk, entry)))
         while len(self.records) < self.count_max:
-            record = next(records, None)
+            try:
+                record = next(known[1], None)
+            except KafkaError:
+                # What comes before is handed out first. Then the same place fails again, until somebody seeks past it.
+                del self._iterators[entry.partition]
+                if self.records:
+                    return False
+                raise
             if record is None:
                 entry.chunk = None
                 entry.position = chunk.next_offset
@@ -60,17 +75,25 @@ class _RecordTaker:
             entry.position = record.offset + 1
         return False
 
-    def taken(self) -> list[ConsumerRecord]:
+    def taken(self) -> tuple[list[ConsumerRecord], _Unread | None]:
+        """The records up to one that cannot be deserialized."""
         records, self.records = self.records, []
         if self._key is None and self._value is None:
-            return records
-        return [
-            record._replace(
-                key=record.key if self._key is None else self._key(record.topic, record.key),
-                value=record.value if self._value is None else self._value(record.topic, record.value),
-            )
-            for record in records
-        ]
+            return records, None
+        readable: list[ConsumerRecord] = []
+        for record in records:
+            try:
+                readable.append(self._deserialized(record))
+            except Exception as error:  # noqa: BLE001  raised by the poll, as it is
+                error.add_note(f"{record.topic_partition} offset {record.offset}: seek past it to go on without it")
+                return readable, _Unread(error, _first_offsets(records[len(readable) :]))
+        return readable, None
+
+    def _deserialized(self, record: ConsumerRecord) -> ConsumerRecord:
+        return record._replace(
+            key=record.key if self._key is None else self._key(record.topic, record.key),
+            value=record.value if self._value is None else self._value(record.topic, record.value),
+        )
 
 
 class _ChunkTaker:
@@ -80,10 +103,21 @@ class _ChunkTaker:
         self.chunks: list[FetchedChunk] = []
 
     def take(self, entry: PartitionPosition, chunk: FetchedChunk) -> bool:
-        self.chunks.append(chunk._replace(start_offset=max(chunk.start_offset, entry.position)))
+        self.chunks.append(_from_position(chunk, entry))
         entry.chunk = None
         entry.position = chunk.next_offset
         return True
+
+
+def _from_position(chunk: FetchedChunk, entry: PartitionPosition) -> FetchedChunk:
+    return chunk._replace(start_offset=max(chunk.start_offset, entry.position))
+
+
+def _first_offsets(records: Iterable[ConsumerRecord]) -> dict[TopicPartition, int]:
+    offsets: dict[TopicPartition, int] = {}
+    for record in records:
+        offsets.setdefault(record.topic_partition, record.offset)
+    return offsets
 
 
 class Consumer(Blocking):
@@ -142,7 +176,12 @@ class Consumer(Blocking):
         """Records that are there, or that come within the timeout; an empty list if none do."""
         self._taker.count_max = max_records or self.settings.max_poll_records
         self._step(Deadline(timeout_ms), self._taker.take)
-        return self._taker.taken()
+        records, unread = self._taker.taken()
+        if unread is not None:
+            self._run(self.core.take_back(unread.offsets))
+            if not records:
+                raise unread.error
+        return records
 
     def poll_columns(self, timeout_ms: float = 0) -> Any:
         """All records at hand as one Arrow RecordBatch, which may be empty. Needs the extra `client`."""
@@ -150,7 +189,11 @@ class Consumer(Blocking):
 
         taker = _ChunkTaker()
         self._step(Deadline(timeout_ms), taker.take)
-        return to_arrow(taker.chunks)
+        try:
+            return to_arrow(taker.chunks)
+        except KafkaError:
+            self._run(self.core.take_back({chunk.partition: chunk.start_offset for chunk in taker.chunks}))
+            raise
 
     def _step(self, deadline: Deadline, take: Callable[[PartitionPosition, FetchedChunk], bool]) -> None:
         while True:
@@ -283,7 +326,12 @@ class AsyncConsumer:
         deadline = Deadline(timeout_ms)
         while (rebalance := await self.core.step(deadline, self._taker.take)) is not None:
             await self._handle(rebalance)
-        return self._taker.taken()
+        records, unread = self._taker.taken()
+        if unread is not None:
+            await self.core.take_back(unread.offsets)
+            if not records:
+                raise unread.error
+        return records
 
     async def _handle(self, rebalance: Rebalance | None) -> None:
         while rebalance is not None:

@@ -27,7 +27,7 @@ from oncelog.client.admin_topics import OffsetSpec, TopicAdmin
 from oncelog.client.cluster import Cluster
 from oncelog.client.consumer_config import ConsumerConfig
 from oncelog.client.consumer_fetcher import ConsumerFetcher
-from oncelog.client.consumer_positions import PartitionPosition, Positions
+from oncelog.client.consumer_positions import NO_POSITION, PartitionPosition, Positions
 from oncelog.client.deadline import Deadline
 from oncelog.client.errors import (
     CommitFailed,
@@ -38,7 +38,7 @@ from oncelog.client.errors import (
     is_retriable,
 )
 from oncelog.client.fetcher import FetchedChunk
-from oncelog.client.group_member import GroupMember
+from oncelog.client.group_member import NO_GENERATION, GroupMember
 from oncelog.client.offsets import (
     GroupMetadata,
     OffsetAndMetadata,
@@ -132,10 +132,10 @@ class ConsumerCore:
         self.topics = frozenset(topics) if topics else await self._matching_topics()
 
     async def _matching_topics(self) -> frozenset[str]:
-        if self.pattern is None:
+        pattern = self.pattern
+        if pattern is None:
             return self.topics
         infos = await self.admin.list_topics(internal=not self.config.exclude_internal_topics)
-        pattern = self.pattern
         return frozenset(name for name in infos if pattern.search(name))
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
@@ -241,6 +241,8 @@ class ConsumerCore:
             self._target = joining.result()
         except KafkaError:
             self._phase = Phase.OUT
+            if member.lost:
+                return self._lose()
             raise
         gone = self.positions.partitions() - set(self._target)
         if gone:
@@ -282,7 +284,7 @@ class ConsumerCore:
                 "enable.auto.commit is on: offsets that a transaction commits must not be committed beside it; "
                 "set enable.auto.commit=false"
             )
-        return self.member.metadata()
+        return self.member.joined_as
 
     # Positions
 
@@ -297,7 +299,8 @@ class ConsumerCore:
             committed: Mapping[TopicPartition, OffsetAndMetadata] = {}
             if self.member is not None:
                 committed = await self.committed(missing)
-            found = {partition: offset.offset for partition, offset in committed.items()}
+            found = self._beginnings(missing)
+            found.update((partition, offset.offset) for partition, offset in committed.items())
             rest = [partition for partition in missing if partition not in found]
             found.update(await self._reset_offsets(rest))
             for partition, offset in found.items():
@@ -312,6 +315,11 @@ class ConsumerCore:
         finally:
             self._positioning = None
             self._changed.set()
+
+    def _beginnings(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where this consumer began. The reset policy was asked then, and by now the latest would skip what it read."""
+        entries = [entry for partition in partitions if (entry := self.positions.get(partition)) is not None]
+        return {entry.partition: entry.began_at for entry in entries if entry.began_at != NO_POSITION}
 
     async def _reset_offsets(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         if not partitions:
@@ -336,7 +344,7 @@ class ConsumerCore:
                 )
             )
             return
-        version = entry.version
+        version, asked = entry.version, entry.fetch_position
 
         async def reset() -> None:
             try:
@@ -345,6 +353,9 @@ class ConsumerCore:
                     entry.seek(found[entry.partition])
             except KafkaError as error:
                 self._fail(error)
+                if entry.version == version:
+                    # The next fetch finds it out of range again, and this is tried once more.
+                    entry.fetch_position = asked
             self._changed.set()
 
         entry.fetch_position = -1
@@ -363,6 +374,14 @@ class ConsumerCore:
     async def seek(self, partition: TopicPartition, offset: int) -> None:
         """Go on at an offset."""
         self.positions[partition].seek(offset)
+
+    async def take_back(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Go on at these offsets where the partitions are still assigned: what was taken from there was of no use."""
+        for partition, offset in offsets.items():
+            entry = self.positions.get(partition)
+            if entry is not None:
+                entry.seek(offset)
+        self._changed.set()
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """To the first record that is still there; of all assigned partitions if none are named."""
@@ -449,21 +468,21 @@ class ConsumerCore:
         )
         if not wanted:
             return
-        by_hand = GroupMetadata(member.group_id)
+        subscribed = bool(self.topics or self.pattern)
+        committer = member.metadata() if subscribed else GroupMetadata(member.group_id)
+        if subscribed and committer.generation_id == NO_GENERATION:
+            # To a group without members this would be the commit of an outsider, which it accepts.
+            raise _commit_failed(ErrorCode.UNKNOWN_MEMBER_ID, f"group {member.group_id}: this is no member of it now")
         try:
-            await commit_offsets(
-                self.cluster, by_hand if self._assigned_by_hand else member.metadata(), wanted, self._deadline()
-            )
+            await commit_offsets(self.cluster, committer, wanted, self._deadline())
         except KafkaError as error:
-            if error.code in _MEMBERSHIP_GONE:
-                if error.code != ErrorCode.REBALANCE_IN_PROGRESS and not self._assigned_by_hand:
-                    member.report_lost(error.code)
-                raise CommitFailed(
-                    error.code,
-                    f"{error.message}: the group rebalanced, and these partitions may be somebody else's now; what was "
-                    "read since the last commit will be read again. Poll more often, or raise max.poll.interval.ms",
-                ) from error
-            raise
+            if error.code not in _MEMBERSHIP_GONE:
+                raise
+            # A join that is under way finds out by itself, and may be the very reason.
+            is_news = error.code != ErrorCode.REBALANCE_IN_PROGRESS and self._phase is not Phase.JOINING
+            if is_news and subscribed:
+                member.report_lost(error.code, committer)
+            raise _commit_failed(error.code, error.message) from error
 
     def positions_to_commit(
         self, partitions: Collection[TopicPartition] | None = None
@@ -508,7 +527,10 @@ class ConsumerCore:
     async def _refresh(self) -> None:
         """Notice new topics that match the pattern, and new partitions of topics."""
         try:
-            self.topics = await self._matching_topics()
+            pattern = self.pattern
+            topics = await self._matching_topics()
+            if self.pattern is pattern:
+                self.topics = topics
             if self.member is not None and self._phase is Phase.STABLE:
                 await self.member.check_topics()
         except KafkaError as error:
@@ -529,10 +551,10 @@ class ConsumerCore:
 
     async def leave(self, reason: str) -> None:
         """Give up all partitions and the membership."""
-        if self._joining is not None:
-            self._joining.cancel()
-            await asyncio.gather(self._joining, return_exceptions=True)
-            self._joining = None
+        joining, self._joining = self._joining, None
+        if joining is not None:
+            joining.cancel()
+            await asyncio.gather(joining, return_exceptions=True)
         self.positions.remove(self.positions.partitions())
         self.topics, self.pattern = frozenset(), None
         self._assigned_by_hand = False
@@ -562,3 +584,11 @@ class ConsumerCore:
         wanted = dict.fromkeys((TopicPartition(*partition) for partition in partitions), spec)
         found = await self.admin.list_offsets(wanted, isolation=self.config.isolation)
         return {partition: result.offset for partition, result in found.items()}
+
+
+def _commit_failed(code: ErrorCode, message: str) -> CommitFailed:
+    return CommitFailed(
+        code,
+        f"{message}: the group rebalanced, and these partitions may be somebody else's now; what was read since the "
+        "last commit will be read again. Poll more often, or raise max.poll.interval.ms",
+    )

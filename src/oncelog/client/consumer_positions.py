@@ -18,6 +18,7 @@ class PartitionPosition:
     """`position` is the next offset to hand out; `fetch_position` the next one to ask a broker for."""
 
     __slots__ = (
+        "began_at",
         "chunk",
         "fetch_position",
         "high_watermark",
@@ -33,6 +34,8 @@ class PartitionPosition:
         self.partition = partition
         self.position = NO_POSITION
         self.fetch_position = NO_POSITION
+        self.began_at = NO_POSITION
+        """The first position since the assignment: where to begin again while nothing is committed."""
         self.paused = False
         self.chunk: FetchedChunk | None = None
         """Fetched and not handed out yet; nothing more is fetched until it is."""
@@ -44,6 +47,8 @@ class PartitionPosition:
 
     def seek(self, offset: int) -> None:
         self.position = self.fetch_position = offset
+        if self.began_at == NO_POSITION:
+            self.began_at = offset
         self.chunk = None
         self.version = next(_versions)
 

@@ -16,12 +16,13 @@ _NULL: Final = 1
 
 
 class ConsumerRecord(NamedTuple):
+    """A record and where it is. `timestamp_type` is 0 when the producer set the time, 1 when the broker did."""
+
     topic: str
     partition: int
     offset: int
     timestamp_ms: int
     timestamp_type: int
-    """0 when the producer set the time, 1 when the broker did."""
     key: Any
     value: Any
     headers: tuple[tuple[str, bytes | None], ...]

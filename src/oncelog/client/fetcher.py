@@ -150,9 +150,11 @@ class RangeFetcher:
 class RangeReader(Blocking):
     """Reads ranges of partitions for threads and Spark tasks.
 
-    with RangeReader(config) as reader:
-        for chunk in reader.read("orders", 3, 1000, 2000):
-            table = columns.to_arrow([chunk])
+        with RangeReader(config) as reader:
+            for chunk in reader.read("orders", 3, 1000, 2000):
+                table = columns.to_arrow([chunk])
+
+    `idle_timeout_ms` is how long nothing may come before it gives up.
     """
 
     def __init__(

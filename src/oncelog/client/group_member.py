@@ -8,6 +8,9 @@ learns what happened to it, which it leaves behind as flags for the consumer to 
     lost            the membership is gone (fenced, expired, or this process did not poll for too long): the partitions
                     may belong to others already, so nothing may be committed for them
     fatal           joining again would not help, such as another process with the same group.instance.id
+
+A join that finds the membership gone while partitions are held ends with that: to join as somebody new and keep them
+would pass off what was read in between, which may be others' work by now, as the new member's.
 """
 
 from __future__ import annotations
@@ -45,6 +48,8 @@ R = TypeVar("R", bound=Message)
 JOIN_CHANNEL: Final = "join"
 """JoinGroup waits for the other members; commits and heartbeats must not wait behind it."""
 JOIN_MARGIN_MS: Final = 5_000
+LEAVE_TIMEOUT_MS: Final = 5_000
+"""Longer than this nobody who closes a consumer waits for a coordinator that is not there."""
 NO_GENERATION: Final = -1
 
 _START_OVER: Final = frozenset(
@@ -74,11 +79,13 @@ class GroupMember:
         self.lost = False
         self.fatal: KafkaError | None = None
         self.polled_at_s = time.monotonic()
+        self.joined_as = GroupMetadata(self.group_id)
+        """Who this was when it joined last. What it got then it may commit as that one only, also after a loss."""
         self._assignors = [ASSIGNORS[name] for name in config.strategies]
         self._heartbeats: asyncio.Task[None] | None = None
         self._last_assigned: tuple[TopicPartition, ...] = ()
         self._watched: set[str] = set()
-        self._topic_counts: dict[str, int] = {}
+        self._topic_counts: dict[str, int] | None = None
         """For the leader: how many partitions each topic of the group had when they were assigned."""
 
     @property
@@ -94,7 +101,7 @@ class GroupMember:
     async def join(self, topics: Iterable[str], owned: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Become a member of the next generation; waits for the other members as long as the coordinator does.
 
-        Raises KafkaError for what joining again does not mend.
+        Raises KafkaError for what joining again does not mend, and when the membership is lost that `owned` rests on.
         """
         await self.stop_heartbeats()
         backoff = Backoff(self._config.client.retry_backoff_ms, self._config.client.retry_backoff_max_ms)
@@ -110,12 +117,17 @@ class GroupMember:
                 if error.code not in _START_OVER and not is_retriable(error):
                     raise
                 if error.code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
-                    self._forget_membership(keep_member=error.code == ErrorCode.ILLEGAL_GENERATION)
+                    keep_member = error.code == ErrorCode.ILLEGAL_GENERATION
+                    if held:
+                        self._lose(keep_member=keep_member)
+                        raise
+                    self._forget_membership(keep_member=keep_member)
                 if error.code in _MOVED:
                     self._cluster.forget_coordinator(CoordinatorKind.GROUP, self.group_id)
                 if error.code != ErrorCode.MEMBER_ID_REQUIRED:
                     await backoff.pause(Deadline(self._config.session_timeout_ms))
         self.rejoin_needed = False
+        self.joined_as = self.metadata()
         self._heartbeats = asyncio.create_task(self._keep_alive())
         return assigned
 
@@ -153,10 +165,9 @@ class GroupMember:
     async def _sync_group(self, joined: JoinGroupResponse, topics: tuple[str, ...]) -> list[TopicPartition]:
         assignments: list[SyncGroupRequestAssignment] = []
         if joined.leader == self.member_id:
-            assignments = [] if joined.skip_assignment else await self._assign(joined)
-            await self._watch_topics(joined, topics)
+            assignments = await self._lead(joined, topics)
         else:
-            self._topic_counts = {}
+            self._topic_counts = None
         request = SyncGroupRequest(
             group_id=self.group_id,
             generation_id=self.generation_id,
@@ -173,11 +184,14 @@ class GroupMember:
         self._last_assigned = tuple(assigned)
         return assigned
 
-    async def _assign(self, joined: JoinGroupResponse) -> list[SyncGroupRequestAssignment]:
-        assignor = ASSIGNORS[joined.protocol_name or ""]
+    async def _lead(self, joined: JoinGroupResponse, topics: tuple[str, ...]) -> list[SyncGroupRequestAssignment]:
+        """What the leader hands in. It remembers how many partitions it was about, to notice when there are more."""
         members = {member.member_id: decode_subscription(bytes(member.metadata)) for member in joined.members}
-        counts = await self._counts({topic for subscription in members.values() for topic in subscription.topics})
-        shares = assignor.assign(members, counts)
+        self._watched = {topic for subscription in members.values() for topic in subscription.topics} | set(topics)
+        self._topic_counts = counts = await self._counts(self._watched)
+        if joined.skip_assignment:
+            return []
+        shares = ASSIGNORS[joined.protocol_name or ""].assign(members, counts)
         return [
             SyncGroupRequestAssignment(member_id=member, assignment=encode_assignment(partitions))
             for member, partitions in shares.items()
@@ -191,15 +205,9 @@ class GroupMember:
         known = {name: self._cluster.topics.get(name) for name in wanted}
         return {name: len(info.partitions) for name, info in known.items() if info is not None}
 
-    async def _watch_topics(self, joined: JoinGroupResponse, topics: tuple[str, ...]) -> None:
-        """The leader remembers how many partitions there are, to notice when there are more."""
-        members = [decode_subscription(bytes(member.metadata)).topics for member in joined.members]
-        self._watched = {topic for member in members for topic in member} | set(topics)
-        self._topic_counts = await self._counts(self._watched)
-
     async def check_topics(self) -> None:
         """For the leader: rebalance when a topic of the group appeared, grew or went away."""
-        if self._watched and self._topic_counts and await self._counts(self._watched) != self._topic_counts:
+        if self._topic_counts is not None and await self._counts(self._watched) != self._topic_counts:
             self.rejoin_needed = True
             self._changed()
 
@@ -257,9 +265,9 @@ class GroupMember:
         self.lost = True
         self._changed()
 
-    def report_lost(self, code: ErrorCode) -> None:
-        """A commit was refused because the membership is gone."""
-        if not self.lost:
+    def report_lost(self, code: ErrorCode, committed_as: GroupMetadata) -> None:
+        """A commit was refused because the membership is gone. A later one is not harmed by that."""
+        if not self.lost and committed_as == self.metadata():
             self._lose(keep_member=code == ErrorCode.ILLEGAL_GENERATION)
 
     async def stop_heartbeats(self) -> None:
@@ -284,8 +292,10 @@ class GroupMember:
             ],
         )
         # A member that cannot say goodbye is noticed by its missing heartbeats.
-        with contextlib.suppress(KafkaError):
-            await self._ask(request, LeaveGroupResponse, self._config.client.request_timeout_ms, channel="coordinator")
+        timeout_ms = min(LEAVE_TIMEOUT_MS, self._config.client.default_api_timeout_ms)
+        with contextlib.suppress(KafkaError, TimeoutError):
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._ask(request, LeaveGroupResponse, timeout_ms, channel="coordinator")
 
     async def _ask(self, request: Message, response_type: type[R], timeout_ms: float, channel: str = JOIN_CHANNEL) -> R:
         deadline = Deadline(self._config.client.default_api_timeout_ms)

@@ -13,8 +13,10 @@ What a batch that cannot be delivered means for those behind it is a matter of t
     GIVEN        the identity is somebody else's (a transaction, a Spark driver): the stream is broken for good, and
                  everything pending fails. Whoever owns the identity gets a new epoch.
     IDEMPOTENT   the epoch belongs to this stream: it is bumped, the rest is numbered from 0 again and goes on. The bump
-                 also makes sure that the lost batch cannot arrive late. A gap before the oldest batch means that the
-                 broker has forgotten this producer (a topic made anew, data lost): it too is mended by a new epoch.
+                 also makes sure that the lost batch cannot arrive late. Batches of the rest that may be in the log
+                 already keep their numbers until that is known: under new ones they would be written twice. A gap
+                 before the oldest batch, left by a lost one or because the broker has forgotten this producer (a
+                 topic made anew, data lost), means that none of them is: it too is mended by a new epoch.
     PLAIN        no identity, no numbers: the rest goes on. A batch whose answer was lost may be written twice.
 """
 
@@ -81,6 +83,12 @@ class _Pending:
         self.attempts = 0
         self.in_flight = False
         self.failure: KafkaError | None = None
+
+    @property
+    def may_be_written(self) -> bool:
+        """Out of order is what a broker says of a batch that it has not, nor any behind it."""
+        is_behind_gap = self.failure is not None and self.failure.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        return self.attempts > 0 and not is_behind_gap
 
 
 NewIdentity = Callable[[], Awaitable[ProducerIdAndEpoch]]
@@ -219,8 +227,9 @@ class PartitionStream:
         except KafkaError as error:
             if oldest.in_flight:
                 await self._wait_for_progress()
-            elif oldest.failure is None:
-                oldest.failure = error
+            else:
+                # One that failed before may have run out of time since: only recovery gives it up.
+                oldest.failure = oldest.failure or error
                 self._recovering = True
             return None
 
@@ -325,7 +334,7 @@ class PartitionStream:
             self._waiting.remove(pending)
             if not pending.delivered.done():
                 pending.delivered.set_exception(reason)
-        if self._mode is Mode.IDEMPOTENT:
+        if self._mode is Mode.IDEMPOTENT and not any(pending.may_be_written for pending in self._waiting):
             await self._renumber()
 
     def _reason(self, pending: _Pending) -> KafkaError:

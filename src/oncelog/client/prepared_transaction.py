@@ -25,6 +25,7 @@ class PreparedTransaction(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> PreparedTransaction:
+        """From what `str` gave. Raises ConfigurationError for anything else."""
         parts = text.split(":", 3)
         if len(parts) != 4 or not all(part.lstrip("-").isdigit() for part in parts[:3]):
             raise ConfigurationError(f"{text!r} is not a prepared transaction")

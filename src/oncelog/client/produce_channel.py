@@ -80,12 +80,14 @@ class ProduceChannel:
     def _write(self, connection: Connection, entries: list[_Entry]) -> None:
         message = self._request(entries)
         try:
-            if self.acks == 0:
-                connection.post(message, version_max=self.version_max)
-                for entry in entries:
-                    entry.future.set_result(PartitionProduceResponse(index=entry.partition.partition, base_offset=-1))
-                return
             timeout_ms = min(self._request_timeout_ms, max(1.0, *(entry.timeout_ms for entry in entries)))
+            if self.acks == 0:
+                held_back = connection.post(message, version_max=self.version_max, timeout_ms=timeout_ms)
+                if held_back is None:
+                    _take_for_written(entries)
+                else:
+                    held_back.add_done_callback(lambda done: _taken(entries, done))
+                return
             answer = connection.start(message, version_max=self.version_max, timeout_ms=timeout_ms)
         except (ConnectionLost, UnsupportedByBroker) as error:
             _fail(entries, error)
@@ -127,6 +129,20 @@ class ProduceChannel:
                 entry.future.set_exception(ConnectionLost(f"the answer leaves out {entry.partition}"))
             else:
                 entry.future.set_result(answer)
+
+
+def _take_for_written(entries: list[_Entry]) -> None:
+    for entry in entries:
+        if not entry.future.done():
+            entry.future.set_result(PartitionProduceResponse(index=entry.partition.partition, base_offset=-1))
+
+
+def _taken(entries: list[_Entry], done: asyncio.Future[None]) -> None:
+    failure = done.exception()
+    if failure is None:
+        _take_for_written(entries)
+    else:
+        _fail(entries, ConnectionLost(str(failure)))
 
 
 def _fail(entries: list[_Entry], error: KafkaError) -> None:

@@ -128,7 +128,12 @@ def _headers(topic: str, headers: Headers) -> list[Header]:
 
 
 class Producer(Blocking):
-    """A thread-safe producer. See the module's text; every call may be made from any thread."""
+    """A producer for threads: every call may be made from any of them.
+
+    Settings have Kafka's names, and it is idempotent by default. Sending is asynchronous: `send` returns at once with a
+    future, or waits (up to `max.block.ms`) when the buffer is full; `flush` and `commit_transaction` wait for
+    deliveries.
+    """
 
     def __init__(
         self,

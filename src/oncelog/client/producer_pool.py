@@ -25,7 +25,13 @@ SIZE_MAX: Final = 32
 
 
 class ProducerPool:
-    """with pool.transaction() as producer: producer.send(...)"""
+    """Transactional producers for many threads, under the ids PREFIX-0, PREFIX-1 and so on.
+
+        with pool.transaction() as producer:
+            producer.send("orders", "paid")
+
+    A producer is made when all others are in use, `size_max` at most.
+    """
 
     def __init__(
         self,

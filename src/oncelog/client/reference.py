@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 import sys
 from collections.abc import Iterator
+from enum import Enum
 from pathlib import Path
+from typing import Any
 
 import oncelog.client
 
@@ -36,8 +39,12 @@ def _entry(name: str) -> Iterator[str]:
 
 
 def _class(cls: type) -> Iterator[str]:
+    constructor = vars(cls).get("__init__")
+    if constructor is not None and "config" in inspect.signature(constructor).parameters:
+        yield f"**`{cls.__name__}{_signature(cls).removesuffix(' -> None')}`**\n"
     if cls.__doc__ and not cls.__doc__.startswith(f"{cls.__name__}("):
         yield f"{inspect.getdoc(cls)}\n"
+    yield from _parts(cls)
     for member, value in vars(cls).items():
         function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
         if member.startswith("_") or not inspect.isfunction(function) or not function.__doc__:
@@ -46,12 +53,31 @@ def _class(cls: type) -> Iterator[str]:
         yield f"**`{kind}`** {inspect.getdoc(function)}\n"
 
 
+def _parts(cls: Any) -> Iterator[str]:
+    """What a value is made of."""
+    if issubclass(cls, Enum):
+        yield "Members: " + ", ".join(f"`{member.name}`" for member in cls) + "\n"
+    elif dataclasses.is_dataclass(cls):
+        yield _fields({field.name: (field.type, field.default) for field in dataclasses.fields(cls)})
+    elif hasattr(cls, "_field_defaults"):
+        kinds = inspect.get_annotations(cls)
+        yield _fields({name: (kinds[name], cls._field_defaults.get(name, dataclasses.MISSING)) for name in cls._fields})
+
+
+def _fields(fields: dict[str, tuple[Any, Any]]) -> str:
+    texts = []
+    for name, (kind, default) in fields.items():
+        type_name = kind if isinstance(kind, str) else kind.__forward_arg__
+        texts.append(f"`{name}: {type_name}" + ("`" if default is dataclasses.MISSING else f" = {default!r}`"))
+    return "Fields: " + ", ".join(texts) + "\n"
+
+
 def _signature(function: object) -> str:
     try:
         text = str(inspect.signature(function))  # type: ignore[arg-type]  # whatever it is, it was callable
     except (TypeError, ValueError):
         return "(...)"
-    return _QUOTED_TYPE.sub(r"\1\2", text).replace("(self, ", "(").replace("(self)", "()")
+    return re.sub(r"^\((self|cls)(, )?", "(", _QUOTED_TYPE.sub(r"\1\2", text))
 
 
 def main() -> None:

@@ -88,6 +88,10 @@ class MetadataStore:
     def close(self) -> None:
         self._journal.close()
 
+    def has_partition(self, topic: str, index: int) -> bool:
+        known = self.topics.get(topic)
+        return known is not None and 0 <= index < known.partition_count
+
     def leader_epoch(self, topic: Topic) -> LeaderEpoch:
         return LeaderEpoch(self.incarnation - topic.born)
 

@@ -33,6 +33,8 @@ NULL_UUID: Final = uuid.UUID(int=0)
 
 
 class TopicPartition(NamedTuple):
+    """A partition; as text `topic-partition`, as its folder is named."""
+
     topic: str
     partition: int
 
@@ -41,6 +43,8 @@ class TopicPartition(NamedTuple):
 
 
 class ProducerIdAndEpoch(NamedTuple):
+    """Who writes: an id that a broker gave out, in an epoch. Older epochs of the id are fenced."""
+
     producer_id: ProducerId
     epoch: ProducerEpoch
 

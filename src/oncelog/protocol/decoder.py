@@ -9,6 +9,9 @@ or tag section, are read by one `struct` call (a "run"), straight into the attri
 A length or count is compared with what is left of the data before anything is allocated for it. What reads beyond the
 end raises from `struct` or indexing and becomes a MalformedRequest around the whole function, so the common path has
 no checks for it.
+
+An element can be one byte on the wire and hundreds in memory, and each is work for a broker that does one thing at a
+time. So the elements of a request are bounded, over all its arrays.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ from oncelog.protocol.schema import FRESH, Field, Message
 from oncelog.protocol.source import FIXED, UUID_BYTES, SourceWriter
 
 STRING_BYTES_MAX: Final = 32_767
+REQUEST_ELEMENTS_MAX: Final = 200_000
+"""Topics, partitions, groups and so on in one request; numbers in a row are not counted."""
 
 
 def make_decoder(cls: type[Message], version: int) -> Callable[..., Any]:
@@ -38,6 +43,7 @@ class _DecoderWriter(SourceWriter):
         self._cls = cls
         self._run: list[tuple[str, str]] = []
         self._keeps_views = self.has_records(cls)
+        self._counts_elements = cls.__name__.endswith("Request")
         self.scope.update(
             struct_error=struct.error,
             unpack_from=struct.unpack_from,
@@ -57,6 +63,8 @@ class _DecoderWriter(SourceWriter):
             with self.block(f"if d.__class__ is not {container}:"):
                 self.line(f"d = {container}(d)")
             self.line("n = len(d)")
+            if self._counts_elements:
+                self.line(f"room = {REQUEST_ELEMENTS_MAX}")
             with self.block("try:"):
                 self._struct(self._cls, "m", ())
                 self._flush()
@@ -170,8 +178,12 @@ class _DecoderWriter(SourceWriter):
                 self._refuse(path, f"claims {{{count}}} elements, {{n - p}} bytes are left")
             if element.kind in FIXED:
                 self._fixed_elements(element, count, size_min, target)
-            else:
-                self._elements(element, count, target, path)
+                return
+            if self._counts_elements:
+                self.line(f"room -= {count}")
+                with self.block("if room < 0:"):
+                    self._refuse(path, f"makes more than {REQUEST_ELEMENTS_MAX} elements in one request")
+            self._elements(element, count, target, path)
 
         self._unless_null(field.is_nullable_in(self.version), count, target, read)
 

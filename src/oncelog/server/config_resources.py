@@ -112,9 +112,9 @@ def _change_one(
             raise KafkaError(
                 ErrorCode.INVALID_CONFIG, f"Config value append or subtract is not allowed for config key: {name}"
             )
-        inherited = broker.broker_settings.topic_settings(configs).words(name) if table is TOPIC_CONFIG else ()
-        present = configs[name].split(",") if configs.get(name) else list(inherited)
-        given = [word.strip() for word in value.split(",")]
+        inherited = broker.broker_settings.topic_settings({}).words(name) if table is TOPIC_CONFIG else ()
+        present = _words(configs[name]) if configs.get(name) else list(inherited)
+        given = _words(value)
         if operation == AlterOp.APPEND:
             present += [word for word in given if word not in present]
         else:
@@ -122,6 +122,10 @@ def _change_one(
         configs[name] = ",".join(present)
     else:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown operation type {operation} for config key {name}")
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",")]
 
 
 def _current(broker: Broker, resource_type: int, name: str) -> Mapping[str, str]:

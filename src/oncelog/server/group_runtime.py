@@ -130,7 +130,11 @@ class GroupRuntime:
         guard: VerificationGuard | None = None,
     ) -> Promise[R]:
         """Runs an operation on the shard of a group and promises its answer, however long that takes."""
-        live = self._live(self.partition_of(group_id))
+        try:
+            live = self._live(self.partition_of(group_id))
+        except KafkaError as error:
+            log.warning("group %s cannot be served: %s", group_id, error)
+            return Promise.resolved(refused(error_for_failed_append(error.code)))
         if not live.ready:
             return Promise.resolved(refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
         promise: Promise[R] = Promise()

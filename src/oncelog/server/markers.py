@@ -78,10 +78,7 @@ class MarkerSender:
 
     def _leader_of(self, partition: TopicPartition) -> NodeId | None:
         """None when the topic was deleted: then there is nothing to write to, and the transaction may complete."""
-        topic = self._broker.metadata.topics.get(partition.topic)
-        if topic is None or partition.partition >= topic.partition_count:
-            return None
-        return self._broker.node_id
+        return self._broker.node_id if self._broker.metadata.has_partition(*partition) else None
 
     def _drain_local(self) -> None:
         queue = self._queues.get(self._broker.node_id)
@@ -135,14 +132,11 @@ class MarkerSender:
 
     def write(self, marker: Marker, where: TopicPartition, done: Callable[[ErrorCode], None]) -> None:
         """Appends one marker here and reports its code once it is committed. Also serves WriteTxnMarkers."""
-        partition = self._broker.partitions.find(where.topic, where.partition)
-        if partition is None:
-            done(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            return
-        if where.topic == GROUP_METADATA_TOPIC and not self._broker.groups.is_ready(where.partition):
-            done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            return
         try:
+            partition = self._broker.partitions.get(where.topic, where.partition)
+            if where.topic == GROUP_METADATA_TOPIC and not self._broker.groups.is_ready(where.partition):
+                done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                return
             info = partition.append_marker(
                 commit=marker.commit,
                 producer_id=marker.producer_id,

@@ -80,10 +80,7 @@ class TxnRuntime:
         topic = self._broker.metadata.topics.get(TRANSACTION_STATE_TOPIC)
         for index in range(topic.partition_count if topic is not None else 0):
             if self._broker.partitions.has_data(TRANSACTION_STATE_TOPIC, index):
-                try:
-                    self._load(index)
-                except KafkaError as error:
-                    log.error("ids of %s-%d are not served before it opens: %s", TRANSACTION_STATE_TOPIC, index, error)
+                self._shard(index)
         settings = self._broker.settings
         self._every(
             "transaction time-outs",
@@ -107,12 +104,21 @@ class TxnRuntime:
 
     def _shard(self, index: int) -> TxnShard:
         shard = self._shards.get(index)
-        return shard if shard is not None else self._load(index)
+        if shard is not None:
+            return shard
+        try:
+            return self._load(index)
+        except KafkaError as error:
+            # The next request tries again. This one is told by a shard that is never loaded to come back.
+            log.error("ids of %s-%d are not served before it opens: %s", TRANSACTION_STATE_TOPIC, index, error)
+            return self._new_shard(index)
+
+    def _new_shard(self, index: int) -> TxnShard:
+        return TxnShard(index, self._config, self._broker.metadata.next_producer_id)
 
     def _load(self, index: int) -> TxnShard:
-        # If its log cannot be opened, the shard is not there either, and the next request tries again.
         partition = self._log_of(index)
-        shard = TxnShard(index, self._config, self._broker.metadata.next_producer_id)
+        shard = self._new_shard(index)
         self._shards[index] = shard
         broker = self._broker
 

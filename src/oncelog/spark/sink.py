@@ -66,9 +66,10 @@ def write_stream(
 
     Set what else the query needs and start it:
 
-        writer = oncelog.spark.write_stream(rows, bootstrap_servers="localhost:9092", transactional_id="orders",
-        topic="out") writer.option("checkpointLocation", "/data/checkpoints/orders").trigger(processingTime="5
-        seconds").start()
+        writer = oncelog.spark.write_stream(
+            rows, bootstrap_servers="localhost:9092", transactional_id="orders", topic="out"
+        )
+        writer.option("checkpointLocation", "/data/checkpoints/orders").trigger(processingTime="5 seconds").start()
 
     The rows have the columns of Spark's Kafka sink: `value`, and optionally `key`, `topic`, `partition`, `headers`.
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 from typing import Any
 
 import pytest
 
+from oncelog.client.admin import Admin, AsyncAdmin
 from oncelog.client.config import ClientConfig
 from oncelog.client.consumer_config import ConsumerConfig
 from oncelog.client.errors import ConfigurationError
@@ -42,6 +44,21 @@ def test_addresses_are_parsed_and_refused_by_name() -> None:
     for wrong in ("", "host", "host:port", ":9092"):
         with pytest.raises(ConfigurationError, match=r"bootstrap\.servers"):
             ClientConfig(bootstrap_servers=wrong)
+
+
+def test_an_admin_takes_what_a_producer_takes() -> None:
+    properties = {**SERVERS, "client.id": "mine", "request.timeout.ms": 700}
+    config = ClientConfig(bootstrap_servers=SERVERS["bootstrap.servers"], client_id="mine", request_timeout_ms=700)
+    with Admin(properties) as admin, Admin(config) as same:
+        assert admin.config == same.config == producer(client__id="mine", request__timeout__ms=700).client
+
+    async def connected() -> ClientConfig:
+        async with AsyncAdmin.connect(properties) as asynchronous:
+            return asynchronous.cluster.config
+
+    assert asyncio.run(connected()) == config
+    with pytest.raises(ConfigurationError, match=r"did you mean bootstrap\.servers"):
+        Admin({"bootstrap.server": "a:1"})
 
 
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:

@@ -26,6 +26,7 @@ from oncelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from oncelog.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
 from oncelog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from oncelog.protocol.messages.metadata import MetadataResponse, MetadataResponseBroker
+from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.unit.client.scripted_broker import Exchange, ScriptedBroker
 
 CONFIG = ClientConfig(
@@ -146,6 +147,36 @@ def test_an_answer_that_does_not_come_loses_the_connection_in_bounded_time(handl
             assert connection.closed
             with pytest.raises(ConnectionLost, match="is closed"):
                 await connection.call(beat(), HeartbeatResponse)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("takes_it", [True, False])
+def test_a_broker_that_takes_nothing_holds_back_who_waits_for_no_answer(takes_it: bool) -> None:
+    async def scenario() -> None:
+        takes = asyncio.Event()
+
+        async def stand_still(exchange: Exchange) -> None:
+            await takes.wait()
+
+        async with ScriptedBroker({ApiKey.PRODUCE: stand_still}) as broker:
+            connection = await connect(broker)
+            data = PartitionProduceData(records=bytes(1_000_000))
+            request = ProduceRequest(acks=0, topic_data=[TopicProduceData(name="t", partition_data=[data])])
+            for _ in range(100):
+                held_back = connection.post(request, version_max=9)
+                # Buffers of the system take some of it.
+                if held_back is not None and not (await asyncio.wait([held_back], timeout=0.1))[0]:
+                    break
+            assert held_back is not None
+            if takes_it:
+                takes.set()
+                await held_back
+            else:
+                with pytest.raises(ConnectionLost, match="was not taken within 200 ms"):
+                    await held_back
+            assert connection.closed is not takes_it
+            connection.close()
 
     run(scenario())
 

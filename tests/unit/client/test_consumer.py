@@ -22,7 +22,10 @@ from oncelog.client import (
     Producer,
     TopicPartition,
 )
+from oncelog.client.encoded_batch import EncodedBatch, split_batches
 from oncelog.client.errors import ErrorCode
+from oncelog.protocol.batch import HEADER_BYTES, Record, build_batch, crc_of
+from tests.unit.client.client_factory import client_factory, drain, numbers
 
 COUNT = 200
 
@@ -46,33 +49,12 @@ def full_topic(module_admin: Admin, oncelog_broker: Any) -> str:
 
 @pytest.fixture
 def consumer(servers: str) -> Iterator[Callable[..., Consumer]]:
-    made: list[Consumer] = []
-
-    def make(**settings: Any) -> Consumer:
-        names = {name.replace("_", "."): value for name, value in settings.items()}
-        client = Consumer({"bootstrap.servers": servers, "heartbeat.interval.ms": 100, **names})
-        made.append(client)
-        return client
-
-    yield make
-    for client in made:
-        client.close()
+    with client_factory(Consumer, {"bootstrap.servers": servers, "heartbeat.interval.ms": 100}) as make:
+        yield make
 
 
 def both(topic: str) -> list[TopicPartition]:
     return [TopicPartition(topic, 0), TopicPartition(topic, 1)]
-
-
-def drain(client: Consumer, count: int, timeout_s: float = 10) -> list[ConsumerRecord]:
-    records: list[ConsumerRecord] = []
-    deadline = time.monotonic() + timeout_s
-    while len(records) < count and time.monotonic() < deadline:
-        records += client.poll(200)
-    return records
-
-
-def numbers(records: list[ConsumerRecord]) -> list[int]:
-    return sorted(int(record.value) for record in records)
 
 
 def test_assigned_partitions_are_read_in_order_with_all_fields(consumer: Any, full_topic: str) -> None:
@@ -182,6 +164,64 @@ def test_deserializers_are_applied(servers: str, full_topic: str) -> None:
         assert (record.key, record.value) == ("full-topic:k", 0)
 
 
+def test_a_record_that_cannot_be_deserialized_is_neither_skipped_nor_are_others(servers: str, full_topic: str) -> None:
+    place, bad = TopicPartition(full_topic, 0), 5
+
+    def deserialize(topic: str, raw: bytes | None) -> int:
+        number = int(raw or b"0")
+        if number == 2 * bad:
+            raise ValueError("not this one")
+        return number
+
+    with Consumer(
+        {"bootstrap.servers": servers, "auto.offset.reset": "earliest"}, value_deserializer=deserialize
+    ) as client:
+        client.assign([place])
+        assert [record.offset for record in drain(client, 1)] == list(range(bad))
+        for _ in range(2):
+            with pytest.raises(ValueError, match="not this one"):
+                drain(client, 1, 5)
+        assert client.position(place) == bad
+        client.seek(place, bad + 1)
+        assert drain(client, 1)[0].offset == bad + 1
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_what_is_behind_a_malformed_record_is_not_skipped(
+    consumer: Any, module_admin: Admin, servers: str, unique: Any, columns: bool
+) -> None:
+    name = unique("malformed")
+    module_admin.create_topics([NewTopic(name, 1, 1)])
+    place = TopicPartition(name, 0)
+    with Producer({"bootstrap.servers": servers, "linger.ms": 0}) as producer:
+        producer.send(name, "good").result(5)
+        producer.core.sender.accumulator.append_encoded(place, malformed_batch())
+        producer.flush()
+        producer.send(name, "after").result(5)
+    client = consumer(auto_offset_reset="earliest")
+    client.assign([place])
+    read = client.poll_columns if columns else client.poll
+    deadline = time.monotonic() + 5
+    failures = handed_out = 0
+    while failures < 2 and time.monotonic() < deadline:
+        try:
+            handed_out += len(read(50))
+        except KafkaError as error:
+            assert error.code is ErrorCode.CORRUPT_MESSAGE
+            failures += 1
+    assert (failures, handed_out, client.position(place)) == ((2, 0, 0) if columns else (2, 1, 1))
+    client.seek(place, 2)
+    assert drain(client, 1)[0].value == b"after"
+
+
+def malformed_batch() -> EncodedBatch:
+    """Its checksum is right, its record claims more bytes than there are."""
+    batch = bytearray(build_batch([Record(0, 0, None, b"bad")], timestamp_ms=0))
+    batch[HEADER_BYTES] = 0x7E
+    batch[17:21] = crc_of(bytes(batch), 0, len(batch)).to_bytes(4, "big")
+    return split_batches(bytes(batch))[0]
+
+
 # Isolation
 
 
@@ -221,6 +261,23 @@ def test_a_group_goes_on_where_it_committed(consumer: Any, full_topic: str, uniq
     second.subscribe([full_topic])
     assert len(drain(second, 100)) == 100
     assert second.committed(both(full_topic))[TopicPartition(full_topic, 0)].offset == 40
+
+
+def test_before_the_first_commit_the_committed_position_is_where_the_consumer_began(
+    consumer: Any, servers: str, topic: str, unique: Any
+) -> None:
+    client = consumer(group_id=unique("group"), enable_auto_commit=False, auto_offset_reset="latest")
+    client.subscribe([topic])
+    deadline = time.monotonic() + 5
+    while not client.assignment() and time.monotonic() < deadline:
+        client.poll(10)
+    assert client.position(TopicPartition(topic, 0)) == 0
+    with Producer({"bootstrap.servers": servers}) as producer:
+        for number in range(5):
+            producer.send(topic, str(number), partition=0)
+    for _ in range(2):
+        assert numbers(drain(client, 5)) == list(range(5))
+        client.seek_to_committed()
 
 
 def test_positions_are_committed_automatically_and_on_close(consumer: Any, full_topic: str, unique: Any) -> None:
@@ -305,6 +362,41 @@ def test_new_partitions_are_noticed(consumer: Any, module_admin: Admin, unique: 
     while len(client.assignment()) < 3 and time.monotonic() < deadline:
         client.poll(100)
     assert len(client.assignment()) == 3
+
+
+def test_a_topic_that_is_made_after_the_subscription_is_noticed(
+    consumer: Any, module_admin: Admin, unique: Any
+) -> None:
+    name = unique("later")
+    client = consumer(group_id=unique("group"), metadata_max_age_ms=50, allow_auto_create_topics=False)
+    assigned: list[list[TopicPartition]] = []
+    client.subscribe([name], on_assigned=assigned.append)
+    deadline = time.monotonic() + 5
+    while not assigned and time.monotonic() < deadline:
+        client.poll(10)
+    assert assigned == [[]]
+    module_admin.create_topics([NewTopic(name, 1, 1)])
+    while not client.assignment() and time.monotonic() < deadline:
+        client.poll(10)
+    assert client.assignment() == {TopicPartition(name, 0)}
+
+
+def test_a_pattern_does_not_come_back_after_it_was_given_up(consumer: Any, full_topic: str, unique: Any) -> None:
+    client = consumer(group_id=unique("group"), metadata_max_age_ms=1)
+    client.subscribe(pattern=full_topic)
+    list_topics = client.core.admin.list_topics
+
+    async def give_up_meanwhile(**options: Any) -> Any:
+        found = await list_topics(**options)
+        await client.core.leave("unsubscribed")
+        return found
+
+    client.core.admin.list_topics = give_up_meanwhile
+    deadline = time.monotonic() + 5
+    while client.core.pattern is not None and time.monotonic() < deadline:
+        client.poll(10)
+    client.poll(50)
+    assert client.subscription() == frozenset()
 
 
 def test_a_member_that_was_removed_loses_its_partitions_and_cannot_commit(

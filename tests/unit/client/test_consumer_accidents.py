@@ -9,12 +9,24 @@ from typing import Any
 
 import pytest
 
-from oncelog.client import Admin, Consumer, ConsumerRecord, KafkaError, NewTopic, Producer, TopicPartition
+from oncelog.client import (
+    AbortableError,
+    Admin,
+    CommitFailed,
+    Consumer,
+    ConsumerRecord,
+    KafkaError,
+    NewTopic,
+    Producer,
+    TopicPartition,
+    group_member,
+)
 from oncelog.core.errors import RETRIABLE, ErrorCode
 from oncelog.protocol.api import ApiKey
 from oncelog.protocol.messages.join_group import JoinGroupRequest
 from oncelog.protocol.schema import Message
 from tests.unit.client.chaos import Accident, Chaos, Kind
+from tests.unit.client.client_factory import client_factory, drain, numbers
 
 COUNT = 400
 READING = [
@@ -43,40 +55,20 @@ def full_topic(module_admin: Admin, oncelog_broker: Any) -> str:
 
 @pytest.fixture
 def consumer(chaos: Chaos) -> Iterator[Callable[..., Consumer]]:
-    made: list[Consumer] = []
-
-    def make(**settings: Any) -> Consumer:
-        config = {
-            "bootstrap.servers": chaos.bootstrap_servers,
-            "request.timeout.ms": 500,
-            "default.api.timeout.ms": 3000,
-            "retry.backoff.ms": 2,
-            "retry.backoff.max.ms": 20,
-            "heartbeat.interval.ms": 30,
-            "auto.offset.reset": "earliest",
-            "max.partition.fetch.bytes": 1000,
-            "fetch.max.wait.ms": 50,
-        }
-        client = Consumer({**config, **{name.replace("_", "."): value for name, value in settings.items()}})
-        made.append(client)
-        return client
-
-    yield make
-    chaos.accident = lambda key, request: None
-    for client in made:
-        client.close()
-
-
-def drain(client: Consumer, count: int, timeout_s: float = 10) -> list[ConsumerRecord]:
-    records: list[ConsumerRecord] = []
-    deadline = time.monotonic() + timeout_s
-    while len(records) < count and time.monotonic() < deadline:
-        records += client.poll(100)
-    return records
-
-
-def numbers(records: list[ConsumerRecord]) -> list[int]:
-    return sorted(int(record.value) for record in records)
+    settings = {
+        "bootstrap.servers": chaos.bootstrap_servers,
+        "request.timeout.ms": 500,
+        "default.api.timeout.ms": 3000,
+        "retry.backoff.ms": 2,
+        "retry.backoff.max.ms": 20,
+        "heartbeat.interval.ms": 30,
+        "auto.offset.reset": "earliest",
+        "max.partition.fetch.bytes": 1000,
+        "fetch.max.wait.ms": 50,
+    }
+    with client_factory(Consumer, settings) as make:
+        yield make
+        chaos.accident = lambda key, request: None
 
 
 @pytest.mark.parametrize("kind", LOSSES)
@@ -170,6 +162,80 @@ def test_a_member_that_the_group_forgot_joins_again(
     assert len(client.assignment()) == 2
 
 
+def expel(module_admin: Admin, client: Consumer, successor: Consumer, topic: str) -> None:
+    """As after a time-out of its session: a successor reads everything, commits, and leaves the group empty."""
+    member = client.group_metadata()
+    module_admin.remove_members(member.group_id, [member.member_id])
+    successor.subscribe([topic])
+    drain(successor, COUNT)
+    successor.commit()
+    successor.close()
+
+
+def test_a_member_that_was_expelled_commits_neither_by_itself_nor_in_a_transaction(
+    consumer: Any, full_topic: str, unique: Callable[[str], str], module_admin: Admin, servers: str
+) -> None:
+    group = unique("group")
+    client = consumer(group_id=group, enable_auto_commit=False)
+    client.subscribe([full_topic], on_lost=lambda _: None)
+    drain(client, 1)
+    expel(module_admin, client, consumer(group_id=group, enable_auto_commit=False), full_topic)
+    done = module_admin.group_offsets(group)
+    time.sleep(0.2)  # heartbeats find out
+    stale = {TopicPartition(full_topic, 0): 1}
+    with pytest.raises(CommitFailed):
+        client.commit(stale)
+    with Producer({"bootstrap.servers": servers, "transactional.id": unique("tx")}) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        with pytest.raises(AbortableError):
+            producer.send_offsets_to_transaction(stale, client.group_metadata())
+    assert module_admin.group_offsets(group) == done
+
+
+def test_a_cooperative_member_that_is_expelled_while_it_joins_loses_what_it_holds(
+    chaos: Chaos, consumer: Any, full_topic: str, unique: Callable[[str], str], module_admin: Admin
+) -> None:
+    settings = {"group_id": unique("group"), "enable_auto_commit": False}
+    client = consumer(**settings, partition_assignment_strategy="cooperative-sticky", max_poll_records=10)
+    lost: list[TopicPartition] = []
+    client.subscribe([full_topic], on_lost=lost.extend)
+    drain(client, 10)
+    member_id = client.group_metadata().member_id
+    rebalances, expelled = [Accident(Kind.REFUSE, ErrorCode.REBALANCE_IN_PROGRESS)], False
+
+    def accident(key: ApiKey, request: Message) -> Accident | None:
+        if key is ApiKey.HEARTBEAT and rebalances:
+            return rebalances.pop()
+        joins_again = isinstance(request, JoinGroupRequest) and request.member_id == member_id
+        return Accident(Kind.LOSE_REQUEST) if joins_again and not expelled else None
+
+    chaos.accident = accident
+    joins = chaos.seen[ApiKey.JOIN_GROUP]
+    while chaos.seen[ApiKey.JOIN_GROUP] == joins:
+        client.poll(10)
+    expel(module_admin, client, consumer(**settings), full_topic)
+    expelled = True
+    deadline = time.monotonic() + 5
+    while (not lost or not client.assignment()) and time.monotonic() < deadline:
+        client.poll(10)
+    assert sorted(lost) == [TopicPartition(full_topic, 0), TopicPartition(full_topic, 1)]
+    assert [client.position(place) for place in sorted(lost)] == [COUNT // 2] * 2
+
+
+def test_a_reset_that_fails_is_tried_again(chaos: Chaos, consumer: Any, full_topic: str) -> None:
+    place = TopicPartition(full_topic, 0)
+    client = consumer(default_api_timeout_ms=300, request_timeout_ms=200)
+    client.assign([place])
+    client.seek(place, 10 * COUNT)
+    refusal = Accident(Kind.REFUSE, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    chaos.accident = lambda key, request: refusal if key is ApiKey.LIST_OFFSETS else None
+    with pytest.raises(KafkaError):
+        drain(client, 1, 5)
+    chaos.accident = lambda key, request: None
+    assert drain(client, 1)[0].offset == 0
+
+
 @pytest.mark.parametrize("key", [ApiKey.JOIN_GROUP, ApiKey.HEARTBEAT, ApiKey.FETCH, ApiKey.OFFSET_FETCH])
 def test_an_error_that_does_not_go_away_is_raised_by_poll(
     chaos: Chaos, consumer: Any, full_topic: str, unique: Callable[[str], str], key: ApiKey
@@ -182,6 +248,19 @@ def test_an_error_that_does_not_go_away_is_raised_by_poll(
     with pytest.raises(KafkaError) as caught:
         drain(client, COUNT + 1, 5)
     assert caught.value.code is code
+
+
+def test_closing_waits_only_a_while_for_a_coordinator_that_is_gone(
+    chaos: Chaos, consumer: Any, full_topic: str, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_member, "LEAVE_TIMEOUT_MS", 100)
+    client = consumer(group_id=unique("group"), enable_auto_commit=False)
+    client.subscribe([full_topic])
+    drain(client, 1)
+    chaos.accident = lambda key, request: Accident(Kind.LOSE_REQUEST)
+    started = time.monotonic()
+    client.close()
+    assert time.monotonic() - started < 1
 
 
 def test_range_reads_follow_leaders_and_survive_accidents(chaos: Chaos, full_topic: str) -> None:

@@ -131,6 +131,34 @@ def test_an_idempotent_stream_goes_on_after_a_refused_batch_under_a_new_epoch() 
     run(scenario())
 
 
+class TooFewReplicas(SimulatedChannel):
+    """Writes the first batches, but does not say so; refuses batch 3."""
+
+    def _answer(self, connection: Any, data: bytes, accident: Any) -> Any:
+        if b"3.0" in data:
+            accident = ErrorCode.MESSAGE_TOO_LARGE
+        answer = super()._answer(connection, data, accident)
+        if self.sent <= IN_FLIGHT_MAX and not answer.error_code:
+            answer.error_code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        return answer
+
+
+@pytest.mark.parametrize("times_ms", [[10_000] * 5, [0, 10_000, 10_000], [0, 0, 10_000]])
+def test_batches_that_may_be_written_keep_their_numbers_when_another_is_given_up(times_ms: list[int]) -> None:
+    async def scenario() -> None:
+        world = World()
+        world.channel = TooFewReplicas(world.log, random.Random(0), ["ok"])
+        stream = world.stream(Mode.IDEMPOTENT)
+        futures = [stream.append(batch(number), Deadline(time_ms)) for number, time_ms in enumerate(times_ms)]
+        outcomes = await asyncio.gather(*futures, return_exceptions=True)
+        in_vain = [number for number, time_ms in enumerate(times_ms) if time_ms == 0 or number == 3]
+        failed = [number for number, outcome in enumerate(outcomes) if isinstance(outcome, BaseException)]
+        assert failed == in_vain
+        assert world.log.values == values([number for number in range(len(times_ms)) if number != 3])
+
+    run(scenario())
+
+
 def test_an_idempotent_stream_whose_epochs_are_used_up_asks_for_a_new_producer_id() -> None:
     async def new_identity() -> ProducerIdAndEpoch:
         return ProducerIdAndEpoch(ProducerId(2), ProducerEpoch(0))
@@ -175,6 +203,21 @@ def test_a_gap_that_does_not_close_is_given_up_in_time() -> None:
 def test_without_a_leader_batches_are_given_up_in_time() -> None:
     outcomes = run(deliver(World(reachable=False).stream(), 3, timeout_ms=50))
     assert all(isinstance(outcome, TimedOut) for outcome in outcomes)
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_without_a_leader_after_a_first_attempt_batches_are_given_up_in_time(mode: Mode) -> None:
+    class LeaderGoes(SimulatedChannel):
+        def _answer(self, connection: Any, data: bytes, accident: Any) -> Any:
+            world.cluster.reachable = False
+            return super()._answer(connection, data, accident)
+
+    async def scenario() -> list[Delivery | BaseException]:
+        world.channel = LeaderGoes(world.log, random.Random(0), [ErrorCode.NOT_LEADER_OR_FOLLOWER])
+        return await deliver(world.stream(mode), 3, timeout_ms=50)
+
+    world = World()
+    assert all(isinstance(outcome, TimedOut) for outcome in run(scenario()))
 
 
 def test_a_broker_that_never_accepts_does_not_hold_a_batch_for_ever() -> None:

@@ -40,6 +40,7 @@ from oncelog.client.partitioner import Partitioner
 from oncelog.client.transaction_state import State
 from oncelog.core.hashing import partition_for_key
 from oncelog.testing.broker import BrokerProcess, broker
+from tests.unit.client.client_factory import client_factory
 from tests.unit.client.reading import Reading
 
 TP = TopicPartition("t", 0)
@@ -47,19 +48,8 @@ TP = TopicPartition("t", 0)
 
 @pytest.fixture
 def make(servers: str) -> Iterator[Callable[..., Producer]]:
-    made: list[Producer] = []
-
-    def producer(transactional_id: str | None = None, **settings: Any) -> Producer:
-        names = {name.replace("_", "."): value for name, value in settings.items()}
-        if transactional_id is not None:
-            names["transactional.id"] = transactional_id
-        client = Producer({"bootstrap.servers": servers, "linger.ms": 0, **names})
-        made.append(client)
-        return client
-
-    yield producer
-    for client in made:
-        client.close()
+    with client_factory(Producer, {"bootstrap.servers": servers, "linger.ms": 0}) as factory:
+        yield lambda transactional_id=None, **settings: factory(transactional_id=transactional_id, **settings)
 
 
 # Records

@@ -8,6 +8,8 @@ import pytest
 from oncelog.core.invariant import InvariantError
 from oncelog.protocol.api import decode_request, encode_request
 from oncelog.protocol.compiler import decode, decoder, encode, encode_bytes
+from oncelog.protocol.decoder import REQUEST_ELEMENTS_MAX
+from oncelog.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from oncelog.protocol.messages.heartbeat import HeartbeatRequest
 from oncelog.protocol.primitives import MalformedRequest, Readable
 from oncelog.protocol.schema import (
@@ -278,3 +280,14 @@ def test_a_compact_string_longer_than_an_old_one_can_be_is_malformed() -> None:
     body = b"".join(encode_request(12, 4, request))
     with pytest.raises(MalformedRequest, match="group_id is a string of 32768 bytes"):
         decode_request(12, 4, memoryview(body))
+
+
+def test_the_elements_of_a_request_are_bounded_over_all_its_arrays() -> None:
+    half = DescribeConfigsResource(configuration_keys=[""] * (REQUEST_ELEMENTS_MAX // 2 - 1))
+    request = DescribeConfigsRequest(resources=[half, half])
+    body = b"".join(encode_request(32, 4, request))
+    assert decode_request(32, 4, memoryview(body)) == request
+    request.resources.append(DescribeConfigsResource(configuration_keys=[]))
+    body = b"".join(encode_request(32, 4, request))
+    with pytest.raises(MalformedRequest, match="makes more than 200000 elements in one request"):
+        decode_request(32, 4, memoryview(body))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,13 +38,6 @@ def work_until_segment_is_cleaned(worker: HeldWorker, folder: Path) -> None:
         if worker.results:
             worker.deliver()
         worker.work()
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[BrokerInProcess]:
-    node = BrokerInProcess(tmp_path / "data", SETTINGS)
-    yield node
-    node.broker.stop(clean=False)
 
 
 def partition_of(node: BrokerInProcess, topic: str = "t") -> Partition:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +32,6 @@ from tests.unit.storage.cleaner_harness import put_txn, read_committed, survivor
 from tests.unit.storage.log_harness import append_txn, end_txn
 
 BAD = TopicPartition("bad", 0)
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[BrokerInProcess]:
-    node = BrokerInProcess(tmp_path / "data", SETTINGS)
-    yield node
-    failpoints.disarm_all()
-    node.broker.stop(clean=False)
 
 
 def enospc() -> None:

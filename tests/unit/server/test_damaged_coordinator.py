@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +12,12 @@ from oncelog.core.ids import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from oncelog.protocol.batch import iter_headers
 from oncelog.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
+from oncelog.protocol.messages.leave_group import LeaveGroupRequest
+from oncelog.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 from oncelog.server import shard_log
 from oncelog.storage import intact_batches
 from oncelog.storage.log import Log
@@ -32,16 +36,14 @@ _LENGTH_FIELD = 8
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[BrokerInProcess]:
+def node(node: BrokerInProcess) -> BrokerInProcess:
     """Stopped, with a batch for each of some groups and transactional ids."""
-    node = BrokerInProcess(tmp_path / "data", SETTINGS)
     node.create("t")
     for number in range(COUNT):
         commit(node, f"g{number}", 0, number)
         assert init(node, f"x{number}") == ErrorCode.NONE
     node.broker.stop()
-    yield node
-    node.broker.stop(clean=False)
+    return node
 
 
 def init(node: BrokerInProcess, transactional_id: str) -> int:
@@ -53,6 +55,18 @@ def init(node: BrokerInProcess, transactional_id: str) -> int:
 def is_known(node: BrokerInProcess, transactional_id: str) -> bool:
     answer = node.call(DescribeTransactionsRequest(transactional_ids=[transactional_id]), 0)
     return bool(answer.transaction_states[0].error_code == ErrorCode.NONE)
+
+
+def leave(node: BrokerInProcess, group: str) -> int:
+    code: int = node.call(LeaveGroupRequest(group_id=group, member_id="m"), 2).error_code
+    return code
+
+
+def commit_in_transaction(node: BrokerInProcess, group: str) -> int:
+    topic = TxnOffsetCommitRequestTopic(name="t", partitions=[TxnOffsetCommitRequestPartition(partition_index=0)])
+    request = TxnOffsetCommitRequest(transactional_id="x3", group_id=group, topics=[topic])
+    code: int = node.call(request, 5).topics[0].partitions[0].error_code
+    return code
 
 
 def damage(node: BrokerInProcess, topic: str, number: int) -> None:
@@ -117,6 +131,9 @@ def test_a_log_that_does_not_open_is_tried_again_by_those_who_need_it(
     with monkeypatch.context() as patch:
         patch.setattr(Log, "_load", broken)
         node.broker = node._new()
+        assert init(node, "x3") == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert not is_known(node, "x3")
+        assert leave(node, "g3") == commit_in_transaction(node, "g3") == ErrorCode.NOT_COORDINATOR
     assert node.produce("t", [b"1"]).error_code == ErrorCode.NONE
     assert committed(node, "g3")[0] == 3
     assert is_known(node, "x3")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +41,9 @@ SETTINGS = {
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[BrokerInProcess]:
-    node = BrokerInProcess(tmp_path / "data", SETTINGS)
+def node(node: BrokerInProcess) -> BrokerInProcess:
     node.create("t", 3)
-    yield node
-    failpoints.disarm_all()
-    node.broker.stop(clean=False)
+    return node
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +24,6 @@ SETTINGS = {
 }
 CHECKPOINT_INTERVAL_MS = 60_000
 RETENTION_INTERVAL_MS = 300_000
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[BrokerInProcess]:
-    node = BrokerInProcess(tmp_path / "data", SETTINGS)
-    yield node
-    failpoints.disarm_all()
-    node.broker.stop(clean=False)
 
 
 def log_of(node: BrokerInProcess, topic: str) -> Log:

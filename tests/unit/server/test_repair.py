@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,12 +20,14 @@ from tests.unit.server.test_flusher import SETTINGS, commit_offset, fetch_offset
 
 
 @pytest.fixture(params=["true", "false"])
-def node(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[BrokerInProcess]:
-    node = BrokerInProcess(tmp_path / "data", {**SETTINGS, "oncelog.acks.fsync": request.param})
+def settings(request: pytest.FixtureRequest) -> dict[str, str]:
+    return {**SETTINGS, "oncelog.acks.fsync": request.param}
+
+
+@pytest.fixture
+def node(node: BrokerInProcess) -> BrokerInProcess:
     node.create("t")
-    yield node
-    failpoints.disarm_all()
-    node.broker.stop(clean=False)
+    return node
 
 
 def no_space() -> None:
@@ -79,7 +79,7 @@ def test_a_log_that_cannot_be_repaired_yet_is_told_of_once(
     assert not node.broker.partitions.get("__consumer_offsets", 0).log.has_failed
 
 
-@pytest.mark.parametrize("node", ["true"], indirect=True)
+@pytest.mark.parametrize("settings", ["true"], indirect=True)
 def test_a_reply_waits_for_what_it_is_made_of_only(node: BrokerInProcess) -> None:
     commit_offset(node)
     node.clock.advance_ms(1)

@@ -94,6 +94,16 @@ def test_a_topic_named_twice_in_one_request_is_refused(node: BrokerInProcess) ->
     assert codes == [ErrorCode.INVALID_REQUEST]
 
 
+def test_a_topic_to_be_deleted_twice_in_one_request_stays(node: BrokerInProcess) -> None:
+    create(node, "orders")
+    by_name = node.call(DeleteTopicsRequest(topic_names=["orders", "orders"]), 5).responses
+    assert [(topic.name, topic.error_code) for topic in by_name] == [("orders", ErrorCode.INVALID_REQUEST)]
+    twice = [DeleteTopicState(name=None, topic_id=node.topic_id("orders")) for _ in range(2)]
+    by_id = node.call(DeleteTopicsRequest(topics=twice), 6).responses
+    assert [(topic.name, topic.error_code) for topic in by_id] == [(None, ErrorCode.INVALID_REQUEST)]
+    assert "orders" in node.broker.metadata.topics
+
+
 def test_a_topic_made_again_has_a_new_id_and_no_old_records(node: BrokerInProcess) -> None:
     first = create(node, "orders").topic_id
     node.produce("orders", [b"old"])
@@ -133,7 +143,20 @@ def test_metadata_creates_only_when_allowed_and_answers_by_id(node: BrokerInProc
     assert [topic.name for topic in everything.topics] == ["auto"]
     assert [topic.name for topic in node.call(MetadataRequest(topics=[]), 0).topics] == ["auto"]
     assert node.call(MetadataRequest(topics=[]), 12).topics == []
+    often = MetadataRequest(topics=[MetadataRequestTopic(name="auto") for _ in range(3)])
+    assert len(node.call(often, 12).topics) == 1
     assert everything.brokers[0].port == 9092
+
+
+@pytest.mark.parametrize("topic", [{"name": "a", "topic_id": uuid.UUID(int=5)}, {"name": None}])
+@pytest.mark.parametrize("version", [10, 11])
+def test_metadata_by_id_is_refused_before_its_version(
+    node: BrokerInProcess, version: int, topic: dict[str, Any]
+) -> None:
+    asked = [MetadataRequestTopic(**topic), MetadataRequestTopic(name="b")]
+    answer = node.call(MetadataRequest(topics=asked), version)
+    assert [topic.error_code for topic in answer.topics] == [ErrorCode.INVALID_REQUEST] * 2
+    assert not node.broker.metadata.topics
 
 
 def test_partitions_can_be_added_but_not_removed(node: BrokerInProcess) -> None:
@@ -219,6 +242,9 @@ def test_list_settings_are_appended_to_and_subtracted_from(node: BrokerInProcess
     assert change(node, TOPIC, "orders", ("cleanup.policy", 3, "delete")).error_code == 0
     assert value_and_source(node, TOPIC, "orders", "cleanup.policy")[0] == "compact"
     assert change(node, TOPIC, "orders", ("retention.ms", 2, "5")).error_code == ErrorCode.INVALID_CONFIG
+    assert change(node, TOPIC, "orders", ("cleanup.policy", 0, "compact, delete")).error_code == 0
+    assert change(node, TOPIC, "orders", ("cleanup.policy", 3, "delete")).error_code == 0
+    assert value_and_source(node, TOPIC, "orders", "cleanup.policy")[0] == "compact"
 
 
 @pytest.mark.parametrize(
@@ -226,6 +252,7 @@ def test_list_settings_are_appended_to_and_subtracted_from(node: BrokerInProcess
     [
         (TOPIC, "orders", [("retentionms", 0, "5")], ErrorCode.INVALID_CONFIG),
         (TOPIC, "orders", [("retention.ms", 0, "soon")], ErrorCode.INVALID_CONFIG),
+        (TOPIC, "orders", [("retention.ms", 0, "soon"), ("cleanup.policy", 2, "compact")], ErrorCode.INVALID_CONFIG),
         (TOPIC, "orders", [("retention.ms", 0, None)], ErrorCode.INVALID_REQUEST),
         (TOPIC, "orders", [("retention.ms", 0, "5"), ("retention.ms", 1, None)], ErrorCode.INVALID_REQUEST),
         (TOPIC, "nowhere", [("retention.ms", 0, "5")], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),

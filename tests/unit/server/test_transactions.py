@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ from oncelog.protocol.messages.write_txn_markers import (
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
+from oncelog.server.markers import RETRY_MS
+from oncelog.storage.log import Log
 from oncelog.storage.producer_state import Origin
 from tests.unit.server.harness import BrokerInProcess, batch_of
 
@@ -266,6 +269,33 @@ def test_a_decided_transaction_is_finished_after_a_restart(
     assert stable(node, partition=1) == (2, 2)
     state = node.call(DescribeTransactionsRequest(transactional_ids=[ID]), 0).transaction_states[0]
     assert state.transaction_state == ("CompleteCommit" if commit else "CompleteAbort")
+
+
+def test_a_partition_that_does_not_open_at_a_start_gets_its_marker_later_and_holds_up_nobody_else(
+    node: BrokerInProcess, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    markers = BrokenMarkers(monkeypatch)
+    others = [Producer(node, f"other-{number}") for number in range(5)]
+    for number, each in enumerate([producer, *others]):
+        node.create(f"t{number}")
+        each.init()
+        each.produce(f"t{number}", b"a")
+        assert each.end(commit=True).value.error_code == 0
+    markers.broken = False
+    load = Log._load
+
+    def broken(log: Log, **options: Any) -> Any:
+        if log.topic_partition.topic == "t0":
+            raise OSError(errno.EMFILE, "Too many open files")
+        return load(log, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Log, "_load", broken)
+        node.restart()
+        assert [stable(node, f"t{number}") for number in range(1, 6)] == [(2, 2)] * 5
+    node.clock.advance_ms(RETRY_MS)
+    assert stable(node, "t0") == (2, 2)
+    assert producer.init().value.error_code == 0
 
 
 def commit_offsets(producer: Producer, group: str, offset: int, version: int = 5) -> int:

@@ -18,17 +18,13 @@ from oncelog.server.authorization import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OP
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 
+_AUTO_CREATION_FLAG_VERSION = 4
+_TOPIC_ID_VERSION = 12
+
 
 def handle(broker: Broker, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
     host, port = broker.advertised_for(context)
-    asked = request.topics
-    # Version 0 knew no null: an empty list meant all topics.
-    everything = asked is None or (context.api_version == 0 and not asked)
-    if everything:
-        topics = [_describe(broker, topic) for topic in broker.metadata.topics.values()]
-    else:
-        may_create = request.allow_auto_topic_creation or context.api_version < 4
-        topics = [_answer(broker, topic, may_create) for topic in asked or []]
+    topics = _topics(broker, request, context.api_version)
     if request.include_topic_authorized_operations:
         for described in topics:
             described.topic_authorized_operations = TOPIC_OPERATIONS
@@ -41,6 +37,20 @@ def handle(broker: Broker, request: MetadataRequest, context: RequestContext) ->
         if request.include_cluster_authorized_operations
         else NOT_ASKED,
     )
+
+
+def _topics(broker: Broker, request: MetadataRequest, version: int) -> list[MetadataResponseTopic]:
+    asked = request.topics
+    # Version 0 knew no null: an empty list meant all topics.
+    if asked is None or (version == 0 and not asked):
+        return [_describe(broker, topic) for topic in broker.metadata.topics.values()]
+    if version < _TOPIC_ID_VERSION and any(topic.name is None or topic.topic_id != NULL_UUID for topic in asked):
+        # Versions 10 and 11 have the fields, but an answer of theirs cannot leave a name out.
+        return [_failed(topic.name or "", ErrorCode.INVALID_REQUEST) for topic in asked]
+    may_create = request.allow_auto_topic_creation or version < _AUTO_CREATION_FLAG_VERSION
+    # A small request must not get a huge answer by asking for the same topic again and again.
+    once = {(topic.topic_id, topic.name): topic for topic in asked}
+    return [_answer(broker, topic, may_create) for topic in once.values()]
 
 
 def _answer(broker: Broker, asked: MetadataRequestTopic, may_create: bool) -> MetadataResponseTopic:

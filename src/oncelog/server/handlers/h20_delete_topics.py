@@ -1,9 +1,11 @@
-"""DeleteTopics (20), v1-6: by name, or from v6 on by id.
+"""DeleteTopics (20), v1-6: by name, or from v6 on by id. A topic named twice in a request stays, as in Kafka.
 
 Deviation: Kafka deletes its internal topics when told to, and with them every group and transaction; here they stay.
 """
 
 from __future__ import annotations
+
+from collections import Counter
 
 from oncelog.cluster.metadata import Topic
 from oncelog.core.errors import ErrorCode, KafkaError
@@ -20,11 +22,19 @@ from oncelog.server.context import RequestContext
 
 def handle(broker: Broker, request: DeleteTopicsRequest, context: RequestContext) -> DeleteTopicsResponse:
     wanted = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
-    return DeleteTopicsResponse(responses=[_answer(broker, topic, context.api_version) for topic in wanted])
+    counts = Counter((topic.name, topic.topic_id) for topic in wanted)
+    return DeleteTopicsResponse(
+        responses=[
+            _answer(broker, DeleteTopicState(name=name, topic_id=topic_id), context.api_version, duplicate=count > 1)
+            for (name, topic_id), count in counts.items()
+        ]
+    )
 
 
-def _answer(broker: Broker, wanted: DeleteTopicState, version: int) -> DeletableTopicResult:
+def _answer(broker: Broker, wanted: DeleteTopicState, version: int, duplicate: bool) -> DeletableTopicResult:
     try:
+        if duplicate:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Duplicate topic {'id' if wanted.name is None else 'name'}.")
         topic = _find(broker, wanted)
         if topic.name in INTERNAL_TOPICS:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"{topic.name} holds all groups or transactions and stays.")

@@ -47,7 +47,7 @@ def handle(
 def _add(broker: Broker, transaction: AddPartitionsToTxnTransaction, version: int) -> Promise[AddPartitionsToTxnResult]:
     transactional_id = transaction.transactional_id
     wanted = [TopicPartition(topic.name, index) for topic in transaction.topics for index in topic.partitions]
-    unknown = {entry for entry in wanted if broker.partitions.find(entry.topic, entry.partition) is None}
+    unknown = {entry for entry in wanted if not broker.metadata.has_partition(*entry)}
     if unknown:
         # All or nothing: one bad partition, and none is added.
         codes = {

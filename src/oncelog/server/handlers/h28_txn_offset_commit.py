@@ -6,6 +6,7 @@ coordinator, as a Produce is.
 
 from __future__ import annotations
 
+from oncelog.coordinator.failed_append import error_for_failed_append
 from oncelog.coordinator.group.requests import (
     OffsetCommitResult,
     OffsetToCommit,
@@ -72,7 +73,11 @@ class _TxnOffsetCommit:
 
     def _verify(self) -> None:
         request, broker = self._request, self._broker
-        partition = broker.groups.partition_for(request.group_id)
+        try:
+            partition = broker.groups.partition_for(request.group_id)
+        except KafkaError as error:
+            self._fail(error_for_failed_append(error.code), error.message)
+            return
         adds = self._version >= _TV2_VERSION
         state = partition.log.producer_state
         if not adds and not state.verification_enabled:

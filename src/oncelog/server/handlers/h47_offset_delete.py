@@ -23,7 +23,7 @@ def handle(broker: Broker, request: OffsetDeleteRequest, context: RequestContext
         for topic in request.topics
         for partition in topic.partitions
     ]
-    known = tuple(entry for entry in asked if broker.partitions.find(entry.topic, entry.partition) is not None)
+    known = tuple(entry for entry in asked if broker.metadata.has_partition(*entry))
     delete = DeleteRequest(group_id=request.group_id, partitions=known)
     answer = broker.groups.run(
         request.group_id,
