@@ -13,6 +13,30 @@ from pathlib import Path
 import pytest
 
 
+class DiskImage:
+    """What is durable at one moment. Contents and lists of names are never changed, only replaced by the next fsync."""
+
+    def __init__(
+        self, root: int, names: dict[int, dict[str, int]], contents: dict[int, bytes], folders: set[int]
+    ) -> None:
+        self._root = root
+        self._names = names
+        self._contents = contents
+        self._folders = folders
+
+    def restore(self, target: Path) -> Path:
+        self._restore(self._root, target)
+        return target
+
+    def _restore(self, inode: int, target: Path) -> None:
+        if inode in self._folders or inode in self._names:
+            target.mkdir()
+            for name, child in self._names.get(inode, {}).items():
+                self._restore(child, target / name)
+        else:
+            target.write_bytes(self._contents.get(inode, b""))
+
+
 class StrictDisk:
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._root = root
@@ -42,18 +66,13 @@ class StrictDisk:
         else:
             self._contents[status.st_ino] = path.read_bytes()
 
+    def image(self) -> DiskImage:
+        """What would be left if the power went now."""
+        return DiskImage(self._root.stat().st_ino, dict(self._names), dict(self._contents), set(self._is_folder))
+
     def cut_power(self, target: Path) -> Path:
         """What the machine finds when it starts again, in a folder of its own."""
-        self._restore(self._root.stat().st_ino, target)
-        return target
-
-    def _restore(self, inode: int, target: Path) -> None:
-        if inode in self._is_folder or inode in self._names:
-            target.mkdir()
-            for name, child in self._names.get(inode, {}).items():
-                self._restore(child, target / name)
-        else:
-            target.write_bytes(self._contents.get(inode, b""))
+        return self.image().restore(target)
 
     def close(self) -> None:
         for fd in self._held.values():
