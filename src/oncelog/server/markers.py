@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from oncelog.cluster.partition import Partition
 from oncelog.coordinator.txn.effects import SendMarkers
 from oncelog.coordinator.txn.markers import MarkerReaction, reaction_to
 from oncelog.core.errors import ErrorCode, KafkaError
@@ -47,6 +48,8 @@ class MarkerSender:
         self._broker = broker
         self._queues: dict[NodeId, dict[SendMarkers, set[TopicPartition]]] = {}
         self._retry_pending = False
+        self._troubled: set[TopicPartition] = set()
+        """Partitions that did not take the last marker that was meant for them."""
         self.on_acknowledged: Acknowledge = _not_connected
         self.on_given_up: GiveUp = _not_connected
 
@@ -95,26 +98,19 @@ class MarkerSender:
             self.write(marker, partition, lambda code, where=partition: self._settle(order, where, code))  # type: ignore[misc]
 
     def _settle(self, order: SendMarkers, partition: TopicPartition, code: ErrorCode) -> None:
-        reaction = reaction_to(code)
-        if reaction in (MarkerReaction.ACKNOWLEDGE, MarkerReaction.DROP):
-            self.on_acknowledged(order, frozenset({partition}))
-        elif reaction is not MarkerReaction.GIVE_UP:
-            if reaction is MarkerReaction.BUG:
-                # Kafka stops here, and its readers wait until somebody restarts the coordinator.
-                log.error("%s refuses a marker of %r with %s", partition, order.transactional_id, code.name)
-            self._queues.setdefault(_UNKNOWN_LEADER, {}).setdefault(order, set()).add(partition)
-            self._retry_later()
-        else:
-            log.warning(
-                "the markers of %r (producer %d, epoch %d) are given up: %s answered %s",
-                order.transactional_id, order.producer_id, order.producer_epoch, partition, code.name,
-            )  # fmt: skip
-            self._forget(order)
-            self.on_given_up(order, code)
-
-    def _forget(self, order: SendMarkers) -> None:
-        for queue in self._queues.values():
-            queue.pop(order, None)
+        match reaction_to(code):
+            case MarkerReaction.ACKNOWLEDGE | MarkerReaction.DROP:
+                self.on_acknowledged(order, frozenset({partition}))
+            case MarkerReaction.GIVE_UP:
+                log.warning(
+                    "the marker of %r (producer %d, epoch %d) for %s is given up: %s",
+                    order.transactional_id, order.producer_id, order.producer_epoch, partition, code.name,
+                )  # fmt: skip
+                self.on_given_up(order, code)
+            case MarkerReaction.RETRY | MarkerReaction.BUG:
+                # Kafka stops after a bug, and its readers wait until somebody restarts the coordinator.
+                self._queues.setdefault(_UNKNOWN_LEADER, {}).setdefault(order, set()).add(partition)
+                self._retry_later()
 
     def _retry_later(self) -> None:
         if not self._retry_pending:
@@ -133,34 +129,50 @@ class MarkerSender:
     def write(self, marker: Marker, where: TopicPartition, done: Callable[[ErrorCode], None]) -> None:
         """Appends one marker here and reports its code once it is committed. Also serves WriteTxnMarkers."""
         try:
-            partition = self._broker.partitions.get(where.topic, where.partition)
-            if where.topic == GROUP_METADATA_TOPIC and not self._broker.groups.is_ready(where.partition):
-                done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-                return
-            info = partition.append_marker(
-                commit=marker.commit,
-                producer_id=marker.producer_id,
-                producer_epoch=marker.producer_epoch,
-                coordinator_epoch=marker.coordinator_epoch,
-                transaction_version=marker.transaction_version,
-                now_ms=self._broker.now_ms(),
-            )
+            partition, offset = self._append(marker, where)
         except KafkaError as error:
-            log.warning("a marker for %s is refused: %s", where, error)
+            self._log_trouble(where, "a marker for %s is refused: %s", where, error)
             done(error.code)
             return
-        if where.topic == GROUP_METADATA_TOPIC:
-            self._broker.groups.complete_transaction(where.partition, marker, info.last_offset)
+        except Exception:  # noqa: BLE001  whatever it is concerns this partition only, others wait for their markers
+            self._log_trouble(where, "a marker for %s could not be written", where, exc_info=True)
+            done(ErrorCode.UNKNOWN_SERVER_ERROR)
+            return
+        self._troubled.discard(where)
 
         def committed() -> None:
             try:
-                partition.check_committed(info.last_offset)
+                partition.check_committed(offset)
             except KafkaError as error:
                 done(error.code)
             else:
                 done(ErrorCode.NONE)
 
-        partition.when_committed(info.last_offset, committed)
+        partition.when_committed(offset, committed)
+
+    def _append(self, marker: Marker, where: TopicPartition) -> tuple[Partition, int]:
+        broker = self._broker
+        partition = broker.partitions.get(where.topic, where.partition)
+        holds_offsets = where.topic == GROUP_METADATA_TOPIC
+        if holds_offsets and not broker.groups.is_ready(where.partition):
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "its groups are being loaded")
+        info = partition.append_marker(
+            commit=marker.commit,
+            producer_id=marker.producer_id,
+            producer_epoch=marker.producer_epoch,
+            coordinator_epoch=marker.coordinator_epoch,
+            transaction_version=marker.transaction_version,
+            now_ms=broker.now_ms(),
+        )
+        if holds_offsets:
+            broker.groups.complete_transaction(where.partition, marker, info.last_offset)
+        return partition, info.last_offset
+
+    def _log_trouble(self, where: TopicPartition, message: str, *details: object, exc_info: bool = False) -> None:
+        """Markers are tried many times a second: what begins is for the operator, that it goes on is not."""
+        level = logging.DEBUG if where in self._troubled else logging.WARNING
+        log.log(level, message, *details, exc_info=exc_info)
+        self._troubled.add(where)
 
 
 def _not_connected(*_: object) -> None:

@@ -196,6 +196,11 @@ class TxnRuntime:
         except KafkaError as error:
             failed(error)
             return
+        except Exception as error:
+            # The id must not stay pending for ever, nor other ids wait that were to be settled in the same turn.
+            log.exception("%s: a record for %r was not written", partition.topic_partition, transactional_id)
+            failed(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)))
+            return
         hit("txn.record.after_append")
 
         def committed() -> None:

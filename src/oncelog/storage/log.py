@@ -18,10 +18,12 @@ What else can be done with a log stands in the classes that this one is made of:
 
 from __future__ import annotations
 
+import logging
 import shutil
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from oncelog.core import failpoints
 from oncelog.core.errors import ErrorCode, KafkaError
@@ -38,6 +40,9 @@ from oncelog.storage.producer_replay import complete_txn
 from oncelog.storage.producer_state import CompletedTxn, DuplicateBatch, Origin, PendingAppend, VerificationGuard
 from oncelog.storage.recovery import LogPlace
 from oncelog.storage.segment import Segment
+from oncelog.storage.txn_index import AbortedTxn, CorruptTxnIndexError
+
+logger = logging.getLogger("oncelog.storage")
 
 
 @dataclass(slots=True)
@@ -136,7 +141,7 @@ class Log(LogReading, LogCutting, LogFlushing):
                 ended = state.apply(header, control=control, now_ms=now_ms)
                 if ended is not None:
                     failpoints.hit("log.append.before_txn_index")
-                    complete_txn(state, ended, segment.add_aborted)
+                    complete_txn(state, ended, partial(self._add_aborted, segment))
                     completed.append(ended)
                     # The file comes with its first entry, and its name must get to disk as well.
                     self._folder_changes += ended.aborted and len(segment.txn_index) == 1
@@ -159,6 +164,14 @@ class Log(LogReading, LogCutting, LogFlushing):
             log_start_offset=self.log_start_offset,
             completed=completed,
         )
+
+    def _add_aborted(self, segment: Segment, aborted: AbortedTxn) -> None:
+        """The marker is in the segment already, so an index that is rebuilt has the entry."""
+        try:
+            segment.add_aborted(aborted)
+        except CorruptTxnIndexError as error:
+            logger.warning("%s: %s", self.topic_partition, error)
+            self._loaded.txn_indexes.rebuild(segment)
 
     @property
     def can_be_repaired(self) -> bool:

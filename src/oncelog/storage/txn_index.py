@@ -75,9 +75,13 @@ class TxnIndex:
         return self._count
 
     def append(self, txn: AbortedTxn) -> None:
-        """Add an entry. Its marker lies behind that of every entry before. On OSError the entry is not in the index."""
-        floor = self._last_offset_at(self._count - 1) if self._count else self.base_offset - 1
-        invariant(txn.last_offset > floor, "%s: marker offset %s is not above %s", self.path, txn.last_offset, floor)
+        """Add an entry. Its marker lies behind that of every entry before. On an error the entry is not in the index.
+
+        The entry before is read from the file: CorruptTxnIndexError when it cannot be right.
+        """
+        invariant(txn.last_offset >= self.base_offset, "%s: marker offset %s is too low", self.path, txn.last_offset)
+        if self._count and txn.last_offset <= (last_offset := self._last_offset_at(self._count - 1)):
+            raise CorruptTxnIndexError(f"{self.path} ends with a marker at {last_offset}, above {txn.last_offset}")
         hit("txn_index.append.before_write")
         entry = txn.encode()
         written = os.pwrite(self._open(create=True), entry, self._count * ENTRY_SIZE_BYTES)

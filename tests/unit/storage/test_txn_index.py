@@ -136,10 +136,12 @@ def test_truncation_removes_the_first_marker_at_the_offset_and_all_behind(
     assert list(index.entries()) == [*FOUR[:left], txn(30, 40, 41)]
 
 
-@pytest.mark.parametrize("last_offset", [13, 12, 5])
-def test_markers_must_come_in_order(index: TxnIndex, last_offset: int) -> None:
+@pytest.mark.parametrize(
+    ("last_offset", "error"), [(13, CorruptTxnIndexError), (12, CorruptTxnIndexError), (5, InvariantError)]
+)
+def test_markers_must_come_in_order(index: TxnIndex, last_offset: int, error: type[Exception]) -> None:
     index.append(FOUR[0])
-    with pytest.raises(InvariantError):
+    with pytest.raises(error):
         index.append(txn(1, last_offset, 14))
     assert list(index.entries()) == FOUR[:1]
 
