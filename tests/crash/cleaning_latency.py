@@ -21,7 +21,8 @@ from pathlib import Path
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
-from oncelog.protocol.api import ApiKey, encode_request
+from oncelog.protocol.api import encode_request
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.batch import Record, build_batch
 from oncelog.protocol.framing import encode_request_frame
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from oncelog.protocol.api import ApiKey, decode_response, encode_request, response_header_version
+from oncelog.protocol.api import decode_response, encode_request, response_header_version
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.framing import encode_request_frame, parse_response_header
 from oncelog.protocol.messages.offset_commit import (
     OffsetCommitRequest,

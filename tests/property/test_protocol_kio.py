@@ -17,7 +17,8 @@ from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.serial import entity_reader, entity_writer
 
 from oncelog.core.ids import NULL_UUID
-from oncelog.protocol.api import ApiKey, messages
+from oncelog.protocol.api import messages
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.compiler import decoder, encode_bytes
 from oncelog.protocol.messages.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from oncelog.protocol.schema import Field, Message

@@ -15,7 +15,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from oncelog.core.clock import VirtualScheduler
-from oncelog.protocol.api import ApiKey
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from tests.simulation import invariants, wire
 from tests.simulation.actors import Actor

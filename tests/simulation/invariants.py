@@ -31,7 +31,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from oncelog.core.ids import GROUP_METADATA_TOPIC
-from oncelog.protocol.api import ApiKey
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.messages.list_transactions import ListTransactionsRequest
 from tests.simulation import wire
 from tests.simulation.log_audit import audit

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from oncelog.protocol.api import ApiKey
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.server.connection import Connection
 from tests.simulation.wire import frame_request, parse_response
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from oncelog.protocol.api import ApiKey
+from oncelog.protocol.api_keys import ApiKey
 from tests.simulation import wire
 from tests.simulation.actors import Actor, Script
 from tests.simulation.network import LOST, Call

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from oncelog.core.clock import VirtualScheduler
-from oncelog.protocol.api import ApiKey
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from oncelog.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from oncelog.protocol.messages.describe_transactions import DescribeTransactionsRequest

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from oncelog.protocol.api import ApiKey
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.messages.delete_groups import DeleteGroupsRequest
 from tests.simulation import wire
 from tests.simulation.conftest import FEW_PARTITIONS

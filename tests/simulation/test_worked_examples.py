@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from oncelog.core.hashing import java_string_hash
-from oncelog.protocol.api import ApiKey
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,

@@ -18,7 +18,8 @@ from oncelog.client.config import ClientConfig
 from oncelog.client.errors import ConnectionLost, UnsupportedByBroker, error_of
 from oncelog.core.errors import ErrorCode
 from oncelog.core.invariant import invariant
-from oncelog.protocol.api import ApiKey, decode_response, encode_request, response_header_version
+from oncelog.protocol.api import decode_response, encode_request, response_header_version
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.framing import FrameReader, FrameTooLarge, encode_request_frame, parse_response_header
 from oncelog.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from oncelog.protocol.primitives import MalformedRequest

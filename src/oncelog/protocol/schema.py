@@ -1,12 +1,13 @@
 """The declarative tables of Kafka's messages: a class is a message or a struct inside one, its fields are the wire.
 
-    class EndTxnRequest(Message, api=26, versions=(0, 5), flexible=3):
+    class EndTxnRequest(Message, api=ApiKey.END_TXN):
         transactional_id: str = string()
         producer_id: int = int64()
         committed: bool = boolean()
 
 Fields follow each other on the wire in the order in which they are written. `since` and `until` bound the message
 versions that have a field (both inclusive); elsewhere it keeps its default when decoded and is skipped when encoded.
+The versions of a request or response stand with its API key; other messages name theirs (`versions=(0, 1)`).
 `nullable=True` allows null in every version, `nullable_since` from one version on. A field with a `tag` lives in the
 tagged section of flexible versions. Defaults are Kafka's.
 
@@ -24,9 +25,7 @@ from typing import Any, ClassVar, Final, dataclass_transform
 
 from oncelog.core.ids import NULL_UUID
 from oncelog.core.invariant import invariant
-
-VERSION_MAX: Final = 2**15 - 1
-NEVER: Final = VERSION_MAX + 1
+from oncelog.protocol.api_keys import NEVER, VERSION_MAX, ApiKey
 
 
 class _Fresh:
@@ -144,13 +143,15 @@ class MessageMeta(type):
         bases: tuple[type, ...],
         namespace: dict[str, Any],
         *,
-        api: int | None = None,
+        api: ApiKey | None = None,
         versions: tuple[int, int] = (0, VERSION_MAX),
         flexible: int = NEVER,
     ) -> MessageMeta:
         fields = {key: value for key, value in namespace.items() if isinstance(value, Field)}
         for key in fields:
             del namespace[key]
+        if api is not None:
+            versions, flexible = (api.first, api.last), api.flexible
         namespace.update(
             __slots__=tuple(fields),
             FIELDS=MappingProxyType(fields),

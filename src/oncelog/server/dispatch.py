@@ -1,20 +1,22 @@
 """From a request frame to its handler and back to a response frame.
 
-`API_VERSIONS` below is what this broker advertises: a key is listed only when it is really served, because clients
-switch to whatever they see.
+A key is advertised only when there is a handler for it, because clients switch to whatever they see.
 """
 
 from __future__ import annotations
 
 import importlib
 import logging
+import pkgutil
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from oncelog.core.promise import Promise
-from oncelog.protocol.api import ApiKey, decode_request, encode_response, response_header_version
+from oncelog.protocol.api import decode_request, encode_response, response_header_version
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.framing import frame_response, parse_request_header
+from oncelog.server import handlers
 from oncelog.server.context import HANG_UP, Peer, RequestContext
 
 if TYPE_CHECKING:
@@ -25,48 +27,11 @@ log = logging.getLogger("oncelog.server")
 Buffers = list[bytes | bytearray | memoryview]
 Handler = Callable[["Broker", Any, RequestContext], Any]
 
-# Module of each handler, and the versions it serves. Versions below `Produce` 3 are advertised for librdkafka, which
-# otherwise takes the broker for one without message format 2, and refused when used.
-_HANDLERS: Final[dict[ApiKey, tuple[str, int, int]]] = {
-    ApiKey.PRODUCE: ("h00_produce", 0, 13),
-    ApiKey.FETCH: ("h01_fetch", 4, 18),
-    ApiKey.LIST_OFFSETS: ("h02_list_offsets", 1, 11),
-    ApiKey.METADATA: ("h03_metadata", 0, 13),
-    ApiKey.OFFSET_COMMIT: ("h08_offset_commit", 2, 10),
-    ApiKey.OFFSET_FETCH: ("h09_offset_fetch", 1, 10),
-    ApiKey.FIND_COORDINATOR: ("h10_find_coordinator", 0, 6),
-    ApiKey.JOIN_GROUP: ("h11_join_group", 0, 9),
-    ApiKey.HEARTBEAT: ("h12_heartbeat", 0, 4),
-    ApiKey.LEAVE_GROUP: ("h13_leave_group", 0, 5),
-    ApiKey.SYNC_GROUP: ("h14_sync_group", 0, 5),
-    ApiKey.DESCRIBE_GROUPS: ("h15_describe_groups", 0, 6),
-    ApiKey.LIST_GROUPS: ("h16_list_groups", 0, 5),
-    ApiKey.API_VERSIONS: ("h18_api_versions", 0, 4),
-    ApiKey.CREATE_TOPICS: ("h19_create_topics", 2, 7),
-    ApiKey.DELETE_TOPICS: ("h20_delete_topics", 1, 6),
-    ApiKey.DELETE_RECORDS: ("h21_delete_records", 0, 2),
-    ApiKey.INIT_PRODUCER_ID: ("h22_init_producer_id", 0, 5),
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: ("h23_offset_for_leader_epoch", 2, 4),
-    ApiKey.ADD_PARTITIONS_TO_TXN: ("h24_add_partitions_to_txn", 0, 5),
-    ApiKey.ADD_OFFSETS_TO_TXN: ("h25_add_offsets_to_txn", 0, 4),
-    ApiKey.END_TXN: ("h26_end_txn", 0, 5),
-    ApiKey.WRITE_TXN_MARKERS: ("h27_write_txn_markers", 1, 2),
-    ApiKey.TXN_OFFSET_COMMIT: ("h28_txn_offset_commit", 0, 5),
-    ApiKey.DESCRIBE_CONFIGS: ("h32_describe_configs", 1, 4),
-    ApiKey.ALTER_CONFIGS: ("h33_alter_configs", 0, 2),
-    ApiKey.CREATE_PARTITIONS: ("h37_create_partitions", 0, 3),
-    ApiKey.DELETE_GROUPS: ("h42_delete_groups", 0, 2),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: ("h44_incremental_alter_configs", 0, 1),
-    ApiKey.OFFSET_DELETE: ("h47_offset_delete", 0, 0),
-    ApiKey.DESCRIBE_CLUSTER: ("h60_describe_cluster", 0, 2),
-    ApiKey.DESCRIBE_PRODUCERS: ("h61_describe_producers", 0, 0),
-    ApiKey.DESCRIBE_TRANSACTIONS: ("h65_describe_transactions", 0, 0),
-    ApiKey.LIST_TRANSACTIONS: ("h66_list_transactions", 0, 2),
-    ApiKey.DESCRIBE_TOPIC_PARTITIONS: ("h75_describe_topic_partitions", 0, 0),
-}
 
-_PRODUCE_VERSION_MIN: Final = 3
-_INIT_PRODUCER_ID_2PC_VERSION: Final = 6
+def _find_handlers() -> dict[ApiKey, str]:
+    """The modules of the handlers: the number in a module's name is the key it serves. None of them is imported."""
+    names = [module.name for module in pkgutil.iter_modules(handlers.__path__)]
+    return {ApiKey(int(name[1:3])): name for name in sorted(names)}
 
 
 class UnservedRequest(Exception):
@@ -77,10 +42,14 @@ class Dispatcher:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._loaded: dict[int, Handler] = {}
-        self.versions = {key: (low, high) for key, (_, low, high) in _HANDLERS.items()}
+        self._modules = _find_handlers()
+        self.versions = {key: key.advertised for key in self._modules}
         if broker.settings.boolean("transaction.two.phase.commit.enable"):
-            self.versions[ApiKey.INIT_PRODUCER_ID] = (0, _INIT_PRODUCER_ID_2PC_VERSION)
-        self._served = {**self.versions, ApiKey.PRODUCE: (_PRODUCE_VERSION_MIN, self.versions[ApiKey.PRODUCE][1])}
+            self.versions[ApiKey.INIT_PRODUCER_ID] = (0, ApiKey.INIT_PRODUCER_ID.last)
+        # Some versions are advertised that have no schema: see `ApiKey.advertised`.
+        self._served: dict[int, tuple[int, int]] = {
+            key: (max(low, key.first), high) for key, (low, high) in self.versions.items()
+        }
 
     def serve(self, frame: memoryview, peer: Peer) -> Buffers | Promise[Buffers | None] | None:
         """The response frame, a promise of it, or None where the protocol has no answer (acks=0).
@@ -90,7 +59,7 @@ class Dispatcher:
         started_s = time.perf_counter()
         header, position = parse_request_header(frame)
         key, version = header.api_key, header.api_version
-        low, high = self._served.get(key, (0, -1))  # type: ignore[call-overload]  # an int is looked up as its IntEnum
+        low, high = self._served.get(key, (0, -1))
         if not low <= version <= high:
             if key != ApiKey.API_VERSIONS:
                 raise UnservedRequest(f"API key {key} version {version} is not served")
@@ -119,7 +88,7 @@ class Dispatcher:
     def _handler(self, key: int) -> Handler:
         handler = self._loaded.get(key)
         if handler is None:
-            module = importlib.import_module(f"oncelog.server.handlers.{_HANDLERS[ApiKey(key)][0]}")
+            module = importlib.import_module(f"{handlers.__name__}.{self._modules[ApiKey(key)]}")
             handler = self._loaded[key] = module.handle
         return handler
 

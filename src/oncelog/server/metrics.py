@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from oncelog.protocol.api import ApiKey
+from oncelog.protocol.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

@@ -18,7 +18,8 @@ from typing import Final
 from oncelog.client.loop import LoopThread
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import TopicPartition
-from oncelog.protocol.api import ApiKey, decode_request, decode_response, encode_response, response_header_version
+from oncelog.protocol.api import decode_request, decode_response, encode_response, response_header_version
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.framing import RequestHeader, frame_response, parse_request_header, parse_response_header
 from oncelog.protocol.messages.fetch import FetchRequest
 from oncelog.protocol.messages.find_coordinator import FindCoordinatorResponse

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from oncelog.protocol.api import ApiKey, decode_request, encode_response, messages, response_header_version
+from oncelog.protocol.api import decode_request, encode_response, messages, response_header_version
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.framing import RequestHeader, frame_response, parse_request_header
 from oncelog.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse, FinalizedFeatureKey
 from oncelog.protocol.schema import Message

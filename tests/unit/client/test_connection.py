@@ -20,7 +20,7 @@ from oncelog.client.connection import Connection
 from oncelog.client.deadline import Deadline
 from oncelog.client.errors import ConnectionLost, IllegalState, TimedOut, UnsupportedByBroker
 from oncelog.core.errors import ErrorCode
-from oncelog.protocol.api import ApiKey
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from oncelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from oncelog.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse

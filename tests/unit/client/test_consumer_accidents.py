@@ -22,7 +22,7 @@ from oncelog.client import (
     group_member,
 )
 from oncelog.core.errors import RETRIABLE, ErrorCode
-from oncelog.protocol.api import ApiKey
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.messages.join_group import JoinGroupRequest
 from oncelog.protocol.schema import Message
 from tests.unit.client.chaos import Accident, Chaos, Kind

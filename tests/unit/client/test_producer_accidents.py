@@ -21,7 +21,7 @@ from oncelog.client import (
 from oncelog.client.errors import ErrorCode
 from oncelog.client.transaction_state import State
 from oncelog.core.errors import RETRIABLE
-from oncelog.protocol.api import ApiKey
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.messages.end_txn import EndTxnRequest
 from oncelog.protocol.schema import Message
 from tests.unit.client.chaos import Accident, Chaos, Kind

@@ -38,7 +38,7 @@ class Shape(Message):
     points: list[Point] = array(Point)
 
 
-class Sample(Message, api=900, versions=(1, 4), flexible=3):
+class Sample(Message, versions=(1, 4), flexible=3):
     count: int = int64()
     flag: bool = boolean(default=True)
     title: str | None = string(nullable_since=2)
@@ -55,7 +55,7 @@ class Sample(Message, api=900, versions=(1, 4), flexible=3):
     more: list[Shape] = array(Shape, since=3, tag=300)
 
 
-class Carrier(Message, api=901, versions=(0, 1), flexible=1):
+class Carrier(Message, versions=(0, 1), flexible=1):
     topic: str = string()
     data: Readable | None = record_batches()
     after: int = int32()

@@ -9,7 +9,7 @@ from kio.schema.request_header.v2.header import RequestHeader as KioHeaderV2
 from kio.serial import entity_writer
 
 from oncelog.protocol import framing
-from oncelog.protocol.api import ApiKey
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.framing import FrameReader, FrameTooLarge, RequestHeader
 from oncelog.protocol.primitives import MalformedRequest
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from oncelog.core.errors import ErrorCode
-from oncelog.protocol.api import ApiKey
+from oncelog.protocol.api_keys import ApiKey
 
 _PRODUCER_FENCED_SINCE: Final[dict[int, int]] = {
     ApiKey.INIT_PRODUCER_ID: 4,

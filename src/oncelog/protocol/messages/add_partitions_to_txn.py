@@ -5,6 +5,7 @@ Clients use up to v3. v4 and v5 are between brokers: several transactions at onc
 
 from __future__ import annotations
 
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.schema import Message, array, boolean, int16, int32, int64, string
 
 
@@ -21,7 +22,7 @@ class AddPartitionsToTxnTransaction(Message):
     topics: list[AddPartitionsToTxnTopic] = array(AddPartitionsToTxnTopic)
 
 
-class AddPartitionsToTxnRequest(Message, api=24, versions=(0, 5), flexible=3):
+class AddPartitionsToTxnRequest(Message, api=ApiKey.ADD_PARTITIONS_TO_TXN):
     transactions: list[AddPartitionsToTxnTransaction] = array(AddPartitionsToTxnTransaction, since=4)
     v3_and_below_transactional_id: str = string(until=3)
     v3_and_below_producer_id: int = int64(until=3)
@@ -44,7 +45,7 @@ class AddPartitionsToTxnResult(Message):
     topic_results: list[AddPartitionsToTxnTopicResult] = array(AddPartitionsToTxnTopicResult)
 
 
-class AddPartitionsToTxnResponse(Message, api=24, versions=(0, 5), flexible=3):
+class AddPartitionsToTxnResponse(Message, api=ApiKey.ADD_PARTITIONS_TO_TXN):
     throttle_time_ms: int = int32()
     error_code: int = int16(since=4)
     results_by_transaction: list[AddPartitionsToTxnResult] = array(AddPartitionsToTxnResult, since=4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.schema import Message, array, boolean, int8, int16, int32, string
 
 
@@ -16,7 +17,7 @@ class AlterConfigsResource(Message):
     configs: list[AlterableConfig] = array(AlterableConfig)
 
 
-class AlterConfigsRequest(Message, api=33, versions=(0, 2), flexible=2):
+class AlterConfigsRequest(Message, api=ApiKey.ALTER_CONFIGS):
     resources: list[AlterConfigsResource] = array(AlterConfigsResource)
     validate_only: bool = boolean()
 
@@ -28,6 +29,6 @@ class AlterConfigsResourceResponse(Message):
     resource_name: str = string()
 
 
-class AlterConfigsResponse(Message, api=33, versions=(0, 2), flexible=2):
+class AlterConfigsResponse(Message, api=ApiKey.ALTER_CONFIGS):
     throttle_time_ms: int = int32()
     responses: list[AlterConfigsResourceResponse] = array(AlterConfigsResourceResponse)

@@ -5,10 +5,11 @@ The response header is always v0, so that a client that guessed the version wron
 
 from __future__ import annotations
 
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.schema import Message, array, boolean, int16, int32, int64, string
 
 
-class ApiVersionsRequest(Message, api=18, versions=(0, 4), flexible=3):
+class ApiVersionsRequest(Message, api=ApiKey.API_VERSIONS):
     client_software_name: str = string(since=3)
     client_software_version: str = string(since=3)
 
@@ -31,7 +32,7 @@ class FinalizedFeatureKey(Message):
     min_version_level: int = int16()
 
 
-class ApiVersionsResponse(Message, api=18, versions=(0, 4), flexible=3):
+class ApiVersionsResponse(Message, api=ApiKey.API_VERSIONS):
     error_code: int = int16()
     api_keys: list[ApiVersion] = array(ApiVersion)
     throttle_time_ms: int = int32(since=1)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.schema import Message, array, boolean, int8, int16, int32, string, struct, uuid
 
 
-class ConsumerGroupDescribeRequest(Message, api=69, versions=(0, 1), flexible=0):
+class ConsumerGroupDescribeRequest(Message, api=ApiKey.CONSUMER_GROUP_DESCRIBE):
     group_ids: list[str] = array(string)
     include_authorized_operations: bool = boolean()
 
@@ -48,6 +49,6 @@ class DescribedGroup(Message):
     authorized_operations: int = int32(default=-(2**31))
 
 
-class ConsumerGroupDescribeResponse(Message, api=69, versions=(0, 1), flexible=0):
+class ConsumerGroupDescribeResponse(Message, api=ApiKey.CONSUMER_GROUP_DESCRIBE):
     throttle_time_ms: int = int32()
     groups: list[DescribedGroup] = array(DescribedGroup)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.schema import Message, array, int16, int32, string, struct, uuid
 
 
@@ -15,7 +16,7 @@ class TopicPartitions(Message):
     partitions: list[int] = array(int32)
 
 
-class ConsumerGroupHeartbeatRequest(Message, api=68, versions=(0, 1), flexible=0):
+class ConsumerGroupHeartbeatRequest(Message, api=ApiKey.CONSUMER_GROUP_HEARTBEAT):
     group_id: str = string()
     member_id: str = string()
     member_epoch: int = int32()
@@ -32,7 +33,7 @@ class Assignment(Message):
     topic_partitions: list[TopicPartitions] = array(TopicPartitions)
 
 
-class ConsumerGroupHeartbeatResponse(Message, api=68, versions=(0, 1), flexible=0):
+class ConsumerGroupHeartbeatResponse(Message, api=ApiKey.CONSUMER_GROUP_HEARTBEAT):
     throttle_time_ms: int = int32()
     error_code: int = int16()
     error_message: str | None = string(nullable=True, default=None)

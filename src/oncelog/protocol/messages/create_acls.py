@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.schema import Message, array, int8, int16, int32, string
 
 
@@ -15,7 +16,7 @@ class AclCreation(Message):
     permission_type: int = int8()
 
 
-class CreateAclsRequest(Message, api=30, versions=(1, 3), flexible=2):
+class CreateAclsRequest(Message, api=ApiKey.CREATE_ACLS):
     creations: list[AclCreation] = array(AclCreation)
 
 
@@ -24,6 +25,6 @@ class AclCreationResult(Message):
     error_message: str | None = string(nullable=True)
 
 
-class CreateAclsResponse(Message, api=30, versions=(1, 3), flexible=2):
+class CreateAclsResponse(Message, api=ApiKey.CREATE_ACLS):
     throttle_time_ms: int = int32()
     results: list[AclCreationResult] = array(AclCreationResult)

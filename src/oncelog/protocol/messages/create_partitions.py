@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.schema import Message, array, boolean, int16, int32, string
 
 
@@ -15,7 +16,7 @@ class CreatePartitionsTopic(Message):
     assignments: list[CreatePartitionsAssignment] | None = array(CreatePartitionsAssignment, nullable=True)
 
 
-class CreatePartitionsRequest(Message, api=37, versions=(0, 3), flexible=2):
+class CreatePartitionsRequest(Message, api=ApiKey.CREATE_PARTITIONS):
     topics: list[CreatePartitionsTopic] = array(CreatePartitionsTopic)
     timeout_ms: int = int32()
     validate_only: bool = boolean()
@@ -27,6 +28,6 @@ class CreatePartitionsTopicResult(Message):
     error_message: str | None = string(nullable=True, default=None)
 
 
-class CreatePartitionsResponse(Message, api=37, versions=(0, 3), flexible=2):
+class CreatePartitionsResponse(Message, api=ApiKey.CREATE_PARTITIONS):
     throttle_time_ms: int = int32()
     results: list[CreatePartitionsTopicResult] = array(CreatePartitionsTopicResult)

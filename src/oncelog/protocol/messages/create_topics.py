@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.schema import Message, array, boolean, int8, int16, int32, string, uuid
 
 
@@ -25,7 +26,7 @@ class CreatableTopic(Message):
     configs: list[CreatableTopicConfig] = array(CreatableTopicConfig)
 
 
-class CreateTopicsRequest(Message, api=19, versions=(2, 7), flexible=5):
+class CreateTopicsRequest(Message, api=ApiKey.CREATE_TOPICS):
     topics: list[CreatableTopic] = array(CreatableTopic)
     timeout_ms: int = int32(default=60000)
     validate_only: bool = boolean()
@@ -50,6 +51,6 @@ class CreatableTopicResult(Message):
     configs: list[CreatableTopicConfigs] | None = array(CreatableTopicConfigs, since=5, nullable=True)
 
 
-class CreateTopicsResponse(Message, api=19, versions=(2, 7), flexible=5):
+class CreateTopicsResponse(Message, api=ApiKey.CREATE_TOPICS):
     throttle_time_ms: int = int32()
     topics: list[CreatableTopicResult] = array(CreatableTopicResult)

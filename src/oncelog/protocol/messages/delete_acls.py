@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.schema import Message, array, int8, int16, int32, string
 
 
@@ -15,7 +16,7 @@ class DeleteAclsFilter(Message):
     permission_type: int = int8()
 
 
-class DeleteAclsRequest(Message, api=31, versions=(1, 3), flexible=2):
+class DeleteAclsRequest(Message, api=ApiKey.DELETE_ACLS):
     filters: list[DeleteAclsFilter] = array(DeleteAclsFilter)
 
 
@@ -37,6 +38,6 @@ class DeleteAclsFilterResult(Message):
     matching_acls: list[DeleteAclsMatchingAcl] = array(DeleteAclsMatchingAcl)
 
 
-class DeleteAclsResponse(Message, api=31, versions=(1, 3), flexible=2):
+class DeleteAclsResponse(Message, api=ApiKey.DELETE_ACLS):
     throttle_time_ms: int = int32()
     filter_results: list[DeleteAclsFilterResult] = array(DeleteAclsFilterResult)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.schema import Message, array, int16, int32, string
 
 
-class DeleteGroupsRequest(Message, api=42, versions=(0, 2), flexible=2):
+class DeleteGroupsRequest(Message, api=ApiKey.DELETE_GROUPS):
     groups_names: list[str] = array(string)
 
 
@@ -14,6 +15,6 @@ class DeletableGroupResult(Message):
     error_code: int = int16()
 
 
-class DeleteGroupsResponse(Message, api=42, versions=(0, 2), flexible=2):
+class DeleteGroupsResponse(Message, api=ApiKey.DELETE_GROUPS):
     throttle_time_ms: int = int32()
     results: list[DeletableGroupResult] = array(DeletableGroupResult)

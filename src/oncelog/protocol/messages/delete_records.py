@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.schema import Message, array, int16, int32, int64, string
 
 
@@ -15,7 +16,7 @@ class DeleteRecordsTopic(Message):
     partitions: list[DeleteRecordsPartition] = array(DeleteRecordsPartition)
 
 
-class DeleteRecordsRequest(Message, api=21, versions=(0, 2), flexible=2):
+class DeleteRecordsRequest(Message, api=ApiKey.DELETE_RECORDS):
     topics: list[DeleteRecordsTopic] = array(DeleteRecordsTopic)
     timeout_ms: int = int32()
 
@@ -31,6 +32,6 @@ class DeleteRecordsTopicResult(Message):
     partitions: list[DeleteRecordsPartitionResult] = array(DeleteRecordsPartitionResult)
 
 
-class DeleteRecordsResponse(Message, api=21, versions=(0, 2), flexible=2):
+class DeleteRecordsResponse(Message, api=ApiKey.DELETE_RECORDS):
     throttle_time_ms: int = int32()
     topics: list[DeleteRecordsTopicResult] = array(DeleteRecordsTopicResult)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.schema import Message, array, int16, int32, string, uuid
 
 
@@ -12,7 +13,7 @@ class DeleteTopicState(Message):
     topic_id: UUID = uuid()
 
 
-class DeleteTopicsRequest(Message, api=20, versions=(1, 6), flexible=4):
+class DeleteTopicsRequest(Message, api=ApiKey.DELETE_TOPICS):
     topics: list[DeleteTopicState] = array(DeleteTopicState, since=6)
     topic_names: list[str] = array(string, until=5)
     timeout_ms: int = int32()
@@ -25,6 +26,6 @@ class DeletableTopicResult(Message):
     error_message: str | None = string(since=5, nullable=True, default=None)
 
 
-class DeleteTopicsResponse(Message, api=20, versions=(1, 6), flexible=4):
+class DeleteTopicsResponse(Message, api=ApiKey.DELETE_TOPICS):
     throttle_time_ms: int = int32()
     responses: list[DeletableTopicResult] = array(DeletableTopicResult)

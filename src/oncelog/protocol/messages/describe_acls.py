@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.schema import Message, array, int8, int16, int32, string
 
 
-class DescribeAclsRequest(Message, api=29, versions=(1, 3), flexible=2):
+class DescribeAclsRequest(Message, api=ApiKey.DESCRIBE_ACLS):
     resource_type_filter: int = int8()
     resource_name_filter: str | None = string(nullable=True)
     pattern_type_filter: int = int8(default=3)
@@ -29,7 +30,7 @@ class DescribeAclsResource(Message):
     acls: list[AclDescription] = array(AclDescription)
 
 
-class DescribeAclsResponse(Message, api=29, versions=(1, 3), flexible=2):
+class DescribeAclsResponse(Message, api=ApiKey.DESCRIBE_ACLS):
     throttle_time_ms: int = int32()
     error_code: int = int16()
     error_message: str | None = string(nullable=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.schema import Message, array, boolean, int8, int16, int32, string
 
 
-class DescribeClusterRequest(Message, api=60, versions=(0, 2), flexible=0):
+class DescribeClusterRequest(Message, api=ApiKey.DESCRIBE_CLUSTER):
     include_cluster_authorized_operations: bool = boolean()
     endpoint_type: int = int8(since=1, default=1)
     include_fenced_brokers: bool = boolean(since=2)
@@ -19,7 +20,7 @@ class DescribeClusterBroker(Message):
     is_fenced: bool = boolean(since=2)
 
 
-class DescribeClusterResponse(Message, api=60, versions=(0, 2), flexible=0):
+class DescribeClusterResponse(Message, api=ApiKey.DESCRIBE_CLUSTER):
     throttle_time_ms: int = int32()
     error_code: int = int16()
     error_message: str | None = string(nullable=True, default=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.schema import Message, array, boolean, int8, int16, int32, string
 
 
@@ -11,7 +12,7 @@ class DescribeConfigsResource(Message):
     configuration_keys: list[str] | None = array(string, nullable=True)
 
 
-class DescribeConfigsRequest(Message, api=32, versions=(1, 4), flexible=4):
+class DescribeConfigsRequest(Message, api=ApiKey.DESCRIBE_CONFIGS):
     resources: list[DescribeConfigsResource] = array(DescribeConfigsResource)
     include_synonyms: bool = boolean()
     include_documentation: bool = boolean(since=3)
@@ -42,6 +43,6 @@ class DescribeConfigsResult(Message):
     configs: list[DescribeConfigsResourceResult] = array(DescribeConfigsResourceResult)
 
 
-class DescribeConfigsResponse(Message, api=32, versions=(1, 4), flexible=4):
+class DescribeConfigsResponse(Message, api=ApiKey.DESCRIBE_CONFIGS):
     throttle_time_ms: int = int32()
     results: list[DescribeConfigsResult] = array(DescribeConfigsResult)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.schema import Message, array, boolean, byte_string, int16, int32, string
 
 
-class DescribeGroupsRequest(Message, api=15, versions=(0, 6), flexible=5):
+class DescribeGroupsRequest(Message, api=ApiKey.DESCRIBE_GROUPS):
     groups: list[str] = array(string)
     include_authorized_operations: bool = boolean(since=3)
 
@@ -30,6 +31,6 @@ class DescribedGroup(Message):
     authorized_operations: int = int32(since=3, default=-(2**31))
 
 
-class DescribeGroupsResponse(Message, api=15, versions=(0, 6), flexible=5):
+class DescribeGroupsResponse(Message, api=ApiKey.DESCRIBE_GROUPS):
     throttle_time_ms: int = int32(since=1)
     groups: list[DescribedGroup] = array(DescribedGroup)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.schema import Message, array, boolean, int16, int32, int64, string
 
 
@@ -10,7 +11,7 @@ class DescribableLogDirTopic(Message):
     partitions: list[int] = array(int32)
 
 
-class DescribeLogDirsRequest(Message, api=35, versions=(1, 5), flexible=2):
+class DescribeLogDirsRequest(Message, api=ApiKey.DESCRIBE_LOG_DIRS):
     topics: list[DescribableLogDirTopic] | None = array(DescribableLogDirTopic, nullable=True)
 
 
@@ -35,7 +36,7 @@ class DescribeLogDirsResult(Message):
     is_cordoned: bool = boolean(since=5)
 
 
-class DescribeLogDirsResponse(Message, api=35, versions=(1, 5), flexible=2):
+class DescribeLogDirsResponse(Message, api=ApiKey.DESCRIBE_LOG_DIRS):
     throttle_time_ms: int = int32()
     error_code: int = int16(since=3)
     results: list[DescribeLogDirsResult] = array(DescribeLogDirsResult)

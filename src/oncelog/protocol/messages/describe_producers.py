@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.schema import Message, array, int16, int32, int64, string
 
 
@@ -10,7 +11,7 @@ class TopicRequest(Message):
     partition_indexes: list[int] = array(int32)
 
 
-class DescribeProducersRequest(Message, api=61, versions=(0, 0), flexible=0):
+class DescribeProducersRequest(Message, api=ApiKey.DESCRIBE_PRODUCERS):
     topics: list[TopicRequest] = array(TopicRequest)
 
 
@@ -35,6 +36,6 @@ class TopicResponse(Message):
     partitions: list[PartitionResponse] = array(PartitionResponse)
 
 
-class DescribeProducersResponse(Message, api=61, versions=(0, 0), flexible=0):
+class DescribeProducersResponse(Message, api=ApiKey.DESCRIBE_PRODUCERS):
     throttle_time_ms: int = int32()
     topics: list[TopicResponse] = array(TopicResponse)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.schema import Message, array, int16, int32, int64, string, uint16, uuid
 
 
@@ -16,7 +17,7 @@ class RequestTopicData(Message):
     partitions: list[RequestPartitionData] = array(RequestPartitionData)
 
 
-class DescribeQuorumRequest(Message, api=55, versions=(0, 2), flexible=0):
+class DescribeQuorumRequest(Message, api=ApiKey.DESCRIBE_QUORUM):
     topics: list[RequestTopicData] = array(RequestTopicData)
 
 
@@ -55,7 +56,7 @@ class Node(Message):
     listeners: list[Listener] = array(Listener)
 
 
-class DescribeQuorumResponse(Message, api=55, versions=(0, 2), flexible=0):
+class DescribeQuorumResponse(Message, api=ApiKey.DESCRIBE_QUORUM):
     error_code: int = int16()
     error_message: str | None = string(since=2, nullable=True)
     topics: list[TopicData] = array(TopicData)

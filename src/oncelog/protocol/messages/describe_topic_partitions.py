@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.schema import Message, array, boolean, int16, int32, string, struct, uuid
 
 
@@ -19,7 +20,7 @@ class Cursor(Message):
     partition_index: int = int32()
 
 
-class DescribeTopicPartitionsRequest(Message, api=75, versions=(0, 0), flexible=0):
+class DescribeTopicPartitionsRequest(Message, api=ApiKey.DESCRIBE_TOPIC_PARTITIONS):
     topics: list[TopicRequest] = array(TopicRequest)
     response_partition_limit: int = int32(default=2000)
     cursor: Cursor | None = struct(Cursor, nullable=True)
@@ -46,7 +47,7 @@ class DescribeTopicPartitionsResponseTopic(Message):
     topic_authorized_operations: int = int32(default=-(2**31))
 
 
-class DescribeTopicPartitionsResponse(Message, api=75, versions=(0, 0), flexible=0):
+class DescribeTopicPartitionsResponse(Message, api=ApiKey.DESCRIBE_TOPIC_PARTITIONS):
     throttle_time_ms: int = int32()
     topics: list[DescribeTopicPartitionsResponseTopic] = array(DescribeTopicPartitionsResponseTopic)
     next_cursor: Cursor | None = struct(Cursor, nullable=True)

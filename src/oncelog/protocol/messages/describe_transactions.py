@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.schema import Message, array, int16, int32, int64, string
 
 
-class DescribeTransactionsRequest(Message, api=65, versions=(0, 0), flexible=0):
+class DescribeTransactionsRequest(Message, api=ApiKey.DESCRIBE_TRANSACTIONS):
     transactional_ids: list[str] = array(string)
 
 
@@ -25,6 +26,6 @@ class TransactionState(Message):
     topics: list[TopicData] = array(TopicData)
 
 
-class DescribeTransactionsResponse(Message, api=65, versions=(0, 0), flexible=0):
+class DescribeTransactionsResponse(Message, api=ApiKey.DESCRIBE_TRANSACTIONS):
     throttle_time_ms: int = int32()
     transaction_states: list[TransactionState] = array(TransactionState)

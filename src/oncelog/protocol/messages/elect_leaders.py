@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.schema import Message, array, int8, int16, int32, string
 
 
@@ -10,7 +11,7 @@ class TopicPartitions(Message):
     partitions: list[int] = array(int32)
 
 
-class ElectLeadersRequest(Message, api=43, versions=(0, 2), flexible=2):
+class ElectLeadersRequest(Message, api=ApiKey.ELECT_LEADERS):
     election_type: int = int8(since=1)
     topic_partitions: list[TopicPartitions] | None = array(TopicPartitions, nullable=True)
     timeout_ms: int = int32(default=60000)
@@ -27,7 +28,7 @@ class ReplicaElectionResult(Message):
     partition_result: list[PartitionResult] = array(PartitionResult)
 
 
-class ElectLeadersResponse(Message, api=43, versions=(0, 2), flexible=2):
+class ElectLeadersResponse(Message, api=ApiKey.ELECT_LEADERS):
     throttle_time_ms: int = int32()
     error_code: int = int16(since=1)
     replica_election_results: list[ReplicaElectionResult] = array(ReplicaElectionResult)

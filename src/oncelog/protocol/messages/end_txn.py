@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.schema import Message, boolean, int16, int32, int64, string
 
 
-class EndTxnRequest(Message, api=26, versions=(0, 5), flexible=3):
+class EndTxnRequest(Message, api=ApiKey.END_TXN):
     transactional_id: str = string()
     producer_id: int = int64()
     producer_epoch: int = int16()
     committed: bool = boolean()
 
 
-class EndTxnResponse(Message, api=26, versions=(0, 5), flexible=3):
+class EndTxnResponse(Message, api=ApiKey.END_TXN):
     throttle_time_ms: int = int32()
     error_code: int = int16()
     producer_id: int = int64(since=5, default=-1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.primitives import Readable
 from oncelog.protocol.schema import Message, array, int8, int16, int32, int64, record_batches, string, struct, uuid
 
@@ -41,7 +42,7 @@ class ForgottenTopic(Message):
     partitions: list[int] = array(int32)
 
 
-class FetchRequest(Message, api=1, versions=(4, 18), flexible=12):
+class FetchRequest(Message, api=ApiKey.FETCH):
     cluster_id: str | None = string(since=12, nullable=True, default=None, tag=0)
     replica_id: int = int32(until=14, default=-1)
     replica_state: ReplicaState = struct(ReplicaState, since=15, tag=1)
@@ -103,7 +104,7 @@ class NodeEndpoint(Message):
     rack: str | None = string(nullable=True, default=None)
 
 
-class FetchResponse(Message, api=1, versions=(4, 18), flexible=12):
+class FetchResponse(Message, api=ApiKey.FETCH):
     throttle_time_ms: int = int32()
     error_code: int = int16(since=7)
     session_id: int = int32(since=7)

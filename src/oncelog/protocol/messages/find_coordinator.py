@@ -5,10 +5,11 @@ v4 asks for several keys at once.
 
 from __future__ import annotations
 
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.schema import Message, array, int8, int16, int32, string
 
 
-class FindCoordinatorRequest(Message, api=10, versions=(0, 6), flexible=3):
+class FindCoordinatorRequest(Message, api=ApiKey.FIND_COORDINATOR):
     key: str = string(until=3)
     key_type: int = int8(since=1)
     coordinator_keys: list[str] = array(string, since=4)
@@ -23,7 +24,7 @@ class Coordinator(Message):
     error_message: str | None = string(nullable=True)
 
 
-class FindCoordinatorResponse(Message, api=10, versions=(0, 6), flexible=3):
+class FindCoordinatorResponse(Message, api=ApiKey.FIND_COORDINATOR):
     throttle_time_ms: int = int32(since=1)
     error_code: int = int16(until=3)
     error_message: str | None = string(since=1, until=3, nullable=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.schema import Message, array, boolean, int8, int16, int32, string
 
 
@@ -17,7 +18,7 @@ class AlterConfigsResource(Message):
     configs: list[AlterableConfig] = array(AlterableConfig)
 
 
-class IncrementalAlterConfigsRequest(Message, api=44, versions=(0, 1), flexible=1):
+class IncrementalAlterConfigsRequest(Message, api=ApiKey.INCREMENTAL_ALTER_CONFIGS):
     resources: list[AlterConfigsResource] = array(AlterConfigsResource)
     validate_only: bool = boolean()
 
@@ -29,6 +30,6 @@ class AlterConfigsResourceResponse(Message):
     resource_name: str = string()
 
 
-class IncrementalAlterConfigsResponse(Message, api=44, versions=(0, 1), flexible=1):
+class IncrementalAlterConfigsResponse(Message, api=ApiKey.INCREMENTAL_ALTER_CONFIGS):
     throttle_time_ms: int = int32()
     responses: list[AlterConfigsResourceResponse] = array(AlterConfigsResourceResponse)

@@ -5,6 +5,7 @@ From v4 a new member first gets an id and must join again with it. v5 brings sta
 
 from __future__ import annotations
 
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.schema import Message, array, boolean, byte_string, int16, int32, string
 
 
@@ -13,7 +14,7 @@ class JoinGroupRequestProtocol(Message):
     metadata: bytes = byte_string()
 
 
-class JoinGroupRequest(Message, api=11, versions=(0, 9), flexible=6):
+class JoinGroupRequest(Message, api=ApiKey.JOIN_GROUP):
     group_id: str = string()
     session_timeout_ms: int = int32()
     rebalance_timeout_ms: int = int32(since=1, default=-1)
@@ -30,7 +31,7 @@ class JoinGroupResponseMember(Message):
     metadata: bytes = byte_string()
 
 
-class JoinGroupResponse(Message, api=11, versions=(0, 9), flexible=6):
+class JoinGroupResponse(Message, api=ApiKey.JOIN_GROUP):
     throttle_time_ms: int = int32(since=2)
     error_code: int = int16()
     generation_id: int = int32(default=-1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.schema import Message, array, int16, int32, string
 
 
@@ -11,7 +12,7 @@ class MemberIdentity(Message):
     reason: str | None = string(since=5, nullable=True, default=None)
 
 
-class LeaveGroupRequest(Message, api=13, versions=(0, 5), flexible=4):
+class LeaveGroupRequest(Message, api=ApiKey.LEAVE_GROUP):
     group_id: str = string()
     member_id: str = string(until=2)
     members: list[MemberIdentity] = array(MemberIdentity, since=3)
@@ -23,7 +24,7 @@ class MemberResponse(Message):
     error_code: int = int16()
 
 
-class LeaveGroupResponse(Message, api=13, versions=(0, 5), flexible=4):
+class LeaveGroupResponse(Message, api=ApiKey.LEAVE_GROUP):
     throttle_time_ms: int = int32(since=1)
     error_code: int = int16()
     members: list[MemberResponse] = array(MemberResponse, since=3)

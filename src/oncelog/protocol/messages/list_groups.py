@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.schema import Message, array, int16, int32, string
 
 
-class ListGroupsRequest(Message, api=16, versions=(0, 5), flexible=3):
+class ListGroupsRequest(Message, api=ApiKey.LIST_GROUPS):
     states_filter: list[str] = array(string, since=4)
     types_filter: list[str] = array(string, since=5)
 
@@ -17,7 +18,7 @@ class ListedGroup(Message):
     group_type: str = string(since=5)
 
 
-class ListGroupsResponse(Message, api=16, versions=(0, 5), flexible=3):
+class ListGroupsResponse(Message, api=ApiKey.LIST_GROUPS):
     throttle_time_ms: int = int32(since=1)
     error_code: int = int16()
     groups: list[ListedGroup] = array(ListedGroup)

@@ -5,6 +5,7 @@ v2 brings the isolation level, v4 fencing by leader epoch; later versions only a
 
 from __future__ import annotations
 
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.schema import Message, array, int8, int16, int32, int64, string
 
 
@@ -19,7 +20,7 @@ class ListOffsetsTopic(Message):
     partitions: list[ListOffsetsPartition] = array(ListOffsetsPartition)
 
 
-class ListOffsetsRequest(Message, api=2, versions=(1, 11), flexible=6):
+class ListOffsetsRequest(Message, api=ApiKey.LIST_OFFSETS):
     replica_id: int = int32()
     isolation_level: int = int8(since=2)
     topics: list[ListOffsetsTopic] = array(ListOffsetsTopic)
@@ -39,6 +40,6 @@ class ListOffsetsTopicResponse(Message):
     partitions: list[ListOffsetsPartitionResponse] = array(ListOffsetsPartitionResponse)
 
 
-class ListOffsetsResponse(Message, api=2, versions=(1, 11), flexible=6):
+class ListOffsetsResponse(Message, api=ApiKey.LIST_OFFSETS):
     throttle_time_ms: int = int32(since=2)
     topics: list[ListOffsetsTopicResponse] = array(ListOffsetsTopicResponse)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.schema import Message, array, int16, int32, int64, string
 
 
-class ListTransactionsRequest(Message, api=66, versions=(0, 2), flexible=0):
+class ListTransactionsRequest(Message, api=ApiKey.LIST_TRANSACTIONS):
     state_filters: list[str] = array(string)
     producer_id_filters: list[int] = array(int64)
     duration_filter: int = int64(since=1, default=-1)
@@ -18,7 +19,7 @@ class TransactionState(Message):
     transaction_state: str = string()
 
 
-class ListTransactionsResponse(Message, api=66, versions=(0, 2), flexible=0):
+class ListTransactionsResponse(Message, api=ApiKey.LIST_TRANSACTIONS):
     throttle_time_ms: int = int32()
     error_code: int = int16()
     unknown_state_filters: list[str] = array(string)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.schema import Message, array, boolean, int16, int32, string, uuid
 
 
@@ -16,7 +17,7 @@ class MetadataRequestTopic(Message):
     name: str | None = string(nullable_since=10)
 
 
-class MetadataRequest(Message, api=3, versions=(0, 13), flexible=9):
+class MetadataRequest(Message, api=ApiKey.METADATA):
     topics: list[MetadataRequestTopic] | None = array(MetadataRequestTopic, nullable_since=1)
     allow_auto_topic_creation: bool = boolean(since=4, default=True)
     include_cluster_authorized_operations: bool = boolean(since=8, until=10)
@@ -49,7 +50,7 @@ class MetadataResponseTopic(Message):
     topic_authorized_operations: int = int32(since=8, default=-(2**31))
 
 
-class MetadataResponse(Message, api=3, versions=(0, 13), flexible=9):
+class MetadataResponse(Message, api=ApiKey.METADATA):
     throttle_time_ms: int = int32(since=3)
     brokers: list[MetadataResponseBroker] = array(MetadataResponseBroker)
     cluster_id: str | None = string(since=2, nullable=True, default=None)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.schema import Message, array, int16, int32, int64, string, uuid
 
 
@@ -23,7 +24,7 @@ class OffsetCommitRequestTopic(Message):
     partitions: list[OffsetCommitRequestPartition] = array(OffsetCommitRequestPartition)
 
 
-class OffsetCommitRequest(Message, api=8, versions=(2, 10), flexible=8):
+class OffsetCommitRequest(Message, api=ApiKey.OFFSET_COMMIT):
     group_id: str = string()
     generation_id_or_member_epoch: int = int32(default=-1)
     member_id: str = string()
@@ -43,6 +44,6 @@ class OffsetCommitResponseTopic(Message):
     partitions: list[OffsetCommitResponsePartition] = array(OffsetCommitResponsePartition)
 
 
-class OffsetCommitResponse(Message, api=8, versions=(2, 10), flexible=8):
+class OffsetCommitResponse(Message, api=ApiKey.OFFSET_COMMIT):
     throttle_time_ms: int = int32(since=3)
     topics: list[OffsetCommitResponseTopic] = array(OffsetCommitResponseTopic)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.schema import Message, array, int16, int32, string
 
 
@@ -14,7 +15,7 @@ class OffsetDeleteRequestTopic(Message):
     partitions: list[OffsetDeleteRequestPartition] = array(OffsetDeleteRequestPartition)
 
 
-class OffsetDeleteRequest(Message, api=47, versions=(0, 0)):
+class OffsetDeleteRequest(Message, api=ApiKey.OFFSET_DELETE):
     group_id: str = string()
     topics: list[OffsetDeleteRequestTopic] = array(OffsetDeleteRequestTopic)
 
@@ -29,7 +30,7 @@ class OffsetDeleteResponseTopic(Message):
     partitions: list[OffsetDeleteResponsePartition] = array(OffsetDeleteResponsePartition)
 
 
-class OffsetDeleteResponse(Message, api=47, versions=(0, 0)):
+class OffsetDeleteResponse(Message, api=ApiKey.OFFSET_DELETE):
     error_code: int = int16()
     throttle_time_ms: int = int32()
     topics: list[OffsetDeleteResponseTopic] = array(OffsetDeleteResponseTopic)

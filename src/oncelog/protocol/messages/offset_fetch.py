@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.schema import Message, array, boolean, int16, int32, int64, string, uuid
 
 
@@ -29,7 +30,7 @@ class OffsetFetchRequestGroup(Message):
     topics: list[OffsetFetchRequestTopics] | None = array(OffsetFetchRequestTopics, nullable=True)
 
 
-class OffsetFetchRequest(Message, api=9, versions=(1, 10), flexible=6):
+class OffsetFetchRequest(Message, api=ApiKey.OFFSET_FETCH):
     group_id: str = string(until=7)
     topics: list[OffsetFetchRequestTopic] | None = array(OffsetFetchRequestTopic, until=7, nullable_since=2)
     groups: list[OffsetFetchRequestGroup] = array(OffsetFetchRequestGroup, since=8)
@@ -69,7 +70,7 @@ class OffsetFetchResponseGroup(Message):
     error_code: int = int16()
 
 
-class OffsetFetchResponse(Message, api=9, versions=(1, 10), flexible=6):
+class OffsetFetchResponse(Message, api=ApiKey.OFFSET_FETCH):
     throttle_time_ms: int = int32(since=3)
     topics: list[OffsetFetchResponseTopic] = array(OffsetFetchResponseTopic, until=7)
     error_code: int = int16(since=2, until=7)

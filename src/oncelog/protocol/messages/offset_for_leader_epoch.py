@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.schema import Message, array, int16, int32, int64, string
 
 
@@ -16,7 +17,7 @@ class OffsetForLeaderTopic(Message):
     partitions: list[OffsetForLeaderPartition] = array(OffsetForLeaderPartition)
 
 
-class OffsetForLeaderEpochRequest(Message, api=23, versions=(2, 4), flexible=4):
+class OffsetForLeaderEpochRequest(Message, api=ApiKey.OFFSET_FOR_LEADER_EPOCH):
     replica_id: int = int32(since=3, default=-2)
     topics: list[OffsetForLeaderTopic] = array(OffsetForLeaderTopic)
 
@@ -33,6 +34,6 @@ class OffsetForLeaderTopicResult(Message):
     partitions: list[EpochEndOffset] = array(EpochEndOffset)
 
 
-class OffsetForLeaderEpochResponse(Message, api=23, versions=(2, 4), flexible=4):
+class OffsetForLeaderEpochResponse(Message, api=ApiKey.OFFSET_FOR_LEADER_EPOCH):
     throttle_time_ms: int = int32()
     topics: list[OffsetForLeaderTopicResult] = array(OffsetForLeaderTopicResult)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.primitives import Readable
 from oncelog.protocol.schema import Message, array, int16, int32, int64, record_batches, string, struct, uuid
 
@@ -23,7 +24,7 @@ class TopicProduceData(Message):
     partition_data: list[PartitionProduceData] = array(PartitionProduceData)
 
 
-class ProduceRequest(Message, api=0, versions=(3, 13), flexible=9):
+class ProduceRequest(Message, api=ApiKey.PRODUCE):
     transactional_id: str | None = string(nullable=True, default=None)
     acks: int = int16()
     timeout_ms: int = int32()
@@ -64,7 +65,7 @@ class NodeEndpoint(Message):
     rack: str | None = string(nullable=True, default=None)
 
 
-class ProduceResponse(Message, api=0, versions=(3, 13), flexible=9):
+class ProduceResponse(Message, api=ApiKey.PRODUCE):
     responses: list[TopicProduceResponse] = array(TopicProduceResponse)
     throttle_time_ms: int = int32()
     node_endpoints: list[NodeEndpoint] = array(NodeEndpoint, since=10, tag=0)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.schema import Message, byte_string, int16, int64, string
 
 
-class SaslAuthenticateRequest(Message, api=36, versions=(0, 2), flexible=2):
+class SaslAuthenticateRequest(Message, api=ApiKey.SASL_AUTHENTICATE):
     auth_bytes: bytes = byte_string()
 
 
-class SaslAuthenticateResponse(Message, api=36, versions=(0, 2), flexible=2):
+class SaslAuthenticateResponse(Message, api=ApiKey.SASL_AUTHENTICATE):
     error_code: int = int16()
     error_message: str | None = string(nullable=True)
     auth_bytes: bytes = byte_string()

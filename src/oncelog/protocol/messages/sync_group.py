@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.schema import Message, array, byte_string, int16, int32, string
 
 
@@ -10,7 +11,7 @@ class SyncGroupRequestAssignment(Message):
     assignment: bytes = byte_string()
 
 
-class SyncGroupRequest(Message, api=14, versions=(0, 5), flexible=4):
+class SyncGroupRequest(Message, api=ApiKey.SYNC_GROUP):
     group_id: str = string()
     generation_id: int = int32()
     member_id: str = string()
@@ -20,7 +21,7 @@ class SyncGroupRequest(Message, api=14, versions=(0, 5), flexible=4):
     assignments: list[SyncGroupRequestAssignment] = array(SyncGroupRequestAssignment)
 
 
-class SyncGroupResponse(Message, api=14, versions=(0, 5), flexible=4):
+class SyncGroupResponse(Message, api=ApiKey.SYNC_GROUP):
     throttle_time_ms: int = int32(since=1)
     error_code: int = int16()
     protocol_type: str | None = string(since=5, nullable=True, default=None)

@@ -5,6 +5,7 @@ v3 brings the group's member fields, for fencing; v5 adds the group to the trans
 
 from __future__ import annotations
 
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.schema import Message, array, int16, int32, int64, string
 
 
@@ -20,7 +21,7 @@ class TxnOffsetCommitRequestTopic(Message):
     partitions: list[TxnOffsetCommitRequestPartition] = array(TxnOffsetCommitRequestPartition)
 
 
-class TxnOffsetCommitRequest(Message, api=28, versions=(0, 5), flexible=3):
+class TxnOffsetCommitRequest(Message, api=ApiKey.TXN_OFFSET_COMMIT):
     transactional_id: str = string()
     group_id: str = string()
     producer_id: int = int64()
@@ -41,6 +42,6 @@ class TxnOffsetCommitResponseTopic(Message):
     partitions: list[TxnOffsetCommitResponsePartition] = array(TxnOffsetCommitResponsePartition)
 
 
-class TxnOffsetCommitResponse(Message, api=28, versions=(0, 5), flexible=3):
+class TxnOffsetCommitResponse(Message, api=ApiKey.TXN_OFFSET_COMMIT):
     throttle_time_ms: int = int32()
     topics: list[TxnOffsetCommitResponseTopic] = array(TxnOffsetCommitResponseTopic)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.schema import Message, array, boolean, int8, int16, int32, string
 
 
@@ -12,7 +13,7 @@ class FeatureUpdateKey(Message):
     upgrade_type: int = int8(since=1, default=1)
 
 
-class UpdateFeaturesRequest(Message, api=57, versions=(0, 2), flexible=0):
+class UpdateFeaturesRequest(Message, api=ApiKey.UPDATE_FEATURES):
     timeout_ms: int = int32(default=60000)
     feature_updates: list[FeatureUpdateKey] = array(FeatureUpdateKey)
     validate_only: bool = boolean(since=1)
@@ -24,7 +25,7 @@ class UpdatableFeatureResult(Message):
     error_message: str | None = string(nullable=True)
 
 
-class UpdateFeaturesResponse(Message, api=57, versions=(0, 2), flexible=0):
+class UpdateFeaturesResponse(Message, api=ApiKey.UPDATE_FEATURES):
     throttle_time_ms: int = int32()
     error_code: int = int16()
     error_message: str | None = string(nullable=True)

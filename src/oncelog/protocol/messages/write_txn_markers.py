@@ -5,6 +5,7 @@ v2 carries the transaction version, by which the broker knows which epochs a mar
 
 from __future__ import annotations
 
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.schema import Message, array, boolean, int8, int16, int32, int64, string
 
 
@@ -22,7 +23,7 @@ class WritableTxnMarker(Message):
     transaction_version: int = int8(since=2)
 
 
-class WriteTxnMarkersRequest(Message, api=27, versions=(1, 2), flexible=1):
+class WriteTxnMarkersRequest(Message, api=ApiKey.WRITE_TXN_MARKERS):
     markers: list[WritableTxnMarker] = array(WritableTxnMarker)
 
 
@@ -41,5 +42,5 @@ class WritableTxnMarkerResult(Message):
     topics: list[WritableTxnMarkerTopicResult] = array(WritableTxnMarkerTopicResult)
 
 
-class WriteTxnMarkersResponse(Message, api=27, versions=(1, 2), flexible=1):
+class WriteTxnMarkersResponse(Message, api=ApiKey.WRITE_TXN_MARKERS):
     markers: list[WritableTxnMarkerResult] = array(WritableTxnMarkerResult)

@@ -1,1 +1,3 @@
-"""One module per API key, named by its number. Each opens with its versions and its deviations from Kafka."""
+"""One module per API key, named by its number; a new one is served as soon as it is here. Each opens with its versions
+and its deviations from Kafka.
+"""

@@ -7,7 +7,7 @@ again; the dispatcher passes such a request on without a body.
 from __future__ import annotations
 
 from oncelog.core.errors import ErrorCode
-from oncelog.protocol.api import ApiKey
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,

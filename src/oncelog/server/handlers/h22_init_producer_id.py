@@ -11,7 +11,7 @@ from oncelog.coordinator.txn.init_producer_id import expected_identity, idempote
 from oncelog.coordinator.txn.results import InitProducerIdResult
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.promise import Promise
-from oncelog.protocol.api import ApiKey
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext

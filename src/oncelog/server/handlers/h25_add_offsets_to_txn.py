@@ -8,7 +8,7 @@ from oncelog.coordinator.txn.versions import TransactionVersion
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import GROUP_METADATA_TOPIC, ProducerEpoch, ProducerId, TopicPartition
 from oncelog.core.promise import Promise
-from oncelog.protocol.api import ApiKey
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext

@@ -8,7 +8,7 @@ from oncelog.coordinator.txn.versions import version_of_end_txn
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import ProducerEpoch, ProducerId
 from oncelog.core.promise import Promise
-from oncelog.protocol.api import ApiKey
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext

@@ -6,7 +6,7 @@ import pytest
 
 from oncelog.coordinator.txn.errors import error_for_produce, error_for_txn_offset_commit, error_for_version
 from oncelog.core.errors import ErrorCode
-from oncelog.protocol.api import ApiKey
+from oncelog.protocol.api_keys import ApiKey
 
 
 @pytest.mark.parametrize(
