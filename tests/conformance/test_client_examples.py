@@ -123,3 +123,36 @@ def test_two_phase_commit_with_sqlite(
     with two_phase_commit.closing(two_phase_commit.sqlite3.connect(database)) as bank:
         balances = dict(bank.execute("select account, amount from balance"))
     assert balances == {"alice": 11 if survives else 1, "bob": 100}
+
+
+@pytest.mark.parametrize("transaction_version", [0, 2], indirect=True)
+def test_two_phase_commit_with_sqlite_writes_again_what_timed_out_after_the_decision(
+    broker: Broker, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    topic, name, database = create(broker, unique("bank")), unique("id"), str(tmp_path / "bank.db")
+
+    def run(transfers: list[tuple[str, int]], at: Callable[[str], None] = lambda reached: None) -> None:
+        two_phase_commit.run(
+            broker.bootstrap_servers,
+            database,
+            transfers,
+            topic=topic,
+            transactional_id=name,
+            transaction_timeout_ms=1000,
+            at=at,
+        )
+
+    def die(reached: str) -> None:
+        if reached == "decided":
+            raise Crash
+
+    def timed_out() -> bool:
+        with Admin(ClientConfig(bootstrap_servers=broker.bootstrap_servers)) as admin:
+            return admin.describe_transactions([name])[name].state == "CompleteAbort"
+
+    with pytest.raises(Crash):
+        run([("alice", 10)], die)
+    eventually(timed_out, "the transaction's time-out", 60)
+    run([("bob", 100)])
+    run([])
+    assert committed(broker, topic) == [b"10", b"100"]

@@ -42,7 +42,7 @@ from oncelog.client.errors import (
 )
 from oncelog.client.fetcher import FetchedChunk, RangeReader
 from oncelog.client.offsets import GroupMetadata, OffsetAndMetadata
-from oncelog.client.prepared_transaction import PreparedTransaction
+from oncelog.client.prepared_transaction import Completion, PreparedTransaction
 from oncelog.client.producer import AsyncProducer, Producer
 from oncelog.client.producer_pool import ProducerPool
 from oncelog.client.transaction import TransactionClient
@@ -59,6 +59,7 @@ __all__ = [
     "BufferExhausted",
     "ClientConfig",
     "CommitFailed",
+    "Completion",
     "ConfigurationError",
     "ConnectionLost",
     "Consumer",

@@ -26,7 +26,7 @@ from oncelog.client.deadline import Deadline
 from oncelog.client.encoded_batch import EncodedBatch
 from oncelog.client.errors import ErrorCode, IllegalState, KafkaError, TransactionError
 from oncelog.client.partition_stream import Delivery
-from oncelog.client.prepared_transaction import PreparedTransaction
+from oncelog.client.prepared_transaction import Completion, PreparedTransaction
 from oncelog.client.producer_config import ProducerConfig
 from oncelog.client.producer_core import ProducerCore
 from oncelog.client.record_batch_builder import Header, record_size_max
@@ -226,7 +226,10 @@ class Producer(Blocking):
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Self]:
-        """Begin; commit at the end of the block, abort when it raises or the commit cannot be."""
+        """Begin; commit at the end of the block, abort when it raises or the commit cannot be.
+
+        A block that raises leaves a prepared transaction as it is: the other side may have decided for it.
+        """
         self.begin_transaction()
         try:
             yield self
@@ -236,7 +239,7 @@ class Producer(Blocking):
             raise
 
     def _abort_if_possible(self) -> None:
-        if self.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR, State.PREPARED):
+        if self.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
             # The error that led here is the one to report; a producer that cannot even abort says so on its next use.
             with contextlib.suppress(KafkaError):
                 self.abort_transaction()
@@ -314,13 +317,16 @@ class AsyncProducer:
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Self]:
-        """Begin; commit at the end of the block, abort when it raises or the commit cannot be."""
+        """Begin; commit at the end of the block, abort when it raises or the commit cannot be.
+
+        A block that raises leaves a prepared transaction as it is: the other side may have decided for it.
+        """
         await self.begin_transaction()
         try:
             yield self
             await self.commit_transaction()
         except BaseException:
-            if self.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR, State.PREPARED):
+            if self.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
                 with contextlib.suppress(KafkaError):
                     await self.abort_transaction()
             raise
@@ -336,4 +342,12 @@ class AsyncProducer:
         await self.close()
 
 
-__all__ = ["AsyncProducer", "IllegalState", "PreparedTransaction", "Producer", "RecordFuture", "TransactionError"]
+__all__ = [
+    "AsyncProducer",
+    "Completion",
+    "IllegalState",
+    "PreparedTransaction",
+    "Producer",
+    "RecordFuture",
+    "TransactionError",
+]

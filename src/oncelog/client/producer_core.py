@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from typing import Final
 
-from oncelog.client.admin_transactions import TransactionAdmin
+from oncelog.client.admin_transactions import TransactionAdmin, TransactionDescription
 from oncelog.client.classification import Step, transaction_error
 from oncelog.client.cluster import Cluster
 from oncelog.client.deadline import Deadline
@@ -26,13 +27,23 @@ from oncelog.client.errors import (
 )
 from oncelog.client.offsets import GroupMetadata, Offsets
 from oncelog.client.partitioner import Partitioner
-from oncelog.client.prepared_transaction import PreparedTransaction
+from oncelog.client.prepared_transaction import Completion, PreparedTransaction
 from oncelog.client.produce_channel import PRODUCE_VERSION_BEFORE_TV2
 from oncelog.client.producer_config import ProducerConfig
 from oncelog.client.sender import Sender
 from oncelog.client.transaction import NO_IDENTITY, AsyncTransactionClient
-from oncelog.client.transaction_state import Event, State, TransactionState
+from oncelog.client.transaction_state import ADVICE, Event, State, TransactionState
 from oncelog.core.ids import TopicPartition
+
+_REFUSED: Final = frozenset(
+    {
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    }
+)
+"""Answers to a commit that say that the transaction is not open under the identity given."""
 
 
 class ProducerCore:
@@ -49,6 +60,8 @@ class ProducerCore:
         self._used = False
         """Whether brokers may know anything of the present transaction."""
         self._epoch_in_doubt = False
+        self._held: PreparedTransaction | None = None
+        """The transaction that is prepared, here or by a predecessor, and not yet ended."""
         self._refreshing = asyncio.create_task(self._keep_metadata_fresh())
 
     async def _keep_metadata_fresh(self) -> None:
@@ -123,7 +136,8 @@ class ProducerCore:
                 return None
             self.state.on(Event.RECOVERED)
             self._used = True
-            return self._prepared(*self.conversation.prepared)
+            self._held = self._named(*self.conversation.prepared)
+            return self._held
 
     async def flush(self) -> None:
         """Wait until every record sent so far is delivered or given up; `delivery.timeout.ms` bounds it."""
@@ -178,13 +192,18 @@ class ProducerCore:
         try:
             if self._used:
                 await self._tell_coordinator(commit)
+                self._used = False
             if self._epoch_in_doubt and not self.conversation.uses_tv2:
                 await self.conversation.fresh_epoch()
+                if self._held is not None:
+                    # `_was_lost` tells a timed out transaction, whose epoch the coordinator bumped, from the next one.
+                    await self.conversation.fresh_epoch()
         except TransactionError as error:
             self.state.fail(error)
             raise
         if self.sender.identity != self.conversation.identity:
             self.sender.restart(self.conversation.identity)
+        self._held = None
         self.state.on(Event.ENDED)
 
     async def _tell_coordinator(self, commit: bool) -> None:
@@ -214,60 +233,78 @@ class ProducerCore:
             # Sequences and epochs must not run on into the next transaction: before TV2 its records could otherwise
             # be committed by somebody who completes this one again.
             self._epoch_in_doubt = True
-            return self._prepared(*self.conversation.identity)
+            self._held = self._named(*self.conversation.identity)
+            return self._held
 
-    async def complete(self, prepared: PreparedTransaction) -> bool:
-        """Commit the prepared transaction. Returns whether that was still to be done, or had been done before.
+    async def complete(self, prepared: PreparedTransaction) -> Completion:
+        """Commit the prepared transaction if it is the one given, which the other side remembers; else abort it.
 
-        After a crash call it before `init_transactions`, with what the other side remembers.
+        After a crash call it before `init_transactions`. Raises AbortableError if the transaction is lost, because its
+        coordinator aborted it meanwhile. After TimedOut call it again.
         """
         async with self._turn:
             self._check_transactional()
-            if self.state.current is State.UNINITIALISED:
+            if prepared.transactional_id != self.config.transactional_id:
+                raise IllegalState(
+                    f"the transaction was prepared as {prepared.transactional_id!r}, this producer is "
+                    f"{self.config.transactional_id!r}"
+                )
+            if self.state.current in (State.UNINITIALISED, State.READY):
                 return await self._resume(prepared)
-            mine = self.conversation.prepared if self.conversation.prepared != NO_IDENTITY else None
-            if prepared.identity == (mine or self.conversation.identity):
+            if self._held is None:
+                current = self.state.current
+                raise IllegalState(f"nothing is prepared while {current.value}: {ADVICE[current]}")
+            if prepared.names_same(self._held):
                 self.state.on(Event.COMMIT)
                 await self._end(commit=True)
-                self.conversation.prepared = NO_IDENTITY
-                return True
+                return Completion.COMMITTED
             await self._abort()
-            self.conversation.prepared = NO_IDENTITY
-            return False
+            return Completion.OTHER_ABORTED
 
-    def _prepared(self, producer_id: int, epoch: int) -> PreparedTransaction:
+    def _named(self, producer_id: int, epoch: int) -> PreparedTransaction:
         version = self.conversation.transaction_version
         return PreparedTransaction(self.config.transactional_id or "", producer_id, epoch, version)
 
-    async def _resume(self, prepared: PreparedTransaction) -> bool:
-        if prepared.transactional_id != self.config.transactional_id:
-            raise IllegalState(
-                f"the transaction was prepared as {prepared.transactional_id!r}, this producer is "
-                f"{self.config.transactional_id!r}"
-            )
+    async def _resume(self, prepared: PreparedTransaction) -> Completion:
+        """Complete a transaction that this producer does not hold."""
         conversation = AsyncTransactionClient(self.cluster)
         try:
             await conversation.resume(
                 prepared.transactional_id, prepared.identity, prepared.transaction_version, commit=True
             )
         except FatalError as error:
-            if await self._was_lost(prepared):
-                raise AbortableError(
-                    error.code,
-                    f"the prepared transaction {prepared} was aborted before it was completed, most likely because of "
-                    "its timeout: do its work again. transaction.two.phase.commit.enable avoids that where brokers "
-                    "have it",
-                ) from error
-            return False
-        return True
+            if error.code not in _REFUSED:
+                raise
+            await self._raise_unless_ended(prepared, error)
+            return Completion.ENDED_BEFORE
+        if not conversation.uses_tv2 and self.state.current is State.UNINITIALISED:
+            # Committed, whoever owns the id by now. Why an epoch is skipped says `_end`.
+            with contextlib.suppress(FatalError):
+                await conversation.fresh_epoch()
+        return Completion.COMMITTED
 
-    async def _was_lost(self, prepared: PreparedTransaction) -> bool:
-        """A refused completion: whether the coordinator aborted it. If not, it was completed before and is history."""
-        descriptions = await TransactionAdmin(self.cluster).describe_transactions([prepared.transactional_id])
+    async def _raise_unless_ended(self, prepared: PreparedTransaction, refusal: FatalError) -> None:
+        """A commit was refused. Raise if the transaction is lost, or is still to be committed in another way."""
+        try:
+            descriptions = await TransactionAdmin(self.cluster).describe_transactions([prepared.transactional_id])
+        except KafkaError as error:
+            # Ids without an open transaction are forgotten after `transactional.id.expiration.ms`.
+            if error.code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                return
+            raise
         found = descriptions[prepared.transactional_id]
-        if found.state not in ("CompleteAbort", "PrepareAbort"):
-            return False
-        return found.producer_id == prepared.producer_id and found.producer_epoch <= prepared.producer_epoch + 1
+        if _is_kept(prepared, found):
+            raise IllegalState(
+                f"the prepared transaction {prepared} is open, and a newer producer of its id has taken it over: call "
+                "init_transactions(keep_prepared=True) and then complete()"
+            ) from refusal
+        if _was_lost(prepared, found):
+            raise AbortableError(
+                refusal.code,
+                f"the prepared transaction {prepared} was aborted before it was completed, most likely because of "
+                "its timeout: do its work again. transaction.two.phase.commit.enable avoids that where brokers "
+                "have it",
+            ) from refusal
 
     # The end
 
@@ -297,3 +334,15 @@ class ProducerCore:
     def _check_transactional(self) -> None:
         if not self.config.transactional_id:
             raise IllegalState("this producer is not transactional: set transactional.id")
+
+
+def _is_kept(prepared: PreparedTransaction, found: TransactionDescription) -> bool:
+    """Whether it is still open. Only the producer that has taken it over can end it then."""
+    return found.state == "Ongoing" and (found.producer_id, found.producer_epoch) == prepared.identity
+
+
+def _was_lost(prepared: PreparedTransaction, found: TransactionDescription) -> bool:
+    """Whether the coordinator aborted it: later transactions have later epochs."""
+    if found.state not in ("CompleteAbort", "PrepareAbort"):
+        return False
+    return found.producer_id == prepared.producer_id and found.producer_epoch <= prepared.producer_epoch + 1

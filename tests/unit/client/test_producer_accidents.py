@@ -11,6 +11,7 @@ import pytest
 
 from oncelog.client import (
     AbortableError,
+    Completion,
     FatalError,
     KafkaError,
     Producer,
@@ -352,3 +353,22 @@ def test_closing_is_bounded_even_when_nothing_answers(chaos: Chaos, topic: str, 
     started = time.monotonic()
     client.close(timeout_ms=300)
     assert time.monotonic() - started < 2
+
+
+@both_protocols
+def test_a_completion_that_timed_out_behind_its_commit_is_completed_by_the_next_call(
+    chaos: Chaos, reading: Reading, topic: str, unique: Callable[[str], str], version: int
+) -> None:
+    hanging = {"default.api.timeout.ms": 300, "request.timeout.ms": 100}
+    with producer(chaos, unique("txn"), version, **hanging) as client:
+        client.init_transactions()
+        client.begin_transaction()
+        client.send(topic, "x", partition=0)
+        prepared = client.prepare()
+        last_request = ApiKey.INIT_PRODUCER_ID if version == 1 else ApiKey.END_TXN
+        chaos.accident = lambda key, request: Accident(Kind.HANG) if key is last_request else None
+        with pytest.raises(TimedOut):
+            client.complete(prepared)
+        chaos.accident = lambda key, request: None
+        assert client.complete(prepared) is Completion.COMMITTED
+    assert reading.values(topic, [0]) == [b"x"]
