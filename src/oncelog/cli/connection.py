@@ -129,13 +129,11 @@ def _with_options(command: F, *, is_strict: bool) -> F:
         timeout: str,
         **kwargs: Any,
     ) -> Any:
-        connection = Connection(
-            bootstrap_servers,
-            _read_file(config_file),
-            dict(split_assignment(text, "--set") for text in client_settings),
-            duration_ms(timeout),
-            is_strict,
-        )
+        from_file = _read_file(config_file)
+        settings = dict(split_assignment(text, "--set") for text in client_settings)
+        with explained():
+            _refuse_security({**from_file, **settings})
+        connection = Connection(bootstrap_servers, from_file, settings, duration_ms(timeout), is_strict)
         return command(*args, connection=connection, **kwargs)
 
     for option in reversed([
@@ -158,6 +156,14 @@ def split_assignment(text: str, option: str) -> tuple[str, str]:
     if not equals or not name.strip():
         raise click.BadParameter(f"{text!r}: expected NAME=VALUE", param_hint=option)
     return name.strip(), value.strip()
+
+
+def _refuse_security(properties: Mapping[str, str]) -> None:
+    """Nothing is left out of a file that asks for a secure connection: the command would talk without one."""
+    if any(name.startswith(("security.", "sasl.", "ssl.")) for name in properties):
+        from oncelog.client.config import refuse_security
+
+        refuse_security(properties)
 
 
 def _read_file(path: Path | None) -> dict[str, str]:

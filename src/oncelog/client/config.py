@@ -21,8 +21,24 @@ from oncelog.core.config import (
 Address = tuple[str, int]
 
 _MS: Final = ConfigType.INT
+_NOT_YET: Final = "TLS and SASL are not supported yet"
+_SECURITY: Final = ("security.", "sasl.", "ssl.")
+PLAINTEXT: Final = "PLAINTEXT"
+
+
+def _check_plaintext(value: object) -> str | None:
+    return None if str(value).upper() == PLAINTEXT else f"{_NOT_YET}, the only one is {PLAINTEXT}"
+
+
 COMMON_KEYS: Final = (
     ConfigKey("bootstrap.servers", ConfigType.STRING, "", "Brokers to begin with, host:port, separated by commas."),
+    ConfigKey(
+        "security.protocol",
+        ConfigType.STRING,
+        PLAINTEXT,
+        f"How brokers are spoken to. {_NOT_YET}: {PLAINTEXT} is the only one.",
+        check=_check_plaintext,
+    ),
     ConfigKey("client.id", ConfigType.STRING, "oncelog", "How brokers name this client in logs and metrics."),
     ConfigKey(
         "request.timeout.ms", _MS, 30_000, "How long one request may take before its connection is closed.", low=1
@@ -51,7 +67,16 @@ COMMON_KEYS: Final = (
 """Settings of all clients: Kafka's names, defaults of Kafka 4.3. Those of our own start with `oncelog.`."""
 _COMMON_TABLE: Final = ConfigTable("client", COMMON_KEYS)
 
-__all__ = ["COMMON_KEYS", "INT_MAX", "LONG_MAX", "Address", "ClientConfig", "parse_addresses", "parse_settings"]
+__all__ = [
+    "COMMON_KEYS",
+    "INT_MAX",
+    "LONG_MAX",
+    "Address",
+    "ClientConfig",
+    "parse_addresses",
+    "parse_settings",
+    "refuse_security",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,10 +145,24 @@ def parse_addresses(servers: str | Iterable[str]) -> list[Address]:
 def parse_settings(table: ConfigTable, properties: Mapping[str, Any]) -> Settings:
     """Values by Kafka's names, as text or as plain Python values. Raises ConfigurationError for unknown names."""
     entries = {name: _text(name, value) for name, value in properties.items() if value is not None}
+    for name in entries:
+        if name.startswith(_SECURITY) and name not in table:
+            raise ConfigurationError(f"{name}: {_NOT_YET}. Leave it out, and name brokers that need neither")
     try:
         return Settings(table, table.parse(entries))
     except ConfigError as error:
         raise ConfigurationError(str(error)) from error
+
+
+def refuse_security(properties: Mapping[str, Any]) -> None:
+    """For settings of which others take their part: raise ConfigurationError if they ask for a secure connection.
+
+    Kafka gives `sasl.` and `ssl.` no meaning with PLAINTEXT, so they are not refused where that is said.
+    """
+    protocol = properties.get("security.protocol")
+    parse_settings(_COMMON_TABLE, {"security.protocol": protocol})
+    if protocol is None:
+        parse_settings(_COMMON_TABLE, {name: value for name, value in properties.items() if name.startswith(_SECURITY)})
 
 
 def _text(name: str, value: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 from click.testing import Result
 
@@ -113,3 +114,27 @@ def test_offsets_of_a_group_are_described_moved_and_deleted(run: Run, admin: Adm
     gone = run("group", "describe", group)
     assert gone.exit_code == 1
     assert f"there is no group {group}" in gone.stderr
+
+
+def test_a_file_that_asks_for_security_is_refused_by_every_kind_of_command(
+    run: Run, topic: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "client.properties"
+    commands = [["topic", "list"], ["produce", topic, str(file)], ["consume", topic], ["txn", "list"]]
+    for line in ("security.protocol=SASL_SSL", "sasl.mechanism=PLAIN", "ssl.truststore.location=/x"):
+        file.write_text(f"{line}\n")
+        for command in commands:
+            result = run(*command, "--config", file)
+            assert result.exit_code == 1, command
+            assert "TLS and SASL are not supported yet" in result.stderr
+            assert line.split("=")[0] in result.stderr
+    refused = run("topic", "list", "--set", "security.protocol=SSL")
+    assert (refused.exit_code, "not supported yet" in refused.stderr) == (1, True)
+
+
+def test_plaintext_is_taken_from_a_file_and_from_the_command_line(run: Run, topic: str, tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("security.protocol=PLAINTEXT\nssl.truststore.location=/unused\n")
+    for command in (["topic", "list"], ["produce", topic, str(file)], ["consume", topic]):
+        assert run(*command, "--config", file).exit_code == 0
+        assert run(*command, "--set", "security.protocol=PLAINTEXT").exit_code == 0

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from oncelog.client.admin import Admin, AsyncAdmin
-from oncelog.client.config import ClientConfig
+from oncelog.client.config import ClientConfig, refuse_security
 from oncelog.client.consumer_config import ConsumerConfig
 from oncelog.client.errors import ConfigurationError
 from oncelog.client.producer_config import ProducerConfig
@@ -139,3 +139,23 @@ def test_values_may_be_text_or_plain_python() -> None:
 def test_configurations_can_be_pickled_for_other_processes() -> None:
     for config in (ClientConfig(bootstrap_servers="a:1"), producer(), consumer()):
         assert pickle.loads(pickle.dumps(config)) == config
+
+
+@pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT", "SASL_SSL", "sasl_ssl", "TLS"])
+def test_a_security_protocol_that_is_not_there_is_refused_and_plaintext_is_taken(protocol: str) -> None:
+    kinds = (ClientConfig.parse, ProducerConfig.parse, ConsumerConfig.parse)
+    for parse in kinds:
+        parse({**SERVERS, "security.protocol": "PLAINTEXT"})
+        parse({**SERVERS, "security.protocol": "plaintext"})
+        with pytest.raises(ConfigurationError, match=rf"{protocol}.*security\.protocol.*not supported yet"):
+            parse({**SERVERS, "security.protocol": protocol})
+        for name in ("sasl.mechanism", "ssl.truststore.location", "security.providers"):
+            with pytest.raises(ConfigurationError, match=rf"{name}: TLS and SASL are not supported yet"):
+                parse({**SERVERS, name: "x"})
+
+
+def test_settings_for_many_tools_ask_for_security_unless_they_say_plaintext() -> None:
+    refuse_security({"group.id": "g", "security.protocol": "PLAINTEXT", "ssl.truststore.location": "/x"})
+    for asking in ({"security.protocol": "SSL"}, {"ssl.truststore.location": "/x"}, {"sasl.jaas.config": "x"}):
+        with pytest.raises(ConfigurationError, match="not supported yet"):
+            refuse_security({"group.id": "g", **asking})
