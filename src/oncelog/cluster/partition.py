@@ -1,8 +1,7 @@
 """A partition this broker leads: its log, its high watermark, and who waits for either to move.
 
-The high watermark is the end of what may be read: with one replica it follows the end of the log at once, unless the
-broker was asked to fsync before it acknowledges; then, as with replicas, it follows later. Everything that must wait
-for an append to be safe waits for the high watermark, so there is one place to wait for.
+The high watermark is the end of what is committed and may be read. What it follows is a policy: the end of the log, or
+with `oncelog.acks.fsync` the disk. Everything that must wait for an append to be safe waits for `committed(offset)`.
 """
 
 from __future__ import annotations
@@ -10,9 +9,12 @@ from __future__ import annotations
 import heapq
 import logging
 from collections.abc import Callable
+from typing import Final, Protocol
 
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import LeaderEpoch, TopicPartition
+from oncelog.core.invariant import invariant
+from oncelog.core.promise import Promise
 from oncelog.protocol.batch import build_control_batch
 from oncelog.storage.log import AppendInfo, Log
 from oncelog.storage.producer_state import Origin
@@ -21,10 +23,27 @@ from oncelog.storage.verification import VerificationGuard
 logger = logging.getLogger("oncelog.server")
 
 
+_COMMITTED: Final[Promise[KafkaError | None]] = Promise.resolved(None)
+
+
+class CommitPolicy(Protocol):
+    """What must be true of an append before the high watermark may pass it."""
+
+    def on_append(self, partition: Partition) -> None:
+        """There is more in the log: sees to it that `partition.advance_high_watermark` is called, now or later."""
+
+
+class EndOfLog:
+    """An append is committed at once."""
+
+    def on_append(self, partition: Partition) -> None:
+        partition.advance_high_watermark(partition.log.log_end_offset)
+
+
 class Partition:
     __slots__ = (
+        "_commit_policy",
         "_commit_waiters",
-        "_on_append",
         "_sequence",
         "_watchers",
         "closed",
@@ -34,17 +53,14 @@ class Partition:
         "topic_partition",
     )
 
-    def __init__(
-        self, log: Log, leader_epoch: LeaderEpoch, on_append: Callable[[Partition], None] | None = None
-    ) -> None:
-        """`on_append` takes care that the high watermark follows an append; without it, it follows at once."""
+    def __init__(self, log: Log, leader_epoch: LeaderEpoch, commit_policy: CommitPolicy) -> None:
         self.log = log
-        self._on_append = on_append
+        self._commit_policy = commit_policy
         self.topic_partition: TopicPartition = log.topic_partition
         self.leader_epoch = leader_epoch
         self.high_watermark: int = log.log_end_offset
         log.producer_state.on_high_watermark(self.high_watermark)
-        self._commit_waiters: list[tuple[int, int, Callable[[], None]]] = []
+        self._commit_waiters: list[tuple[int, int, Promise[KafkaError | None]]] = []
         self._sequence = 0
         self.closed = False
         self._watchers: dict[int, Callable[[], None]] = {}
@@ -54,7 +70,9 @@ class Partition:
         unstable = self.log.producer_state.first_unstable_offset
         if unstable is None or unstable >= self.high_watermark:
             return self.high_watermark
-        return max(unstable, self.log.log_start_offset)
+        stable = max(unstable, self.log.log_start_offset)
+        invariant(stable <= self.high_watermark, "%s: stable beyond what is committed", self.topic_partition)
+        return stable
 
     def readable_end(self, read_committed: bool) -> int:
         return self.last_stable_offset if read_committed else self.high_watermark
@@ -79,19 +97,12 @@ class Partition:
         if self.closed:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{self.topic_partition} was deleted")
         try:
-            info = self.log.append(
+            return self.log.append(
                 data, leader_epoch=self.leader_epoch, origin=origin, now_ms=now_ms, guard=guard, marker_tv=marker_tv
             )
-        except KafkaError:
-            # It may have repaired the log before it was refused, and then there is more of it.
+        finally:
+            # Also when it was refused or is a duplicate: it may have repaired the log, and then there is more of it.
             self._follow_log()
-            raise
-        # Of a duplicate, too: what it repeats may have been written by an append that failed half way.
-        if self._on_append is None:
-            self.advance_high_watermark(self.log.log_end_offset)
-        elif info.last_offset >= self.high_watermark:
-            self._on_append(self)
-        return info
 
     def repair_log(self) -> None:
         """After an append that failed half way. Raises KafkaError if that is not possible yet."""
@@ -99,12 +110,8 @@ class Partition:
         self._follow_log()
 
     def _follow_log(self) -> None:
-        if self.log.has_failed or self.log.log_end_offset <= self.high_watermark:
-            return
-        if self._on_append is None:
-            self.advance_high_watermark(self.log.log_end_offset)
-        else:
-            self._on_append(self)
+        if self.log.log_end_offset > self.high_watermark and not self.log.has_failed:
+            self._commit_policy.on_append(self)
 
     def append_marker(
         self,
@@ -128,45 +135,49 @@ class Partition:
     def advance_high_watermark(self, offset: int) -> None:
         if offset <= self.high_watermark:
             return
+        invariant(offset <= self.log.log_end_offset, "%s: committed beyond the end of the log", self.topic_partition)
         self.high_watermark = offset
         self.log.producer_state.on_high_watermark(offset)
         waiters = self._commit_waiters
         while waiters and waiters[0][0] < offset:
-            self._call(heapq.heappop(waiters)[2])
+            self._resolve(heapq.heappop(waiters)[2], None)
         if self._watchers:
             self._wake_watchers()
 
-    def check_committed(self, offset: int) -> None:
-        """For those who have waited: raises KafkaError if `offset` was not committed and never will be."""
+    def committed(self, offset: int) -> Promise[KafkaError | None]:
+        """Promises that `offset` is below the high watermark, or the reason why it never will be."""
         if offset < self.high_watermark:
-            return
-        if self.closed:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{self.topic_partition} was deleted")
-        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition}: offset {offset} is not on disk")
-
-    def when_committed(self, offset: int, callback: Callable[[], None]) -> None:
-        """Calls back once `offset` is below the high watermark, at once if it is already, or never will be."""
-        if offset < self.high_watermark or self.closed or self.log.has_failed:
-            callback()
-            return
+            return _COMMITTED
+        if self.closed or self.log.has_failed:
+            return Promise.resolved(self._not_committed(offset))
         self._sequence += 1
-        heapq.heappush(self._commit_waiters, (offset, self._sequence, callback))
+        promise: Promise[KafkaError | None] = Promise()
+        heapq.heappush(self._commit_waiters, (offset, self._sequence, promise))
+        return promise
+
+    def _not_committed(self, offset: int) -> KafkaError:
+        if self.closed:
+            return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{self.topic_partition} was deleted")
+        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition}: offset {offset} is not on disk")
 
     def close(self) -> None:
-        """The topic is gone: whoever waits here looks again and finds that out."""
+        """The topic is gone, and whoever waits here is told."""
         self.closed = True
         self.give_up_waiting()
 
     def give_up_waiting(self) -> None:
-        """What is not committed now never will be: whoever waits for it is told to look again."""
+        """What is not committed now never will be."""
         waiters, self._commit_waiters = self._commit_waiters, []
-        for _, _, callback in waiters:
-            self._call(callback)
+        for offset, _, promise in waiters:
+            self._resolve(promise, self._not_committed(offset))
         self._wake_watchers()
 
     def _wake_watchers(self) -> None:
         for wake in list(self._watchers.values()):
             self._call(wake)
+
+    def _resolve(self, promise: Promise[KafkaError | None], error: KafkaError | None) -> None:
+        self._call(lambda: promise.resolve(error))
 
     def _call(self, callback: Callable[[], None]) -> None:
         """One who fails must not keep those behind waiting, nor fail the request that only happened to wake it."""

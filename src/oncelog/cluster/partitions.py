@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from oncelog.cluster.metadata import MetadataStore, Topic
-from oncelog.cluster.partition import Partition
+from oncelog.cluster.partition import CommitPolicy, Partition
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import TopicPartition
 from oncelog.storage.log_config import LogConfig
@@ -19,15 +19,15 @@ class PartitionTable:
         metadata: MetadataStore,
         log_config: Callable[[Topic], LogConfig],
         now_ms: Callable[[], int],
+        commit_policy: CommitPolicy,
         verifies: Callable[[], bool] = lambda: True,
-        on_append: Callable[[Partition], None] | None = None,
     ) -> None:
         self._log_dir = log_dir
         self._metadata = metadata
         self._log_config = log_config
         self._now_ms = now_ms
         self._verifies = verifies
-        self._on_append = on_append
+        self._commit_policy = commit_policy
         self._open: dict[tuple[str, int], Partition] = {}
 
     def __iter__(self) -> Iterator[Partition]:
@@ -57,7 +57,7 @@ class PartitionTable:
             log = self._log_dir.create_log(key, topic.topic_id, self._log_config(topic), now_ms=self._now_ms())
         try:
             log.producer_state.verification_enabled = self._verifies()
-            partition = Partition(log, self._metadata.leader_epoch(topic), self._on_append)
+            partition = Partition(log, self._metadata.leader_epoch(topic), self._commit_policy)
         except OSError as error:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{key} could not be opened: {error}") from error
         self._open[key] = partition

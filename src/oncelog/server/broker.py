@@ -17,6 +17,7 @@ from typing import Final
 from oncelog.cluster.adoption import adopt_folders, complete_internal_topics
 from oncelog.cluster.internal_topics import internal_partition_count, internal_topic_configs
 from oncelog.cluster.metadata import MetadataStore, Topic
+from oncelog.cluster.partition import EndOfLog
 from oncelog.cluster.partitions import PartitionTable
 from oncelog.cluster.topic_settings import BrokerSettings
 from oncelog.cluster.topics import TopicCatalog
@@ -91,8 +92,8 @@ class Broker:
             self.metadata,
             self.log_config,
             self.now_ms,
+            self.flusher if self._acks_fsync else EndOfLog(),
             verifies=lambda: self.settings.boolean("transaction.partition.verification.enable"),
-            on_append=self.flusher.on_append if self._acks_fsync else None,
         )
         for topic in adopted:
             self.partitions.reconfigure(topic)

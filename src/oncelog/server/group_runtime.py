@@ -151,19 +151,11 @@ class GroupRuntime:
         except KafkaError as error:
             return Promise.resolved(KafkaError(error_for_failed_append(error.code), error.message))
         live = self._live(self.partition_of(group_id))
-        partition, offset = live.partition, live.shown_offset
-        promise: Promise[T | KafkaError] = Promise()
 
-        def committed() -> None:
-            try:
-                partition.check_committed(offset)
-            except KafkaError as error:
-                promise.resolve(KafkaError(error_for_failed_append(error.code), error.message))
-            else:
-                promise.resolve(seen)
+        def answer(error: KafkaError | None) -> T | KafkaError:
+            return seen if error is None else KafkaError(error_for_failed_append(error.code), error.message)
 
-        partition.when_committed(offset, committed)
-        return promise
+        return live.partition.committed(live.shown_offset).map(answer)
 
     def shard_of(self, group_id: str) -> GroupShard:
         """For reading what need not be committed. Raises COORDINATOR_LOAD_IN_PROGRESS."""
@@ -200,21 +192,16 @@ class GroupRuntime:
             live.shard.replay(record.key, record.value, offset=info.first_offset + i, producer_id=producer_id)
 
     def _deliver(self, live: _LiveShard, outcome: Outcome) -> None:
-        # Not for the end of the log: what an append left there half way is in no reply.
-        partition, offset = live.partition, live.shown_offset
-
-        def committed() -> None:
+        def settled(error: KafkaError | None) -> None:
             replies = outcome.replies
-            if outcome.records:
-                try:
-                    partition.check_committed(offset)
-                except KafkaError as error:
-                    log.warning("%s: records were not committed: %s", partition.topic_partition, error)
-                    replies = live.shard.append_failed(outcome, error.code, self._broker.now_ms()).replies
+            if outcome.records and error is not None:
+                log.warning("%s: records were not committed: %s", live.partition.topic_partition, error)
+                replies = live.shard.append_failed(outcome, error.code, self._broker.now_ms()).replies
             for reply in replies:
                 reply.reply_to(reply.response)
 
-        partition.when_committed(offset, committed)
+        # Not for the end of the log: what an append left there half way is in no reply.
+        live.partition.committed(live.shown_offset).then(settled)
 
     def _reschedule(self, live: _LiveShard) -> None:
         deadline_ms = live.shard.next_deadline_ms()

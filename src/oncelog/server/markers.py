@@ -139,16 +139,7 @@ class MarkerSender:
             done(ErrorCode.UNKNOWN_SERVER_ERROR)
             return
         self._troubled.discard(where)
-
-        def committed() -> None:
-            try:
-                partition.check_committed(offset)
-            except KafkaError as error:
-                done(error.code)
-            else:
-                done(ErrorCode.NONE)
-
-        partition.when_committed(offset, committed)
+        partition.committed(offset).then(lambda error: done(ErrorCode.NONE if error is None else error.code))
 
     def _append(self, marker: Marker, where: TopicPartition) -> tuple[Partition, int]:
         broker = self._broker

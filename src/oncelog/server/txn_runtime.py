@@ -203,10 +203,8 @@ class TxnRuntime:
             return
         hit("txn.record.after_append")
 
-        def committed() -> None:
-            try:
-                partition.check_committed(info.last_offset)
-            except KafkaError as error:
+        def settled(error: KafkaError | None) -> None:
+            if error is not None:
                 failed(error)
                 return
             applied = shard.append_committed(outcome)
@@ -220,7 +218,7 @@ class TxnRuntime:
                     self._broker.scheduler.call_later_ms(0, lambda: self._send_markers(applied.effects))
             self._wake(shard, transactional_id)
 
-        partition.when_committed(info.last_offset, committed)
+        partition.committed(info.last_offset).then(settled)
 
     def _send_markers(self, effects: Iterable[SendMarkers]) -> None:
         if self._broker.stopped:

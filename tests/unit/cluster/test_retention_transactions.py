@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from oncelog.cluster.partition import Partition
+from oncelog.cluster.partition import EndOfLog, Partition
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import LeaderEpoch
 from oncelog.storage.log import Log
@@ -33,7 +33,7 @@ def delete_but_last(log: Log) -> int:
 
 
 def partition_of(log: Log) -> Partition:
-    return Partition(log, LeaderEpoch(0))
+    return Partition(log, LeaderEpoch(0), EndOfLog())
 
 
 def test_an_open_transaction_does_not_hold_back_deletion(log: Log) -> None:

@@ -170,10 +170,10 @@ def test_one_partition_that_fails_does_not_harm_the_others_of_its_round(
 def test_a_callback_that_fails_keeps_nobody_else_waiting(
     node: BrokerInProcess, worker: HeldWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail() -> None:
+    def fail(*_: object) -> None:
         raise RuntimeError("a mistake")
 
-    node.broker.partitions.get("t", 0).when_committed(0, fail)
+    node.broker.partitions.get("t", 0).committed(0).then(fail)
     node.broker.partitions.get("t", 0).watch(1, fail)
     promises = [send(node, b"1", partition=index) for index in (0, 0, 1, 2)]
     node.clock.advance_ms(0)

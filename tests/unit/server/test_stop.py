@@ -13,6 +13,7 @@ import pytest
 from oncelog.cluster.partition import Partition
 from oncelog.core import failpoints
 from oncelog.core.broker_config import broker_settings
+from oncelog.core.errors import KafkaError
 from oncelog.protocol.batch import Record, build_batch
 from oncelog.server.broker import Broker
 from oncelog.server.server import Server
@@ -114,12 +115,12 @@ async def stop_while_appends_follow_from_one_another(folder: Path, count: int) -
         if len(after_the_stop) < count:
             write(broker, 1)
             after_the_stop.append(broker.stopped)
-            partition.when_committed(partition.log.log_end_offset - 1, follow_in_next_turn)
+            partition.committed(partition.log.log_end_offset - 1).then(follow_in_next_turn)
 
-    def follow_in_next_turn() -> None:
+    def follow_in_next_turn(_: KafkaError | None) -> None:
         broker.scheduler.call_later_ms(0, follow)
 
-    partition.when_committed(0, follow_in_next_turn)
+    partition.committed(0).then(follow_in_next_turn)
     while not disk.entered.is_set():
         await asyncio.sleep(0.005)
     answer = threading.Timer(DISK_ANSWERS_AFTER_S, disk.answered.set)

@@ -9,13 +9,13 @@ A request with acks=0 has no answer; when it fails its connection is closed, so 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from oncelog.cluster.partition import Partition
 from oncelog.coordinator.txn.errors import error_for_produce
 from oncelog.core.errors import ErrorCode, InvalidRecords, KafkaError
 from oncelog.core.ids import INTERNAL_TOPICS, TopicPartition
-from oncelog.core.promise import Promise
+from oncelog.core.promise import Promise, gather
 from oncelog.protocol.batch import BatchHeader, read_header
 from oncelog.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -229,10 +229,8 @@ class _Uncommitted(NamedTuple):
 
 
 def _failed(index: int, error: KafkaError) -> PartitionProduceResponse:
-    response = PartitionProduceResponse(
-        index=index, error_code=error.code, base_offset=-1, log_append_time_ms=-1, log_start_offset=-1,
-        error_message=error.message or None,
-    )  # fmt: skip
+    response = PartitionProduceResponse(index=index)
+    _fail(response, error)
     if isinstance(error, InvalidRecords):
         response.record_errors = [
             BatchIndexAndErrorMessage(batch_index=number, batch_index_error_message=error.message)
@@ -241,27 +239,17 @@ def _failed(index: int, error: KafkaError) -> PartitionProduceResponse:
     return response
 
 
-def _when_all_committed(uncommitted: list[_Uncommitted], response: ProduceResponse) -> Promise[Any]:
-    promise: Promise[Any] = Promise()
-    missing = len(uncommitted)
+def _when_all_committed(uncommitted: list[_Uncommitted], response: ProduceResponse) -> Promise[Answer]:
+    def respond(errors: list[KafkaError | None]) -> Answer:
+        for append, error in zip(uncommitted, errors, strict=True):
+            if error is not None:
+                _fail(append.response, error)
+        return response
 
-    def committed() -> None:
-        nonlocal missing
-        missing -= 1
-        if missing == 0:
-            for append in uncommitted:
-                _check_committed(append)
-            promise.resolve(response)
-
-    for append in uncommitted:
-        append.partition.when_committed(append.last_offset, committed)
-    return promise
+    return gather([append.partition.committed(append.last_offset) for append in uncommitted]).map(respond)
 
 
-def _check_committed(append: _Uncommitted) -> None:
-    try:
-        append.partition.check_committed(append.last_offset)
-    except KafkaError as error:
-        append.response.error_code = error.code
-        append.response.error_message = error.message
-        append.response.base_offset = append.response.log_append_time_ms = append.response.log_start_offset = -1
+def _fail(response: PartitionProduceResponse, error: KafkaError) -> None:
+    response.error_code = error.code
+    response.error_message = error.message or None
+    response.base_offset = response.log_append_time_ms = response.log_start_offset = -1
