@@ -133,8 +133,17 @@ class LogCutting(LogRolling):
     def _delete_first_segments(self, count: int) -> None:
         loaded = self._loaded
         if count:
+            self._keep_producers(loaded.segments[count].base_offset)
             self._drop_segments(loaded.segments[:count])
             loaded.snapshots.remove_outside(loaded.segments[0].base_offset, self.log_end_offset)
+
+    def _keep_producers(self, offset: int) -> None:
+        """From here on producers are known without the batches below `offset`, also if the snapshot there is lost."""
+        loaded = self._loaded
+        if loaded.snapshots.is_intact(offset):
+            loaded.snapshots.make_durable(offset)
+        else:
+            loaded.snapshots.write(offset, loaded.producer_state.take_earlier_snapshot(offset), durable=True)
 
     def replace_segments(self, cleaned: CleanedSegment) -> bool:
         """Put a cleaned segment in the place of those it was made from. False, and nothing done, if they are gone.
@@ -184,7 +193,10 @@ class LogCutting(LogRolling):
         producer. Every transaction that is open in it has ended since, and what was aborted of it before `first` is
         gone, either with its segment or by an earlier swap.
         """
-        snapshots = self._loaded.snapshots
+        loaded = self._loaded
+        snapshots = loaded.snapshots
+        if first == loaded.segments[0].base_offset > 0:
+            self._keep_producers(first)
         for offset in [offset for offset in snapshots.offsets if first < offset < end]:
             snapshots.remove(offset)
         snapshots.end_transactions(first)

@@ -128,6 +128,24 @@ class ProducerEntry:
         self.txn_first_offset = NO_OFFSET
         self.last_timestamp = header.max_timestamp
 
+    def before(self, offset: int) -> ProducerEntry | None:
+        """What was known of it when the log ended at `offset`, as far as later batches leave that to be seen.
+
+        None if all that is known comes from batches behind it, so that a replay of these finds it again.
+        """
+        older = [batch for batch in self.batches if batch.last_offset < offset]
+        txn_first_offset = self.txn_first_offset if self.txn_first_offset < offset else NO_OFFSET
+        if self.batches and not older and txn_first_offset < 0:
+            return None
+        return ProducerEntry(
+            self.producer_id,
+            self.epoch,
+            coordinator_epoch=self.coordinator_epoch,
+            last_timestamp=self.last_timestamp,
+            txn_first_offset=txn_first_offset,
+            batch=older[-1] if older else None,
+        )
+
     def copy(self) -> ProducerEntry:
         twin = ProducerEntry(
             self.producer_id,

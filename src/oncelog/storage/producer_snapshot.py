@@ -15,7 +15,7 @@ the duplicate window is one batch wide until replay and new appends fill it agai
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Final
 
 import google_crc32c
@@ -49,7 +49,7 @@ def encode_snapshot(entries: Collection[ProducerEntry]) -> bytes:
     return bytes(buffer)
 
 
-def decode_snapshot(data: bytes) -> list[ProducerEntry]:
+def check_snapshot(data: bytes) -> None:
     """Raises CorruptSnapshotError for anything but a whole snapshot of version 1 with a matching checksum."""
     if len(data) < HEADER_SIZE_BYTES:
         raise CorruptSnapshotError(f"{len(data)} bytes are less than the header of {HEADER_SIZE_BYTES} bytes")
@@ -62,6 +62,11 @@ def decode_snapshot(data: bytes) -> list[ProducerEntry]:
     computed_crc = google_crc32c.value(bytes(data[_CRC_START:]))
     if computed_crc != stored_crc:
         raise CorruptSnapshotError(f"stored checksum {stored_crc:#010x} differs from computed {computed_crc:#010x}")
+
+
+def decode_snapshot(data: bytes) -> list[ProducerEntry]:
+    """Raises CorruptSnapshotError as `check_snapshot` does."""
+    check_snapshot(data)
     return [_entry(*fields) for fields in _ENTRY.iter_unpack(memoryview(data)[HEADER_SIZE_BYTES:])]
 
 
@@ -71,6 +76,11 @@ def without_transactions(data: bytes) -> bytes:
     for entry in entries:
         entry.txn_first_offset = NO_OFFSET
     return encode_snapshot(entries)
+
+
+def encode_known_before(offset: int, entries: Iterable[ProducerEntry]) -> bytes:
+    """A snapshot at `offset`, made of what is known further on."""
+    return encode_snapshot([known for entry in entries if (known := entry.before(offset)) is not None])
 
 
 def _fields(entry: ProducerEntry) -> tuple[int, int, int, int, int, int, int, int]:

@@ -44,7 +44,12 @@ from oncelog.core.ids import EPOCH_MAX, NO_OFFSET, NO_PRODUCER_EPOCH, TopicParti
 from oncelog.core.invariant import invariant
 from oncelog.protocol.batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader, ControlMarker
 from oncelog.storage.producer_entry import CompletedTxn, LastRecord, ProducerEntry
-from oncelog.storage.producer_snapshot import CorruptSnapshotError, decode_snapshot, encode_snapshot
+from oncelog.storage.producer_snapshot import (
+    CorruptSnapshotError,
+    decode_snapshot,
+    encode_known_before,
+    encode_snapshot,
+)
 from oncelog.storage.verification import VerificationEntry, VerificationGuard, VerificationTable
 
 __all__ = [
@@ -432,6 +437,10 @@ class ProducerStateManager:
     def take_snapshot(self) -> bytes:
         """The content of `<map_end_offset>.snapshot`."""
         return encode_snapshot(self._producers.values())
+
+    def take_earlier_snapshot(self, offset: int) -> bytes:
+        """The content of `<offset>.snapshot`, where that was lost: what replay from `offset` on would not find."""
+        return encode_known_before(offset, self._producers.values())
 
     def load_snapshot(self, data: bytes, now_ms: int, *, end_offset: int) -> None:
         """Replace everything by a snapshot up to `end_offset`. Raises CorruptSnapshotError and changes nothing then."""

@@ -104,6 +104,7 @@ class _Loader:
     def load(self, clean: bool) -> LoadedLog:
         if not self.segments:
             self._start_empty(self.log_start_offset)
+        self._restore_first_snapshot()
         end_offset = self._end_after_clean_stop() if clean else None
         if end_offset is not None:
             if end_offset > self.segments[0].base_offset and end_offset not in self.snapshots.offsets:
@@ -143,6 +144,14 @@ class _Loader:
         return LoadedLog(
             self.segments, self.snapshots, self.epochs, self.state, keeper, log_start_offset, end_offset, recovery_point
         )
+
+    def _restore_first_snapshot(self) -> None:
+        first_offset = self.segments[0].base_offset
+        try:
+            if first_offset > 0:
+                self.snapshots.restore_first(first_offset)
+        except OSError as error:
+            logger.warning("%s: its first snapshot is not restored: %s", self.place.partition, error)
 
     def _restore_state(self, end_offset: int) -> None:
         restore_producer_state(

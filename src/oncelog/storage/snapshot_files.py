@@ -3,6 +3,9 @@
 The content is `producer_snapshot`'s. A snapshot is written at each roll, named after the new segment's base offset, and
 at a clean stop, named after the end of the log. One is kept for each segment, and the newest. They are not fsynced one
 by one: the next flush does it, and a torn one is recognised by its checksum and rebuilt.
+
+The one at the start of the log is all that is known of producers whose batches were deleted. So it is whole and on disk
+before anything in front of it is deleted, and looked at when the log is opened.
 """
 
 from __future__ import annotations
@@ -14,8 +17,14 @@ from pathlib import Path
 from typing import Final
 
 from oncelog.core import failpoints
-from oncelog.storage.atomic_file import replace_file
-from oncelog.storage.producer_snapshot import CorruptSnapshotError, without_transactions
+from oncelog.storage.atomic_file import replace_file, sync_path
+from oncelog.storage.producer_snapshot import (
+    CorruptSnapshotError,
+    check_snapshot,
+    decode_snapshot,
+    encode_known_before,
+    without_transactions,
+)
 from oncelog.storage.segment import file_name, offset_of
 
 SNAPSHOT_SUFFIX: Final = ".snapshot"
@@ -57,6 +66,30 @@ class SnapshotFiles:
         self.path(offset).unlink(missing_ok=True)
         self.offsets.remove(offset)
         self.unsynced.discard(offset)
+
+    def is_intact(self, offset: int) -> bool:
+        try:
+            check_snapshot(self.read(offset))
+        except (CorruptSnapshotError, FileNotFoundError) as error:
+            logger.warning("%s cannot be used: %s", self.path(offset), error)
+            return False
+        return True
+
+    def make_durable(self, offset: int) -> None:
+        if offset in self.unsynced:
+            sync_path(self.path(offset))
+            sync_path(self._folder)
+            self.unsynced.discard(offset)
+
+    def restore_first(self, offset: int) -> None:
+        """Make sure of the snapshot at the start of a log, which no batch can replace: rather a later one can."""
+        later = [other for other in self.offsets if other > offset]
+        if not later or self.is_intact(offset):
+            return
+        intact = next((other for other in later if self.is_intact(other)), None)
+        if intact is not None:
+            logger.warning("restoring %s from the one at offset %d", self.path(offset), intact)
+            self.write(offset, encode_known_before(offset, decode_snapshot(self.read(intact))), durable=True)
 
     def end_transactions(self, offset: int) -> None:
         """Make the snapshot at `offset`, if there is one, forget which transactions were open there, and nothing else.
