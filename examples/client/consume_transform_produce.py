@@ -10,7 +10,8 @@ goes back to what is committed.
 
 from __future__ import annotations
 
-import sys
+import argparse
+import contextlib
 from collections.abc import Callable
 
 from oncelog.client import AbortableError, CommitFailed, Consumer, ConsumerRecord, Producer, TimedOut, TopicPartition
@@ -82,4 +83,11 @@ def next_offsets(records: list[ConsumerRecord]) -> dict[TopicPartition, int]:
 
 
 if __name__ == "__main__":
-    run(*sys.argv[1:5])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("servers", metavar="HOST:PORT")
+    parser.add_argument("source", metavar="INPUT")
+    parser.add_argument("target", metavar="OUTPUT")
+    parser.add_argument("instance", metavar="INSTANCE")
+    options = parser.parse_args()
+    with contextlib.suppress(KeyboardInterrupt):
+        run(options.servers, options.source, options.target, options.instance)

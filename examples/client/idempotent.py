@@ -8,6 +8,7 @@ name as soon as `enable.idempotence` is asked for.
 
 from __future__ import annotations
 
+import argparse
 import sys
 
 from oncelog.client import ConfigurationError, Producer, RecordMetadata
@@ -31,5 +32,8 @@ def contradiction(servers: str) -> str:
 
 
 if __name__ == "__main__":
-    records = run(sys.argv[1])
-    sys.stdout.write(f"{len(records)} records, the last one at {records[-1]}\n{contradiction(sys.argv[1])}\n")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("servers", metavar="HOST:PORT")
+    servers = parser.parse_args().servers
+    records = run(servers)
+    sys.stdout.write(f"{len(records)} records, the last one at {records[-1]}\n{contradiction(servers)}\n")

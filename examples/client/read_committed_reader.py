@@ -8,6 +8,7 @@ gaps by that, and by the markers that end transactions: never expect the next of
 
 from __future__ import annotations
 
+import argparse
 import sys
 
 from oncelog.client import Admin, Consumer, TopicPartition
@@ -32,5 +33,10 @@ def partitions_of(consumer: Consumer, topic: str) -> list[TopicPartition]:
 
 
 if __name__ == "__main__":
-    for value in run(sys.argv[1], sys.argv[2]):
-        sys.stdout.write(f"{'(none)' if value is None else value.decode()}\n")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("servers", metavar="HOST:PORT")
+    parser.add_argument("topic", metavar="TOPIC")
+    options = parser.parse_args()
+    for value in run(options.servers, options.topic):
+        # A value may be any bytes: what is not UTF-8 is shown as escapes.
+        sys.stdout.write(f"{'(none)' if value is None else value.decode(errors='backslashreplace')}\n")

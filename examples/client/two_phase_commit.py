@@ -14,8 +14,8 @@ topic again what SQLite has decided. Brokers with KIP-939 hold a prepared transa
 
 from __future__ import annotations
 
+import argparse
 import sqlite3
-import sys
 from collections.abc import Callable
 from contextlib import closing
 
@@ -98,4 +98,8 @@ def remember(bank: sqlite3.Connection, name: str, prepared: PreparedTransaction,
 
 
 if __name__ == "__main__":
-    run(sys.argv[1], sys.argv[2], [("alice", 10), ("bob", -4), ("alice", 7)])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("servers", metavar="HOST:PORT")
+    parser.add_argument("database", metavar="FILE")
+    options = parser.parse_args()
+    run(options.servers, options.database, [("alice", 10), ("bob", -4), ("alice", 7)])

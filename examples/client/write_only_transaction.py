@@ -8,6 +8,7 @@ read_committed reader never sees any of it.
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Mapping
 
@@ -40,4 +41,6 @@ def write(producer: Producer, topic: str, order: str, amount: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"committed: {', '.join(run(sys.argv[1]))}\n")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("servers", metavar="HOST:PORT")
+    sys.stdout.write(f"committed: {', '.join(run(parser.parse_args().servers))}\n")

@@ -103,7 +103,7 @@ class _Face:
     def encode_columns(
         self, topic: str, count: int, partition: int | None, value: Any, columns: Mapping[str, Any]
     ) -> list[tuple[TopicPartition, list[EncodedBatch]]]:
-        from oncelog.client.column_routing import encode_by_partition
+        from oncelog.client.columns import encode_by_partition
 
         if self.config.transactional_id is not None:
             self.core.state.check_accepting()
@@ -199,6 +199,8 @@ class Producer(Blocking):
         partition: int | None = None,
     ) -> list[Future[Delivery]]:
         """Queue the rows of Arrow columns, partitioned by key. One future per batch. Needs the extra `client`."""
+        import oncelog.client.columns  # noqa: F401  # before the topic is asked for, which may create it
+
         deadline = Deadline(self.settings.max_block_ms)
         count = self._face.known_partition_count(topic) or self._run(self.cluster.partition_count(topic, deadline))
         columns = {"key": key, "headers": headers, "timestamp_ms": timestamp_ms}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import struct
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -199,3 +201,31 @@ def test_partitions_of_a_sliced_column_with_nulls() -> None:
     keys: list[bytes | None] = [b"skipped", b"k1", None, b"", b"long key of more than a word"]
     column = pa.array(keys, pa.binary()).slice(1)
     assert partition_column(column, 7).tolist() == [-1 if k is None else partition_for_key(k, 7) for k in keys[1:]]
+
+
+_WITHOUT = """
+import sys
+sys.modules["{package}"] = None
+from oncelog.client import Admin, Consumer, Producer
+
+config = {{"bootstrap.servers": "{servers}"}}
+with Producer(config) as producer, Consumer(config) as consumer, Admin(config) as admin:
+    for call in (lambda: producer.send_columns("never-asked-for", ["x"]), consumer.poll_columns):
+        try:
+            call()
+        except ModuleNotFoundError as error:
+            print(error)
+    assert "never-asked-for" not in admin.list_topics()
+try:
+    import oncelog.client.columns
+except ModuleNotFoundError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("package", ["numpy", "pyarrow"])
+def test_columns_without_their_extra_name_it_and_create_no_topic(servers: str, package: str) -> None:
+    program = _WITHOUT.format(package=package, servers=servers)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == ["columns need numpy and pyarrow: pip install 'oncelog[client]'"] * 3
