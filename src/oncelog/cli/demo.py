@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -43,16 +42,19 @@ def demo_command(records: int, kills: str, master: str | None, bootstrap_servers
         find_java()
     except JavaMissing as missing:
         raise click.ClickException(str(missing)) from None
-    folder = Path(tempfile.mkdtemp(prefix="oncelog-demo-"))
     prefix = _prefix(bootstrap_servers)
-    try:
+    with _folder(keep) as folder:
         proven = _run(folder, prefix, records, victims, master, bootstrap_servers)
         if keep:
             _explain(folder, prefix, bootstrap_servers)
-    finally:
-        if not keep:
-            shutil.rmtree(folder, ignore_errors=True)
     sys.exit(0 if proven else 1)
+
+
+def _folder(keep: bool) -> contextlib.AbstractContextManager[Path]:
+    from oncelog.testing.broker import temporary_folder
+
+    name = "oncelog-demo-"
+    return contextlib.nullcontext(Path(tempfile.mkdtemp(prefix=name))) if keep else temporary_folder(name)
 
 
 def _require_spark() -> None:

@@ -6,8 +6,8 @@
         with oncelog.testing.broker() as broker:
             producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers})
 
-It runs in a process of its own on a free port of 127.0.0.1, with a temporary folder, and is gone afterwards. Under
-pytest the fixture `oncelog_broker` gives one broker for the whole run.
+It runs in a process of its own on a free port of 127.0.0.1, with a temporary folder. Both are gone afterwards, even if
+the test process is killed. Under pytest the fixture `oncelog_broker` gives one broker for the whole run.
 """
 
 from oncelog.testing.broker import BrokerProcess, broker

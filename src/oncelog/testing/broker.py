@@ -8,17 +8,23 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
-_READY = "oncelog ready on "
+from oncelog.testing.janitor import janitor
+
+_READY: Final = "oncelog ready on "
+ENDING_TIMEOUT_S: Final = 10.0
+"""For a broker that cannot start: it has closed its output and needs no more than to end."""
 
 
 class BrokerProcess:
-    """`start` waits until clients are accepted; `kill` is kill -9; `start` again goes on with the same folder."""
+    """`start` waits until clients are accepted; `kill` is kill -9; `start` again goes on with the same folder.
+
+    It does not outlive the process that started it.
+    """
 
     def __init__(
         self,
@@ -65,6 +71,7 @@ class BrokerProcess:
                 text=True,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
+        janitor.take("process", self._process.pid)
         self._await_ready(timeout_s)
         return self
 
@@ -73,10 +80,14 @@ class BrokerProcess:
         if process is None or process.stdout is None:
             raise RuntimeError("the broker was not started")
         line = _read_line(process.stdout, timeout_s)
-        if not line.startswith(_READY):
+        if line is None or not line.startswith(_READY):
+            what = f"did not get ready within {timeout_s:g} s"
+            if line is not None:
+                code = self._end(signal.SIGTERM, ENDING_TIMEOUT_S)
+                what = f"ended with exit code {code} before it was ready"
             self.kill()
             tail = self.log_path.read_text(errors="replace")[-4000:]
-            raise RuntimeError(f"the broker did not get ready within {timeout_s} s. Its log ends with:\n{tail}")
+            raise RuntimeError(f"the broker {what}. Its log ends with:\n{tail}")
         self.bootstrap_servers = line.removeprefix(_READY).strip()
         self.port = int(self.bootstrap_servers.rpartition(":")[2])
 
@@ -111,18 +122,30 @@ class BrokerProcess:
         return code
 
     def _release(self) -> None:
-        if self._process is not None and self._process.stdout is not None:
-            self._process.stdout.close()
+        if self._process is not None:
+            janitor.leave("process", self._process.pid)
+            if self._process.stdout is not None:
+                self._process.stdout.close()
         self._process = None
 
 
-def _read_line(stream: IO[str], timeout_s: float) -> str:
-    deadline_s = time.monotonic() + timeout_s
+def _read_line(stream: IO[str], timeout_s: float) -> str | None:
+    """None if there was none in time; an empty one if there will be none."""
     with selectors.DefaultSelector() as selector:
         selector.register(stream, selectors.EVENT_READ)
-        if selector.select(max(0.0, deadline_s - time.monotonic())):
-            return stream.readline()
-    return ""
+        return stream.readline() if selector.select(timeout_s) else None
+
+
+@contextmanager
+def temporary_folder(prefix: str = "oncelog-") -> Iterator[Path]:
+    """A folder that is removed at the end of the block, or when this process is killed inside of it."""
+    folder = ""
+    try:
+        with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as folder:
+            janitor.take("folder", folder)
+            yield Path(folder)
+    finally:
+        janitor.leave("folder", folder)
 
 
 @contextmanager
@@ -140,8 +163,8 @@ def broker(
     if data_dir is not None:
         yield from _run(BrokerProcess(Path(data_dir), settings, port=port, log_level=log_level))
         return
-    with tempfile.TemporaryDirectory(prefix="oncelog-") as folder:
-        yield from _run(BrokerProcess(Path(folder) / "data", settings, port=port, log_level=log_level))
+    with temporary_folder() as folder:
+        yield from _run(BrokerProcess(folder / "data", settings, port=port, log_level=log_level))
 
 
 def _run(process: BrokerProcess) -> Iterator[BrokerProcess]:

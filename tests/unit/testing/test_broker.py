@@ -32,8 +32,17 @@ def test_kill_and_start_goes_on_with_the_same_folder_and_port(tmp_path: Path) ->
 
 
 def test_a_bad_setting_is_reported_with_the_brokers_own_words(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match=r"did you mean num\.partitions"):
+    with pytest.raises(
+        RuntimeError, match=r"ended with exit code 1 before it was ready.*\n.*did you mean num\.partitions"
+    ):
         BrokerProcess(tmp_path / "data", {"num.partition": 3}).start()
+
+
+def test_a_broker_that_takes_too_long_is_said_to_take_too_long(tmp_path: Path) -> None:
+    process = BrokerProcess(tmp_path / "data")
+    with pytest.raises(RuntimeError, match=r"did not get ready within 0\.001 s"):
+        process.start(timeout_s=0.001)
+    assert not process.running
 
 
 def test_a_folder_in_use_is_refused_with_the_pid_of_its_owner(tmp_path: Path) -> None:

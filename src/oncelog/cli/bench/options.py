@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -38,6 +36,7 @@ class Setup:
         """Runs, shows, and ends the process with 1 if a side failed, or as an interruption does."""
         from oncelog.bench import rounds
         from oncelog.bench.render import terminal
+        from oncelog.testing.broker import temporary_folder
 
         require_driver()
         if needs_ownership and self.clusters:
@@ -48,8 +47,8 @@ class Setup:
         title = workloads[0].kind.replace("-", " ")
         chosen = tuple(titled(replace(workload, settings=self.settings)) for workload in workloads)
         group = Group(title, title.capitalize(), chosen, self.rounds, self.warm_ups)
-        with tempfile.TemporaryDirectory(prefix="oncelog-bench-") as folder:
-            results = rounds.run([group], self.sides(), Path(folder), say)
+        with temporary_folder("oncelog-bench-") as folder:
+            results = rounds.run([group], self.sides(), folder, say)
         if self.output == "json":
             click.echo(results.to_json(), nl=False)
         else:

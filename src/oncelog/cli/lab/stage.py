@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -28,7 +27,7 @@ from oncelog.inspection import entries
 from oncelog.inspection.batch_walk import walk
 from oncelog.inspection.layout import Kind, PartitionFolder
 from oncelog.inspection.transactional_ids import read_transactional_ids, state_changes
-from oncelog.testing.broker import BrokerProcess
+from oncelog.testing.broker import BrokerProcess, temporary_folder
 
 SETTINGS: Final[dict[str, object]] = {
     # Labs should not wait for what takes a minute in earnest.
@@ -56,7 +55,7 @@ class Stage:
     @contextmanager
     def open(cls, keep: Path | None, *, quiet: bool, pause: bool) -> Iterator[Stage]:
         with ExitStack() as resources:
-            folder = keep or Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="oncelog-lab-")))
+            folder = keep or resources.enter_context(temporary_folder("oncelog-lab-"))
             broker = BrokerProcess(folder / "data", SETTINGS, log_level="warning")
             resources.callback(broker.stop)
             yield cls(broker.start(), resources, quiet=quiet, pause=pause)

@@ -1,0 +1,116 @@
+"""A test process that dies, in whatever way, leaves neither its broker nor the broker's folder behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+_START = """
+import json, os, signal, sys, time
+import oncelog.testing
+folder = sys.argv[1] or None
+with oncelog.testing.broker(data_dir=folder) as broker:
+    pids = [broker.pid]
+    {before}
+    print(json.dumps([str(broker.data_dir), *pids]), flush=True)
+    {then}
+"""
+_SLEEP = "time.sleep(600)"
+
+
+class Victim:
+    def __init__(self, before: str = "pass", then: str = _SLEEP, folder: str = "") -> None:
+        program = _START.format(before=before, then=then)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", program, folder], stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        assert self.process.stdout is not None
+        path, self.broker, *self.children = json.loads(self.process.stdout.readline())
+        self.folder = Path(path)
+        assert self.folder.exists()
+
+    def end(self, number: int) -> None:
+        self.process.send_signal(number)
+        self.wait()
+
+    def wait(self) -> None:
+        self.process.wait(60)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+def runs(pid: int) -> bool:
+    """An ended process that nobody has waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except FileNotFoundError:
+        return False
+
+
+def gone(pid: int, folder: Path) -> Callable[[], bool]:
+    return lambda: not runs(pid) and not folder.exists()
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 30) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "what was waited for did not happen"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_test_process_that_gets_a_signal_leaves_nothing(number: int) -> None:
+    victim = Victim()
+    victim.end(number)
+    wait_until(gone(victim.broker, victim.folder.parent))
+
+
+@pytest.mark.parametrize("last_words", ["os._exit(1)", "os.abort()", "sys.exit(0)"])
+def test_a_test_process_that_ends_by_itself_leaves_nothing(last_words: str) -> None:
+    victim = Victim(then=last_words)
+    victim.wait()
+    wait_until(gone(victim.broker, victim.folder.parent))
+
+
+@pytest.mark.parametrize(
+    "before",
+    ["broker.kill()", "os.kill(broker.pid, signal.SIGSTOP)", "broker.kill(); broker.start(); pids = [broker.pid]"],
+    ids=["killed", "stopped", "restarted"],
+)
+def test_the_folder_goes_whatever_state_the_broker_is_in(before: str) -> None:
+    victim = Victim(before=before)
+    victim.end(signal.SIGKILL)
+    wait_until(gone(victim.broker, victim.folder.parent))
+
+
+def test_a_whole_process_group_that_is_killed_leaves_nothing() -> None:
+    victim = Victim()
+    os.killpg(victim.process.pid, signal.SIGKILL)
+    victim.wait()
+    wait_until(gone(victim.broker, victim.folder.parent))
+
+
+def test_a_forked_child_that_lives_on_keeps_nothing_alive() -> None:
+    victim = Victim(before="pids.append(os.fork()); pids[-1] or time.sleep(600)")
+    (child,) = victim.children
+    try:
+        victim.end(signal.SIGKILL)
+        wait_until(gone(victim.broker, victim.folder.parent))
+        assert runs(child)
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_a_folder_that_the_test_gave_stays_without_a_broker(tmp_path: Path) -> None:
+    victim = Victim(folder=str(tmp_path / "data"))
+    victim.end(signal.SIGKILL)
+    wait_until(lambda: not runs(victim.broker))
+    assert (tmp_path / "data" / "meta.properties").exists()
