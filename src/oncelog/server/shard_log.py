@@ -24,7 +24,7 @@ from oncelog.protocol.batch import (
 from oncelog.storage.intact_batches import StoredBatch, intact_batches
 from oncelog.storage.log import AppendInfo
 from oncelog.storage.producer_state import Origin
-from oncelog.storage.record_slices import sole_key
+from oncelog.storage.record_slices import has_sole_value, sole_key
 from oncelog.storage.verification import VerificationGuard
 
 logger = logging.getLogger("oncelog.server")
@@ -68,7 +68,8 @@ def replay_log(partition: Partition, replayer: Replayer) -> Iterator[None]:
     """Replays the whole log; yields after every slice, so that the caller can let others run.
 
     Within a slice a record that a later one supersedes is left out, as it could be by compaction: most of a log that is
-    not clean yet is that. Records of transactions are not, since it is their markers that decide what they supersede.
+    not clean yet is that. Records of transactions are not, since it is their markers that decide what they supersede,
+    and tombstones are not, which end what a transaction has pending.
 
     What is damaged is said and left out: a coordinator without some records is better than none. Raises OSError.
     """
@@ -127,15 +128,28 @@ def _replay_transactional(partition: Partition, batch: StoredBatch, replayer: Re
 
 
 def _replay_newest(partition: Partition, batches: Sequence[StoredBatch], replayer: Replayer) -> None:
-    """The newest record of each key, in the order of the log. From the end on, nothing else has to be decoded."""
+    """The newest record of each key, in the order of the log. From the end on, nothing else has to be decoded.
+
+    Except for tombstones: what a transaction has pending for a key is forgotten with one, also when a newer record
+    follows it, and compaction does not remove one while the transaction is open.
+    """
     newest: dict[bytes, tuple[BatchHeader, int, bytes | None]] = {}
+    deleted: dict[bytes, tuple[BatchHeader, int]] = {}
     for header, data, position in reversed(batches):
-        if header.records_count == 1 and sole_key(header, data, position) in newest:
+        key = sole_key(header, data, position)
+        if key is not None and key in newest and has_sole_value(data, position, key):
             continue
         for record in reversed(_records(partition, header, data, position)):
-            if record.key is not None and record.key not in newest:
-                newest[record.key] = (header, header.base_offset + record.offset_delta, record.value)
+            if record.key is None:
+                continue
+            offset = header.base_offset + record.offset_delta
+            if record.key not in newest:
+                newest[record.key] = (header, offset, record.value)
+            elif record.value is None:
+                deleted[record.key] = (header, offset)
     for key, (header, offset, value) in reversed(newest.items()):
+        if key in deleted:
+            replayer.on_record(*deleted[key], key, None)
         replayer.on_record(header, offset, key, value)
 
 

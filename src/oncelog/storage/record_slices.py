@@ -127,6 +127,13 @@ def sole_key(header: BatchHeader, data: bytes, start: int) -> bytes | None:
     return data[key_start:key_end]
 
 
+def has_sole_value(data: bytes, start: int, key: bytes) -> bool:
+    """Whether the record of the batch whose `sole_key` is `key` has a value, or is a tombstone."""
+    cursor = start + HEADER_BYTES
+    value_start = cursor + (data[cursor] >= 0x80) + 5 + len(key)
+    return not data[value_start] & 1
+
+
 def copy_records(section: bytes, slices: list[RecordSlice]) -> bytes:
     """The bytes of these records as they are."""
     return b"".join([section[record.start : record.end] for record in slices])

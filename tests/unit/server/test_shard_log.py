@@ -82,6 +82,17 @@ def test_nothing_is_left_out_for_a_record_of_a_transaction(partition: Partition)
     assert events == [(0, b"a", b"before"), (1, b"a", b"inside"), (2, b"a", b"between"), "abort", (4, b"a", b"after")]
 
 
+@pytest.mark.parametrize("in_one_batch", [True, False])
+def test_a_tombstone_is_not_left_out_for_the_record_behind_it(partition: Partition, in_one_batch: bool) -> None:
+    """It ends what a transaction has pending for its key, which the record behind it does not."""
+    append(partition, (b"a", b"inside"), producer=PRODUCER)
+    plain: list[tuple[bytes, bytes | None]] = [(b"a", b"1"), (b"a", None), (b"b", None), (b"a", b"2"), (b"a", b"3")]
+    for records in [plain] if in_one_batch else [[record] for record in plain]:
+        append(partition, *records)
+    events, _ = replayed(partition)
+    assert events == [(0, b"a", b"inside"), (3, b"b", None), (2, b"a", None), (5, b"a", b"3")]
+
+
 def test_a_long_log_is_replayed_in_slices(partition: Partition) -> None:
     for number in range(2 * LOAD_SLICE_RECORDS // 100 + 1):
         append(partition, *((b"%d" % key, b"%d" % number) for key in range(100)))

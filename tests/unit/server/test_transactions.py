@@ -18,6 +18,16 @@ from oncelog.protocol.messages.describe_transactions import DescribeTransactions
 from oncelog.protocol.messages.end_txn import EndTxnRequest
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
 from oncelog.protocol.messages.list_transactions import ListTransactionsRequest
+from oncelog.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from oncelog.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
 from oncelog.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -315,6 +325,13 @@ def commit_offsets(producer: Producer, group: str, offset: int, version: int = 5
     return code
 
 
+def commit_outside(node: BrokerInProcess, group: str, offset: int) -> None:
+    partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
+    topics = [OffsetCommitRequestTopic(name="orders", partitions=[partition])]
+    request = OffsetCommitRequest(group_id=group, generation_id_or_member_epoch=-1, member_id="", topics=topics)
+    assert node.call(request, 8).topics[0].partitions[0].error_code == 0
+
+
 def fetch_offset(node: BrokerInProcess, group: str, require_stable: bool = True) -> tuple[int, int]:
     topics = [OffsetFetchRequestTopics(name="orders", partition_indexes=[0])]
     request = OffsetFetchRequest(
@@ -337,6 +354,24 @@ def test_offsets_in_a_transaction_are_unstable_until_it_ends(
     assert fetch_offset(node, "g1") == (0, expected)
     node.restart(clean=False)
     assert fetch_offset(node, "g1") == (0, expected)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_pending_offset_that_was_deleted_does_not_come_back_with_a_restart(
+    node: BrokerInProcess, producer: Producer, clean: bool
+) -> None:
+    commit_outside(node, "g1", 1)
+    assert commit_offsets(producer, "g1", 7) == 0
+    partition = OffsetDeleteRequestPartition(partition_index=0)
+    topics = [OffsetDeleteRequestTopic(name="orders", partitions=[partition])]
+    answer = node.call(OffsetDeleteRequest(group_id="g1", topics=topics), 0)
+    assert answer.topics[0].partitions[0].error_code == 0
+    commit_outside(node, "g1", 5)
+    assert fetch_offset(node, "g1") == (0, 5)
+    node.restart(clean=clean)
+    assert fetch_offset(node, "g1") == (0, 5)
+    assert producer.end(commit=True).value.error_code == 0
+    assert fetch_offset(node, "g1") == (0, 5)
 
 
 def test_an_old_client_must_have_added_the_offsets_first(node: BrokerInProcess, producer: Producer) -> None:

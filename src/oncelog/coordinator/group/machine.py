@@ -88,20 +88,39 @@ class GroupShard:
 
         The epoch does not matter here: the log took the marker, and a producer has one transaction at a time.
         """
-        return self._offsets.complete(producer_id, commit=commit)
+        touched = self._offsets.groups_with_pending(producer_id)
+        published = self._offsets.complete(producer_id, commit=commit)
+        for group_id in touched:
+            if self._offsets.of_group(group_id):
+                self._logged.setdefault(group_id, None)
+            self._forget_unlogged(group_id)
+        return published
 
     def _replay_offset(self, record: OffsetRecord, producer_id: int) -> None:
-        if record.offset is None:
-            self._offsets.remove(record.group_id, record.partition)
-            return
-        if record.group_id not in self._logged:
-            self._logged[record.group_id] = None
-        if self._is_loaded and record.group_id not in self._groups:
-            self._groups[record.group_id] = ClassicGroup.loaded(record.group_id, self._logged[record.group_id])
+        """A record makes its group known, and so does a tombstone, which may be all that compaction has left: a group
+        without offsets is there until a tombstone of its own, which the next clean-up writes, says that it is not.
+
+        One in a transaction does so when it is published. Compaction leaves nothing of it if it is not.
+        """
+        group_id, partition = record.group_id, record.partition
         if producer_id == NO_PRODUCER_ID:
-            self._offsets.put(record.group_id, record.partition, record.offset)
+            self._logged.setdefault(group_id, None)
+        if self._is_loaded and group_id not in self._groups:
+            self._groups[group_id] = ClassicGroup.loaded(group_id, self._logged.get(group_id))
+        if record.offset is None:
+            self._offsets.remove(group_id, partition)
+        elif producer_id == NO_PRODUCER_ID:
+            self._offsets.put(group_id, partition, record.offset)
         else:
-            self._offsets.put_pending(producer_id, record.group_id, record.partition, record.offset)
+            self._offsets.put_pending(producer_id, group_id, partition, record.offset)
+
+    def _forget_unlogged(self, group_id: str) -> None:
+        """A group that was known by pending offsets only ends with them."""
+        group = self._groups.get(group_id)
+        if group is None or group_id in self._logged or self._offsets.has_pending(group_id):
+            return
+        if group.state is GroupState.EMPTY and not group.expected_members:
+            self._remove_live(group_id)
 
     def _replay_group(self, record: GroupRecord) -> None:
         if record.metadata is None:
@@ -126,8 +145,8 @@ class GroupShard:
         invariant(not self._is_loaded, "a shard is loaded once")
         self._is_loaded = True
         out = Outcome()
-        for group_id, metadata in self._logged.items():
-            group = self._groups[group_id] = ClassicGroup.loaded(group_id, metadata)
+        for group_id in (*self._logged, *self._offsets.groups_with_pending() - self._logged.keys()):
+            group = self._groups[group_id] = ClassicGroup.loaded(group_id, self._logged.get(group_id))
             for member in group.members.values():
                 self._rebalancer.keep_alive(group, member, now_ms)
             if len(group.members) > self._config.max_size:

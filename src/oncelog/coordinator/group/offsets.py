@@ -62,6 +62,10 @@ class OffsetStore:
     def has_pending(self, group_id: str) -> bool:
         return group_id in self._open
 
+    def groups_with_pending(self, producer_id: int | None = None) -> set[str]:
+        """Of one producer, or of all."""
+        return set(self._open) if producer_id is None else set(self._pending.get(producer_id, ()))
+
     def producers_with_pending(self) -> list[int]:
         return list(self._pending)
 

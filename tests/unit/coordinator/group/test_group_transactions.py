@@ -117,10 +117,37 @@ def test_a_tombstone_forgets_what_is_pending_too() -> None:
 
 def test_a_group_with_pending_offsets_is_not_deleted() -> None:
     shell = Shell()
+    shell.commit(1, partition=1)
     shell.commit_in_transaction(ALICE, 5)
     assert shell.delete_group() == E.NON_EMPTY_GROUP
     shell.marker(ALICE, commit=False)
     assert shell.delete_group() == E.NONE
+
+
+def test_a_group_of_pending_offsets_only_ends_with_an_abort() -> None:
+    """Compaction leaves nothing of it, so that it would be gone after the next start."""
+    shell = Shell()
+    shell.commit_in_transaction(ALICE, 5)
+    shell.commit_in_transaction(BOB, 6, partition=1)
+    shell.marker(ALICE, commit=False)
+    assert shell.state == "Empty"
+    shell.restart()
+    assert shell.fetch(1, stable=True) == (-1, E.UNSTABLE_OFFSET_COMMIT)
+    shell.marker(BOB, commit=False)
+    assert shell.state == "Dead"
+
+
+def test_a_group_whose_last_offset_was_deleted_is_there_until_the_next_clean_up() -> None:
+    """Also after a start on a log of which compaction has left nothing but the tombstone."""
+    shell = Shell()
+    shell.commit(5)
+    shell.delete_offsets(TopicPartition("in", 0))
+    del shell.log[0]
+    for _ in range(2):
+        assert shell.state == "Empty"
+        shell.restart()
+    shell.advance(shell.config.offsets_retention_check_interval_ms)
+    assert shell.state == "Dead"
 
 
 def test_a_group_with_pending_offsets_only_is_not_expired() -> None:

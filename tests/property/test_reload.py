@@ -1,0 +1,188 @@
+"""A coordinator that is loaded from its log is the one that lived: random offsets and transactions, through the broker.
+
+What is compared is what clients can ask for and what `durable_state` knows, after any number of operations, with
+a shard that is built the way a start builds it, before and after compaction.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from oncelog.coordinator.group.machine import GroupShard
+from oncelog.coordinator.group.requests import OffsetFetchRequest, PartitionToFetch
+from oncelog.coordinator.txn.machine import TxnShard
+from oncelog.core.ids import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from oncelog.protocol.messages.delete_groups import DeleteGroupsRequest
+from oncelog.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from oncelog.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from oncelog.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from oncelog.server.group_runtime import _GroupReplayer
+from oncelog.server.shard_log import replay_log
+from oncelog.server.txn_runtime import _TxnReplayer
+from tests.simulation.station import memory_folder
+from tests.unit.coordinator.txn.txn_harness import as_recorded
+from tests.unit.server.harness import BrokerInProcess
+from tests.unit.server.test_transactions import Producer
+
+SETTINGS = {
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
+    "offsets.topic.segment.bytes": "700",
+    "transaction.state.log.segment.bytes": "700",
+    "log.cleaner.backoff.ms": "1000",
+    "log.cleaner.min.cleanable.ratio": "0.01",
+    "log.cleaner.delete.retention.ms": "3600000",
+    "offsets.retention.minutes": "30",
+}
+TOPIC = "in"
+PARTITIONS = 2
+GROUPS = ("g", "h")
+FILLER = "filler"
+IDS = ("a", "b")
+
+groups = st.sampled_from(GROUPS)
+partitions = st.integers(0, PARTITIONS - 1)
+producers = st.integers(0, len(IDS) - 1)
+
+
+class Reload(RuleBasedStateMachine):
+    @initialize()
+    def start(self) -> None:
+        self.folder = tempfile.TemporaryDirectory(prefix="oncelog-", dir=memory_folder())
+        self.node = BrokerInProcess(Path(self.folder.name), SETTINGS)
+        self.node.create(TOPIC, PARTITIONS)
+        self.producers = [Producer(self.node, each, timeout_ms=600_000) for each in IDS]
+        for producer in self.producers:
+            producer.init()
+        self.offset = 0
+
+    @rule(group=groups, partition=partitions)
+    def commit(self, group: str, partition: int) -> None:
+        self.offset += 1
+        entry = OffsetCommitRequestPartition(partition_index=partition, committed_offset=self.offset)
+        topics = [OffsetCommitRequestTopic(name=TOPIC, partitions=[entry])]
+        self.node.call(
+            OffsetCommitRequest(group_id=group, generation_id_or_member_epoch=-1, member_id="", topics=topics), 8
+        )
+
+    @rule(group=groups, partition=partitions, who=producers)
+    def commit_in_transaction(self, group: str, partition: int, who: int) -> None:
+        self.offset += 1
+        producer = self.producers[who]
+        entry = TxnOffsetCommitRequestPartition(partition_index=partition, committed_offset=self.offset)
+        request = TxnOffsetCommitRequest(
+            transactional_id=producer.transactional_id,
+            group_id=group,
+            producer_id=producer.pid,
+            producer_epoch=producer.epoch,
+            topics=[TxnOffsetCommitRequestTopic(name=TOPIC, partitions=[entry])],
+        )
+        self.node.call(request, 5)
+
+    @rule(group=groups, wanted=st.sets(partitions, min_size=1))
+    def delete_offsets(self, group: str, wanted: set[int]) -> None:
+        entries = [OffsetDeleteRequestPartition(partition_index=partition) for partition in wanted]
+        topics = [OffsetDeleteRequestTopic(name=TOPIC, partitions=entries)]
+        self.node.call(OffsetDeleteRequest(group_id=group, topics=topics), 0)
+
+    @rule(group=groups)
+    def delete_group(self, group: str) -> None:
+        self.node.call(DeleteGroupsRequest(groups_names=[group]), 2)
+
+    @rule(who=producers, commit=st.booleans())
+    def end_transaction(self, who: int, commit: bool) -> None:
+        self.producers[who].end(commit)
+
+    @rule(who=producers)
+    def init(self, who: int) -> None:
+        self.producers[who].init()
+
+    @rule(elapsed_ms=st.sampled_from([1_000, 60_000, 3_600_000]))
+    def time_passes(self, elapsed_ms: int) -> None:
+        """Compaction, expiry of offsets, time-outs of transactions."""
+        self.node.clock.advance_ms(elapsed_ms)
+
+    @rule()
+    def compaction(self) -> None:
+        """Behind enough records of a group that nobody looks at, for all before them to be in closed segments."""
+        for _ in range(8):
+            self.commit(FILLER, 0)
+        self.node.clock.advance_ms(2_000)
+
+    @rule(clean=st.booleans())
+    def restart(self, clean: bool) -> None:
+        self.node.restart(clean=clean)
+
+    @invariant()
+    def groups_are_what_they_would_be_after_a_start(self) -> None:
+        runtime = self.node.broker.groups
+        if 0 not in runtime._shards:
+            return
+        living, loaded = runtime._shards[0].shard, self.loaded_groups()
+        assert loaded.durable_state() == living.durable_state()
+        assert sorted(loaded.list_groups()) == sorted(living.list_groups())
+        for group in GROUPS:
+            assert fetched(loaded, group) == fetched(living, group)
+
+    @invariant()
+    def transactions_are_what_they_would_be_after_a_start(self) -> None:
+        shards = self.node.broker.transactions._shards
+        assert self.recorded(self.loaded_transactions()) == self.recorded(shards[0])
+
+    def loaded_groups(self) -> GroupShard:
+        runtime = self.node.broker.groups
+        shard = runtime._new_shard()
+        partition = self.node.broker.partitions.get(GROUP_METADATA_TOPIC, 0)
+        for _ in replay_log(partition, _GroupReplayer(shard, partition)):
+            pass
+        shard.loaded(self.node.broker.now_ms())
+        return shard
+
+    def loaded_transactions(self) -> TxnShard:
+        shard = self.node.broker.transactions._new_shard(0)
+        partition = self.node.broker.partitions.get(TRANSACTION_STATE_TOPIC, 0)
+        for _ in replay_log(partition, _TxnReplayer(shard)):
+            pass
+        return shard
+
+    def recorded(self, shard: TxnShard) -> dict[str, Any]:
+        version = shard.config.transaction_version
+        return {name: as_recorded(entry.metadata, version) for name, entry in shard._entries.items()}
+
+    def teardown(self) -> None:
+        if hasattr(self, "node"):
+            self.node.broker.stop(clean=False)
+            self.folder.cleanup()
+
+
+def fetched(shard: GroupShard, group: str) -> list[object]:
+    wanted = tuple(PartitionToFetch(TOPIC, partition) for partition in range(PARTITIONS))
+    return [
+        shard.fetch_offsets(OffsetFetchRequest(group_id=group, partitions=asked, require_stable=stable))
+        for asked in (wanted, None)
+        for stable in (False, True)
+    ]
+
+
+Reload.TestCase.settings = settings(
+    max_examples=80, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestReload = Reload.TestCase
