@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 PARTITIONS = 3
 KEYS = 7
@@ -142,8 +145,11 @@ class KeyedLoad(_NumberedLoad):
         self.acknowledged[partition][int(key)] = int(number)
 
 
-def read(bootstrap: str, topic: str, isolation: str = "read_committed") -> dict[int, list[str]]:
-    """Everything a new reader gets, by partition, in order."""
+def consume(
+    bootstrap: str, topic: str, isolation: str = "read_committed", settings: Mapping[str, object] = MappingProxyType({})
+) -> Iterator[Message]:
+    """The records that a new reader gets, up to the end of every partition. Where records are deleted under it, it
+    goes on at the start of the log."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -153,23 +159,55 @@ def read(bootstrap: str, topic: str, isolation: str = "read_committed") -> dict[
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
             "log_level": 0,
+            **settings,
         }
     )
-    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
+    try:
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
+        ended: set[int] = set()
+        deadline_s = time.monotonic() + _DEADLINE_S
+        while len(ended) < PARTITIONS:
+            assert time.monotonic() < deadline_s, "a reader did not get to the end of every partition"
+            message = consumer.poll(1)
+            if message is None:
+                continue
+            if message.error() is None:
+                yield message
+            elif message.error().code() == KafkaError._PARTITION_EOF:
+                ended.add(message.partition())
+    finally:
+        consumer.close()
+
+
+def read(bootstrap: str, topic: str, isolation: str = "read_committed") -> dict[int, list[str]]:
+    """Everything a new reader gets, by partition, in order."""
+    return by_partition(consume(bootstrap, topic, isolation))
+
+
+def by_partition(messages: Iterable[Message], starts: Mapping[int, int] = MappingProxyType({})) -> dict[int, list[str]]:
+    """The values, by partition, in order; without those below the offset where their partition starts."""
     values: dict[int, list[str]] = defaultdict(list)
-    ended: set[int] = set()
-    deadline_s = time.monotonic() + _DEADLINE_S
-    while len(ended) < PARTITIONS and time.monotonic() < deadline_s:
-        message = consumer.poll(1)
-        if message is None:
-            continue
-        if message.error() is None:
+    for message in messages:
+        if message.offset() >= starts.get(message.partition(), 0):
             values[message.partition()].append(message.value().decode())
-        elif message.error().code() == KafkaError._PARTITION_EOF:
-            ended.add(message.partition())
-    consumer.close()
-    assert len(ended) == PARTITIONS, "a reader did not get to the end of every partition"
     return values
+
+
+def read_retained(bootstrap: str, topic: str) -> dict[int, list[str]]:
+    """As `read`, of a log whose oldest records may be deleted meanwhile.
+
+    A reader that is overtaken by retention has read records that are gone now, and has missed others that are gone as
+    well. Only what the log still holds after the reading tells about losses: all of it was there when the reader came.
+    """
+    messages = list(consume(bootstrap, topic))
+    return by_partition(messages, log_starts(bootstrap, topic))
+
+
+def log_starts(bootstrap: str, topic: str) -> dict[int, int]:
+    """By partition: the offset at which its log starts now."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    wanted = {TopicPartition(topic, partition): OffsetSpec.earliest() for partition in range(PARTITIONS)}
+    return {place.partition: found.result(_DEADLINE_S).offset for place, found in admin.list_offsets(wanted).items()}
 
 
 def check_idempotent(load: IdempotentLoad, values: dict[int, list[str]]) -> None:
@@ -200,10 +238,11 @@ def check_keyed(load: KeyedLoad, values: dict[int, list[str]]) -> None:
 
 
 def check_retained(load: IdempotentLoad, values: dict[int, list[str]]) -> None:
-    """The oldest may be gone; from the first that is left on, all are there."""
+    """The oldest may be gone; from the first that is left on, all are there. `values` come from `read_retained`."""
     assert load.failed == []
     for partition, numbers in load.acknowledged.items():
         kept = [int(value) for value in values[partition]]
+        assert kept, "all records were lost"
         assert kept == sorted(set(kept)), "order was not kept, or records were doubled"
         assert {number for number in numbers if number >= kept[0]} <= set(kept), "acknowledged records were lost"
         assert kept[-1] >= numbers[-1], "the newest records were lost"

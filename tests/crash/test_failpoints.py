@@ -32,6 +32,7 @@ from tests.crash.load import (
     check_retained,
     check_transactional,
     read,
+    read_retained,
 )
 from tests.crash.scale import ROUNDS, TIMEOUT_S
 
@@ -175,8 +176,11 @@ def test_kill_at_each_step_of_retention(busy_broker: BrokerProcess, number: int)
     load = IdempotentLoad(busy_broker.bootstrap_servers, "numbers")
     kill_at_each(busy_broker, RETENTION, number, lambda: load.send(40))
     load.finish()
-    check_retained(load, read(busy_broker.bootstrap_servers, "numbers"))
+    check_retained(load, read_retained(busy_broker.bootstrap_servers, "numbers"))
     stop_and_check_files(busy_broker)
+    for partition in range(PARTITIONS):
+        files = (busy_broker.data_dir / f"numbers-{partition}").glob("*.log")
+        assert sum(path.stat().st_size for path in files) >= int(RETAINED["retention.bytes"]), "too much was deleted"
 
 
 @pytest.mark.parametrize("number", range(ROUNDS))

@@ -114,14 +114,14 @@ def files(folder: Path, *suffixes: str) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.suffix in suffixes}
 
 
-def copy_log(log: Log, target: Path) -> Log:
-    """What a kill right now would leave, opened as after a crash."""
+def copy_log(log: Log, target: Path, log_start_offset: int | None = None) -> Log:
+    """What a kill right now would leave, opened as after a crash. The log start may be that of an older checkpoint."""
     shutil.copytree(log.folder, target)
     place = LogPlace(target, log.topic_partition, NOW_MS)
     return Log(
         place,
         log.config,
         clean=False,
-        log_start_offset=log.log_start_offset,
+        log_start_offset=log.log_start_offset if log_start_offset is None else log_start_offset,
         recovery_point=log.recovery_point,
     )

@@ -20,6 +20,7 @@ from tests.unit.storage.log_harness import (
     TOPIC_ID,
     append,
     append_txn,
+    copy_log,
     end_txn,
     headers_in,
     new_log,
@@ -80,6 +81,39 @@ def test_a_transaction_that_began_below_the_log_start_can_still_be_ended(
     again = reopen(log, clean=False)
     assert read_committed(again) == shown
     again.close(clean=False)
+
+
+@pytest.mark.parametrize("how", ["by size", "by DeleteRecords"])
+@pytest.mark.parametrize("point", ["log.delete.before_rename", "segment.delete.before_rename"])
+@pytest.mark.parametrize("flushed", [False, True])
+def test_a_kill_at_any_step_of_a_deletion_leaves_no_gap(tmp_path: Path, how: str, point: str, flushed: bool) -> None:
+    """The folder as it is at each hit of the failpoint, opened with the log start of before and of after."""
+    log = with_a_transaction_across_the_log(tmp_path)
+    for _ in range(40):
+        append(log)
+    if flushed:
+        log.flush()
+    before, start_before, size_before = ranges(log), log.log_start_offset, log.size_bytes
+    left: list[Log] = []
+
+    def kill() -> None:
+        for log_start_offset in (start_before, log.log_start_offset):
+            left.append(copy_log(log, tmp_path / f"killed-{len(left)}", log_start_offset))
+
+    failpoints.arm(point, kill)
+    try:
+        delete(log, how)
+    finally:
+        failpoints.disarm_all()
+    assert len(left) >= 4
+    for killed in left:
+        kept = ranges(killed)
+        assert kept == before[-len(kept) :], "a gap, or the end is gone"
+        assert kept[0][0] <= log.log_start_offset, "more was deleted than was to be"
+        assert killed.size_bytes >= log.size_bytes
+        killed.close(clean=False)
+    assert log.size_bytes < size_before
+    log.close(clean=False)
 
 
 @pytest.mark.parametrize("how", ["by size", "by DeleteRecords"])
