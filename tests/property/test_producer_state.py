@@ -56,6 +56,10 @@ class Model:
         self.events: list[Event] = []
         self.asked: dict[int, Asked] = {}
         self.reloaded_at: int | None = None
+        self.heard_ms: dict[int, int] = {}
+        """By producer: the clock when it was last heard of."""
+        self.loaded_ms: dict[int, int] = {}
+        """The same as of the snapshot at `reloaded_at`."""
 
     @property
     def end(self) -> int:
@@ -65,15 +69,16 @@ class Model:
         known, trimmed = Producer(), self.reloaded_at is None
         for header, control in self.events:
             if not trimmed and self.reloaded_at is not None and header.base_offset >= self.reloaded_at:
-                known, trimmed = self.trim(known), True
+                known, trimmed = self.trim(pid, known), True
             if header.producer_id == pid:
                 known = self.step(known, header, control)
-        return known if trimmed else self.trim(known)
+        return known if trimmed else self.trim(pid, known)
 
-    @staticmethod
-    def trim(known: Producer) -> Producer:
-        """A snapshot holds the newest batch only, and one timestamp for everything."""
-        return known._replace(batches=tuple((*batch[:4], known.timestamp) for batch in known.batches[-1:]))
+    def trim(self, pid: int, known: Producer) -> Producer:
+        """A snapshot holds the newest batch only, and one timestamp for everything: when it was last heard of."""
+        timestamp = max(known.timestamp, self.loaded_ms.get(pid, -1))
+        batches = tuple((*batch[:4], timestamp) for batch in known.batches[-1:])
+        return known._replace(timestamp=timestamp, batches=batches)
 
     @staticmethod
     def step(known: Producer, header: BatchHeader, control: ControlMarker | None) -> Producer:
@@ -156,7 +161,7 @@ class ProducerStateMachine(RuleBasedStateMachine):
         self.model = Model()
         self.high_watermark = 0
         self.guards: dict[int, list[VerificationGuard]] = {pid: [] for pid in PIDS}
-        self.snapshots: list[tuple[int, bytes]] = []
+        self.snapshots: list[tuple[int, bytes, dict[int, int]]] = []
         self.clock_ms = NOW_MS
 
     @rule(
@@ -296,21 +301,24 @@ class ProducerStateMachine(RuleBasedStateMachine):
 
     @rule()
     def take_snapshot(self) -> None:
-        self.snapshots.append((self.model.end, self.state.take_snapshot()))
+        self.snapshots.append((self.model.end, self.state.take_snapshot(), dict(self.model.heard_ms)))
 
     @precondition(lambda self: bool(self.snapshots))
     @rule(choice=st.integers(0, 100))
     def load_a_snapshot_and_replay(self, choice: int) -> None:
-        offset, content = self.snapshots[choice % len(self.snapshots)]
+        offset, content, heard_ms = self.snapshots[choice % len(self.snapshots)]
+        loaded_ms = heard_ms
         self.state = ProducerStateManager(ORDERS, producer_expiration_ms=FOREVER_MS)
         self.state.load_snapshot(content, self.clock_ms, end_offset=offset)
         for header, control in self.model.events:
             if header.base_offset >= offset:
                 assert self.state.check(header, origin=Origin.REPLICATION, control=control) is None
-                completed = self.state.apply(header, control=control, now_ms=-1)
+                completed = self.state.apply(header, control=control, now_ms=self.clock_ms)
+                heard_ms = {**heard_ms, header.producer_id: self.clock_ms}
                 if completed is not None:
                     self.state.complete(completed)
-        self.model.reloaded_at = offset
+        self.model.reloaded_at, self.model.loaded_ms = offset, loaded_ms
+        self.model.heard_ms = heard_ms
         self.model.asked.clear()
         self.guards = {pid: [] for pid in PIDS}
         self.high_watermark = self.model.end
@@ -356,6 +364,7 @@ class ProducerStateMachine(RuleBasedStateMachine):
         header = header._replace(base_offset=self.model.end)
         completed = self.state.apply(header, control=control, now_ms=self.clock_ms)
         self.model.add(header, control)
+        self.model.heard_ms[header.producer_id] = self.clock_ms
         ended = [
             txn for txn in self.model.transactions() if control is not None and txn.last_offset == header.base_offset
         ]

@@ -94,6 +94,7 @@ class Log(LogReading, LogCutting, LogFlushing):
 
         Origin REPLICATION keeps the offsets and epochs that the leader has given; all others get them here.
         """
+        self._latest_ms = now_ms
         if self._failure:
             self._repair()
         loaded = self._ready()

@@ -43,7 +43,7 @@ class LogCutting(LogRolling):
             loaded.segments,
             loaded.snapshots,
             end_offset=end_offset,
-            now_ms=self._place.now_ms,
+            now_ms=self._latest_ms,
         )
         return end_offset
 

@@ -14,6 +14,7 @@ import errno
 import logging
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -79,6 +80,8 @@ class OpenLog:
         """Base offsets of segments whose time index has got its last entry, and perhaps no fsync since; and how many
         changes the folder had had after that."""
         self._first_unflushed_ms: int | None = None
+        self._latest_ms = place.now_ms
+        """The clock at the last append, or when the log was opened."""
         self.log_start_offset = log_start_offset or 0
         self.log_end_offset = self.recovery_point = self.durable_offset = recovery_point or 0
         if not clean or log_start_offset is None or recovery_point is None:
@@ -100,7 +103,7 @@ class OpenLog:
 
     def _load(self, *, clean: bool, recovery_point: int | None) -> LoadedLog:
         loaded = load_log(
-            self._place,
+            replace(self._place, now_ms=self._latest_ms),
             self.config,
             clean=clean,
             log_start_offset=self.log_start_offset,

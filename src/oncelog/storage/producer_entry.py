@@ -40,9 +40,9 @@ class LastRecord(NamedTuple):
 class ProducerEntry:
     """Mutable state of one producer id. `next_sequence` is kept up to date so that the usual check is one comparison.
 
-    `last_append_ms` is the broker's clock at the last append, and not part of a snapshot. Kafka goes by the batch
-    timestamp alone, which a client that writes old records sets far in the past: its state would expire while it
-    writes, and with it the protection against duplicates. See `last_active_ms`.
+    `last_append_ms` is the broker's clock at the last append. Kafka goes by the batch timestamp alone, which a client
+    that writes old records sets far in the past: its state would expire while it writes, and with it the protection
+    against duplicates. See `last_active_ms`, which is what a snapshot has for a timestamp.
     """
 
     __slots__ = (
@@ -141,7 +141,7 @@ class ProducerEntry:
             self.producer_id,
             self.epoch,
             coordinator_epoch=self.coordinator_epoch,
-            last_timestamp=self.last_timestamp,
+            last_timestamp=self.last_active_ms,
             txn_first_offset=txn_first_offset,
             batch=older[-1] if older else None,
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
 
 from oncelog.core.ids import TopicPartition
 from oncelog.storage.append_checks import read_control
@@ -15,24 +14,30 @@ from oncelog.storage.segment_batches import FileBatch
 from oncelog.storage.snapshot_files import SnapshotFiles
 from oncelog.storage.txn_index import AbortedTxn
 
-REPLAY_NOW_MS: Final = -1
-"""Tells the producer state to go by the timestamps of the batches."""
-
 AbortedSink = Callable[[AbortedTxn], None]
 
 logger = logging.getLogger("oncelog.storage")
 
 
 def replay_batch(
-    state: ProducerStateManager, batch: FileBatch, segment: Segment, add_aborted: AbortedSink | None = None
+    state: ProducerStateManager,
+    batch: FileBatch,
+    segment: Segment,
+    add_aborted: AbortedSink | None = None,
+    *,
+    now_ms: int,
 ) -> None:
-    """Apply a batch of the log to the producer state; an aborted transaction that it ends is given to `add_aborted`."""
+    """Apply a batch of the log to the producer state; an aborted transaction that it ends is given to `add_aborted`.
+
+    Nothing says when it was appended, and its own timestamp may be as old as its producer likes. So its producer counts
+    as heard of now: rather known for too long than forgotten too early.
+    """
     header = batch.header
     control = None
     if header.is_control and header.records_count:
         whole = segment.read_whole(batch)
         control = read_control(header, whole.data, whole.start)
-    completed = state.apply(header, control=control, now_ms=REPLAY_NOW_MS)
+    completed = state.apply(header, control=control, now_ms=now_ms)
     if completed is not None:
         complete_txn(state, completed, add_aborted)
 
@@ -70,7 +75,7 @@ def restore_producer_state(
             logger.warning("%s: going without %s: %s", partition, snapshots.path(newest), error)
             snapshots.remove(newest)
     for segment, batch in _batches_between(segments, state.map_end_offset, end_offset):
-        replay_batch(state, batch, segment)
+        replay_batch(state, batch, segment, now_ms=now_ms)
     state.map_end_offset = end_offset
 
 

@@ -8,6 +8,9 @@
                   -1 if there is none), int32 offsetDelta (of the last batch), int64 timestamp, int32 coordinatorEpoch
                   (-1 none), int64 currentTxnFirstOffset (-1 none)
 
+The timestamp is when the producer was last heard of: that of its last batch, or the broker's clock when that was
+appended, if that was later. Kafka has the former only, and forgets a producer by it when it loads the file.
+
 The file name carries the next offset to be replayed. Only the newest batch of a producer is stored, so after loading
 the duplicate window is one batch wide until replay and new appends fill it again.
 """
@@ -93,7 +96,7 @@ def _fields(entry: ProducerEntry) -> tuple[int, int, int, int, int, int, int, in
         entry.producer_id,
         entry.epoch,
         *batch,
-        entry.last_timestamp,
+        entry.last_active_ms,
         entry.coordinator_epoch,
         entry.txn_first_offset,
     )

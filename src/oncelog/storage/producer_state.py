@@ -336,7 +336,7 @@ class ProducerStateManager:
         """Take over a batch that is in the log; `header` has its final base offset.
 
         For a marker that ended a transaction here the answer says which. It stays ongoing until `complete` is called,
-        after the transaction index has its entry. Replay passes -1 as `now_ms`: the batch's own timestamp counts then.
+        after the transaction index has its entry. With -1 as `now_ms` the batch's own timestamp counts.
         """
         self.map_end_offset = header.base_offset + header.last_offset_delta + 1
         producer_id = header.producer_id

@@ -366,7 +366,7 @@ class _Loader:
                 if header.producer_id < 0:
                     state.map_end_offset = header.base_offset + header.last_offset_delta + 1
                 else:
-                    replay_batch(state, batch, segment, segment.add_aborted)
+                    replay_batch(state, batch, segment, segment.add_aborted, now_ms=self.place.now_ms)
                 end_position = batch.end_position
                 if batch.data is not chunk:
                     chunk = batch.data

@@ -129,5 +129,5 @@ class TxnIndexKeeper:
         )
         entries: list[AbortedTxn] = []
         for batch in segment.batches():
-            replay_batch(state, batch, segment, entries.append)
+            replay_batch(state, batch, segment, entries.append, now_ms=self._now_ms)
         return entries

@@ -194,9 +194,12 @@ class ProducerChecks:
             return "the log has it, the snapshot does not"
         if replayed is None:
             return "" if self._is_compacted or not self._knows_all else "the snapshot has it, the log does not"
-        names = ("epoch", "last sequence", "last offset", "timestamp", "coordinator epoch", "open since offset")
+        names = ("epoch", "last sequence", "last offset", "coordinator epoch", "open since offset")
         pairs = zip(names, _fields(replayed), _fields(stored), strict=True)
         differing = [f"{name} {there} instead of {here}" for name, here, there in pairs if here != there]
+        if stored.last_timestamp < replayed.last_timestamp:
+            # It may be later: when its last batch was appended counts as well.
+            differing.append(f"timestamp {stored.last_timestamp} instead of {replayed.last_timestamp}")
         if differing and self._is_compacted and self._is_older(replayed, stored):
             return ""
         if differing and not self._knows_all and stored.txn_first_offset < self._base_offset:
@@ -296,7 +299,6 @@ def _fields(entry: ProducerEntry) -> tuple[int, ...]:
         entry.epoch,
         entry.last_sequence,
         last_offset,
-        entry.last_timestamp,
         entry.coordinator_epoch,
         entry.txn_first_offset,
     )
