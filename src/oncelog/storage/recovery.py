@@ -208,6 +208,7 @@ class _Loader:
         try:
             last = self._batch_from(end_offset - 1)
             are_right = last is None or last.leader_epoch == self.epochs.epoch_for_offset(last.base_offset)
+            are_right &= not entries or not self._has_batch_before(entries[0].start_offset)
             for number, (epoch, start_offset) in enumerate(entries):
                 next_start = entries[number + 1].start_offset if number + 1 < len(entries) else None
                 are_right &= self._starts_epoch(epoch, start_offset, next_start, is_first=number == 0)
@@ -217,6 +218,11 @@ class _Loader:
         if not are_right:
             logger.warning("%s: rebuilding the leader epochs: %s do not fit the log", self.place.partition, entries)
         return are_right
+
+    def _has_batch_before(self, offset: int) -> bool:
+        """Whether a batch of the log begins before `offset`, and so before the first epoch that is known."""
+        first = self._batch_from(self.log_start_offset)
+        return first is not None and max(first.base_offset, self.log_start_offset) < offset
 
     def _starts_epoch(self, epoch: int, start_offset: int, end_offset: int | None, *, is_first: bool) -> bool:
         """Compaction may have left no batch of an epoch, and the first entry moves with the log start."""

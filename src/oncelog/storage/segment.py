@@ -210,12 +210,13 @@ class Segment(SegmentBatches):
 
     def _load_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
         try:
-            indexes = self.open_indexes()
+            self.open_indexes()
             self.check_time_index()
         except (FileNotFoundError, CorruptIndexError) as error:
             logger.warning("rebuilding the indexes of %s: %s", self.log_file.path, error)
             return self.rebuild_indexes()
-        return indexes
+        # Not those that were opened: the check uses them, and may have found that they had to be rebuilt.
+        return self.offset_index, self.time_index
 
     def check_time_index(self) -> None:
         """CorruptIndexError if entries are missing at its end, or if the last one is not what its batch has."""

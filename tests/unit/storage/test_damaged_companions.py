@@ -293,3 +293,35 @@ def test_checks_leave_no_descriptors(tmp_path: Path) -> None:
     facts(again)
     again.close()
     assert open_descriptors() == before
+
+
+def test_an_offset_index_that_is_rebuilt_while_the_time_index_is_checked_leaves_no_descriptors(tmp_path: Path) -> None:
+    """The check looks a batch up, finds the offset index wrong and replaces both, which are then the ones to use."""
+    before = open_descriptors()
+    log = new_log(tmp_path, LogConfig(index_interval_bytes=100))
+    for number in range(6):
+        append(log, batch(2, timestamp=NOW_MS + number))
+    log.close()
+    index = log.segments[0].offset_index.file.path
+    log.close(clean=False)
+    Damage(index.name, "flip", index.stat().st_size - 5, 1).apply(log.folder)
+    again = reopened(log.folder, True, 0, log.recovery_point)
+    first = again.segments[0].offset_index
+    assert first is again.segments[0].offset_index
+    assert read_all(again)
+    again.close(clean=False)
+    assert open_descriptors() == before
+
+
+def test_an_epoch_that_starts_behind_its_first_batch_is_noticed(tmp_path: Path) -> None:
+    """One flipped bit in a file that has no checksum."""
+    log = new_log(tmp_path, CONFIG)
+    for _ in range(3):
+        append(log)
+    log.close()
+    path = log.folder / "leader-epoch-checkpoint"
+    assert path.read_text() == "0\n1\n0 0\n"
+    path.write_text("0\n1\n0 2\n")
+    again = reopened(log.folder, True, 0, log.recovery_point)
+    assert list(again.leader_epochs.entries) == [(0, 0)]
+    again.close()
