@@ -174,3 +174,40 @@ def test_kafka_python_s_admin_client(broker: Broker, unique: Callable[[str], str
     client.delete_topics([name])
     eventually(lambda: name not in client.list_topics(), "the topic is gone")
     client.close()
+
+
+@pytest.mark.filterwarnings("ignore:alter_configs has been deprecated")
+def test_broker_settings_that_few_brokers_have_a_use_for_are_taken_and_shown(admin: AdminClient) -> None:
+    """Both ways of changing settings; librdkafka's own tests use this one."""
+    node = next(iter(admin.list_topics(timeout=10).brokers))
+    name = "sasl.kerberos.min.time.before.relogin"
+
+    def shown() -> str | None:
+        (future,) = admin.describe_configs([ConfigResource(ResourceType.BROKER, str(node))]).values()
+        entry = future.result(30).get(name)
+        return entry.value if entry is not None else None
+
+    def altered(value: str, operation: AlterConfigOpType) -> int:
+        entry = ConfigEntry(name, value, incremental_operation=operation)
+        resource = ConfigResource(ResourceType.BROKER, str(node), incremental_configs=[entry])
+        (future,) = admin.incremental_alter_configs([resource]).values()
+        return code_of(future)
+
+    assert altered("58000", AlterConfigOpType.SET) == 0
+    eventually(lambda: shown() == "58000", "the setting is shown")
+    (future,) = admin.alter_configs([ConfigResource(ResourceType.BROKER, str(node), {name: "57000"})]).values()
+    assert code_of(future) == 0
+    eventually(lambda: shown() == "57000", "the setting is shown")
+    assert altered("", AlterConfigOpType.DELETE) == 0
+    eventually(lambda: shown() != "57000", "the setting is gone")
+
+
+def test_settings_of_tiered_storage_that_do_not_ask_for_it_are_taken(
+    admin: AdminClient, unique: Callable[[str], str]
+) -> None:
+    name = unique("t")
+    harmless = {"remote.storage.enable": "false", "local.retention.ms": "1000"}
+    assert code_of(admin.create_topics([NewTopic(name, 1, 1, config=harmless)])[name]) == 0
+    asking = {"remote.storage.enable": "true"}
+    other = unique("t")
+    assert code_of(admin.create_topics([NewTopic(other, 1, 1, config=asking)])[other]) == INVALID_CONFIG

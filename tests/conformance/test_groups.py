@@ -20,6 +20,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 import kafka
+from peers.kafka.kafka import run_java
 from tests.conformance.brokers import Broker
 from tests.conformance.clients import Message, eventually
 from tests.conformance.libraries import CLIENTS
@@ -251,3 +252,38 @@ def test_aiokafka_members_share_and_commit(broker: Broker, unique: Callable[[str
     found = asyncio.run(run())
     assert {int(value) for value in found} == set(range(40))
     assert [committed_offset(broker, group, topic, partition) for partition in range(PARTITIONS)] == [10] * PARTITIONS
+
+
+CLASSIC_ONLY = {"group_coordinator_rebalance_protocols": "classic"}
+AT_ONCE_S = 10
+"""Clients that wait in silence do so for 25 s and more."""
+
+
+def test_a_consumer_of_the_new_protocol_is_told_at_once_that_it_is_not_served(
+    new_broker: Callable[..., Broker],
+) -> None:
+    broker = new_broker(**CLASSIC_ONLY)
+    topic = create_topic(broker, "t")
+    settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": "g", "group.protocol": "consumer"}
+    consumer = confluent_kafka.Consumer(settings)
+    try:
+        consumer.subscribe([topic])
+        message = consumer.poll(AT_ONCE_S)
+        assert message is not None and message.error() is not None, "nothing was reported"
+        assert message.error().code() == confluent_kafka.KafkaError._FATAL
+        assert "ConsumerGroupHeartbeat" in message.error().str() and "not supported" in message.error().str()
+    finally:
+        consumer.close()
+
+
+@pytest.mark.usefixtures("java")
+def test_a_java_consumer_of_the_new_protocol_ends_at_once(new_broker: Callable[..., Broker]) -> None:
+    broker = new_broker(**CLASSIC_ONLY)
+    topic = create_topic(broker, "t")
+    ended = run_java(
+        "org.apache.kafka.tools.consumer.ConsoleConsumer",
+        *("--bootstrap-server", broker.bootstrap_servers, "--topic", topic, "--group", "g"),
+        *("--consumer-property", "group.protocol=consumer"),
+        timeout_s=60,
+    )
+    assert "revert to the CLASSIC protocol" in ended.stderr, ended.stderr[-2000:]

@@ -52,6 +52,11 @@ class BrokerSettings:
             found.append(Synonym(key.name, format_value(key.default), Source.DEFAULT))
         return found
 
+    def keys_without_effect(self) -> list[ConfigKey]:
+        """Those of Kafka that were set while the broker runs."""
+        names = {name for _, values in self._layers for name in values if name not in self.table}
+        return [self.table.key(name) for name in sorted(names)]
+
     def topic_settings(self, configs: Mapping[str, str]) -> Settings:
         """Typed values of a topic: what it sets itself over what the broker sets for all topics."""
         values: dict[str, ConfigValue] = {}

@@ -130,11 +130,19 @@ def format_value(value: ConfigValue | None) -> str | None:
 class ConfigTable:
     """A family of keys; knows the nearest key to a misspelt one."""
 
-    def __init__(self, family: str, keys: Iterable[ConfigKey], *, without_effect: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        family: str,
+        keys: Iterable[ConfigKey],
+        *,
+        without_effect: Iterable[str] = (),
+        dynamic_without_effect: Iterable[str] = (),
+    ) -> None:
         self.family = family
         self._keys = {key.name: key for key in keys}
         self._without_effect = frozenset(without_effect)
         self._families_without_effect = tuple(name for name in self._without_effect if name.endswith("."))
+        self._dynamic_without_effect = frozenset(dynamic_without_effect)
 
     def __contains__(self, name: str) -> bool:
         return name in self._keys
@@ -147,11 +155,18 @@ class ConfigTable:
 
     def has_no_effect(self, name: str) -> bool:
         """A key that Kafka knows and that means nothing here: accepted with a warning so that files carry over."""
-        return name in self._without_effect or name.startswith(self._families_without_effect)
+        return (
+            name in self._without_effect
+            or name in self._dynamic_without_effect
+            or name.startswith(self._families_without_effect)
+        )
 
     def key(self, name: str) -> ConfigKey:
         if name in self._keys:
             return self._keys[name]
+        if self.has_no_effect(name):
+            about = "A setting of Kafka that has no effect in Oncelog."
+            return ConfigKey(name, ConfigType.STRING, None, about, dynamic=name in self._dynamic_without_effect)
         raise ConfigError(self.unknown(name))
 
     def unknown(self, name: str) -> str:

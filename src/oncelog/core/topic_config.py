@@ -9,6 +9,8 @@ _DOUBLE, _LIST = ConfigType.DOUBLE, ConfigType.LIST
 
 CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 
+_NOT_TIERED = "Has no effect in Oncelog, which has no tiered storage."
+
 
 def _gzip_level(value: ConfigValue) -> str | None:
     ok = isinstance(value, int) and (value == -1 or 1 <= value <= 9)
@@ -42,6 +44,8 @@ TOPIC_CONFIG = ConfigTable(
         ConfigKey("internal.segment.bytes", _INT, None, "Segment size below the public limit, for tests.",
                   low=0, internal=True),
         ConfigKey("leader.replication.throttled.replicas", _LIST, (), "Replicas whose replication is throttled."),
+        ConfigKey("local.retention.bytes", _LONG, -2, f"{_NOT_TIERED} -2 is what retention.bytes says.", low=-2),
+        ConfigKey("local.retention.ms", _LONG, -2, f"{_NOT_TIERED} -2 is what retention.ms says.", low=-2),
         ConfigKey("max.compaction.lag.ms", _LONG, LONG_MAX, "Longest time a record may stay uncompacted.",
                   low=1, synonym="log.cleaner.max.compaction.lag.ms"),
         ConfigKey("max.message.bytes", _INT, 1_048_588, "Largest record batch, after compression.",
@@ -60,6 +64,10 @@ TOPIC_CONFIG = ConfigTable(
                   low=1, synonym="min.insync.replicas"),
         ConfigKey("preallocate", _BOOLEAN, False, "Whether a new segment's file is allocated in full.",
                   synonym="log.preallocate"),
+        ConfigKey("remote.log.copy.disable", _BOOLEAN, False, _NOT_TIERED),
+        ConfigKey("remote.log.delete.on.disable", _BOOLEAN, False, _NOT_TIERED),
+        ConfigKey("remote.storage.enable", _BOOLEAN, False, f"{_NOT_TIERED} Only false is taken.",
+                  check=lambda value: "there is no tiered storage" if value else None),
         ConfigKey("retention.bytes", _LONG, -1, "Size of a partition above which old segments go; -1 is no limit.",
                   synonym="log.retention.bytes"),
         ConfigKey("retention.ms", _LONG, 604_800_000, "Age above which old segments go; -1 is no limit.",

@@ -47,16 +47,17 @@ def describe(broker: Broker, resource_type: int, name: str, wanted: Iterable[str
     if resource_type == ResourceType.TOPIC:
         check_name(name)
         topic = broker.topics.require(name)
-        table: ConfigTable = TOPIC_CONFIG
+        keys = list(TOPIC_CONFIG)
         read_only = False
     elif resource_type == ResourceType.BROKER:
         _check_node(broker, name, describing=True)
-        topic, table = None, broker.broker_settings.table
+        topic = None
+        keys = [*broker.broker_settings.table, *broker.broker_settings.keys_without_effect()]
         read_only = True
     else:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {resource_type}")
     described = []
-    for key in table:
+    for key in keys:
         if key.internal or (names is not None and key.name not in names):
             continue
         synonyms = (
@@ -151,12 +152,14 @@ def _store(broker: Broker, resource_type: int, name: str, configs: Mapping[str, 
     except ConfigError as error:
         raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
     for key_name in configs:
-        if not table[key_name].dynamic:
+        if not table.key(key_name).dynamic:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
                 f"Cannot update these configs dynamically: {key_name}. Set it in the broker's file and restart.",
             )
     if not validate_only:
+        for key_name in filter(table.has_no_effect, configs):
+            log.warning("%s has no effect in Oncelog", key_name)
         broker.set_broker_configs(name, configs)
 
 

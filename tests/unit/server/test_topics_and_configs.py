@@ -193,7 +193,9 @@ def test_describing_topic_partitions_in_pages(node: BrokerInProcess) -> None:
 
 def describe(node: BrokerInProcess, kind: int, name: str, keys: list[str] | None = None) -> Any:
     resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
-    return node.call(DescribeConfigsRequest(resources=[resource], include_synonyms=True), 4).results[0]
+    return node.call(
+        DescribeConfigsRequest(resources=[resource], include_synonyms=True, include_documentation=True), 4
+    ).results[0]
 
 
 def change(node: BrokerInProcess, kind: int, name: str, *operations: tuple[str, int, str | None]) -> Any:
@@ -269,6 +271,55 @@ def test_a_bad_change_is_refused_with_a_reason_and_changes_nothing(
     assert ErrorCode(answer.error_code) is code
     assert answer.error_message
     assert value_and_source(node, TOPIC, "orders", "retention.ms") == ("604800000", 5)
+
+
+RELOGIN = "sasl.kerberos.min.time.before.relogin"
+
+
+def test_a_key_of_kafka_that_means_nothing_here_is_taken_and_shown_as_without_effect(
+    node: BrokerInProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert describe(node, BROKER, "1", [RELOGIN]).configs == []
+    assert change(node, BROKER, "1", (RELOGIN, 0, "58000"), ("num.io.threads", 0, "9")).error_code == 0
+    assert f"{RELOGIN} has no effect in Oncelog" in caplog.text
+    assert value_and_source(node, BROKER, "1", RELOGIN) == ("58000", 2)
+    node.restart(clean=False)
+    (config,) = describe(node, BROKER, "1", [RELOGIN]).configs
+    assert (config.value, config.read_only) == ("58000", False)
+    assert "no effect in Oncelog" in config.documentation
+    assert change(node, BROKER, "1", (RELOGIN, 1, None)).error_code == 0
+    assert [config.name for config in describe(node, BROKER, "1", [RELOGIN, "num.io.threads"]).configs] == [
+        "num.io.threads"
+    ]
+    resource = AlterConfigsResource(
+        resource_type=BROKER,
+        resource_name="1",
+        configs=[AlterableConfig(name=RELOGIN, value="57000")],
+    )
+    answer = node.call(AlterConfigsRequest(resources=[resource]), 2).responses[0]
+    assert (answer.error_code, value_and_source(node, BROKER, "1", RELOGIN)) == (0, ("57000", 2))
+
+
+@pytest.mark.parametrize("key", ["process.roles", "replica.fetch.max.bytes", "listener.security.protocol.map"])
+def test_a_key_without_effect_that_kafka_does_not_change_while_it_runs_is_refused(
+    node: BrokerInProcess, key: str
+) -> None:
+    answer = change(node, BROKER, "1", (key, 0, "1"))
+    assert ErrorCode(answer.error_code) is ErrorCode.INVALID_REQUEST
+    assert f"Cannot update these configs dynamically: {key}" in answer.error_message
+
+
+def test_settings_of_tiered_storage_are_taken_as_long_as_they_do_not_ask_for_it(node: BrokerInProcess) -> None:
+    create(node, "orders")
+    harmless = [("remote.storage.enable", 0, "false"), ("local.retention.ms", 0, "1000")]
+    harmless += [("local.retention.bytes", 0, "-2"), ("remote.log.copy.disable", 0, "true")]
+    assert change(node, TOPIC, "orders", *harmless).error_code == 0
+    assert value_and_source(node, TOPIC, "orders", "local.retention.ms") == ("1000", 1)
+    answer = change(node, TOPIC, "orders", ("remote.storage.enable", 0, "true"))
+    assert (ErrorCode(answer.error_code), "no tiered storage" in answer.error_message) == (
+        ErrorCode.INVALID_CONFIG,
+        True,
+    )
 
 
 def test_an_unknown_key_is_answered_with_the_nearest_known_one(node: BrokerInProcess) -> None:
