@@ -9,7 +9,8 @@ A scenario is a list of steps. A step is one request: an API, a version and its 
 The runner repeats a request whose answer says that a coordinator is busy or still loading (51 above all): Apache
 Kafka answers so at once where another broker may wait and answer the final result, and clients repeat in either case.
 Only the last answer is recorded. After the end of a transaction it waits until the coordinator calls it complete, so
-that the next step meets a quiet state.
+that the next step meets a quiet state. Apache Kafka's controller answers a change of topics or settings before its
+broker knows of it, so the runner waits for the broker before it asks for anything else.
 
 Transcripts are normalised so that two brokers can be compared: producer ids, topic ids and member ids become symbols
 in the order of their appearance; times, throttling, messages for people and the partition that a group's name is
@@ -32,6 +33,9 @@ from tests.conformance.wire import Disconnected, Fields, Wire
 CONCURRENT_TRANSACTIONS: Final = 51
 BUSY: Final = frozenset({14, 15, 16, CONCURRENT_TRANSACTIONS})
 NOT_ENOUGH_REPLICAS: Final = 19
+ANSWERED_BY_THE_CONTROLLER: Final = frozenset(
+    {"create_topics", "delete_topics", "create_partitions", "alter_configs", "incremental_alter_configs"}
+)
 MEMBER_ID_REQUIRED: Final = 79
 NO_TOPIC_ID: Final = "00000000-0000-0000-0000-000000000000"
 BUSY_TIMEOUT_S: Final = 10.0
@@ -124,6 +128,8 @@ class Runner:
         self._symbols: dict[str, Any] = {}
         self._wires: dict[str, Wire] = {}
         self._seen_ids: dict[str, dict[Any, str]] = {}
+        self._is_broker_behind = False
+        self._barriers = itertools.count()
 
     def play(self) -> Transcript:
         try:
@@ -142,17 +148,28 @@ class Runner:
         wanted = []
         for name, shape in self._scenario.topics.items():
             partitions, settings = shape if isinstance(shape, tuple) else (shape, {})
-            configs = [{"name": key, "value": value} for key, value in settings.items()]
-            topic = {"name": self._prefix + name, "num_partitions": partitions, "replication_factor": 1}
-            wanted.append({**topic, "assignments": [], "configs": configs})
-        if not wanted:
-            return
+            wanted.append(_new_topic(self._prefix + name, partitions, settings))
+        if wanted:
+            self._create(wanted)
+
+    def _create(self, wanted: Sequence[Fields]) -> None:
         answer = self._wire("main").call("create_topics", 7, topics=wanted, timeout=30_000, validate_only=False)
         for created in answer["topics"]:
             if created["error_code"] != 0:
                 raise AssertionError(f"creating {created['name']}: {created}")
             self._symbols[f"{created['name'].removeprefix(self._prefix)}.id"] = created["topic_id"]
         self._await_leaders([(topic["name"], topic["num_partitions"]) for topic in wanted])
+
+    def _await_broker(self) -> None:
+        """Until the broker has taken over all that the controller has answered.
+
+        It does so in order: a topic that was made later and is led now shows that the changes before it have arrived.
+        The broker may have taken over both together and be busy with the rest of it, but not when it leads a second
+        topic, which was asked for when it led the first.
+        """
+        for _ in range(2):
+            self._create([_new_topic(f"{self._prefix}barrier-{next(self._barriers)}", 1, {})])
+        self._is_broker_behind = False
 
     def _await_leaders(self, topics: Sequence[tuple[str, int]]) -> None:
         """Apache Kafka answers before the partitions of a new topic are led."""
@@ -171,6 +188,8 @@ class Runner:
     def _play(self, number: int, step: Step) -> dict[str, Any]:
         label = f"{number:02d} {step.api} v{step.version}" + (f" ({step.note})" if step.note else "")
         fields = self._resolve(step.fields)
+        if self._is_broker_behind and step.api not in ANSWERED_BY_THE_CONTROLLER:
+            self._await_broker()
         wire = self._wire(step.connection)
         if not step.answered:
             wire.send_only(step.api, step.version, **fields)
@@ -181,6 +200,7 @@ class Runner:
             answer = self._call_until_settled(wire, step, fields)
         except Disconnected:
             return {"step": label, "answer": "disconnected"}
+        self._is_broker_behind |= step.api in ANSWERED_BY_THE_CONTROLLER
         # JoinGroup hands out the member id together with the error that asks for it.
         if answer.get("error_code", 0) in (0, MEMBER_ID_REQUIRED):
             self._symbols.update({symbol: at_path(answer, path) for symbol, path in step.save.items()})
@@ -249,6 +269,12 @@ class Runner:
         if isinstance(value, bytes):
             return value.hex()
         return value.replace(self._prefix, "") if isinstance(value, str) else value
+
+
+def _new_topic(name: str, partitions: int, settings: Mapping[str, str]) -> Fields:
+    configs = [{"name": key, "value": value} for key, value in settings.items()]
+    topic = {"name": name, "num_partitions": partitions, "replication_factor": 1}
+    return {**topic, "assignments": [], "configs": configs}
 
 
 _ORDERED_BY: Final = (
