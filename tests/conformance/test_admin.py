@@ -25,7 +25,7 @@ from confluent_kafka.admin import (
 from tests.conformance.brokers import Broker
 from tests.conformance.clients import Message, eventually
 from tests.conformance.libraries import CLIENTS
-from tests.conformance.test_produce_consume import create_topic
+from tests.conformance.test_produce_consume import await_topic, create_topic
 from tests.conformance.test_transactions import admin_of, committed_offset
 
 UNKNOWN_TOPIC_OR_PARTITION, OFFSET_OUT_OF_RANGE, INVALID_TOPIC, TOPIC_EXISTS = 3, 1, 17, 36
@@ -50,6 +50,7 @@ def test_topics_are_created_described_and_deleted(admin: AdminClient, unique: Ca
     name = unique("t")
     assert code_of(admin.create_topics([NewTopic(name, 3, 1)])[name]) == 0
     assert code_of(admin.create_topics([NewTopic(name, 3, 1)])[name]) == TOPIC_EXISTS
+    await_topic(admin, name, 3)
     found = admin.list_topics(name, 10).topics[name]
     assert sorted(found.partitions) == [0, 1, 2]
     described = admin.describe_topics(confluent_kafka.TopicCollection([name]))[name].result(30)
@@ -89,7 +90,7 @@ def test_partitions_are_added(broker: Broker, admin: AdminClient, unique: Callab
     assert code_of(admin.create_partitions([NewPartitions(name, 4)])[name]) == 0
     assert code_of(admin.create_partitions([NewPartitions(name, 4)])[name]) == INVALID_PARTITIONS
     assert code_of(admin.create_partitions([NewPartitions(name, 2)])[name]) == INVALID_PARTITIONS
-    eventually(lambda: len(admin.list_topics(name, 10).topics[name].partitions) == 4, "four partitions are there")
+    await_topic(admin, name, 4)
     CLIENTS["confluent-kafka"].produce(broker.bootstrap_servers, name, [Message(b"v", partition=3)])
     assert len(CLIENTS["confluent-kafka"].consume(broker.bootstrap_servers, name, 1, partition=3)) == 1
 
@@ -161,7 +162,7 @@ def test_kafka_python_s_admin_client(broker: Broker, unique: Callable[[str], str
     client.create_topics([kafka.admin.NewTopic(name, 2, 1)])
     with pytest.raises(kafka.errors.TopicAlreadyExistsError):
         client.create_topics([kafka.admin.NewTopic(name, 2, 1)])
-    assert name in client.list_topics()
+    eventually(lambda: name in client.list_topics(), "the topic is there")
     (described,) = client.describe_topics([name])
     assert len(described["partitions"]) == 2
     client.create_partitions({name: 3})

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from examples.client import (
+    consume_transform_produce,
     idempotent,
     read_committed_reader,
     two_phase_commit,
     write_only_transaction,
 )
 
-from oncelog.client import Admin, ClientConfig, NewTopic, Producer
+from oncelog.client import Admin, ClientConfig, NewTopic, Producer, TopicPartition
 from tests.conformance.brokers import Broker
 from tests.conformance.clients import eventually
 
@@ -33,6 +33,14 @@ def create(broker: Broker, topic: str, partitions: int = 1) -> str:
     with Admin(ClientConfig(bootstrap_servers=broker.bootstrap_servers)) as admin:
         admin.create_topics([NewTopic(topic, partitions, 1)])
     return topic
+
+
+def read_of(broker: Broker, source: str) -> int:
+    """How many records of both partitions the group of `consume_transform_produce` has committed."""
+    partitions = [TopicPartition(source, 0), TopicPartition(source, 1)]
+    with Admin(ClientConfig(bootstrap_servers=broker.bootstrap_servers)) as admin:
+        offsets = admin.group_offsets(consume_transform_produce.GROUP, partitions, require_stable=True)
+    return sum(committed.offset for committed in offsets.values())
 
 
 def committed(broker: Broker, topic: str) -> list[bytes]:
@@ -96,8 +104,7 @@ def test_consume_transform_produce_with_two_instances_one_of_them_killed(
         victim.kill()
         victim.wait()
         with worker(broker, source, target, f"{name}-b"):
-            eventually(lambda: len(committed(broker, target)) >= INPUTS, "all output", 60)
-            time.sleep(0.5)
+            eventually(lambda: read_of(broker, source) == INPUTS, "all input is read, and its output committed", 60)
     assert sorted(committed(broker, target)) == expected
 
 

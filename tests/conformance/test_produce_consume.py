@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tests.conformance.brokers import Broker
-from tests.conformance.clients import ClientError, Message
+from tests.conformance.clients import ClientError, Message, eventually
 from tests.conformance.libraries import CLIENTS
 
 NAMES = sorted(CLIENTS)
@@ -33,7 +33,18 @@ def create_topic(broker: Broker, name: str, partitions: int = 1, **settings: str
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     config = {key.replace("_", "."): value for key, value in settings.items()}
     admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(30)
+    await_topic(admin, name, partitions)
     return name
+
+
+def await_topic(admin: AdminClient, name: str, partitions: int) -> None:
+    """Apache Kafka's controller answers a change before its broker knows of it."""
+
+    def is_led() -> bool:
+        found = admin.list_topics(name, 10).topics[name]
+        return len(found.partitions) == partitions and all(part.error is None for part in found.partitions.values())
+
+    eventually(is_led, f"{name} has {partitions} partitions, each with a leader")
 
 
 @pytest.mark.parametrize("reader", NAMES)

@@ -33,7 +33,7 @@ from oncelog.spark.worker_client import worker_client
 from oncelog.testing import BrokerProcess
 from peers.kafka.kafka import free_port
 from tests.spark.kafka import Kafka
-from tests.spark.test_source import wait_for
+from tests.spark.waiting import wait_for
 
 RECORDS = 3000
 

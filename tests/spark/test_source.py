@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +12,7 @@ from oncelog.spark.source import TopicStreamReader
 from oncelog.spark.source_options import parse_source_options
 from oncelog.testing import broker
 from tests.spark.kafka import Kafka
+from tests.spark.waiting import wait_for
 
 pytestmark = pytest.mark.spark
 
@@ -35,13 +35,6 @@ def run_all(frame: Any, checkpoint: str) -> list[tuple[int, list[Any]]]:
     writer = frame.writeStream.foreachBatch(lambda rows, number: batches.append((number, rows.collect())))
     writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
     return batches
-
-
-def wait_for(condition: Callable[[], bool], timeout_s: float = 60) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not happen in time"
-        time.sleep(0.05)
 
 
 def values(rows: list[Any]) -> list[bytes]:

@@ -26,7 +26,7 @@ from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.messages.join_group import JoinGroupRequest
 from oncelog.protocol.schema import Message
 from tests.unit.client.chaos import Accident, Chaos, Kind
-from tests.unit.client.client_factory import client_factory, drain, numbers
+from tests.unit.client.client_factory import client_factory, drain, numbers, wait_until
 
 COUNT = 400
 READING = [
@@ -181,7 +181,7 @@ def test_a_member_that_was_expelled_commits_neither_by_itself_nor_in_a_transacti
     drain(client, 1)
     expel(module_admin, client, consumer(group_id=group, enable_auto_commit=False), full_topic)
     done = module_admin.group_offsets(group)
-    time.sleep(0.2)  # heartbeats find out
+    wait_until(lambda: client.core.member.lost)
     stale = {TopicPartition(full_topic, 0): 1}
     with pytest.raises(CommitFailed):
         client.commit(stale)
