@@ -58,9 +58,12 @@ class OpenLog:
         clean: bool,
         log_start_offset: int | None = None,
         recovery_point: int | None = None,
+        is_start_certain: bool = True,
         on_truncated: Callable[[], None] = _nothing,
     ) -> None:
         """Open a folder. None for an offset means that no checkpoint has it.
+
+        `is_start_certain` says that a checksum vouches for the log start.
 
         `on_truncated` is called before anything is appended to a log that was cut below its recovery point. It must
         write the recovery points down: the old one would vouch for batches that are not on disk.
@@ -71,6 +74,7 @@ class OpenLog:
         self._clean = clean
         self._on_truncated = on_truncated
         self._given_recovery_point = recovery_point
+        self._is_start_certain = is_start_certain
         self._failure = ""
         self._can_be_repaired = False
         self._is_closing = False
@@ -84,7 +88,9 @@ class OpenLog:
         """The clock at the last append, or when the log was opened."""
         self.log_start_offset = log_start_offset or 0
         self.log_end_offset = self.recovery_point = self.durable_offset = recovery_point or 0
-        if not clean or log_start_offset is None or recovery_point is None:
+        are_known = log_start_offset is not None and recovery_point is not None
+        is_start_doubtful = self.log_start_offset > (self.recovery_point if is_start_certain else 0)
+        if not clean or not are_known or is_start_doubtful:
             self.load()
 
     def __repr__(self) -> str:
@@ -108,7 +114,9 @@ class OpenLog:
             clean=clean,
             log_start_offset=self.log_start_offset,
             recovery_point=recovery_point,
+            is_start_certain=self._is_start_certain,
         )
+        self._is_start_certain = True
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset
         self.recovery_point = self.durable_offset = loaded.recovery_point

