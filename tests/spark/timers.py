@@ -29,7 +29,7 @@ class CountUntilTimer(StatefulProcessor):
         self._handle.registerTimer(int(min(times).timestamp() * 1000) + TIMER_MS)
         return iter(())
 
-    def handleExpiredTimer(self, key: Any, *_: Any) -> Iterator[Row]:
+    def handleExpiredTimer(self, key: Any, **_: Any) -> Iterator[Row]:
         yield Row(key=key[0], value=str(self._count.get()[0]))
 
     def close(self) -> None:
