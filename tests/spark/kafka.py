@@ -7,7 +7,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+)
 
 QUIET = {"log_level": 0}
 
@@ -35,6 +42,16 @@ class Kafka:
 
     def grow(self, topic: str, partitions: int) -> None:
         for future in self._admin.create_partitions([NewPartitions(topic, partitions)]).values():
+            future.result(30)
+
+    def set(self, topic: str, **config: str) -> None:
+        """Settings of a topic that is there, written as for `create`."""
+        change = [
+            ConfigEntry(key.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+            for key, value in config.items()
+        ]
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=change)
+        for future in self._admin.incremental_alter_configs([resource]).values():
             future.result(30)
 
     def delete(self, topic: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Collection
 from typing import Any
 
 import pyarrow as pa
@@ -10,13 +12,14 @@ import pytest
 from oncelog.client.columns import encode_columns
 from oncelog.client.config import ClientConfig
 from oncelog.client.transaction import NO_IDENTITY
-from oncelog.core.ids import TopicPartition
+from oncelog.core.hashing import partition_for_key
 from oncelog.spark import routing
 from oncelog.spark.dead_letters import dead_letters
 from oncelog.spark.record_size import record_sizes
 from oncelog.spark.routing import Poison, RowError, partition_numbers
+from oncelog.spark.topic_facts import TopicFacts
 from oncelog.spark.write_job import TaskOrders, Way
-from oncelog.spark.write_task import by_target
+from oncelog.spark.write_task import _encode, by_target
 
 SCHEMA = pa.schema(
     [
@@ -29,17 +32,20 @@ SCHEMA = pa.schema(
 LIMIT = 2000
 
 
+TOPICS = {
+    "plain": TopicFacts(2, message_bytes_max=1_048_588),
+    "compacted": TopicFacts(2, is_compacted=True),
+    "narrow": TopicFacts(2, message_bytes_max=1000),
+    "__consumer_offsets": TopicFacts(50, is_internal=True),
+    "dead": TopicFacts(3),
+}
+
+
 class Topics:
-    """Stands for the cluster: `plain` and `compacted` have two partitions, the group's own topic has some too."""
+    """Stands for the cluster."""
 
-    def partition_count(self, topic: str) -> int:
-        return 2 if topic in ("plain", "compacted", "__consumer_offsets") else 0
-
-    def is_internal(self, topic: str) -> bool:
-        return topic.startswith("__")
-
-    def is_compacted(self, topic: str) -> bool:
-        return topic == "compacted"
+    def topic_facts(self, topics: Collection[str]) -> dict[str, TopicFacts]:
+        return {name: TOPICS[name] for name in topics if name in TOPICS}
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +63,6 @@ def make_orders(dead_letter_topic: str | None = "dead", **more: Any) -> TaskOrde
         "max_request_size": LIMIT,
         "topic": None,
         "dead_letter_topic": dead_letter_topic,
-        "partition_count": 0,
         "first_partition": 0,
     }
     return TaskOrders(**{**settings, **more})
@@ -83,6 +88,7 @@ BAD_ROWS: list[tuple[dict[str, Any], Poison]] = [
     ({"value": bytes(LIMIT - 60)}, Poison.TOO_LARGE),
     ({"headers": [header("a", bytes(LIMIT))]}, Poison.TOO_LARGE),
     ({"headers": [header("a", b"")] * (LIMIT // 10)}, Poison.TOO_LARGE),
+    ({"topic": "narrow", "value": bytes(1000)}, Poison.TOO_LARGE_FOR_TOPIC),
 ]
 
 
@@ -101,7 +107,7 @@ def test_rows_at_home_in_a_compacted_topic_have_keys() -> None:
 
 @pytest.mark.parametrize("row", [{"value": bytes(LIMIT)}, {"headers": [header(None)]}])
 def test_a_task_with_a_partition_of_its_own_refuses_bad_rows_too(row: dict[str, Any]) -> None:
-    orders = make_orders(dead_letter_topic=None, topic="plain", partition_count=2, way=Way.OWN)
+    orders = make_orders(dead_letter_topic=None, topic="plain", known={"plain": TOPICS["plain"]}, way=Way.OWN)
     rows = make_rows({}, row).select(["value", "headers"])
     with pytest.raises(RowError):
         list(by_target(orders, 0, rows))
@@ -139,7 +145,7 @@ def test_no_record_is_larger_than_the_size_it_is_judged_by() -> None:
 )
 def test_a_dead_letter_fits_and_says_what_it_left_out(row: dict[str, Any], left_out: bytes | None) -> None:
     ((target, letters),) = by_target(make_orders(), 0, make_rows(row))
-    assert target == TopicPartition("dead", 0)
+    assert target.topic == "dead"
     assert record_sizes(letters)[0] <= LIMIT
     letter = letters.to_pylist()[0]
     told = {one["key"]: one["value"] for one in letter["headers"]}
@@ -159,3 +165,45 @@ def test_a_dead_letter_is_the_row_as_it_was() -> None:
         header("oncelog.error", b"its topic does not exist"),
         header("oncelog.topic", b"nowhere"),
     ]
+
+
+def test_a_row_that_its_topic_just_takes_is_good() -> None:
+    """Judged by what is sent: a rough sum of its parts would be above the limit."""
+    (frame,) = encode_columns(pa.array([b""]), key=pa.array([b"k"]), timestamp_ms=1)
+    room = 1000 - frame.size_bytes
+    longest = max(
+        n
+        for n in range(room)
+        if partition_numbers(make_orders(), make_rows({"topic": "narrow", "value": bytes(n)}))[0] >= 0
+    )
+    (sent,) = encode_columns(pa.array([bytes(longest)]), key=pa.array([b"k"]), timestamp_ms=1)
+    assert sent.size_bytes == 1000
+
+
+def test_what_is_sent_compressed_is_judged_compressed() -> None:
+    squeezed = make_orders(compression_type="gzip")
+    assert partition_numbers(squeezed, make_rows({"topic": "narrow", "value": bytes(1500)}))[0] >= 0
+    noise = random.Random(7).randbytes(1500)
+    assert partition_numbers(squeezed, make_rows({"topic": "narrow", "value": noise}))[0] == Poison.TOO_LARGE_FOR_TOPIC
+
+
+def test_no_batch_is_larger_than_its_topic_takes() -> None:
+    rows = make_rows(*({"topic": "narrow", "value": bytes(300)} for _ in range(20)))
+    sent = list(_encode(make_orders(), 0, rows))
+    assert sum(encoded.records_count for _, encoded in sent) == 20
+    assert max(encoded.size_bytes for _, encoded in sent) <= 1000
+
+
+def test_dead_letters_go_where_their_keys_belong() -> None:
+    """To one partition they would be written by one task, and read by one consumer."""
+    rows = make_rows(*({"topic": "nowhere", "key": b"k%d" % (i % 50)} for i in range(100)))
+    found = {target: letters.column("key").to_pylist() for target, letters in by_target(make_orders(), 0, rows)}
+    assert {target.partition for target in found} == {0, 1, 2}
+    for target, keys in found.items():
+        assert all(partition_for_key(key, 3) == target.partition for key in keys)
+    assert sum(map(len, found.values())) == 100
+
+
+def test_dead_letters_without_keys_go_round() -> None:
+    rows = make_rows({"topic": "nowhere", "key": None})
+    assert [next(by_target(make_orders(), task, rows))[0].partition for task in range(4)] == [0, 1, 2, 0]

@@ -13,7 +13,7 @@ import pytest
 import oncelog.spark
 from oncelog.client.config import ClientConfig
 from oncelog.core.hashing import partition_for_key
-from oncelog.spark import small_batch
+from oncelog.spark import small_batch, topic_facts
 from oncelog.spark.demo.audit import audit
 from oncelog.spark.notes import Note
 from oncelog.spark.sink import ExactlyOnceSink
@@ -345,6 +345,7 @@ def test_the_broker_gets_no_rows_that_it_would_refuse(pipeline: Pipeline, spark:
     """Each of them would fail its batch, however often that is run."""
     kafka = pipeline.kafka
     dead, compacted = kafka.create(name("dead")), kafka.create(name("table"), cleanup_policy="compact")
+    narrow = kafka.create(name("narrow"), max_message_bytes="1000")
     rows = spark.createDataFrame(
         [
             ("good", "v", compacted, []),
@@ -355,6 +356,7 @@ def test_the_broker_gets_no_rows_that_it_would_refuse(pipeline: Pipeline, spark:
             ("d", "long header", pipeline.target, [("h", bytearray(2_000_000))]),
             ("e", "x" * 1_048_570, pipeline.target, []),
             ("f", "x" * 1_048_400, "no-such-topic", []),
+            ("g", "x" * 2000, narrow, []),
         ],
         "key string, value string, topic string, headers array<struct<key: string, value: binary>>",
     )
@@ -362,16 +364,38 @@ def test_the_broker_gets_no_rows_that_it_would_refuse(pipeline: Pipeline, spark:
     oncelog.spark.write_batch(rows, **settings, dead_letter_topic=dead)
     assert kafka.values(compacted) == [b"v"]
     assert kafka.read(pipeline.target) == []
-    assert sorted(seen.key or b"" for seen in kafka.read(dead)) == [b"", b"a", b"b", b"c", b"d", b"e", b"f"]
+    assert sorted(seen.key or b"" for seen in kafka.read(dead)) == [b"", b"a", b"b", b"c", b"d", b"e", b"f", b"g"]
     with pytest.raises(oncelog.spark.OptionError, match=f"dead_letter_topic: topic {compacted} is compacted"):
         oncelog.spark.write_batch(rows, **settings, dead_letter_topic=compacted)
+    with pytest.raises(
+        oncelog.spark.OptionError, match=f"dead_letter_topic: topic {narrow} takes no records above 1000"
+    ):
+        oncelog.spark.write_batch(rows, **settings, dead_letter_topic=narrow)
 
 
-def test_why_a_task_could_not_write_is_told(pipeline: Pipeline, spark: Any, name: Name) -> None:
+def test_a_row_larger_than_its_topic_takes_goes_to_the_dead_letters(pipeline: Pipeline, name: Name) -> None:
+    kafka = pipeline.kafka
+    pipeline.target = kafka.create(name("narrow"), 2, max_message_bytes="1000")
+    dead = kafka.create(name("dead"))
+    kafka.send(pipeline.source, [b"good", b"x" * 2000, b"fine"], partition=0)
+    with pytest.raises(Exception, match=r"larger than its topic takes .*allowed are 1000: raise max\.message\.bytes"):
+        pipeline.run()
+    pipeline.settings |= {"dead_letter_topic": dead}
+    pipeline.run()
+    assert kafka.values(pipeline.target) == [b"fine", b"good"]
+    assert kafka.values(dead) == [b"x" * 2000]
+
+
+def test_why_a_task_could_not_write_is_told(
+    pipeline: Pipeline, spark: Any, name: Name, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With task retries on, as they are on clusters: what counts is the first run, not the refusal of the second."""
-    narrow = pipeline.kafka.create(name("narrow"), max_message_bytes="1000")
+    monkeypatch.setattr(topic_facts, "SETTINGS_AGE_S", 3600.0)
+    narrow = pipeline.kafka.create(name("narrow"))
     rows = spark.createDataFrame([("k", "x" * 2000)], "key string, value string")
     settings = {"bootstrap_servers": pipeline.kafka.servers, "transactional_id": pipeline.id, "topic": narrow}
+    oncelog.spark.write_batch(rows, **settings)
+    pipeline.kafka.set(narrow, max_message_bytes="1000")
     with pytest.raises(Exception, match="MESSAGE_TOO_LARGE"):
         oncelog.spark.write_batch(rows, **settings, batch_attempts=1)
 

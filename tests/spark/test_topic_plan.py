@@ -15,6 +15,7 @@ from oncelog.spark.planning import OffsetRange
 from oncelog.spark.progress import MicroBatch
 from oncelog.spark.sink_options import sink_options
 from oncelog.spark.source_options import OptionError, parse_source_options
+from oncelog.spark.topic_facts import TopicFacts
 from oncelog.spark.topic_plan import DataLost, TopicPlan
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
@@ -34,8 +35,8 @@ class Topics:
                 there.setdefault(partition.topic, []).append(partition)
         return there
 
-    def partition_count(self, topic: str) -> int:
-        return len(self.partitions_of([topic]).get(topic, ()))
+    def topic_facts(self, topics: Collection[str]) -> dict[str, TopicFacts]:
+        return {name: TopicFacts(len(partitions)) for name, partitions in self.partitions_of(topics).items()}
 
     def list_offsets(
         self, wanted: Mapping[TopicPartition, int], isolation: IsolationLevel

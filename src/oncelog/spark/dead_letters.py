@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from oncelog.spark.record_size import HEADER_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, record_sizes
-from oncelog.spark.routing import REASONS, Poison
+from oncelog.spark.routing import REASONS, Poison, facts_of
 
 if TYPE_CHECKING:
     from oncelog.spark.write_job import TaskOrders
@@ -40,8 +40,10 @@ class Letter(NamedTuple):
 def dead_letters(rows: pa.RecordBatch, kinds: Iterable[int], orders: TaskOrders) -> pa.RecordBatch:
     """`kinds` are the Poisons of the rows."""
     sizes = record_sizes(rows)
+    topic = orders.dead_letter_topic or ""
+    size_max = facts_of(orders, [topic])[topic].record_bytes_max(orders.max_request_size)
     letters = [
-        _letter(row, Poison(kind), int(size_bytes), orders)
+        _letter(row, Poison(kind), int(size_bytes), orders.topic, size_max)
         for row, kind, size_bytes in zip(rows.to_pylist(), kinds, sizes, strict=True)
     ]
     return pa.RecordBatch.from_arrays(
@@ -54,10 +56,10 @@ def dead_letters(rows: pa.RecordBatch, kinds: Iterable[int], orders: TaskOrders)
     )
 
 
-def _letter(row: dict[str, Any], kind: Poison, size_bytes: int, orders: TaskOrders) -> Letter:
+def _letter(row: dict[str, Any], kind: Poison, size_bytes: int, topic: str | None, size_max: int) -> Letter:
     about: dict[str, Any] = {
         "oncelog.error": REASONS[kind],
-        "oncelog.topic": row.get("topic", orders.topic),
+        "oncelog.topic": row.get("topic", topic),
         "oncelog.partition": row.get("partition"),
         "oncelog.size_bytes": size_bytes,
     }
@@ -71,7 +73,7 @@ def _letter(row: dict[str, Any], kind: Poison, size_bytes: int, orders: TaskOrde
             None if "value" in left_out else row.get("value"),
             [*([] if "headers" in left_out else headers), *extra, *note],
         )
-        if letter.size_bytes <= orders.max_request_size:
+        if letter.size_bytes <= size_max:
             break
     return letter
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Collection
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from oncelog.client.columns import partition_column
+from oncelog.client.columns import encode_columns, partition_column
+from oncelog.client.encoded_batch import EncodedBatch
+from oncelog.protocol.compression import Codec
 from oncelog.spark.record_size import has_nameless_header, record_sizes
+from oncelog.spark.topic_facts import TopicFacts
 from oncelog.spark.worker_client import worker_client
 
 if TYPE_CHECKING:
@@ -34,6 +39,7 @@ class Poison(IntEnum):
     NAMELESS_HEADER = -5
     INTERNAL_TOPIC = -6
     NO_KEY = -7
+    TOO_LARGE_FOR_TOPIC = -8
 
 
 REASONS: dict[Poison, str] = {
@@ -44,6 +50,7 @@ REASONS: dict[Poison, str] = {
     Poison.NAMELESS_HEADER: "one of its headers is null or has no key",
     Poison.INTERNAL_TOPIC: "its topic is the cluster's own",
     Poison.NO_KEY: "it has no key, and its topic is compacted",
+    Poison.TOO_LARGE_FOR_TOPIC: "as a record, with key, value and headers, it is larger than its topic takes",
 }
 
 
@@ -58,46 +65,97 @@ def partition_numbers(orders: TaskOrders, batch: pa.RecordBatch, first_keyless: 
     beginning with `first_keyless`. Raises RowError for the first Poison when there is no place for it.
     """
     columns = {name: batch.column(name) for name in ("value", "key", "partition") if name in batch.schema.names}
+    sizes = record_sizes(batch)
+    largest = np.full(batch.num_rows, orders.max_request_size, np.int64)
     if "topic" not in batch.schema.names:
-        numbers = _of_topic(orders, orders.topic or "", columns, first_keyless)
+        facts = facts_of(orders, [orders.topic or ""]).get(orders.topic or "")
+        numbers = _of_topic(facts, columns, first_keyless)
+        _note_largest(largest, slice(None), facts)
     else:
         topics = batch.column("topic")
         numbers = np.full(len(topics), Poison.NO_TOPIC, np.int32)
-        for name in topics.drop_null().unique().to_pylist():
+        names = topics.drop_null().unique().to_pylist()
+        found = facts_of(orders, names)
+        for name in names:
             chosen = pc.fill_null(pc.equal(topics, name), False)
             part = {column: values.filter(chosen) for column, values in columns.items()}
-            numbers[chosen.to_numpy(zero_copy_only=False)] = _of_topic(orders, name, part, first_keyless)
-    sizes = record_sizes(batch)
+            rows = chosen.to_numpy(zero_copy_only=False)
+            numbers[rows] = _of_topic(found.get(name), part, first_keyless)
+            _note_largest(largest, rows, found.get(name))
     numbers[has_nameless_header(batch)] = Poison.NAMELESS_HEADER
     numbers[sizes > orders.max_request_size] = Poison.TOO_LARGE
+    doubtful = np.flatnonzero((numbers >= 0) & (sizes > largest))
+    if len(doubtful):
+        sent_bytes = _sent_sizes(orders, batch.take(pa.array(doubtful)))
+        numbers[doubtful[sent_bytes > largest[doubtful]]] = Poison.TOO_LARGE_FOR_TOPIC
     if not orders.dead_letter_topic:
-        _refuse_poison(orders, numbers, sizes, batch)
+        _refuse_poison(orders, numbers, sizes, largest, batch)
     return numbers
 
 
-def _of_topic(orders: TaskOrders, topic: str, columns: dict[str, pa.Array], first_keyless: int) -> Int32s:
+def facts_of(orders: TaskOrders, topics: Collection[str]) -> dict[str, TopicFacts]:
+    """The sink's own topics were looked up by the driver; those of rows are by whoever meets them."""
+    others = [name for name in topics if name not in orders.known]
+    return {**orders.known, **worker_client(orders.client).topic_facts(others)} if others else dict(orders.known)
+
+
+def _of_topic(facts: TopicFacts | None, columns: dict[str, pa.Array], first_keyless: int) -> Int32s:
     rows = len(columns["value"])
-    client = worker_client(orders.client)
-    count = orders.partition_count if topic == orders.topic else client.partition_count(topic)
-    if count == 0:
+    if facts is None or not facts.partitions:
         return np.full(rows, Poison.UNKNOWN_TOPIC, np.int32)
-    if topic != orders.topic and client.is_internal(topic):
+    if facts.is_internal:
         return np.full(rows, Poison.INTERNAL_TOPIC, np.int32)
     keys, given = columns.get("key"), columns.get("partition")
-    numbers = np.full(rows, -1, np.int32) if keys is None else partition_column(keys, count)
-    keyless = np.flatnonzero(numbers < 0)
-    numbers[keyless] = (np.arange(len(keyless)) // KEYLESS_RUN + first_keyless) % count
+    numbers, keyless = by_key(keys, rows, facts.partitions, first_keyless)
     if given is not None:
         has_own = given.is_valid().to_numpy(zero_copy_only=False)
         wanted = given.fill_null(0).to_numpy(zero_copy_only=False)
         numbers = np.where(has_own, wanted, numbers).astype(np.int32)
-        numbers[has_own & ((wanted < 0) | (wanted >= count))] = Poison.WRONG_PARTITION
-    if len(keyless) and client.is_compacted(topic):
+        numbers[has_own & ((wanted < 0) | (wanted >= facts.partitions))] = Poison.WRONG_PARTITION
+    if facts.is_compacted:
         numbers[keyless] = Poison.NO_KEY
     return numbers
 
 
-def _refuse_poison(orders: TaskOrders, numbers: Int32s, sizes: npt.NDArray[np.int64], batch: pa.RecordBatch) -> None:
+def by_key(
+    keys: pa.Array | None, rows: int, partitions: int, first_keyless: int
+) -> tuple[Int32s, npt.NDArray[np.int64]]:
+    """The partition of each row by its key, and which rows have none: those go round the partitions."""
+    numbers = np.full(rows, -1, np.int32) if keys is None else partition_column(keys, partitions)
+    keyless = np.flatnonzero(numbers < 0)
+    numbers[keyless] = (np.arange(len(keyless)) // KEYLESS_RUN + first_keyless) % partitions
+    return numbers, keyless
+
+
+def _note_largest(largest: npt.NDArray[np.int64], rows: Any, facts: TopicFacts | None) -> None:
+    if facts is not None and facts.message_bytes_max is not None:
+        largest[rows] = np.minimum(largest[rows], facts.message_bytes_max)
+
+
+def _sent_sizes(orders: TaskOrders, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    """What each row takes in a batch of its own, compressed if it is sent so."""
+    return np.array([encoded.size_bytes for encoded in encode_rows(orders, rows, batch_bytes=1)], np.int64)
+
+
+def encode_rows(orders: TaskOrders, rows: pa.RecordBatch, batch_bytes: int) -> list[EncodedBatch]:
+    names = rows.schema.names
+    return encode_columns(
+        rows.column("value"),
+        key=rows.column("key") if "key" in names else None,
+        headers=rows.column("headers") if "headers" in names else None,
+        timestamp_ms=time.time_ns() // 1_000_000,
+        codec=Codec[orders.compression_type.upper()],
+        batch_bytes=batch_bytes,
+    )
+
+
+def _refuse_poison(
+    orders: TaskOrders,
+    numbers: Int32s,
+    sizes: npt.NDArray[np.int64],
+    largest: npt.NDArray[np.int64],
+    batch: pa.RecordBatch,
+) -> None:
     poisoned = np.flatnonzero(numbers < 0)
     if not len(poisoned):
         return
@@ -110,6 +168,8 @@ def _refuse_poison(orders: TaskOrders, numbers: Int32s, sizes: npt.NDArray[np.in
         about += f", partition {batch.column('partition')[row].as_py()}"
     if kind is Poison.TOO_LARGE:
         about += f", allowed are {orders.max_request_size}: raise that and the broker's message.max.bytes, if need be"
+    if kind is Poison.TOO_LARGE_FOR_TOPIC:
+        about += f", allowed are {largest[row]}: raise max.message.bytes of the topic"
     raise RowError(
         f"a row cannot be written: {REASONS[kind]} ({about}). Correct the rows, or give the sink a dead_letter_topic "
         "for such rows"

@@ -230,7 +230,8 @@ def as_known_to(options: SinkOptions, batch: MicroBatch, committed: Committed) -
     sources without Kafka's offsets.
     """
     client = worker_client(options.client)
-    if all(partition.partition < client.partition_count(partition.topic) for partition in batch.end):
+    facts = client.topic_facts({partition.topic for partition in batch.end})
+    if all(p.topic in facts and p.partition < facts[p.topic].partitions for p in batch.end):
         return batch
     # Partitions may have been added since they were counted.
     there = _partitions_there(client, batch, committed)

@@ -4,32 +4,37 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import os
 import time
+import weakref
 from collections.abc import AsyncGenerator, Collection, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar, cast
 
-from oncelog.client.admin_configs import ConfigAdmin, ConfigResource, ResourceType
+from oncelog.client import loop
 from oncelog.client.admin_topics import NewTopic, TopicAdmin
 from oncelog.client.blocking import Blocking
+from oncelog.client.cluster import Cluster
 from oncelog.client.config import ClientConfig
 from oncelog.client.deadline import Deadline
-from oncelog.client.errors import KafkaError
 from oncelog.client.fetch import FetchSettings
 from oncelog.client.fetcher import FetchedChunk, RangeFetcher
 from oncelog.client.offsets import OffsetAndMetadata, fetch_offsets
 from oncelog.client.visibility import IsolationLevel
 from oncelog.core.ids import TopicPartition
 from oncelog.spark.planning import OffsetRange
+from oncelog.spark.topic_facts import TopicFacts, TopicLookup
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-COUNT_AGE_S = 10.0
-"""How long a worker may take a number of partitions for granted: keys move soon after partitions are added."""
-POLICY_AGE_S = 60.0
-"""The same for the cleanup policy of a topic, which hardly ever changes."""
+FACTS_AGE_S = 10.0
+"""How long a worker takes what it knows of a topic for granted: keys move soon after partitions are added."""
+FACTS_AGE_MAX_S = 60.0
+"""How long it goes on with that while it is looked up again; after so long a pause it waits for the answer."""
+CLIENTS_MAX = 8
+"""So many are kept although nobody uses them."""
 
 
 class WorkerClient(Blocking):
@@ -38,9 +43,9 @@ class WorkerClient(Blocking):
     def __init__(self, config: ClientConfig) -> None:
         super().__init__(config)
         self._topics = TopicAdmin(self.cluster)
-        self._configs = ConfigAdmin(self.cluster)
-        self._counts: dict[str, tuple[int, float]] = {}
-        self._compacted: dict[str, tuple[bool, float]] = {}
+        self._lookup = TopicLookup(self.cluster)
+        self._facts: dict[str, tuple[TopicFacts, float]] = {}
+        self._renewed: Future[dict[str, TopicFacts]] | None = None
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return self._run(coroutine)
@@ -57,36 +62,46 @@ class WorkerClient(Blocking):
         self._run(self._topics.create_topics(wanted, if_not_exists=True))
 
     def partition_count(self, topic: str) -> int:
-        """Not older than COUNT_AGE_S; 0 when there is no such topic."""
-        count, asked_s = self._counts.get(topic, (0, 0.0))
-        if time.monotonic() - asked_s > COUNT_AGE_S:
-            count = len(self.partitions_of([topic]).get(topic, ()))
-            self._counts[topic] = (count, time.monotonic())
-        return count
+        """Of `topic_facts`; 0 when there is no such topic."""
+        facts = self.topic_facts([topic]).get(topic)
+        return 0 if facts is None else facts.partitions
 
-    def is_internal(self, topic: str) -> bool:
-        """Whether a topic is the cluster's own, as far as it is known from a look-up of its partitions."""
-        known = self.cluster.topics.get(topic)
-        return known is not None and known.is_internal
+    def topics_now(self, topics: Collection[str]) -> dict[str, TopicFacts]:
+        """What there is to know of topics, with their partitions as they are now. Others are left out."""
+        return self._note(topics, self._run(self._lookup.facts(topics)))
 
-    def is_compacted(self, topic: str) -> bool:
-        """Not older than POLICY_AGE_S. False when we are not told."""
-        compacted, asked_s = self._compacted.get(topic, (False, -POLICY_AGE_S))
-        if time.monotonic() - asked_s > POLICY_AGE_S:
-            compacted = "compact" in self._cleanup_policy(topic)
-            self._compacted[topic] = (compacted, time.monotonic())
-        return compacted
+    def topic_facts(self, topics: Collection[str]) -> dict[str, TopicFacts]:
+        """The same, asked at most once in FACTS_AGE_S, and not waited for where topics are in steady use."""
+        ages_s = {name: self._age_s(name) for name in topics}
+        if any(age_s > FACTS_AGE_MAX_S for age_s in ages_s.values()):
+            self.topics_now([name for name, age_s in ages_s.items() if age_s > FACTS_AGE_S])
+        elif (old := [name for name, age_s in ages_s.items() if age_s > FACTS_AGE_S]) and not self._is_renewing():
+            self._renewed = self.submit(self._lookup.facts(old))
+            self._renewed.add_done_callback(functools.partial(self._take, old))
+        return {name: self._facts[name][0] for name in topics if name in self._facts}
 
-    def _cleanup_policy(self, topic: str) -> str:
-        resource = ConfigResource(ResourceType.TOPIC, topic)
-        try:
-            found = self._run(self._configs.describe_configs(resource, ["cleanup.policy"]))
-        except KafkaError as error:
-            # One may be allowed to write to a topic and not to see its settings: then the broker judges the rows.
-            logger.warning("the settings of topic %s cannot be seen: %s", topic, error)
-            return ""
-        entry = found.get("cleanup.policy")
-        return "" if entry is None else entry.value or ""
+    def _age_s(self, topic: str) -> float:
+        """Of what is known of it. A topic that was not there is asked for again."""
+        return time.monotonic() - self._facts[topic][1] if topic in self._facts else math.inf
+
+    def _is_renewing(self) -> bool:
+        return self._renewed is not None and not self._renewed.done()
+
+    def _take(self, asked: Collection[str], renewed: Future[dict[str, TopicFacts]]) -> None:
+        error = renewed.exception()
+        if error is None:
+            self._note(asked, renewed.result())
+        else:
+            logger.warning("topics could not be looked up again yet: %s", error)
+
+    def _note(self, asked: Collection[str], found: dict[str, TopicFacts]) -> dict[str, TopicFacts]:
+        now_s = time.monotonic()
+        for name in asked:
+            if name in found:
+                self._facts[name] = (found[name], now_s)
+            else:
+                self._facts.pop(name, None)
+        return found
 
     def partitions_of(self, topics: Collection[str] | None) -> dict[str, list[TopicPartition]]:
         """The partitions of the named topics, or of all, as they are now. Topics that do not exist are left out."""
@@ -129,10 +144,19 @@ async def _close(chunks: AsyncGenerator[FetchedChunk]) -> None:
 
 
 def worker_client(config: ClientConfig) -> WorkerClient:
-    """The client of this process for these settings; closed when the process ends."""
+    """The client of this process for these settings. Its connections are closed when nobody uses it any more: it is
+    kept until CLIENTS_MAX others were used after it."""
     return _cached(config, os.getpid())
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=CLIENTS_MAX)
 def _cached(config: ClientConfig, _: int) -> WorkerClient:
-    return WorkerClient(config)
+    client = WorkerClient(config)
+    weakref.finalize(client, _close_connections, client.cluster, os.getpid()).atexit = False
+    return client
+
+
+def _close_connections(cluster: Cluster, pid: int) -> None:
+    """Without waiting: this runs wherever the last reference goes, be it on the loop itself."""
+    if os.getpid() == pid:
+        loop.background().submit(cluster.close())

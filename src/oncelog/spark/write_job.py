@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ from oncelog.spark.rows import plain_columns
 from oncelog.spark.sink_options import SinkOptions
 from oncelog.spark.small_batch import NotSmall, SmallBatches, limits
 from oncelog.spark.source_options import OptionError
+from oncelog.spark.topic_facts import TopicFacts
 from oncelog.spark.worker_client import worker_client
 
 if TYPE_CHECKING:
@@ -44,6 +45,9 @@ ENCODED_SCHEMA = (
 )
 TASKS_PER_CORE_MAX = 2
 """Output partitions beyond that share tasks: a task costs some 20 ms however few rows it has."""
+
+LETTER_BYTES_MIN = 2048
+"""What a dead letter takes at most that has left out all it can."""
 
 Stage = Callable[[Iterator["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
 
@@ -75,7 +79,6 @@ class TaskOrders:
     max_request_size: int
     topic: str | None
     dead_letter_topic: str | None
-    partition_count: int
     first_partition: int
     """Of rows without key and partition: task 0 writes here, task 1 to the next, and so on round the topic."""
     way: Way = Way.SHUFFLED
@@ -83,6 +86,13 @@ class TaskOrders:
     """How many tasks the second stage has, when there is one."""
     may_run_again: bool = False
     """Only for writing without transactions, where a repeated task is allowed to double its rows."""
+    known: Mapping[str, TopicFacts] = field(default_factory=dict)
+    """Of the sink's own topics, so that no task has to ask."""
+
+    @property
+    def partition_count(self) -> int:
+        """Of the sink's topic, 0 when it has none."""
+        return 0 if self.topic is None else self.known[self.topic].partitions
 
 
 class TaskFailed(RuntimeError):
@@ -109,7 +119,8 @@ def run_write_job(
     rows of a plain frame are shuffled. `small` is what is known of the small batches of the query: without it there are
     none.
     """
-    count = _existing_partitions(options)
+    known = _existing_topics(options)
+    count = 0 if options.topic is None else known[options.topic].partitions
     orders = TaskOrders(
         client=options.client,
         identity=identity,
@@ -119,8 +130,8 @@ def run_write_job(
         max_request_size=options.max_request_size,
         topic=options.topic,
         dead_letter_topic=options.dead_letter_topic,
-        partition_count=count,
         first_partition=0 if batch is None else batch.batch_id % max(count, 1),
+        known=known,
     )
     given = plain_columns(frame, options.topic) if columns is None else columns
     if batch is None:
@@ -168,26 +179,35 @@ def _written(totals: list[dict[str, Any]]) -> Written:
     )
 
 
-def _existing_partitions(options: SinkOptions) -> int:
-    """Partitions of the sink's topic, 0 when it has none. Raises OptionError for a topic that cannot be written to."""
+def _existing_topics(options: SinkOptions) -> dict[str, TopicFacts]:
+    """The sink's own topics as they are now. Raises OptionError for one that cannot be written to."""
     topics = {"topic": options.topic, "dead_letter_topic": options.dead_letter_topic}
     named = {setting: name for setting, name in topics.items() if name is not None}
-    client = worker_client(options.client)
-    found = client.partitions_of(list(named.values())) if named else {}
+    found = worker_client(options.client).topics_now(list(named.values())) if named else {}
     for setting, name in named.items():
-        if not found.get(name):
+        if name not in found or not found[name].partitions:
             raise OptionError(
                 f"{setting}: topic {name} does not exist on {options.client.bootstrap_servers}. Create it first: its "
                 "number of partitions decides where keys go"
             )
-        if client.is_internal(name):
+        if found[name].is_internal:
             raise OptionError(f"{setting}: topic {name} is the cluster's own, and only its brokers write to it")
-    if options.dead_letter_topic is not None and client.is_compacted(options.dead_letter_topic):
+    if options.dead_letter_topic is not None:
+        _check_dead_letters(options.dead_letter_topic, found[options.dead_letter_topic])
+    return found
+
+
+def _check_dead_letters(topic: str, facts: TopicFacts) -> None:
+    if facts.is_compacted:
         raise OptionError(
-            f"dead_letter_topic: topic {options.dead_letter_topic} is compacted, which would refuse rows without a "
+            f"dead_letter_topic: topic {topic} is compacted, which would refuse rows without a "
             "key and lose all but the last of each key. Choose another, or set its cleanup.policy to delete"
         )
-    return 0 if options.topic is None else len(found[options.topic])
+    if facts.record_bytes_max(LETTER_BYTES_MIN) < LETTER_BYTES_MIN:
+        raise OptionError(
+            f"dead_letter_topic: topic {topic} takes no records above {facts.message_bytes_max} bytes "
+            f"(max.message.bytes), and what is said of a bad row may need {LETTER_BYTES_MIN}"
+        )
 
 
 def _way(frame: DataFrame, columns: Mapping[str, Column], orders: TaskOrders) -> Way:

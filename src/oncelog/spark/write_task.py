@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import traceback
 import zlib
 from collections.abc import Iterator
@@ -11,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from oncelog.client.columns import BATCH_BYTES, encode_columns
+from oncelog.client.columns import BATCH_BYTES
 from oncelog.client.encoded_batch import EncodedBatch
 from oncelog.client.errors import KafkaError
 from oncelog.core.ids import TopicPartition
 from oncelog.protocol.batch import HEADER_BYTES
-from oncelog.protocol.compression import Codec
 from oncelog.spark.dead_letters import dead_letters
-from oncelog.spark.routing import RowError, partition_numbers
+from oncelog.spark.routing import RowError, by_key, encode_rows, facts_of, partition_numbers
 from oncelog.spark.task_writer import PartitionTotal, TaskWriter
 from oncelog.spark.worker_client import worker_client
 from oncelog.spark.write_job import TaskOrders, TaskRanAgain, Way
@@ -151,41 +149,54 @@ def _record_batch(columns: list[list[Any]], schema: pa.Schema) -> pa.RecordBatch
 
 
 def _encode(orders: TaskOrders, task: int, batch: pa.RecordBatch) -> Iterator[Addressed]:
-    codec = Codec[orders.compression_type.upper()]
     for target, rows in by_target(orders, task, batch):
-        names = rows.schema.names
-        for encoded in encode_columns(
-            rows.column("value"),
-            key=rows.column("key") if "key" in names else None,
-            headers=rows.column("headers") if "headers" in names else None,
-            timestamp_ms=time.time_ns() // 1_000_000,
-            codec=codec,
-            batch_bytes=min(BATCH_BYTES, orders.max_request_size - HEADER_BYTES),
-        ):
+        facts = facts_of(orders, [target.topic])[target.topic]
+        size_max = facts.record_bytes_max(orders.max_request_size)
+        for encoded in encode_rows(orders, rows, max(1, min(BATCH_BYTES, size_max - HEADER_BYTES))):
             yield target, encoded
 
 
 def by_target(orders: TaskOrders, task: int, batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
     """The rows of a batch by output partition, in their order."""
-    numbers = partition_numbers(orders, batch, first_keyless=orders.first_partition + task)
+    first_keyless = orders.first_partition + task
+    numbers = partition_numbers(orders, batch, first_keyless)
     if orders.way is Way.OWN:
-        own = (orders.first_partition + task) % orders.partition_count
-        yield TopicPartition(orders.topic or "", own), batch
+        yield TopicPartition(orders.topic or "", first_keyless % orders.partition_count), batch
         return
     if len(numbers) and int(numbers.min()) < 0:
         poisoned = np.flatnonzero(numbers < 0)
         letters = dead_letters(batch.take(pa.array(poisoned)), numbers[poisoned], orders)
-        yield TopicPartition(orders.dead_letter_topic or "", 0), letters
+        yield from _by_partition(orders.dead_letter_topic or "", letters, _of_letters(orders, letters, first_keyless))
         good = np.flatnonzero(numbers >= 0)
         batch, numbers = batch.take(pa.array(good)), numbers[good]
-    topics = batch.column("topic").dictionary_encode() if "topic" in batch.schema.names else None
-    codes = numbers.astype(np.int64)
-    if topics is not None:
-        codes += topics.indices.to_numpy(zero_copy_only=False).astype(np.int64) << 32
+    if "topic" not in batch.schema.names:
+        yield from _by_partition(orders.topic or "", batch, numbers)
+        return
+    topics = batch.column("topic").dictionary_encode()
+    codes = numbers.astype(np.int64) + (topics.indices.to_numpy(zero_copy_only=False).astype(np.int64) << 32)
     for code, rows in _groups(codes):
-        topic = orders.topic if topics is None else topics.dictionary[code >> 32].as_py()
-        part = batch if rows is None else batch.take(pa.array(rows))
-        yield TopicPartition(str(topic), code & 0xFFFFFFFF), part
+        topic = topics.dictionary[code >> 32].as_py()
+        yield TopicPartition(topic, code & 0xFFFFFFFF), _taken(batch, rows)
+
+
+def _of_letters(orders: TaskOrders, letters: pa.RecordBatch, first_keyless: int) -> npt.NDArray[np.int32]:
+    """The partitions of dead letters: those of their keys, like those of any record."""
+    topic = orders.dead_letter_topic or ""
+    numbers, _ = by_key(
+        letters.column("key"), letters.num_rows, facts_of(orders, [topic])[topic].partitions, first_keyless
+    )
+    return numbers
+
+
+def _by_partition(
+    topic: str, batch: pa.RecordBatch, numbers: npt.NDArray[np.int32]
+) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
+    for number, rows in _groups(numbers.astype(np.int64)):
+        yield TopicPartition(topic, number), _taken(batch, rows)
+
+
+def _taken(batch: pa.RecordBatch, rows: Any) -> pa.RecordBatch:
+    return batch if rows is None else batch.take(pa.array(rows))
 
 
 def _groups(codes: npt.NDArray[np.int64]) -> Iterator[tuple[int, Any]]:

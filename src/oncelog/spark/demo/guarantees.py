@@ -55,9 +55,9 @@ def plain_orders(config: ClientConfig, topic: str, *, may_run_again: bool) -> Ta
         max_request_size=MAX_REQUEST_SIZE,
         topic=topic,
         dead_letter_topic=None,
-        partition_count=worker_client(config).partition_count(topic),
         first_partition=0,
         may_run_again=may_run_again,
+        known=worker_client(config).topics_now([topic]),
     )
 
 
