@@ -71,7 +71,7 @@ def test_two_equal_batches_are_two_batches(spark: Any, name: Name, checkpoint: s
 
 
 def test_an_older_client_protocol_works_on_a_newer_broker(pipeline: Pipeline) -> None:
-    pipeline.settings["kafka"] = {"transaction.version.max": "0"}
+    pipeline.settings["kafka"] = {"oncelog.transaction.version.max": "0"}
     pipeline.options["maxOffsetsPerTrigger"] = "2"
     pipeline.kafka.send(pipeline.source, [b"same"] * 4, partition=0)
     pipeline.run()

@@ -233,7 +233,7 @@ def test_a_plain_write_without_a_run_id_is_not_repeated_when_the_answer_is_lost(
 def test_a_commit_whose_answer_is_lost_is_not_repeated(
     loaded: Pipeline, monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
-    loaded.settings["kafka"] = {"transaction.version.max": version}
+    loaded.settings["kafka"] = {"oncelog.transaction.version.max": version}
     lost = lose_the_answer_to_a_commit(monkeypatch)
     loaded.run()
     assert lost

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from oncelog.client.fetcher import RANGE_FETCH_BYTES
 from oncelog.core.ids import TopicPartition
 from oncelog.spark.offsets import EARLIEST, LATEST
 from oncelog.spark.sink_options import SinkOptions, sink_options
@@ -39,9 +40,41 @@ def test_client_settings_reach_the_client() -> None:
     assert not options.client.allow_auto_create_topics
 
 
+def test_settings_of_kafkas_consumer_that_the_client_has_reach_it() -> None:
+    options = parse(
+        kafka__fetch__max__bytes="70000",
+        kafka__max__partition__fetch__bytes="50000",
+        kafka__security__protocol="plaintext",
+        kafka__oncelog__transaction__version__max="1",
+    )
+    assert (options.fetch_bytes_max, options.partition_fetch_bytes_max) == (70_000, 50_000)
+    assert options.client.transaction_version_max == 1
+    assert parse().fetch_bytes_max == RANGE_FETCH_BYTES
+
+
+def test_what_kafka_gives_no_meaning_on_a_plain_connection_has_none_here() -> None:
+    assert parse(kafka__security__protocol="PLAINTEXT", kafka__sasl__mechanism="PLAIN").client == parse().client
+
+
+def test_settings_that_only_tune_kafkas_client_are_taken_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    parse(kafka__client__rack="eu-1", kafka__max__poll__records="500")
+    assert "option kafka.client.rack has no effect here: records are read from the leader" in caplog.text
+    assert "option kafka.max.poll.records has no effect here: it tunes Kafka's Java client" in caplog.text
+    make_sink(kafka={"linger.ms": "5", "acks": "all"})
+    assert "option kafka.linger.ms has no effect here" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("given", "streaming", "message"),
     [
+        ({"kafka.security.protocol": "SASL_SSL"}, True, "security.protocol.*TLS and SASL are not supported yet"),
+        ({"kafka.sasl.mechanism": "PLAIN"}, True, "sasl.mechanism: TLS and SASL are not supported yet"),
+        ({"kafka.ssl.truststore.location": "x"}, False, "ssl.truststore.location: TLS and SASL are not supported yet"),
+        ({"kafka.auto.offset.reset": "earliest"}, True, "kafka.auto.offset.reset has no place here: startingOffsets"),
+        ({"kafka.enable.auto.commit": "true"}, True, "kept in the checkpoint"),
+        ({"kafka.fetch.max.bytes": "much"}, True, "Invalid value much for configuration fetch.max.bytes"),
+        ({"kafka.request.timeout.ms": "soon"}, True, "Invalid value soon for configuration request.timeout.ms"),
+        ({"kafka.fetch.max.byte": "1"}, True, r"Did you mean kafka\.fetch\.max\.bytes\?"),
         ({"startingOffset": "earliest"}, True, r"unknown option startingOffset.*Did you mean startingOffsets\?.*Valid"),
         (
             {"assign": "{}"},
@@ -118,6 +151,9 @@ def test_the_group_is_the_transactional_id_unless_given() -> None:
         ({"kafka": {"linger": "5"}}, "unknown option kafka.linger"),
         ({"kafka": {"transaction.timeout.ms": "5"}}, "give the sink transaction_timeout_ms="),
         ({"kafka": {"security.protocol": "SSL"}}, "TLS and SASL are not supported yet"),
+        ({"kafka": {"sasl.jaas.config": "x"}}, "sasl.jaas.config: TLS and SASL are not supported yet"),
+        ({"kafka": {"acks": "1"}}, "kafka.acks is '1': a transaction needs all"),
+        ({"kafka": {"partitioner.class": "x"}}, "kafka.partitioner.class has no place here: rows choose"),
         ({"transaction_timeout_ms": "soon"}, "transaction_timeout_ms must be a whole number, not 'soon'"),
         ({"transaction_timeout_ms": True}, "transaction_timeout_ms must be a whole number, not True"),
         ({"batch_attempts": 1.5}, "batch_attempts must be a whole number"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,8 +15,7 @@ from oncelog.client.connection import Connection
 from oncelog.spark import worker_client as module
 from oncelog.spark.worker_client import CLIENTS_MAX, WorkerClient, worker_client
 from tests.spark.kafka import Kafka
-
-WAIT_S = 30.0
+from tests.spark.waiting import wait_for
 
 
 @pytest.fixture
@@ -38,13 +36,6 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     monkeypatch.setattr(Connection, "call", counted)
     return sent
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline_s, "not within 30 s"
-        time.sleep(0.01)
 
 
 def open_descriptors() -> int:

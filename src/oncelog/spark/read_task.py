@@ -8,7 +8,6 @@ import pyarrow as pa
 
 from oncelog.client.columns import to_arrow
 from oncelog.client.fetch import FetchSettings
-from oncelog.client.fetcher import RANGE_FETCH_BYTES
 from oncelog.client.visibility import IsolationLevel
 from oncelog.spark.planning import OffsetRange
 from oncelog.spark.source_options import SourceOptions
@@ -30,7 +29,9 @@ HEADERS_FIELD = pa.field("headers", pa.list_(pa.struct([("key", pa.string()), ("
 def read_range(options: SourceOptions, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
     """Every visible record of the range, once, in order."""
     isolation = IsolationLevel.READ_COMMITTED if options.read_committed else IsolationLevel.READ_UNCOMMITTED
-    settings = FetchSettings(isolation, max_bytes=RANGE_FETCH_BYTES, partition_max_bytes=RANGE_FETCH_BYTES)
+    settings = FetchSettings(
+        isolation, max_bytes=options.fetch_bytes_max, partition_max_bytes=options.partition_fetch_bytes_max
+    )
     schema = pa.schema([*ARROW_FIELDS, HEADERS_FIELD] if options.include_headers else ARROW_FIELDS)
     for chunk in worker_client(options.client).read(wanted, settings):
         batch = to_arrow([chunk], headers=options.include_headers)

@@ -10,8 +10,18 @@ from typing import Any
 from oncelog.client.config import ClientConfig
 from oncelog.client.errors import ConfigurationError
 from oncelog.core.ids import TopicPartition
+from oncelog.spark.client_options import (
+    CLIENT_OPTIONS,
+    SINK_CONTRADICTIONS,
+    SINK_ONLY_VALUES,
+    SINK_WITHOUT_EFFECT,
+    client_config,
+    refuse_contradictions,
+    refuse_other_values,
+    warn_of_no_effect,
+)
 from oncelog.spark.resume import NewCheckpoint
-from oncelog.spark.source_options import CLIENT_OPTIONS, OptionError, client_config, refuse_unknown
+from oncelog.spark.source_options import OptionError, refuse_unknown
 
 TRANSACTION_TIMEOUT_MS = 600_000
 """Ten minutes: a micro-batch must be written within it. Brokers allow 15 minutes by default."""
@@ -128,16 +138,19 @@ def _client(bootstrap_servers: str | Sequence[str], kafka: Mapping[str, str]) ->
         raise OptionError(
             f"bootstrap_servers is {bootstrap_servers!r}: name at least one broker, as 'host:port' or a list of those"
         )
-    given = {name.lower().removeprefix("kafka."): str(value) for name, value in kafka.items()}
-    for name in given:
-        if name in ARGUMENTS:
+    given = {f"kafka.{name.lower().removeprefix('kafka.')}": str(value) for name, value in kafka.items()}
+    for key in given:
+        if key.removeprefix("kafka.") in ARGUMENTS:
+            name = key.removeprefix("kafka.")
             raise OptionError(f"{name} is not for the argument kafka: give the sink {ARGUMENTS[name]}=...")
-        if name.startswith(("security.", "sasl.", "ssl.")):
-            raise OptionError(f"{name}: TLS and SASL are not supported yet; the sink needs a plaintext listener")
-    prefixed = {f"kafka.{name}": value for name, value in given.items()}
-    refuse_unknown(prefixed, tuple(CLIENT_OPTIONS), frozenset(), "the exactly-once sink (argument kafka)")
+    accepted = SINK_WITHOUT_EFFECT | SINK_CONTRADICTIONS.keys() | SINK_ONLY_VALUES.keys()
+    refuse_unknown(given, CLIENT_OPTIONS, accepted, "the exactly-once sink (argument kafka)")
     joined = servers if isinstance(servers, str) else ",".join(servers)
     try:
-        return client_config({**prefixed, "kafka.bootstrap.servers": joined})
+        refuse_contradictions(given, SINK_CONTRADICTIONS)
+        refuse_other_values(given, SINK_ONLY_VALUES)
+        config = client_config({**given, "kafka.bootstrap.servers": joined})
     except ConfigurationError as error:
         raise OptionError(str(error)) from None
+    warn_of_no_effect(given, SINK_WITHOUT_EFFECT)
+    return config

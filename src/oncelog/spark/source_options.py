@@ -11,11 +11,22 @@ import difflib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 from oncelog.client.config import ClientConfig
+from oncelog.client.errors import ConfigurationError
 from oncelog.core.ids import TopicPartition
+from oncelog.spark.client_options import (
+    CLIENT_OPTIONS,
+    FETCH_OPTIONS,
+    SOURCE_CONTRADICTIONS,
+    SOURCE_WITHOUT_EFFECT,
+    client_config,
+    fetch_sizes,
+    is_security,
+    refuse_contradictions,
+    warn_of_no_effect,
+)
 from oncelog.spark.offsets import EARLIEST, LATEST, Offsets, parse_user_offsets
 
 VALID_OPTIONS: tuple[str, ...] = (
@@ -49,13 +60,6 @@ ACCEPTED_WITHOUT_EFFECT = frozenset(
 
 BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "snapshot")
-
-CLIENT_OPTIONS: dict[str, str] = {
-    "kafka." + field.name.replace("_", "."): field.name
-    for field in fields(ClientConfig)
-    if field.name not in ("bootstrap_servers", "allow_auto_create_topics")
-}
-"""`kafka.request.timeout.ms` and the like, handed to the client."""
 
 
 class OptionError(ValueError):
@@ -99,6 +103,8 @@ class SourceOptions:
     min_partitions: int | None
     max_records_per_partition: int | None
     snapshot: bool
+    fetch_bytes_max: int
+    partition_fetch_bytes_max: int
 
 
 def parse_source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -106,6 +112,9 @@ def parse_source_options(given: Mapping[str, str], *, streaming: bool) -> Source
     options = {key.lower(): str(value) for key, value in given.items()}
     _refuse_unknown(given)
     _refuse_misplaced(options, streaming)
+    client = _client(options)
+    fetch_bytes_max, partition_fetch_bytes_max = _fetch_sizes(options)
+    warn_of_no_effect(options, SOURCE_WITHOUT_EFFECT)
     max_offsets = _positive(options, "maxOffsetsPerTrigger")
     min_offsets = _positive(options, "minOffsetsPerTrigger")
     if min_offsets is not None and max_offsets is not None and min_offsets > max_offsets:
@@ -115,7 +124,7 @@ def parse_source_options(given: Mapping[str, str], *, streaming: bool) -> Source
     if starting.committed and not group_id:
         raise OptionError("option startingOffsets is 'committed', which needs kafka.group.id: the group to continue")
     return SourceOptions(
-        client=client_config(options),
+        client=client,
         subscription=_subscription(options),
         starting=starting,
         ending=_ending(options),
@@ -133,6 +142,8 @@ def parse_source_options(given: Mapping[str, str], *, streaming: bool) -> Source
         min_partitions=_positive(options, "minPartitions"),
         max_records_per_partition=_positive(options, "maxRecordsPerPartition"),
         snapshot=_boolean(options, "snapshot", default=False),
+        fetch_bytes_max=fetch_bytes_max,
+        partition_fetch_bytes_max=partition_fetch_bytes_max,
     )
 
 
@@ -141,30 +152,37 @@ def includes_headers(given: Mapping[str, str]) -> bool:
     return _boolean({key.lower(): str(value) for key, value in given.items()}, "includeHeaders", default=False)
 
 
-def client_config(options: Mapping[str, str]) -> ClientConfig:
-    """The client's settings from lower-case `kafka.*` options."""
-    servers = options.get("kafka.bootstrap.servers")
-    if not servers:
+def _client(options: Mapping[str, str]) -> ClientConfig:
+    if not options.get("kafka.bootstrap.servers"):
         raise OptionError("option kafka.bootstrap.servers is missing: name at least one broker as host:port")
-    settings: dict[str, Any] = {}
-    for key, field_name in CLIENT_OPTIONS.items():
-        if key in options:
-            settings[field_name] = options[key] if field_name == "client_id" else _number(options[key], key)
-    return ClientConfig(bootstrap_servers=servers, allow_auto_create_topics=False, **settings)
+    try:
+        refuse_contradictions(options, SOURCE_CONTRADICTIONS)
+        return client_config(options)
+    except ConfigurationError as error:
+        raise OptionError(str(error)) from None
+
+
+def _fetch_sizes(options: Mapping[str, str]) -> tuple[int, int]:
+    try:
+        return fetch_sizes(options)
+    except ConfigurationError as error:
+        raise OptionError(str(error)) from None
 
 
 def refuse_unknown(given: Mapping[str, str], valid: tuple[str, ...], accepted: frozenset[str], what: str) -> None:
     """Raise for a name that is none of `valid`, with the nearest valid one and the whole list."""
     known = {name.lower() for name in valid} | accepted
     for name in given:
-        if name.lower() not in known:
+        if name.lower() not in known and not is_security(name.lower()):
             near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.75)
             hint = next((f" Did you mean {v}?" for v in valid if near and v.lower() == near[0]), "")
             raise OptionError(f"unknown option {name} for {what}.{hint} Valid options: {', '.join(sorted(valid))}")
 
 
 def _refuse_unknown(given: Mapping[str, str]) -> None:
-    refuse_unknown(given, (*VALID_OPTIONS, *CLIENT_OPTIONS), ACCEPTED_WITHOUT_EFFECT, 'format("oncelog")')
+    valid = (*VALID_OPTIONS, *CLIENT_OPTIONS, *FETCH_OPTIONS)
+    accepted = ACCEPTED_WITHOUT_EFFECT | SOURCE_WITHOUT_EFFECT | SOURCE_CONTRADICTIONS.keys()
+    refuse_unknown(given, valid, accepted, 'format("oncelog")')
 
 
 def _refuse_misplaced(options: Mapping[str, str], streaming: bool) -> None:
