@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
+from oncelog.client.attempts import IN_DOUBT, Attempts
 from oncelog.client.cluster import Cluster
 from oncelog.client.connection import Connection
 from oncelog.client.deadline import Deadline
@@ -41,8 +42,11 @@ class AdminBase:
     def _deadline(self) -> Deadline:
         return Deadline(self.cluster.config.default_api_timeout_ms)
 
-    async def _ask(self, connection: Connection, request: Message, response_type: type[R]) -> R:
-        return await connection.call(request, response_type)
+    async def _ask(
+        self, connection: Connection, request: Message, response_type: type[R], attempts: Attempts | None = None
+    ) -> R:
+        with (attempts or Attempts()).one():
+            return await connection.call(request, response_type)
 
     async def _ask_any(self, request: Message, response_type: type[R]) -> R:
         async def attempt() -> R:
@@ -50,7 +54,9 @@ class AdminBase:
 
         return await self.cluster.retrying(type(request).__name__, attempt, self._deadline())
 
-    async def _ask_controller(self, request: Message, response_type: type[R], codes: Callable[[R], Iterable[int]]) -> R:
+    async def _ask_controller(
+        self, request: Message, response_type: type[R], codes: Callable[[R], Iterable[int]], attempts: Attempts
+    ) -> R:
         """Ask whoever metadata calls the controller, and find the new one when it moved."""
 
         async def attempt() -> R:
@@ -58,13 +64,14 @@ class AdminBase:
                 await self.cluster.refresh([], self._deadline())
             node_id = self.cluster.controller_id
             connection = await (self.cluster.broker(node_id) if node_id >= 0 else self.cluster.any_broker())
-            response = await self._ask(connection, request, response_type)
+            response = await self._ask(connection, request, response_type, attempts)
             if ErrorCode.NOT_CONTROLLER in codes(response):
                 self.cluster.controller_id = -1
                 raise KafkaError(ErrorCode.NOT_CONTROLLER, str(connection))
             return response
 
-        return await self.cluster.retrying(type(request).__name__, attempt, self._deadline())
+        with attempts.explained():
+            return await self.cluster.retrying(type(request).__name__, attempt, self._deadline())
 
     async def _ask_leaders(
         self,
@@ -73,6 +80,7 @@ class AdminBase:
         response_type: type[R],
         topics_of: Callable[[R], Iterable[TopicResults[K]]],
         what: str,
+        attempts: Attempts | None = None,
     ) -> dict[TopicPartition, K]:
         """Ask the leader of every partition, those of one leader together. Raises for the first lasting error."""
         found: dict[TopicPartition, K] = {}
@@ -87,7 +95,7 @@ class AdminBase:
             for node_id, members in groups.items():
                 try:
                     connection = await self.cluster.broker(node_id)
-                    response = await self._ask(connection, make_request(members), response_type)
+                    response = await self._ask(connection, make_request(members), response_type, attempts)
                 except KafkaError:
                     self.cluster.forget_leader(*members)
                     raise
@@ -97,7 +105,8 @@ class AdminBase:
                 for partition in members:
                     self._take(partition, answers, found, what)
 
-        await self.cluster.retrying(what, attempt, self._deadline())
+        with (attempts or Attempts()).explained():
+            await self.cluster.retrying(what, attempt, self._deadline())
         return found
 
     def _take(
@@ -128,10 +137,16 @@ class AdminBase:
         return await self.cluster.retrying(type(request).__name__, attempt, self._deadline())
 
 
-def raise_first(failures: Iterable[tuple[int, str, str | None]]) -> None:
-    """Raise for the first failure of (code, what, message); the text names how many more there are."""
+def raise_first(
+    failures: Iterable[tuple[int, str, str | None]], attempts: Attempts | None = None, done: ErrorCode = ErrorCode.NONE
+) -> None:
+    """Raise for the first failure of (code, what, message); the text names how many more there are.
+
+    `done` is the code that a repetition meets after an attempt that was carried out.
+    """
     failed = [(code, what, message) for code, what, message in failures if code]
     if failed:
         code, what, message = failed[0]
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
-        raise error_of(code, f"{what}: {message or 'refused'}{more}")
+        doubt = f"; {IN_DOUBT}" if attempts is not None and attempts.in_doubt and code == done else ""
+        raise error_of(code, f"{what}: {message or 'refused'}{more}{doubt}")

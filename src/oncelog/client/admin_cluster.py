@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from oncelog.client.admin_base import AdminBase, raise_first
+from oncelog.client.attempts import Attempts
 from oncelog.client.cluster import Broker
 from oncelog.client.offsets import by_topic
 from oncelog.core.errors import ErrorCode
@@ -89,7 +90,9 @@ class ClusterAdmin(AdminBase):
             topic_partitions=topics,
             timeout_ms=self.cluster.config.request_timeout_ms,
         )
-        response = await self._ask_controller(request, ElectLeadersResponse, lambda answer: [answer.error_code])
+        response = await self._ask_controller(
+            request, ElectLeadersResponse, lambda answer: [answer.error_code], Attempts()
+        )
         raise_first([(response.error_code, "electing leaders", None)])
         raise_first(
             (p.error_code, f"electing a leader of {result.topic}-{p.partition_id}", p.error_message)
@@ -112,6 +115,8 @@ class ClusterAdmin(AdminBase):
                 for name, level in levels.items()
             ],
         )
-        response = await self._ask_controller(request, UpdateFeaturesResponse, lambda answer: [answer.error_code])
+        response = await self._ask_controller(
+            request, UpdateFeaturesResponse, lambda answer: [answer.error_code], Attempts()
+        )
         raise_first([(response.error_code, "updating features", response.error_message)])
         raise_first((r.error_code, f"feature {r.feature}", r.error_message) for r in response.results)

@@ -7,6 +7,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from oncelog.client.admin_base import AdminBase, raise_first
+from oncelog.client.attempts import Attempts
 from oncelog.client.connection import Connection
 from oncelog.client.errors import ConfigurationError
 from oncelog.protocol.messages.describe_configs import (
@@ -114,10 +115,13 @@ class ConfigAdmin(AdminBase):
             validate_only=validate_only,
         )
 
-        async def attempt() -> IncrementalAlterConfigsResponse:
-            return await self._ask(await self._owner(resource), request, IncrementalAlterConfigsResponse)
+        attempts = Attempts()
 
-        response = await self.cluster.retrying("IncrementalAlterConfigs", attempt, self._deadline())
+        async def attempt() -> IncrementalAlterConfigsResponse:
+            return await self._ask(await self._owner(resource), request, IncrementalAlterConfigsResponse, attempts)
+
+        with attempts.explained():
+            response = await self.cluster.retrying("IncrementalAlterConfigs", attempt, self._deadline())
         raise_first((r.error_code, f"settings of {r.resource_name}", r.error_message) for r in response.responses)
 
     async def _owner(self, resource: ConfigResource) -> Connection:

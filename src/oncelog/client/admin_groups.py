@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from oncelog.client.admin_base import AdminBase, raise_first
+from oncelog.client.attempts import Attempts
 from oncelog.client.cluster import CoordinatorKind
-from oncelog.client.errors import error_of
+from oncelog.client.errors import ErrorCode, error_of
 from oncelog.client.offsets import (
     GroupMetadata,
     OffsetAndMetadata,
@@ -93,14 +94,21 @@ class GroupAdmin(AdminBase):
     async def delete_groups(self, group_ids: Iterable[str]) -> None:
         """Delete empty groups with their offsets."""
         for group_id in group_ids:
-            response = await self.cluster.ask_coordinator(
-                CoordinatorKind.GROUP,
-                group_id,
-                DeleteGroupsRequest(groups_names=[group_id]),
-                DeleteGroupsResponse,
-                codes=lambda answer: [group.error_code for group in answer.results],
+            attempts = Attempts()
+            with attempts.explained():
+                response = await self.cluster.ask_coordinator(
+                    CoordinatorKind.GROUP,
+                    group_id,
+                    DeleteGroupsRequest(groups_names=[group_id]),
+                    DeleteGroupsResponse,
+                    codes=lambda answer: [group.error_code for group in answer.results],
+                    attempts=attempts,
+                )
+            raise_first(
+                ((g.error_code, f"deleting group {g.group_id}", None) for g in response.results),
+                attempts,
+                ErrorCode.GROUP_ID_NOT_FOUND,
             )
-            raise_first((g.error_code, f"deleting group {g.group_id}", None) for g in response.results)
 
     async def group_offsets(
         self,
@@ -126,10 +134,19 @@ class GroupAdmin(AdminBase):
                 lambda p: OffsetDeleteRequestPartition(partition_index=p.partition),
             ),
         )
-        response = await self.cluster.ask_coordinator(
-            CoordinatorKind.GROUP, group_id, request, OffsetDeleteResponse, codes=lambda answer: [answer.error_code]
-        )
-        raise_first([(response.error_code, f"deleting offsets of group {group_id}", None)])
+        attempts = Attempts()
+        with attempts.explained():
+            response = await self.cluster.ask_coordinator(
+                CoordinatorKind.GROUP,
+                group_id,
+                request,
+                OffsetDeleteResponse,
+                codes=lambda answer: [answer.error_code],
+                attempts=attempts,
+            )
+        # A group whose last offset goes may go with it.
+        failed = [(response.error_code, f"deleting offsets of group {group_id}", None)]
+        raise_first(failed, attempts, ErrorCode.GROUP_ID_NOT_FOUND)
         raise_first(
             (p.error_code, f"deleting the offset of {topic.name}-{p.partition_index} in group {group_id}", None)
             for topic in response.topics
@@ -144,11 +161,19 @@ class GroupAdmin(AdminBase):
             member_id=wanted[0] if wanted else "",
             members=[MemberIdentity(member_id=member_id, reason="removed by an admin") for member_id in wanted],
         )
-        response = await self.cluster.ask_coordinator(
-            CoordinatorKind.GROUP, group_id, request, LeaveGroupResponse, codes=lambda answer: [answer.error_code]
-        )
-        raise_first([(response.error_code, f"removing members of group {group_id}", None)])
-        raise_first((m.error_code, f"removing {m.member_id} of group {group_id}", None) for m in response.members)
+        attempts = Attempts()
+        with attempts.explained():
+            response = await self.cluster.ask_coordinator(
+                CoordinatorKind.GROUP,
+                group_id,
+                request,
+                LeaveGroupResponse,
+                codes=lambda answer: [answer.error_code],
+                attempts=attempts,
+            )
+        failed = [(response.error_code, f"removing members of group {group_id}", None)]
+        failed += [(m.error_code, f"removing {m.member_id} of group {group_id}", None) for m in response.members]
+        raise_first(failed, attempts, ErrorCode.UNKNOWN_MEMBER_ID)
 
 
 UNKNOWN_GROUP_CODES = (69,)

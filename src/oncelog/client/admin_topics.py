@@ -7,6 +7,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from oncelog.client.admin_base import AdminBase, raise_first
+from oncelog.client.attempts import Attempts
 from oncelog.client.cluster import TopicInfo
 from oncelog.client.errors import ErrorCode
 from oncelog.client.offsets import topic_structs
@@ -76,21 +77,31 @@ class TopicAdmin(AdminBase):
         Returns the names of those that were not there before.
         """
         wanted = [NewTopic(topic) if isinstance(topic, str) else topic for topic in topics]
+        before: set[str] = set()
+        if if_not_exists:
+            await self.cluster.refresh([topic.name for topic in wanted], self._deadline())
+            before = {topic.name for topic in wanted if topic.name in self.cluster.topics}
+        attempts = Attempts()
         request = CreateTopicsRequest(
             topics=[_creatable(topic) for topic in wanted],
             timeout_ms=self.cluster.config.request_timeout_ms,
             validate_only=validate_only,
         )
         response = await self._ask_controller(
-            request, CreateTopicsResponse, lambda answer: [topic.error_code for topic in answer.topics]
+            request, CreateTopicsResponse, lambda answer: [topic.error_code for topic in answer.topics], attempts
         )
         passing = ErrorCode.TOPIC_ALREADY_EXISTS if if_not_exists else ErrorCode.NONE
         raise_first(
-            (topic.error_code, f"creating topic {topic.name}", topic.error_message)
-            for topic in response.topics
-            if topic.error_code != passing
+            (
+                (topic.error_code, f"creating topic {topic.name}", topic.error_message)
+                for topic in response.topics
+                if topic.error_code != passing
+            ),
+            attempts,
+            ErrorCode.TOPIC_ALREADY_EXISTS,
         )
-        return [topic.name for topic in response.topics if not topic.error_code]
+        made_now = {topic.name for topic in response.topics if not topic.error_code or attempts.in_doubt}
+        return [topic.name for topic in wanted if topic.name in made_now - before]
 
     async def delete_topics(self, names: Iterable[str]) -> None:
         """Delete topics with all that is in them. Raises KafkaError for the first that was refused."""
@@ -100,12 +111,17 @@ class TopicAdmin(AdminBase):
             topic_names=wanted,
             timeout_ms=self.cluster.config.request_timeout_ms,
         )
+        attempts = Attempts()
         response = await self._ask_controller(
-            request, DeleteTopicsResponse, lambda answer: [topic.error_code for topic in answer.responses]
+            request, DeleteTopicsResponse, lambda answer: [topic.error_code for topic in answer.responses], attempts
         )
         for name in wanted:
             self.cluster.topics.pop(name, None)
-        raise_first((t.error_code, f"deleting topic {t.name}", t.error_message) for t in response.responses)
+        raise_first(
+            ((t.error_code, f"deleting topic {t.name}", t.error_message) for t in response.responses),
+            attempts,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        )
 
     async def create_partitions(self, totals: Mapping[str, int], *, validate_only: bool = False) -> None:
         """Let topics grow to the given numbers of partitions. Keys move to other partitions by that."""
@@ -114,10 +130,15 @@ class TopicAdmin(AdminBase):
             timeout_ms=self.cluster.config.request_timeout_ms,
             validate_only=validate_only,
         )
+        attempts = Attempts()
         response = await self._ask_controller(
-            request, CreatePartitionsResponse, lambda answer: [topic.error_code for topic in answer.results]
+            request, CreatePartitionsResponse, lambda answer: [topic.error_code for topic in answer.results], attempts
         )
-        raise_first((t.error_code, f"growing topic {t.name}", t.error_message) for t in response.results)
+        raise_first(
+            ((t.error_code, f"growing topic {t.name}", t.error_message) for t in response.results),
+            attempts,
+            ErrorCode.INVALID_PARTITIONS,
+        )
 
     async def list_topics(self, *, internal: bool = False) -> dict[str, TopicInfo]:
         """All topics this client may see, by name."""
@@ -178,7 +199,7 @@ class TopicAdmin(AdminBase):
             )
 
         found = await self._ask_leaders(
-            wanted, request, DeleteRecordsResponse, lambda answer: answer.topics, "deleting records"
+            wanted, request, DeleteRecordsResponse, lambda answer: answer.topics, "deleting records", Attempts()
         )
         return {partition: result.low_watermark for partition, result in found.items()}
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from oncelog.client.admin_base import AdminBase, raise_first
+from oncelog.client.attempts import Attempts
 from oncelog.client.cluster import CoordinatorKind
 from oncelog.client.offsets import by_topic
 from oncelog.client.transaction import AsyncTransactionClient
@@ -181,4 +182,5 @@ class TransactionAdmin(AdminBase):
             WriteTxnMarkersResponse,
             lambda answer: [topic for marked in answer.markers for topic in marked.topics],
             "the abort marker",
+            Attempts(),
         )

@@ -15,6 +15,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
 
+from oncelog.client.attempts import Attempts
 from oncelog.client.config import Address, ClientConfig
 from oncelog.client.connection import Connection
 from oncelog.client.deadline import Backoff, Deadline
@@ -318,6 +319,7 @@ class Cluster:
         retry: Collection[ErrorCode] = (),
         version_max: int | None = None,
         timeout_ms: float | None = None,
+        attempts: Attempts | None = None,
     ) -> R:
         """Ask until none of the answer's codes is in `retry` or says that the coordinator moved or is still loading.
 
@@ -333,12 +335,13 @@ class Cluster:
             pause = backoff
             try:
                 wait_ms = self.config.request_timeout_ms if timeout_ms is None else timeout_ms
-                response = await connection.call(
-                    request,
-                    response_type,
-                    version_max=version_max,
-                    timeout_ms=max(1.0, min(wait_ms, deadline.remaining_ms)),
-                )
+                with (attempts or Attempts()).one():
+                    response = await connection.call(
+                        request,
+                        response_type,
+                        version_max=version_max,
+                        timeout_ms=max(1.0, min(wait_ms, deadline.remaining_ms)),
+                    )
                 failed = [code for code in codes(response) if code in _MOVED or code in _LOADING or code in retry]
                 if not failed:
                     return response

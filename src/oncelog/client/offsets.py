@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, NamedTuple, TypeVar
 
+from oncelog.client.attempts import Attempts
 from oncelog.client.cluster import Cluster, CoordinatorKind
 from oncelog.client.deadline import Deadline
 from oncelog.client.errors import error_of
@@ -158,15 +159,18 @@ async def commit_offsets(cluster: Cluster, group: GroupMetadata, offsets: Offset
         group_instance_id=group.group_instance_id,
         topics=offset_structs(offsets, OffsetCommitRequestTopic, OffsetCommitRequestPartition),
     )
-    response = await cluster.ask_coordinator(
-        CoordinatorKind.GROUP,
-        group.group_id,
-        request,
-        OffsetCommitResponse,
-        codes=lambda answer: [p.error_code for topic in answer.topics for p in topic.partitions],
-        deadline=deadline,
-        retry=_RETRY_COMMIT,
-    )
+    attempts = Attempts()
+    with attempts.explained():
+        response = await cluster.ask_coordinator(
+            CoordinatorKind.GROUP,
+            group.group_id,
+            request,
+            OffsetCommitResponse,
+            codes=lambda answer: [p.error_code for topic in answer.topics for p in topic.partitions],
+            deadline=deadline,
+            retry=_RETRY_COMMIT,
+            attempts=attempts,
+        )
     for topic in response.topics:
         for partition in topic.partitions:
             if partition.error_code:

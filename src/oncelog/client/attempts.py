@@ -1,0 +1,37 @@
+"""The attempts of one call that changes something: an earlier one may have been carried out without an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from oncelog.client.errors import TimedOut
+
+IN_DOUBT: Final = "an answer was lost, so this call may have done it"
+
+
+class Attempts:
+    def __init__(self) -> None:
+        self._unanswered = 0
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Around a request and its answer. One that ends in any other way than with an answer is in doubt."""
+        self._unanswered += 1
+        yield
+        self._unanswered -= 1
+
+    @property
+    def in_doubt(self) -> bool:
+        return self._unanswered > 0
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Around all of them: giving up does not mean that nothing was done."""
+        try:
+            yield
+        except TimedOut as error:
+            if not self.in_doubt:
+                raise
+            raise TimedOut(f"{error.message}; {IN_DOUBT}") from error

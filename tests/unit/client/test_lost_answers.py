@@ -1,0 +1,690 @@
+"""Every call of the client that changes something, while the answers to its request are lost.
+
+The broker carries the request out and the connection closes before the answer. So whatever a call says in the end, it
+must not be that nothing was done: it finds out that it was, or it raises an error that leaves the outcome open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from oncelog.client import (
+    AbortableError,
+    Admin,
+    BatchProducer,
+    ClientConfig,
+    Completion,
+    Consumer,
+    KafkaError,
+    OffsetSpec,
+    Producer,
+    ProducerPool,
+    TimedOut,
+    TopicPartition,
+    TransactionClient,
+)
+from oncelog.client.admin import ConfigResource, ResourceType
+from oncelog.client.attempts import IN_DOUBT
+from oncelog.client.columns import encode_columns
+from oncelog.client.errors import UnsupportedByBroker
+from oncelog.protocol.api_keys import ApiKey
+from tests.unit.client.chaos import Accident, Chaos, Kind
+from tests.unit.client.client_factory import wait_until
+from tests.unit.client.reading import Reading
+
+CLASSES = (Admin, Producer, ProducerPool, Consumer, TransactionClient, BatchProducer)
+LOCAL = {
+    "Admin.connect",
+    "Producer.state",
+    "Producer.transaction_version",
+    "Producer.begin_transaction",
+    "ProducerPool.idle_count",
+    "ProducerPool.in_use_count",
+    "ProducerPool.close",
+    "Consumer.subscribe",
+    "Consumer.assign",
+    "Consumer.assignment",
+    "Consumer.subscription",
+    "Consumer.pause",
+    "Consumer.resume",
+    "Consumer.paused",
+    "Consumer.seek",
+    "Consumer.group_metadata",
+    "TransactionClient.identity",
+    "TransactionClient.transaction_version",
+    "TransactionClient.uses_tv2",
+}
+"""They send nothing that changes anything."""
+READING = {
+    *(f"Admin.{name}" for name in ("list_topics", "describe_topics", "list_offsets", "describe_configs")),
+    *(f"Admin.{name}" for name in ("list_groups", "describe_groups", "group_offsets", "describe_cluster")),
+    *(f"Admin.{name}" for name in ("list_transactions", "describe_transactions", "describe_producers")),
+    "Admin.describe_log_dirs",
+    *(f"Consumer.{name}" for name in ("seek_to_beginning", "seek_to_end", "seek_to_time", "seek_to_committed")),
+    *(f"Consumer.{name}" for name in ("beginning_offsets", "end_offsets", "position", "lag", "committed")),
+    "TransactionClient.fetch_offsets",
+}
+NOT_SERVED = {
+    "Admin.elect_leaders": lambda admin: admin.elect_leaders(),
+    "Admin.update_features": lambda admin: admin.update_features({"transaction.version": 2}),
+}
+PATIENT = {"request.timeout.ms": 10_000, "default.api.timeout.ms": 20_000, "delivery.timeout.ms": 20_000}
+QUICK = {"request.timeout.ms": 300, "default.api.timeout.ms": 800, "delivery.timeout.ms": 800}
+BACKOFF = {"retry.backoff.ms": 20, "retry.backoff.max.ms": 50}
+
+
+class World:
+    """A topic of the case's own, clients whose answers can be lost, and others that see what is true."""
+
+    def __init__(self, chaos: Chaos, truth: Admin, reading: Reading, servers: str, name: str) -> None:
+        self.chaos, self.truth, self.reading, self.servers, self.name = chaos, truth, reading, servers, name
+        self.topic, self.place = name, TopicPartition(name, 0)
+        self.told: Any = None
+        self.times: dict[str, int] = PATIENT
+        self.stack = ExitStack()
+        self._lost: Callable[[], Accident | None] = lambda: None
+        self._key: ApiKey | None = None
+        truth.create_topics([name])
+
+    def losing(self, key: ApiKey, *, times: int) -> None:
+        """From the next `with world.lost():` on, these answers do not arrive."""
+        left = [Accident(Kind.LOSE_ANSWER)] * times
+        self._key, self._lost = key, lambda: left.pop() if left else None
+
+    @contextlib.contextmanager
+    def lost(self) -> Iterator[None]:
+        self.chaos.accident = lambda key, request: self._lost() if key is self._key else None
+        try:
+            yield
+        finally:
+            self.chaos.accident = lambda key, request: None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Of any client whose answers can be lost."""
+        times = {name: value for name, value in self.times.items() if name != "delivery.timeout.ms"}
+        return {"bootstrap.servers": self.chaos.bootstrap_servers, **BACKOFF, **times}
+
+    @property
+    def producer_settings(self) -> dict[str, Any]:
+        return {**self.settings, **self.times, "linger.ms": 0}
+
+    @property
+    def config(self) -> ClientConfig:
+        return ClientConfig.parse(self.settings)
+
+    def admin(self) -> Admin:
+        return self.stack.enter_context(Admin(self.config))
+
+    def producer(self, *, transactional: bool = False) -> Producer:
+        named = {"transactional.id": self.name} if transactional else {}
+        client = Producer({**self.producer_settings, **named})
+        self.stack.callback(client.close)
+        return client
+
+    def in_transaction(self) -> Producer:
+        client = self.producer(transactional=True)
+        client.init_transactions()
+        client.begin_transaction()
+        client.send(self.topic, "x").result(10)
+        return client
+
+    def consumer(self, servers: str | None = None, **settings: Any) -> Consumer:
+        properties = {"group.id": self.name, "auto.offset.reset": "earliest", "enable.auto.commit": False}
+        properties |= {"bootstrap.servers": servers or self.chaos.bootstrap_servers, "heartbeat.interval.ms": 200}
+        client = Consumer({**self.settings, **properties, **settings})
+        self.stack.callback(client.close)
+        return client
+
+    def driver(self, version: int = 2) -> TransactionClient:
+        config = ClientConfig.parse({**self.settings, "oncelog.transaction.version.max": version})
+        driver = self.stack.enter_context(TransactionClient(config))
+        driver.init(self.name)
+        return driver
+
+    def write(self, count: int = 3) -> None:
+        """Records that are there before the call."""
+        with Producer({"bootstrap.servers": self.servers}) as producer:
+            for number in range(count):
+                producer.send(self.topic, str(number))
+
+    # What is true
+
+    def values(self) -> list[bytes]:
+        return self.reading.values(self.topic, [0])
+
+    def offset(self) -> int | None:
+        found = self.truth.group_offsets(self.name, [self.place], require_stable=True)
+        return found[self.place].offset if self.place in found else None
+
+    def state(self) -> str:
+        return self.truth.describe_transactions([self.name])[self.name].state
+
+    def is_open(self) -> bool:
+        return any(p.transaction_start_offset >= 0 for p in self.truth.describe_producers([self.place])[self.place])
+
+    def members(self) -> list[str]:
+        return [member.member_id for member in self.truth.describe_groups([self.name])[self.name].members]
+
+
+@dataclass(frozen=True)
+class Case:
+    """`call` arms the loss with `world.lost()` around the call it is for. `holds` is what the call was to bring."""
+
+    answer: ApiKey
+    call: Callable[[World], Any]
+    holds: Callable[[World], bool]
+    finds_out: bool = True
+    """Whether a repetition whose answer arrives tells that the first attempt was carried out."""
+    returns: Callable[[World, Any], bool] = lambda world, result: True
+    leaves_open: tuple[type[KafkaError], ...] = field(default=(TimedOut,))
+    """Errors that say nothing about what became of the request."""
+
+
+CASES: dict[str, Case] = {}
+
+
+def case(name: str, answer: ApiKey, holds: Callable[[World], bool], **options: Any) -> Callable[..., Any]:
+    """`name` is Class.call, and what is special about it behind a space."""
+
+    def add(call: Callable[[World], Any]) -> Callable[[World], Any]:
+        CASES[name] = Case(answer, call, holds, **options)
+        return call
+
+    return add
+
+
+def join(member: Consumer, topic: str) -> None:
+    member.subscribe([topic])
+    wait_until(lambda: bool(member.poll(50) or member.assignment()))
+
+
+# Admin
+
+
+@case(
+    "Admin.create_topics",
+    ApiKey.CREATE_TOPICS,
+    lambda world: f"{world.name}-new" in world.truth.list_topics(),
+    finds_out=False,
+)
+def _(world: World) -> Any:
+    admin = world.admin()
+    with world.lost():
+        return admin.create_topics([f"{world.name}-new"])
+
+
+@case(
+    "Admin.create_topics if they do not exist",
+    ApiKey.CREATE_TOPICS,
+    lambda world: f"{world.name}-new" in world.truth.list_topics(),
+    returns=lambda world, created: created == [f"{world.name}-new"],
+)
+def _(world: World) -> Any:
+    admin = world.admin()
+    with world.lost():
+        return admin.create_topics([world.topic, f"{world.name}-new"], if_not_exists=True)
+
+
+@case(
+    "Admin.delete_topics",
+    ApiKey.DELETE_TOPICS,
+    lambda world: world.topic not in world.truth.list_topics(),
+    finds_out=False,
+)
+def _(world: World) -> Any:
+    admin = world.admin()
+    with world.lost():
+        admin.delete_topics([world.topic])
+
+
+@case(
+    "Admin.create_partitions",
+    ApiKey.CREATE_PARTITIONS,
+    lambda world: len(world.truth.list_topics()[world.topic].partitions) == 4,
+    finds_out=False,
+)
+def _(world: World) -> Any:
+    admin = world.admin()
+    with world.lost():
+        admin.create_partitions({world.topic: 4})
+
+
+@case(
+    "Admin.delete_records",
+    ApiKey.DELETE_RECORDS,
+    lambda world: world.truth.list_offsets({world.place: OffsetSpec.EARLIEST})[world.place].offset == 2,
+    returns=lambda world, starts: starts == {world.place: 2},
+)
+def _(world: World) -> Any:
+    world.write()
+    admin = world.admin()
+    with world.lost():
+        return admin.delete_records({world.place: 2})
+
+
+@case(
+    "Admin.alter_configs",
+    ApiKey.INCREMENTAL_ALTER_CONFIGS,
+    lambda world: (
+        world.truth.describe_configs(ConfigResource(ResourceType.TOPIC, world.topic))["cleanup.policy"].value
+        == "delete,compact"
+    ),
+)
+def _(world: World) -> Any:
+    admin = world.admin()
+    with world.lost():
+        admin.alter_configs(ConfigResource(ResourceType.TOPIC, world.topic), append={"cleanup.policy": "compact"})
+
+
+@case("Admin.delete_groups", ApiKey.DELETE_GROUPS, lambda world: world.offset() is None, finds_out=False)
+def _(world: World) -> Any:
+    world.truth.alter_group_offsets(world.name, {world.place: 5})
+    admin = world.admin()
+    with world.lost():
+        admin.delete_groups([world.name])
+
+
+@case("Admin.alter_group_offsets", ApiKey.OFFSET_COMMIT, lambda world: world.offset() == 5)
+def _(world: World) -> Any:
+    admin = world.admin()
+    with world.lost():
+        admin.alter_group_offsets(world.name, {world.place: 5})
+
+
+@case("Admin.delete_group_offsets", ApiKey.OFFSET_DELETE, lambda world: world.offset() is None, finds_out=False)
+def _(world: World) -> Any:
+    world.truth.alter_group_offsets(world.name, {world.place: 5})
+    admin = world.admin()
+    with world.lost():
+        admin.delete_group_offsets(world.name, [world.place])
+
+
+@case(
+    "Admin.remove_members",
+    ApiKey.LEAVE_GROUP,
+    lambda world: world.told not in world.members(),
+    finds_out=False,
+)
+def _(world: World) -> Any:
+    member = world.consumer(world.servers, **{"heartbeat.interval.ms": 6000})
+    join(member, world.topic)
+    (world.told,) = world.members()
+    admin = world.admin()
+    with world.lost():
+        admin.remove_members(world.name, [world.told])
+
+
+@case("Admin.fence_producers", ApiKey.INIT_PRODUCER_ID, lambda world: world.state() != "Ongoing")
+def _(world: World) -> Any:
+    world.in_transaction()
+    admin = world.admin()
+    with world.lost():
+        admin.fence_producers([world.name])
+
+
+@case("Admin.force_terminate_transaction", ApiKey.INIT_PRODUCER_ID, lambda world: world.state() != "Ongoing")
+def _(world: World) -> Any:
+    world.in_transaction()
+    admin = world.admin()
+    with world.lost():
+        admin.force_terminate_transaction(world.name)
+
+
+@case("Admin.abort_transaction", ApiKey.WRITE_TXN_MARKERS, lambda world: not world.is_open())
+def _(world: World) -> Any:
+    world.in_transaction()
+    admin = world.admin()
+    with world.lost():
+        admin.abort_transaction(world.place, 0)
+
+
+# Producer
+
+
+@case(
+    "Producer.send",
+    ApiKey.PRODUCE,
+    lambda world: world.values() == [b"x"],
+    returns=lambda world, where: (where.topic, where.partition, where.offset) == (world.topic, 0, 0),
+)
+def _(world: World) -> Any:
+    client = world.producer()
+    with world.lost():
+        return client.send(world.topic, "x").result(10)
+
+
+@case(
+    "Producer.send_columns",
+    ApiKey.PRODUCE,
+    lambda world: world.values() == [b"x"],
+    returns=lambda world, delivered: delivered.base_offset == 0,
+)
+def _(world: World) -> Any:
+    client = world.producer()
+    with world.lost():
+        (future,) = client.send_columns(world.topic, pa.array(["x"]))
+        return future.result(10)
+
+
+@case("Producer.flush", ApiKey.PRODUCE, lambda world: world.values() == [b"x"])
+def _(world: World) -> Any:
+    client = world.producer()
+    with world.lost():
+        future = client.send(world.topic, "x")
+        client.flush()
+        return future.result(0)
+
+
+@case("Producer.init_transactions", ApiKey.INIT_PRODUCER_ID, lambda world: world.state() == "Empty")
+def _(world: World) -> Any:
+    client = world.producer(transactional=True)
+    with world.lost():
+        client.init_transactions()
+
+
+@case("Producer.send_offsets_to_transaction", ApiKey.TXN_OFFSET_COMMIT, lambda world: world.offset() == 5)
+def _(world: World) -> Any:
+    client = world.in_transaction()
+    try:
+        with world.lost():
+            client.send_offsets_to_transaction({world.place: 5}, world.name)
+    finally:
+        client.commit_transaction()
+
+
+@case("Producer.commit_transaction", ApiKey.END_TXN, lambda world: world.values() == [b"x"])
+def _(world: World) -> Any:
+    client = world.in_transaction()
+    with world.lost():
+        client.commit_transaction()
+
+
+@case("Producer.abort_transaction", ApiKey.END_TXN, lambda world: not world.is_open() and world.values() == [])
+def _(world: World) -> Any:
+    client = world.in_transaction()
+    with world.lost():
+        client.abort_transaction()
+
+
+@case("Producer.transaction", ApiKey.END_TXN, lambda world: world.values() == [b"x"])
+def _(world: World) -> Any:
+    client = world.producer(transactional=True)
+    client.init_transactions()
+    with world.lost(), client.transaction():
+        client.send(world.topic, "x")
+
+
+@case(
+    "Producer.prepare",
+    ApiKey.PRODUCE,
+    lambda world: world.is_open(),
+    leaves_open=(AbortableError,),
+)
+def _(world: World) -> Any:
+    client = world.producer(transactional=True)
+    client.init_transactions()
+    client.begin_transaction()
+    with world.lost():
+        client.send(world.topic, "x")
+        return client.prepare()
+
+
+@case(
+    "Producer.complete",
+    ApiKey.END_TXN,
+    lambda world: world.values() == [b"x"],
+    returns=lambda world, outcome: outcome is Completion.COMMITTED,
+)
+def _(world: World) -> Any:
+    client = world.in_transaction()
+    prepared = client.prepare()
+    with world.lost():
+        return client.complete(prepared)
+
+
+@case(
+    "Producer.complete of the next process",
+    ApiKey.END_TXN,
+    lambda world: world.values() == [b"x"],
+    returns=lambda world, outcome: outcome is Completion.COMMITTED,
+)
+def _(world: World) -> Any:
+    prepared = world.in_transaction().prepare()
+    client = world.producer(transactional=True)
+    with world.lost():
+        return client.complete(prepared)
+
+
+@case("Producer.close", ApiKey.END_TXN, lambda world: not world.is_open() and world.values() == [])
+def _(world: World) -> Any:
+    client = world.in_transaction()
+    with world.lost():
+        client.close(timeout_ms=1500)
+
+
+@case("ProducerPool.transaction", ApiKey.END_TXN, lambda world: world.values() == [b"x"])
+def _(world: World) -> Any:
+    pool = world.stack.enter_context(ProducerPool(world.producer_settings, world.name))
+    with world.lost(), pool.transaction() as client:
+        client.send(world.topic, "x")
+
+
+# Consumer
+
+
+def assigned(world: World, **settings: Any) -> Consumer:
+    world.write()
+    client = world.consumer(**settings)
+    client.assign([world.place])
+    records = []
+    while not records:
+        records = client.poll(1000)
+    return client
+
+
+@case("Consumer.commit", ApiKey.OFFSET_COMMIT, lambda world: world.offset() == 3)
+def _(world: World) -> Any:
+    client = assigned(world)
+    with world.lost():
+        client.commit()
+
+
+@case("Consumer.commit_async", ApiKey.OFFSET_COMMIT, lambda world: world.offset() == 3)
+def _(world: World) -> Any:
+    client = assigned(world)
+    done, errors = threading.Event(), []
+
+    def on_done(error: BaseException | None) -> None:
+        errors.append(error)
+        done.set()
+
+    with world.lost():
+        client.commit_async(on_done=on_done)
+        assert done.wait(10)
+    if errors[0] is not None:
+        raise errors[0]
+
+
+@case("Consumer.poll that joins", ApiKey.JOIN_GROUP, lambda world: len(world.members()) == 1)
+def _(world: World) -> Any:
+    client = world.consumer()
+    client.subscribe([world.topic])
+    with world.lost():
+        client.poll(500)
+    wait_until(lambda: bool(client.poll(50) or client.assignment()))
+
+
+@case("Consumer.poll that commits", ApiKey.OFFSET_COMMIT, lambda world: world.offset() == 3)
+def _(world: World) -> Any:
+    client = assigned(world, **{"enable.auto.commit": True, "auto.commit.interval.ms": 100})
+    with world.lost():
+        client.poll(700)
+    wait_until(lambda: client.poll(100) == [] and world.offset() == 3)
+
+
+@case("Consumer.poll_columns", ApiKey.OFFSET_COMMIT, lambda world: world.offset() == 3)
+def _(world: World) -> Any:
+    client = assigned(world, **{"enable.auto.commit": True, "auto.commit.interval.ms": 100})
+    with world.lost():
+        client.poll_columns(700)
+    wait_until(lambda: client.poll(100) == [] and world.offset() == 3)
+
+
+@case("Consumer.unsubscribe", ApiKey.LEAVE_GROUP, lambda world: world.members() == [])
+def _(world: World) -> Any:
+    client = world.consumer()
+    join(client, world.topic)
+    assert len(world.members()) == 1
+    with world.lost():
+        client.unsubscribe()
+
+
+@case("Consumer.close", ApiKey.OFFSET_COMMIT, lambda world: world.offset() == 3)
+def _(world: World) -> Any:
+    client = assigned(world, **{"enable.auto.commit": True, "auto.commit.interval.ms": 60_000})
+    with world.lost():
+        client.close()
+
+
+# One transaction over many processes
+
+
+@case("TransactionClient.init", ApiKey.INIT_PRODUCER_ID, lambda world: world.state() == "Empty")
+def _(world: World) -> Any:
+    driver = world.stack.enter_context(TransactionClient(world.config))
+    with world.lost():
+        driver.init(world.name)
+
+
+@case("TransactionClient.fresh_epoch", ApiKey.INIT_PRODUCER_ID, lambda world: world.state() == "Empty")
+def _(world: World) -> Any:
+    driver = world.driver(version=1)
+    with world.lost():
+        driver.fresh_epoch()
+
+
+@case("TransactionClient.add_partitions", ApiKey.ADD_PARTITIONS_TO_TXN, lambda world: world.state() == "Ongoing")
+def _(world: World) -> Any:
+    driver = world.driver(version=1)
+    with world.lost():
+        driver.add_partitions([world.place])
+
+
+@case("TransactionClient.add_offsets", ApiKey.ADD_OFFSETS_TO_TXN, lambda world: world.state() == "Ongoing")
+def _(world: World) -> Any:
+    driver = world.driver(version=1)
+    with world.lost():
+        driver.add_offsets(world.name)
+
+
+@case("TransactionClient.commit_offsets", ApiKey.TXN_OFFSET_COMMIT, lambda world: world.offset() == 5)
+def _(world: World) -> Any:
+    driver = world.driver()
+    try:
+        with world.lost():
+            driver.commit_offsets(world.name, {world.place: 5})
+    finally:
+        driver.end(commit=True)
+
+
+def written(world: World) -> tuple[TransactionClient, BatchProducer]:
+    driver = world.driver()
+    task = BatchProducer(
+        world.config,
+        identity=driver.identity,
+        transactional_id=world.name,
+        transaction_version=driver.transaction_version,
+        delivery_timeout_ms=world.times["delivery.timeout.ms"],
+    )
+    return driver, world.stack.enter_context(task)
+
+
+@case("TransactionClient.end", ApiKey.END_TXN, lambda world: world.values() == [b"x"])
+def _(world: World) -> Any:
+    driver, task = written(world)
+    task.produce(world.topic, 0, encode_columns(pa.array(["x"]), timestamp_ms=0))
+    with world.lost():
+        driver.end(commit=True)
+
+
+@case("TransactionClient.resume", ApiKey.END_TXN, lambda world: world.values() == [b"x"])
+def _(world: World) -> Any:
+    driver, task = written(world)
+    task.produce(world.topic, 0, encode_columns(pa.array(["x"]), timestamp_ms=0))
+    other = world.stack.enter_context(TransactionClient(world.config))
+    with world.lost():
+        other.resume(world.name, driver.identity, driver.transaction_version, commit=True)
+
+
+@case(
+    "BatchProducer.produce",
+    ApiKey.PRODUCE,
+    lambda world: world.is_open(),
+    returns=lambda world, summary: summary.records == 1,
+    leaves_open=(AbortableError,),
+)
+def _(world: World) -> Any:
+    _, task = written(world)
+    with world.lost():
+        return task.produce(world.topic, 0, encode_columns(pa.array(["x"]), timestamp_ms=0))
+
+
+# The tests
+
+
+@pytest.fixture
+def world(chaos: Chaos, module_admin: Admin, reading: Reading, servers: str, unique: Any) -> Iterator[World]:
+    made = World(chaos, module_admin, reading, servers, unique("lost"))
+    with made.stack:
+        yield made
+
+
+def test_every_call_is_one_that_changes_nothing_or_has_a_case() -> None:
+    calls = {f"{cls.__name__}.{name}" for cls in CLASSES for name in vars(cls) if not name.startswith("_")}
+    played = {name.split(" ")[0] for name in CASES}
+    assert played | LOCAL | READING | set(NOT_SERVED) >= calls, "a call that may change something has no case"
+    assert not played & (LOCAL | READING | set(NOT_SERVED))
+
+
+@pytest.mark.parametrize("name", NOT_SERVED)
+def test_what_the_broker_does_not_serve_is_said_to_be_that(name: str, module_admin: Admin) -> None:
+    """If it comes to be served, it needs a case."""
+    with pytest.raises(UnsupportedByBroker):
+        NOT_SERVED[name](module_admin)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_call_whose_first_answer_is_lost_finds_out_or_says_that_it_does_not_know(name: str, world: World) -> None:
+    played = CASES[name]
+    world.losing(played.answer, times=1)
+    try:
+        result = played.call(world)
+    except KafkaError as error:
+        assert not played.finds_out, f"{error!r}"
+        assert IN_DOUBT in str(error)
+    else:
+        assert played.returns(world, result), result
+    assert world.chaos.happened[Kind.LOSE_ANSWER] == 1
+    wait_until(lambda: played.holds(world))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_call_whose_answers_are_all_lost_does_not_say_that_nothing_was_done(name: str, world: World) -> None:
+    played = CASES[name]
+    world.times = QUICK
+    world.losing(played.answer, times=1000)
+    try:
+        played.call(world)
+    except KafkaError as error:
+        assert isinstance(error, played.leaves_open) or IN_DOUBT in str(error), f"{error!r}"
+    assert world.chaos.happened[Kind.LOSE_ANSWER] >= 1
+    wait_until(lambda: played.holds(world))
