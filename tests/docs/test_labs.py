@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -59,6 +67,30 @@ def test_what_a_lab_has_left_can_be_inspected(tmp_path: Path) -> None:
     again = run("filter", "--keep", kept)
     assert again.exit_code == 1
     assert "is there already" in again.stderr
+
+
+def test_ctrl_c_in_a_pause_ends_the_lab(tmp_path: Path) -> None:
+    main_end, child_end = pty.openpty()
+    command = [sys.executable, "-m", "oncelog", "lab", "filter", "--pause", "--keep", str(tmp_path / "kept")]
+    child = subprocess.Popen(command, stdin=child_end, stdout=child_end, stderr=child_end, preexec_fn=_on_this_terminal)
+    os.close(child_end)
+    seen = b""
+    while b"Enter for the next step" not in seen:
+        seen += os.read(main_end, 65536)
+    os.write(main_end, b"\x03")
+    with contextlib.suppress(OSError):
+        while part := os.read(main_end, 65536):
+            seen += part
+    os.close(main_end)
+    assert child.wait(30) == 130, seen
+    assert seen.count(b"Enter for the next step") == 1
+    assert (tmp_path / "kept" / "data" / ".kafka_cleanshutdown").exists(), "its broker was stopped in order"
+
+
+def _on_this_terminal() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def test_labs_are_listed() -> None:

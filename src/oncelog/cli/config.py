@@ -24,14 +24,24 @@ def config_command() -> None:
     """
 
 
-def _resource(admin: Admin, kind: str, name: str) -> ConfigResource:
+def _resource(connection: Connection, admin: Admin, kind: str, name: str) -> ConfigResource:
     from oncelog.client.admin import ConfigResource, ResourceType
 
     if kind == "topic":
         require_topics(admin, [name])
-    if kind == "broker" and not name.isdigit():
-        raise click.BadParameter(f"{name!r} is not the number of a broker; see 'oncelog cluster info'")
+    if kind == "broker":
+        _require_broker(connection, admin, name)
     return ConfigResource(ResourceType[kind.upper()], name)
+
+
+def _require_broker(connection: Connection, admin: Admin, name: str) -> None:
+    """A broker that is not there would be looked for until the time is up, as one that is about to start."""
+    if not name.isdigit():
+        info = connection.command("cluster", "info")
+        raise click.BadParameter(f"{name!r} is not the number of a broker; see '{info}'")
+    known = sorted(broker.node_id for broker in admin.describe_cluster().brokers)
+    if int(name) not in known:
+        raise click.ClickException(f"there is no broker {name}; there is {', '.join(map(str, known))}")
 
 
 @config_command.command("show")
@@ -46,7 +56,7 @@ def show_command(connection: Connection, kind: str, name: str, everything: bool,
     from oncelog.client.admin import ConfigSource
 
     with connection.admin() as admin:
-        entries = admin.describe_configs(_resource(admin, kind, name), documentation=explain)
+        entries = admin.describe_configs(_resource(connection, admin, kind, name), documentation=explain)
     shown = [entry for _, entry in sorted(entries.items()) if everything or not entry.is_default]
     known = {source.value: source.name.lower() for source in ConfigSource}
     rows = [
@@ -75,7 +85,7 @@ def set_command(connection: Connection, kind: str, name: str, assignments: tuple
     """Change settings; the others stay as they are."""
     settings = dict(split_assignment(text, "NAME=VALUE") for text in assignments)
     with connection.admin() as admin:
-        admin.alter_configs(_resource(admin, kind, name), set=settings)
+        admin.alter_configs(_resource(connection, admin, kind, name), set=settings)
     for setting, value in settings.items():
         click.echo(f"{kind} {name}: {setting}={value}")
 
@@ -88,6 +98,6 @@ def set_command(connection: Connection, kind: str, name: str, assignments: tuple
 def unset_command(connection: Connection, kind: str, name: str, settings: tuple[str, ...]) -> None:
     """Bring settings back to their defaults."""
     with connection.admin() as admin:
-        admin.alter_configs(_resource(admin, kind, name), delete=settings)
+        admin.alter_configs(_resource(connection, admin, kind, name), delete=settings)
     for setting in settings:
         click.echo(f"{kind} {name}: {setting} has its default again")

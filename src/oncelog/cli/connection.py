@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import shlex
 import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,9 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from oncelog.cli.parsing import duration_ms, topic_and_partitions
-from oncelog.core.config import ConfigError, parse_properties
+from oncelog.core.config import ConfigError, decode_properties, parse_properties
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import TopicPartition
 
@@ -48,6 +50,8 @@ class Connection:
     timeout_ms: int = 15_000
     is_strict: bool = True
     """Every setting must be one of all clients. Otherwise it is a producer or a consumer that looks at the rest."""
+    given: tuple[str, ...] = ()
+    """The options that name the cluster on this command line. What the environment says other commands know as well."""
 
     @property
     def bootstrap_servers(self) -> str:
@@ -71,6 +75,12 @@ class Connection:
         chosen["bootstrap.servers"] = self.bootstrap_servers
         return chosen
 
+    def check_settings(self, options: Mapping[str, str]) -> None:
+        """Raises UsageError if --set is used for what an option of the command says."""
+        for name, option in options.items():
+            if name in self.settings:
+                raise click.UsageError(f"{name} is not set by --set here, but by {option}")
+
     def client_config(self) -> ClientConfig:
         from oncelog.client.config import COMMON_KEYS, ClientConfig, parse_settings
         from oncelog.core.config import ConfigTable
@@ -82,20 +92,33 @@ class Connection:
             properties = {name: value for name, value in properties.items() if name in known}
         return ClientConfig.from_settings(parse_settings(table, properties))
 
+    def command(self, *words: str) -> str:
+        """Another command on the same cluster, as a person can type it."""
+        return shlex.join(["oncelog", *words, *self.given, *self._settings_of_all_clients()])
+
+    def _settings_of_all_clients(self) -> Iterator[str]:
+        from oncelog.client.config import COMMON_KEYS
+
+        known = {key.name for key in COMMON_KEYS}
+        for name, value in self.settings.items():
+            if name in known:
+                yield from ("--set", f"{name}={value}")
+
     def check_reachable(self) -> None:
         """Raises ClickException if nobody listens at any of the addresses."""
         from oncelog.client.config import parse_addresses
 
         problems = []
-        for host, port in parse_addresses(self.bootstrap_servers):
+        addresses = parse_addresses(self.bootstrap_servers)
+        for host, port in addresses:
             try:
                 with socket.create_connection((host, port), timeout=PROBE_TIMEOUT_S):
                     return
             except OSError as error:
                 problems.append(f"{host}:{port}: {error.strerror or error}")
         raise click.ClickException(
-            f"no broker answers at {'; '.join(problems)}. Start one with 'oncelog serve', or name another with "
-            f"--bootstrap-servers or {SERVERS_VARIABLE}"
+            f"no broker answers at {'; '.join(problems)}. Start one with '{_serve_command(addresses)}', or name "
+            f"another with --bootstrap-servers or {SERVERS_VARIABLE}"
         )
 
     @contextmanager
@@ -103,10 +126,36 @@ class Connection:
         """An admin client; what Kafka refuses becomes a message."""
         from oncelog.client.admin import Admin
 
-        with explained():
+        with self.explained():
             self.check_reachable()
             with Admin(self.client_config()) as admin:
                 yield admin
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Errors that can be foreseen end in one line that says what happened and what to do."""
+        try:
+            yield
+        except ConfigError as error:
+            raise click.ClickException(str(error)) from error
+        except KafkaError as error:
+            raise click.ClickException(self.explain(error)) from error
+
+    def explain(self, error: KafkaError) -> str:
+        text = error.message or error.code.name
+        if error.code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+            advice = f"See '{self.command('txn', 'list')}'"
+        else:
+            advice = _ADVICE.get(error.code, "")
+        return f"{text} ({error.code.name})" + (f". {advice}" if advice else "")
+
+
+def _serve_command(addresses: list[tuple[str, int]]) -> str:
+    """What starts a broker where one was looked for, if that is this machine."""
+    host, port = addresses[0]
+    address = f"{host}:{port}"
+    is_here = len(addresses) == 1 and host in ("127.0.0.1", "localhost")
+    return f"oncelog serve --listen {address}" if is_here and address != DEFAULT_SERVERS else "oncelog serve"
 
 
 def cluster_options(command: F) -> F:
@@ -129,11 +178,16 @@ def _with_options(command: F, *, is_strict: bool) -> F:
         timeout: str,
         **kwargs: Any,
     ) -> Any:
-        from_file = _read_file(config_file)
-        settings = dict(split_assignment(text, "--set") for text in client_settings)
-        with explained():
-            _refuse_security({**from_file, **settings})
-        connection = Connection(bootstrap_servers, from_file, settings, duration_ms(timeout), is_strict)
+        connection = Connection(
+            bootstrap_servers,
+            _read_file(config_file),
+            dict(split_assignment(text, "--set") for text in client_settings),
+            duration_ms(timeout),
+            is_strict,
+            tuple(_given("-b", "bootstrap_servers")) + tuple(_given("--config", "config_file")),
+        )
+        with connection.explained():
+            _refuse_security({**connection.file_settings, **connection.settings})
         return command(*args, connection=connection, **kwargs)
 
     for option in reversed([
@@ -149,6 +203,13 @@ def _with_options(command: F, *, is_strict: bool) -> F:
     ]):  # fmt: skip
         wrapped = option(wrapped)
     return wrapped  # type: ignore[return-value]  # a function of other parameters, as click wants it
+
+
+def _given(option: str, parameter: str) -> Iterator[str]:
+    """An option and its value, if it was written on the command line."""
+    context = click.get_current_context()
+    if context.get_parameter_source(parameter) is ParameterSource.COMMANDLINE:
+        yield from (option, str(context.params[parameter]))
 
 
 def split_assignment(text: str, option: str) -> tuple[str, str]:
@@ -170,32 +231,14 @@ def _read_file(path: Path | None) -> dict[str, str]:
     if path is None:
         return {}
     try:
-        return parse_properties(path.read_text())
-    except (ConfigError, UnicodeDecodeError) as error:
+        return parse_properties(decode_properties(path.read_bytes()))
+    except (ConfigError, OSError) as error:
         raise click.ClickException(f"{path}: {error}") from error
-
-
-@contextmanager
-def explained() -> Iterator[None]:
-    """Errors that can be foreseen end in one line that says what happened and what to do."""
-    try:
-        yield
-    except ConfigError as error:
-        raise click.ClickException(str(error)) from error
-    except KafkaError as error:
-        raise click.ClickException(explain(error)) from error
-
-
-def explain(error: KafkaError) -> str:
-    text = error.message or error.code.name
-    advice = _ADVICE.get(error.code)
-    return f"{text} ({error.code.name})" + (f". {advice}" if advice else "")
 
 
 _ADVICE: Final = {
     ErrorCode.PRODUCER_FENCED: "Another producer with the same transactional id has taken over",
     ErrorCode.NON_EMPTY_GROUP: "Stop its members first",
-    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "See 'oncelog txn list'",
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Ask for the WRITE permission on the transactional id",
     ErrorCode.UNSUPPORTED_VERSION: "The broker is too old for this command",
     ErrorCode.REQUEST_TIMED_OUT: "A longer --timeout may help",

@@ -11,11 +11,22 @@ import click
 from oncelog.cli import parsing
 from oncelog.cli.completion import complete_groups
 from oncelog.cli.connection import Connection, cluster_options, confirm, require_partitions, unknown_name, yes_option
+from oncelog.cli.hints import held_back_hint, outside_hint
 from oncelog.cli.output import output_option, print_json, print_table
 from oncelog.core.ids import TopicPartition
 
 if TYPE_CHECKING:
     from oncelog.client.admin import Admin
+    from oncelog.monitoring.group_progress import GroupProgress, PartitionProgress
+    from oncelog.monitoring.offsets import PartitionOffsets
+
+_STATES = (
+    "PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Empty", "Assigning", "Reconciling", "NotReady",
+)  # fmt: skip
+
+
+def _states(_context: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
+    return parsing.state_names(texts, _STATES)
 
 
 @click.group("group")
@@ -24,7 +35,8 @@ def group_command() -> None:
 
 
 @group_command.command("list")
-@click.option("--state", "states", multiple=True, help="Only groups in this state, such as Stable or Empty.")
+@click.option("--state", "states", multiple=True, metavar="STATE", callback=_states,
+              help="Only groups in this state, such as Stable or Empty.")  # fmt: skip
 @output_option
 @cluster_options
 def list_command(connection: Connection, states: tuple[str, ...], output: str) -> None:
@@ -36,7 +48,8 @@ def list_command(connection: Connection, states: tuple[str, ...], output: str) -
         print_json(rows)
     else:
         columns = ["group", "state", "type", "protocol"]
-        print_table(columns, [[row[c] for c in columns] for row in rows], empty="there are no groups")
+        empty = f"there are no groups in state {' or '.join(states)}" if states else "there are no groups"
+        print_table(columns, [[row[c] for c in columns] for row in rows], empty=empty)
 
 
 @group_command.command("describe")
@@ -46,21 +59,29 @@ def list_command(connection: Connection, states: tuple[str, ...], output: str) -
 def describe_command(connection: Connection, groups: tuple[str, ...], output: str) -> None:
     """Show members, committed offsets, and how far behind each partition is.
 
-    END is the last stable offset, and LAG counts up to it: what a read_committed reader could still get now.
+    LAG counts up to END. HELD BACK is the part of it from LAST STABLE on, which an open transaction keeps from
+    read_committed readers.
     """
+    from oncelog.monitoring.group_progress import group_progress
+
     with connection.admin() as admin:
         _require_groups(admin, groups)
-        described = [_describe(admin, group) for group in groups]
+        found = [group_progress(admin, group) for group in groups]
     if output == "json":
-        print_json(described)
+        print_json([_group_row(progress) for progress in found])
         return
-    for number, group in enumerate(described):
+    for number, progress in enumerate(found):
         if number:
             click.echo()
-        click.echo(f"{group['group']}  {group['state']}  coordinator {group['coordinator']}")
-        columns = ["topic", "partition", "committed", "end", "lag", "member"]
-        rows = [[row[c] for c in columns] for row in group["offsets"]]
-        print_table(columns, rows, empty="no committed offsets and no members")
+        description = progress.description
+        click.echo(f"{progress.group}  {description.state}  coordinator {description.coordinator}")
+        columns = ["topic", "partition", "committed", "last_stable", "end", "lag", "held_back", "member"]
+        rows = [[row[column] for column in columns] for row in map(_progress_row, progress.partitions)]
+        names = [column.replace("_", " ") for column in columns]
+        print_table(names, rows, empty="no committed offsets and no members")
+        for one in progress.partitions:
+            if one.offsets is not None and one.offsets.held_back:
+                click.echo(held_back_hint(connection, one.partition, one.offsets), err=True)
 
 
 def _require_groups(admin: Admin, groups: Iterable[str]) -> None:
@@ -70,18 +91,10 @@ def _require_groups(admin: Admin, groups: Iterable[str]) -> None:
             raise click.ClickException(unknown_name("group", group, known))
 
 
-def _describe(admin: Admin, group: str) -> dict[str, Any]:
-    description = admin.describe_groups([group])[group]
-    committed = admin.group_offsets(group)
-    owners = {
-        partition: f"{member.client_id or member.member_id}@{member.host}"
-        for member in description.members
-        for partition in member.partitions
-    }
-    partitions = sorted(committed.keys() | owners.keys())
-    ends = _end_offsets(admin, partitions)
+def _group_row(progress: GroupProgress) -> dict[str, Any]:
+    description = progress.description
     return {
-        "group": group,
+        "group": progress.group,
         "state": description.state,
         "coordinator": description.coordinator,
         "assignor": description.protocol,
@@ -95,33 +108,23 @@ def _describe(admin: Admin, group: str) -> dict[str, Any]:
             }
             for member in description.members
         ],
-        "offsets": [
-            {
-                "topic": partition.topic,
-                "partition": partition.partition,
-                "committed": committed[partition].offset if partition in committed else None,
-                "end": ends.get(partition),
-                "lag": ends[partition] - committed[partition].offset
-                if partition in committed and partition in ends
-                else None,
-                "member": owners.get(partition),
-            }
-            for partition in partitions
-        ],
+        "offsets": [_progress_row(one) for one in progress.partitions],
     }
 
 
-def _end_offsets(admin: Admin, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """Of those whose topics still exist."""
-    from oncelog.client.admin import OffsetSpec
-    from oncelog.client.visibility import IsolationLevel
-
-    topics = admin.list_topics(internal=True)
-    there = [p for p in partitions if p.topic in topics and p.partition < len(topics[p.topic].partitions)]
-    if not there:
-        return {}
-    found = admin.list_offsets(dict.fromkeys(there, OffsetSpec.LATEST), isolation=IsolationLevel.READ_COMMITTED)
-    return {partition: result.offset for partition, result in found.items()}
+def _progress_row(progress: PartitionProgress) -> dict[str, Any]:
+    offsets, lag = progress.offsets, progress.lag
+    return {
+        "topic": progress.partition.topic,
+        "partition": progress.partition.partition,
+        "committed": progress.committed,
+        "last_stable": offsets.last_stable if offsets is not None else None,
+        "end": offsets.end if offsets is not None else None,
+        "lag": lag.total if lag is not None else None,
+        "visible_lag": lag.visible if lag is not None else None,
+        "held_back": lag.held_back if lag is not None else None,
+        "member": progress.member,
+    }
 
 
 @group_command.command("reset-offsets")
@@ -143,11 +146,18 @@ def reset_command(
     yes: bool,
     output: str,
 ) -> None:
-    """Move the committed offsets of a group that has no members. A group that is not there yet is created."""
+    """Move the committed offsets of a group that has no members. A group that is not there yet is created.
+
+    An offset that a log does not hold becomes the nearest that it does, which is said.
+    """
+    from oncelog.monitoring.offsets import partition_offsets
+
     with connection.admin() as admin:
         partitions = require_partitions(admin, topics)
         before = admin.group_offsets(group)
-        after = _targets(admin, partitions, before, target)
+        offsets = partition_offsets(admin, partitions)
+        wanted = _targets(admin, offsets, before, target)
+        after = {p: min(max(wanted[p], offsets[p].start), offsets[p].end) for p in partitions}
         rows = [
             {
                 "topic": p.topic,
@@ -162,6 +172,9 @@ def reset_command(
         else:
             columns = ["topic", "partition", "before", "after"]
             print_table(columns, [[row[c] for c in columns] for row in rows])
+        for p in partitions:
+            if wanted[p] != after[p]:
+                click.echo(outside_hint(p, offsets[p], wanted[p], after[p]), err=True)
         if not dry_run:
             confirm(f"Set these offsets for group {group}?", yes=yes)
             admin.alter_group_offsets(group, after)
@@ -169,28 +182,21 @@ def reset_command(
 
 
 def _targets(
-    admin: Admin, partitions: list[TopicPartition], before: dict[TopicPartition, Any], target: str
+    admin: Admin, offsets: dict[TopicPartition, PartitionOffsets], before: dict[TopicPartition, Any], target: str
 ) -> dict[TopicPartition, int]:
-    """Offsets, never outside of what the logs hold."""
-    from oncelog.client.admin import OffsetSpec
-
-    starts = admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST))
-    ends = admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST))
-    if target in ("earliest", "latest"):
-        found = starts if target == "earliest" else ends
-        return {partition: found[partition].offset for partition in partitions}
+    if target == "earliest":
+        return {partition: found.start for partition, found in offsets.items()}
+    if target == "latest":
+        return {partition: found.end for partition, found in offsets.items()}
     if target[:1] in "+-" and target[1:].isdigit():
-        missing = [str(p) for p in partitions if p not in before]
+        missing = [str(partition) for partition in offsets if partition not in before]
         if missing:
             raise click.ClickException(f"{', '.join(missing)} has no committed offset to start from")
-        wanted = {partition: before[partition].offset + int(target) for partition in partitions}
-    elif target.isdigit() and len(target) <= 12:
-        wanted = dict.fromkeys(partitions, int(target))
-    else:
-        moment = parsing.time_ms(target, int(time.time() * 1000))
-        by_time = admin.list_offsets(dict.fromkeys(partitions, moment))
-        wanted = {p: by_time[p].offset if by_time[p].offset >= 0 else ends[p].offset for p in partitions}
-    return {p: min(max(wanted[p], starts[p].offset), ends[p].offset) for p in partitions}
+        return {partition: before[partition].offset + int(target) for partition in offsets}
+    if target.isdigit() and len(target) <= parsing.OFFSET_DIGITS_MAX:
+        return dict.fromkeys(offsets, int(target))
+    by_time = admin.list_offsets(dict.fromkeys(offsets, parsing.time_ms(target, int(time.time() * 1000))))
+    return {p: by_time[p].offset if by_time[p].offset >= 0 else offsets[p].end for p in offsets}
 
 
 @group_command.command("delete")

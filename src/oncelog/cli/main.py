@@ -10,11 +10,10 @@ from typing import Any, Final, NamedTuple
 import click
 
 from oncelog import __version__
+from oncelog.cli import interruption
 from oncelog.core.config import ConfigError
 from oncelog.core.errors import KafkaError
 
-EXIT_INTERRUPTED: Final = 130
-"""128 + SIGINT, as shells have it."""
 EXIT_BROKEN_PIPE: Final = 141
 """128 + SIGPIPE: whoever read our output has seen enough."""
 
@@ -111,18 +110,21 @@ def cli() -> None:
 
 
 def main() -> None:
+    interruption.treat_signals_as_ctrl_c()
     try:
         sys.exit(cli.main(prog_name="oncelog", standalone_mode=False))
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except (click.exceptions.Abort, KeyboardInterrupt):
-        click.echo("oncelog: interrupted", err=True)
-        sys.exit(EXIT_INTERRUPTED)
+    except (click.exceptions.Abort, KeyboardInterrupt) as error:
+        # What click makes of an interruption has it as its cause.
+        reason = error.__cause__ if isinstance(error, click.exceptions.Abort) else error
+        click.echo(f"oncelog: {interruption.cause(reason)}", err=True)
+        sys.exit(interruption.exit_code(reason))
     except ReaderGone:
         # Python flushes stdout once more when it ends, and would complain about the same pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(EXIT_BROKEN_PIPE)
-    except (ConfigError, KafkaError) as error:
+    except (ConfigError, KafkaError, OSError) as error:
         click.echo(f"oncelog: {error}", err=True)
         sys.exit(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final
 
@@ -10,6 +11,8 @@ import click
 
 from oncelog.core.ids import TopicPartition
 
+OFFSET_DIGITS_MAX: Final = 12
+"""A longer number is a time in milliseconds."""
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
@@ -23,6 +26,15 @@ def duration_ms(text: str) -> int:
         return int(float(text) * 1000)
     except ValueError:
         raise click.BadParameter(f"{text!r} is not a duration such as 30s, 5m or 2h") from None
+
+
+def state_names(texts: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
+    """States as brokers write them; brokers answer a name that they do not know with nothing."""
+    names = {name.lower(): name for name in known}
+    for text in texts:
+        if text.lower() not in names:
+            raise click.BadParameter(f"{text!r} is not a state; there are {', '.join(names.values())}")
+    return tuple(names[text.lower()] for text in texts)
 
 
 def time_ms(text: str, now_ms: int) -> int:

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from oncelog.cli.interruption import await_readable
+
 BLOCK_BYTES: Final = 4 * 1024 * 1024
 PIPE_BYTES: Final = 1024 * 1024
 LINE_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -170,6 +172,7 @@ def blocks(descriptor: int, source: str) -> Iterator[Block]:
 
 def _read_ready(descriptor: int) -> bytes:
     """Waits for the first bytes, and takes along what is there besides: pipes are emptied in small portions."""
+    await_readable(descriptor)
     parts = [os.read(descriptor, BLOCK_BYTES)]
     size = len(parts[0])
     while parts[-1] and size < BLOCK_BYTES and select.select([descriptor], [], [], 0)[0]:

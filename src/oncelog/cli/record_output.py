@@ -34,7 +34,7 @@ def template(text: str) -> str:
 
 
 def text_format(text: str, delimiter: bytes) -> Format:
-    """Raises BadParameter for a field that no record has."""
+    """Raises BadParameter for a field that no record has, and if there is no field at all."""
     pieces: list[bytes | Callable[[Any], bytes]] = []
     at = 0
     for match in _FIELD.finditer(text):
@@ -46,6 +46,12 @@ def text_format(text: str, delimiter: bytes) -> Format:
             )
         pieces.append(_FIELDS[match[1]])
         at = match.end()
+    if not pieces:
+        raise click.BadParameter(
+            f"{text!r} prints nothing of a record: write {', '.join(NAMED)}, json, or a template with fields such as "
+            "{value}",
+            param_hint="--format",
+        )
     pieces.append(text[at:].encode() + delimiter)
 
     def show(record: ConsumerRecord) -> bytes:

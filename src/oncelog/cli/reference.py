@@ -28,8 +28,8 @@ file given by `--config` or `ONCELOG_CONFIG`; without any it is 127.0.0.1:9092. 
 needs no broker at all.
 
 Results go to the standard output, everything else to the standard error. `--output json` gives what a table shows to
-scripts. Exit codes: 0 it worked; 1 it did not, or a check found something; 2 the command line is wrong; 130 Ctrl-C;
-141 whoever read the output has gone.
+scripts. Exit codes: 0 it worked; 1 it did not, or a check found something; 2 the command line is wrong; 130 Ctrl-C, 143
+SIGTERM, 129 a closed terminal; 141 whoever read the output has gone.
 
 See also [from Kafka's scripts to oncelog](from-kafka-scripts.md) and [why is my reader stuck?](stuck-reader.md).
 """

@@ -121,13 +121,11 @@ def describe_command(connection: Connection, names: tuple[str, ...], output: str
 
 
 def _describe(admin: Admin, info: TopicInfo) -> dict[str, Any]:
-    from oncelog.client.admin import ConfigResource, OffsetSpec, ResourceType
-    from oncelog.client.visibility import IsolationLevel
+    from oncelog.client.admin import ConfigResource, ResourceType
+    from oncelog.monitoring.offsets import partition_offsets
 
     partitions = [TopicPartition(info.name, partition.partition) for partition in info.partitions]
-    starts = admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST))
-    ends = admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST))
-    stable = admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST), isolation=IsolationLevel.READ_COMMITTED)
+    offsets = partition_offsets(admin, partitions)
     settings = admin.describe_configs(ConfigResource(ResourceType.TOPIC, info.name))
     return {
         "topic": info.name,
@@ -141,9 +139,9 @@ def _describe(admin: Admin, info: TopicInfo) -> dict[str, Any]:
                 "leader_epoch": partition.leader_epoch,
                 "replicas": list(partition.replicas),
                 "isr": list(partition.in_sync_replicas),
-                "start": starts[key].offset,
-                "end": ends[key].offset,
-                "last_stable": stable[key].offset,
+                "start": offsets[key].start,
+                "end": offsets[key].end,
+                "last_stable": offsets[key].last_stable,
             }
             for partition, key in zip(info.partitions, partitions, strict=True)
         ],

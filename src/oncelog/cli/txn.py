@@ -29,15 +29,22 @@ from oncelog.cli.output import (
     show_duration,
     show_time,
 )
-from oncelog.core.ids import TopicPartition
 
 if TYPE_CHECKING:
-    from oncelog.cli.txn_open import OpenTransaction
     from oncelog.client.admin import Admin, TransactionDescription
+    from oncelog.monitoring.open_transactions import HeldBackPartition, OpenTransaction
 
 _IDS = click.argument(
     "ids", nargs=-1, required=True, metavar="TRANSACTIONAL_ID...", shell_complete=complete_transactional_ids
 )
+
+_STATES = (
+    "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead", "PrepareEpochFence",
+)  # fmt: skip
+
+
+def _states(_context: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
+    return parsing.state_names(texts, _STATES)
 
 
 @click.group("txn")
@@ -53,7 +60,8 @@ def _now_ms() -> int:
 
 
 @txn_command.command("list")
-@click.option("--state", "states", multiple=True, help="Only in this state: Ongoing, PrepareCommit, CompleteAbort, ...")
+@click.option("--state", "states", multiple=True, metavar="STATE", callback=_states,
+              help="Only in this state: Ongoing, PrepareCommit, CompleteAbort, ...")  # fmt: skip
 @click.option("--open", "only_open", is_flag=True, help="Only what is open: Ongoing, PrepareCommit, PrepareAbort.")
 @click.option("--older-than", metavar="DURATION", help="Only transactions that have been open for longer.")
 @click.option("--pattern", metavar="REGEX", help="Only ids that match.")
@@ -188,99 +196,70 @@ def blocking_command(connection: Connection, topics: tuple[str, ...], output: st
 
     read_committed readers get nothing from the last stable offset on until these have ended.
     """
-    from oncelog.cli.txn_open import open_transactions
+    from oncelog.monitoring.open_transactions import count_waiting, held_back_partitions
 
     with connection.admin() as admin:
-        partitions = require_partitions(admin, topics)
-        stable, ends = _stable_and_end(admin, partitions)
-        held = [partition for partition in partitions if stable[partition] < ends[partition]]
-        opened = open_transactions(admin, held)
+        held = held_back_partitions(admin, require_partitions(admin, topics))
+        waiting = [count_waiting(connection.client_config(), one) for one in held]
     now_ms = _now_ms()
-    reports = []
-    for partition in held:
-        own = [found for found in opened if found.partition == partition]
-        blockers = [found for found in own if found.start_offset <= stable[partition]] or own[:1]
-        waiting = _count_records(connection, partition, stable[partition], ends[partition])
-        reports.append(
-            {
-                "topic": partition.topic,
-                "partition": partition.partition,
-                "last_stable_offset": stable[partition],
-                "end_offset": ends[partition],
-                "records_waiting": waiting,
-                "blocking": [found.as_row(now_ms) for found in blockers],
-                "open_after": [found.as_row(now_ms) for found in own if found not in blockers],
-            }
-        )
     if output == "json":
-        print_json(reports)
+        print_json([_held_row(connection, *found, now_ms) for found in zip(held, waiting, strict=True)])
         return
-    if not reports:
-        where = ", ".join(topics)
-        click.echo(f"nothing is held back on {where}: every last stable offset is at the end")
-    for report, partition in zip(reports, held, strict=True):
-        _print_blocking(report, [found for found in opened if found.partition == partition], now_ms)
+    if not held:
+        click.echo(f"nothing is held back on {', '.join(topics)}: every last stable offset is at the end")
+    for one, records in zip(held, waiting, strict=True):
+        _print_held(connection, one, records, now_ms)
 
 
-def _print_blocking(report: dict[str, Any], opened: list[OpenTransaction], now_ms: int) -> None:
-    place = f"{report['topic']}-{report['partition']}"
-    waiting = report["records_waiting"]
+def _held_row(connection: Connection, held: HeldBackPartition, waiting: int | None, now_ms: int) -> dict[str, Any]:
+    return {
+        "topic": held.partition.topic,
+        "partition": held.partition.partition,
+        "last_stable_offset": held.offsets.last_stable,
+        "end_offset": held.offsets.end,
+        "records_waiting": waiting,
+        "blocking": [_open_row(connection, found, now_ms) for found in held.blocking],
+        "open_after": [_open_row(connection, found, now_ms) for found in held.open_after],
+    }
+
+
+def _open_row(connection: Connection, found: OpenTransaction, now_ms: int) -> dict[str, Any]:
+    return {**found.as_row(now_ms), "remedy": connection.command(*found.remedy)}
+
+
+def _print_held(connection: Connection, held: HeldBackPartition, waiting: int | None, now_ms: int) -> None:
     how_many = count_of(waiting, "record") if waiting is not None else "more than a million offsets"
     click.echo(
-        f"{place}: the last stable offset is {report['last_stable_offset']}, the end is {report['end_offset']}: "
+        f"{held.partition}: the last stable offset is {held.offsets.last_stable}, the end is {held.offsets.end}: "
         f"{how_many} wait"
     )
-    if not report["blocking"]:
+    if not held.blocking:
         click.echo("  the marker of the transaction is there, and waits for the high watermark to pass it")
-    for row in report["blocking"]:
-        found = next(o for o in opened if o.start_offset == row["start_offset"])
-        name = row["transactional_id"] or "unknown transactional id"
-        click.echo(f"  held back by {name}, producer {row['producer_id']} epoch {row['producer_epoch']}")
-        age, timeout = row["age_ms"], row["timeout_ms"]
-        if age is not None:
-            click.echo(f"    open for {show_duration(age)}, from offset {row['start_offset']} on")
-        if found.is_hanging:
-            click.echo(f"    HANGING: {found.why_hanging}; no coordinator will ever end it")
-        elif age is not None and timeout is not None:
-            left = timeout - age
-            soon = (
-                f"aborts it in {show_duration(left)}" if left > 0 else "is about to abort it: the time-out has passed"
-            )
-            click.echo(f"    its coordinator {soon} (time-out {show_duration(timeout)})")
-        click.echo(f"    to end it now: {row['remedy']}")
-    for row in report["open_after"]:
-        click.echo(
-            f"  also open, from offset {row['start_offset']} on: {row['transactional_id'] or row['producer_id']}"
+    for found in held.blocking:
+        _print_blocking(connection, found, now_ms)
+    for found in held.open_after:
+        name = found.transactional_id or found.producer.producer_id
+        click.echo(f"  also open, from offset {found.start_offset} on: {name}")
+
+
+def _print_blocking(connection: Connection, found: OpenTransaction, now_ms: int) -> None:
+    producer = found.producer
+    name = found.transactional_id or "unknown transactional id"
+    click.echo(f"  held back by {name}, producer {producer.producer_id} epoch {producer.producer_epoch}")
+    age = found.age_ms(now_ms)
+    if age is not None:
+        click.echo(f"    open for {show_duration(age)}, from offset {found.start_offset} on")
+    if found.is_hanging:
+        click.echo(f"    HANGING: {found.why_hanging}; no coordinator will ever end it")
+    elif age is not None and found.description is not None:
+        timeout = found.description.timeout_ms
+        soon = (
+            f"aborts it in {show_duration(timeout - age)}"
+            if timeout > age
+            else "is about to abort it: the time-out has passed"
         )
-
-
-def _stable_and_end(
-    admin: Admin, partitions: list[TopicPartition]
-) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    from oncelog.client.admin import OffsetSpec
-    from oncelog.client.visibility import IsolationLevel
-
-    latest = dict.fromkeys(partitions, OffsetSpec.LATEST)
-    stable = admin.list_offsets(latest, isolation=IsolationLevel.READ_COMMITTED)
-    ends = admin.list_offsets(latest)
-    return {p: stable[p].offset for p in partitions}, {p: ends[p].offset for p in partitions}
-
-
-def _count_records(connection: Connection, partition: TopicPartition, start: int, end: int) -> int | None:
-    """By reading the headers of their batches; None if there are too many offsets for that."""
-    from oncelog.cli.txn_open import COUNTED_OFFSETS_MAX
-    from oncelog.client.fetcher import RangeReader
-    from oncelog.client.visibility import IsolationLevel
-
-    if end - start > COUNTED_OFFSETS_MAX:
-        return None
-    with RangeReader(connection.client_config(), isolation=IsolationLevel.READ_UNCOMMITTED, check_crcs=False) as reader:
-        return sum(
-            header.records_count
-            for chunk in reader.read(*partition, start, end)
-            for _, header in chunk.batches
-            if header.base_offset >= start
-        )
+        click.echo(f"    its coordinator {soon} (time-out {show_duration(timeout)})")
+    click.echo(f"    to end it now: {connection.command(*found.remedy)}")
 
 
 @txn_command.command("hanging")
@@ -294,7 +273,7 @@ def hanging_command(connection: Connection, topics: tuple[str, ...], older_than:
 
     Looks at all topics if none is named. Ends with 1 if there are any.
     """
-    from oncelog.cli.txn_open import all_partitions, open_transactions
+    from oncelog.monitoring.open_transactions import all_partitions, open_transactions
 
     with connection.admin() as admin:
         require_topics(admin, topics)
@@ -303,7 +282,7 @@ def hanging_command(connection: Connection, topics: tuple[str, ...], older_than:
     limit_ms = parsing.duration_ms(older_than)
     hanging = [txn for txn in found if txn.is_hanging and (txn.age_ms(now_ms) or limit_ms) >= limit_ms]
     if output == "json":
-        print_json([txn.as_row(now_ms) for txn in hanging])
+        print_json([_open_row(connection, txn, now_ms) for txn in hanging])
     elif not hanging:
         click.echo(f"no transaction hangs; {count_of(len(found), 'transaction')} open", err=True)
     else:
@@ -313,7 +292,7 @@ def hanging_command(connection: Connection, topics: tuple[str, ...], older_than:
                 f"{txn.partition} from offset {txn.start_offset}: producer {txn.producer.producer_id} epoch "
                 f"{txn.producer.producer_epoch}, last written {show_duration(age or 0)} ago: {txn.why_hanging}"
             )
-            click.echo(f"  to end it: {txn.remedy}")
+            click.echo(f"  to end it: {connection.command(*txn.remedy)}")
     raise SystemExit(1 if hanging else 0)
 
 
@@ -329,7 +308,7 @@ def abort_command(connection: Connection, partition: str, start_offset: int, yes
 
     For hanging transactions. One that its coordinator knows is ended with 'oncelog txn fence'.
     """
-    from oncelog.cli.txn_open import open_transactions
+    from oncelog.monitoring.open_transactions import open_transactions
 
     target = parsing.partition_name(partition)
     with connection.admin() as admin:
@@ -342,9 +321,7 @@ def abort_command(connection: Connection, partition: str, start_offset: int, yes
             )
         found = opened[start_offset]
         if not found.is_hanging:
-            click.echo(
-                f"{found.transactional_id} is alive: 'oncelog txn fence {found.transactional_id}' is better", err=True
-            )
+            click.echo(f"{found.transactional_id} is alive: '{connection.command(*found.remedy)}' is better", err=True)
         confirm(f"Abort the transaction of producer {found.producer.producer_id} on {target}?", yes=yes)
         admin.abort_transaction(target, start_offset)
     click.echo(f"aborted on {target}: the transaction of producer {found.producer.producer_id} from {start_offset} on")
@@ -377,7 +354,8 @@ def history_command(connection: Connection, transactional_id: str, output: str) 
 
     events = txn_log.read_history(connection, transactional_id)
     if not events:
-        raise click.ClickException(f"__transaction_state has nothing about {transactional_id}; see 'oncelog txn list'")
+        known = connection.command("txn", "list")
+        raise click.ClickException(f"__transaction_state has nothing about {transactional_id}; see '{known}'")
     if output == "json":
         print_json([event.as_row() for event in events])
         return
@@ -408,18 +386,14 @@ def watch_command(connection: Connection, lasting: str | None, count: int | None
     import sys
 
     from oncelog.cli import txn_log, txn_watch
-    from oncelog.cli.connection import explained
 
-    with explained():
+    with connection.explained():
         with connection.admin() as admin:
-            partitions = txn_log.state_partitions(admin)
             opened = _details(admin, [t.transactional_id for t in admin.list_transactions(states=["Ongoing"])])
-        if not partitions:
-            raise click.ClickException("there is no __transaction_state yet: nobody has used a transactional id")
         state = txn_watch.WatchState([_description_row(found, _now_ms()) for found in opened.values()])
-        poll_ms = parsing.duration_ms(interval)
         end_ms = None if lasting is None else _now_ms() + parsing.duration_ms(lasting)
-        batches = txn_watch.bounded(txn_log.follow(connection, partitions, poll_ms=poll_ms), end_ms, count, _now_ms)
+        events_of = txn_log.follow(connection, poll_ms=parsing.duration_ms(interval))
+        batches = txn_watch.bounded(events_of, end_ms, count, _now_ms)
         try:
             if output == "text" and sys.stdout.isatty():
                 txn_watch.draw_live(state, batches, _now_ms)

@@ -6,7 +6,8 @@ end shows every transaction of a cluster, however short. This works on Apache Ka
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -148,18 +149,28 @@ def read_history(connection: Connection, transactional_id: str) -> list[TxnEvent
     return found
 
 
-def follow(connection: Connection, partitions: Iterable[TopicPartition], *, poll_ms: int) -> Iterator[list[TxnEvent]]:
-    """Events from now on: a list, which may be empty, at least every `poll_ms`."""
+def follow(connection: Connection, *, poll_ms: int) -> Generator[list[TxnEvent], None, None]:
+    """Events from now on: a list, which may be empty, at least every `poll_ms`. Broker restarts are waited for."""
+    from oncelog.cli.following import poll_for_ever
     from oncelog.client.consumer import Consumer
     from oncelog.client.consumer_config import CONSUMER_TABLE
 
     properties = connection.properties([key.name for key in CONSUMER_TABLE], auto_offset_reset="latest")
     events = EventReader()
+    with connection.admin() as admin:
+        partitions = state_partitions(admin)
+        is_new = not partitions
+        while not partitions:
+            # The log is made with the first transactional id. Whatever is in it then is news.
+            yield []
+            time.sleep(poll_ms / 1000)
+            partitions = state_partitions(admin)
     with Consumer(properties) as consumer:
-        wanted = list(partitions)
-        consumer.assign(wanted)
-        consumer.seek_to_end(*wanted)
-        while True:
-            records = consumer.poll(poll_ms)
+        consumer.assign(partitions)
+        if is_new:
+            consumer.seek_to_beginning(*partitions)
+        else:
+            consumer.seek_to_end(*partitions)
+        for records in poll_for_ever(connection, consumer, poll_ms):
             found = [events.event(r.key, r.value, r.timestamp_ms, r.offset) for r in records]
             yield [event for event in found if event is not None]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import sys
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
@@ -38,6 +39,10 @@ class LoopThread:
         if threading.current_thread() is self._thread:
             coroutine.close()
             raise RuntimeError("a blocking call of oncelog.client was made on its own event loop: await the async one")
+        if sys.is_finalizing():
+            # The thread runs no more, and nobody would ever answer.
+            coroutine.close()
+            raise RuntimeError("a blocking call of oncelog.client was made while the interpreter ends: close it before")
         future = self.submit(coroutine)
         try:
             return future.result()

@@ -222,6 +222,14 @@ class Settings:
         return value
 
 
+def decode_properties(data: bytes) -> str:
+    """The text of a properties file: UTF-8, else Latin-1, in which Java reads them."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return data.decode("latin-1")
+
+
 def parse_properties(text: str) -> dict[str, str]:
     """Java's properties format as far as configuration files use it: comments, `=` or `:`, trailing backslash."""
     entries: dict[str, str] = {}

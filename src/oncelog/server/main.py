@@ -14,7 +14,7 @@ from pathlib import Path
 
 from oncelog.core import failpoints
 from oncelog.core.broker_config import broker_settings
-from oncelog.core.config import ConfigError, Settings, parse_properties
+from oncelog.core.config import ConfigError, Settings, decode_properties, parse_properties
 from oncelog.server.allocator import keep_freed_memory
 from oncelog.server.listener import Address
 from oncelog.server.server import Server
@@ -31,7 +31,7 @@ def load_settings(
     """Settings from a properties file, then `--set key=value`, then the command line's own options."""
     entries: dict[str, str] = {}
     if config_file is not None:
-        entries.update(parse_properties(config_file.read_text()))
+        entries.update(parse_properties(decode_properties(config_file.read_bytes())))
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
         if not equals:
@@ -94,8 +94,10 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 async def _serve(data_dir: Path, settings: Settings, on_ready: Callable[[Address], None]) -> None:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
-    for signal_number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signal_number, stopping.set)
+    for signal_number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        # A hang-up that is ignored stays so, as `nohup` wants it.
+        if signal_number != signal.SIGHUP or signal.getsignal(signal_number) is not signal.SIG_IGN:
+            loop.add_signal_handler(signal_number, stopping.set)
     server = Server(data_dir, settings)
     try:
         on_ready(await server.start())

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +25,7 @@ SETTINGS = {
     "transaction.state.log.num.partitions": 2,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 100,
 }
+Background = Callable[..., "subprocess.Popen[str]"]
 _numbers = itertools.count()
 
 
@@ -64,6 +69,37 @@ def process(servers: str) -> Callable[..., subprocess.CompletedProcess[str]]:
 
 
 @pytest.fixture
+def background() -> Iterator[Background]:
+    """Starts commands as processes that go on, with pipes. Those that are left are killed at the end."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: object) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "oncelog", *map(str, arguments)]
+        pipe = subprocess.PIPE
+        # Where this runs in the background of a shell, Ctrl-C is ignored, and children would inherit that.
+        child = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env={**os.environ}, preexec_fn=_heed_ctrl_c
+        )
+        started.append(child)
+        return child
+
+    yield start
+    for child in started:
+        if child.poll() is None:
+            child.kill()
+        child.wait()
+        for stream in (child.stdin, child.stdout, child.stderr):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+
+
+def _heed_ctrl_c() -> None:
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+@pytest.fixture
 def name() -> str:
     """A name that no other test uses."""
     return f"name-{next(_numbers)}"
@@ -97,3 +133,23 @@ def transactional(servers: str) -> Iterator[Callable[..., Producer]]:
     yield make
     for producer in made:
         producer.close(timeout_ms=2_000)
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BrokerProcess]:
+    """A broker that the test may stop and continue."""
+    process = BrokerProcess(tmp_path / "data", SETTINGS, log_level="warning").start()
+    monkeypatch.setenv("ONCELOG_BOOTSTRAP_SERVERS", process.bootstrap_servers)
+    try:
+        yield process
+    finally:
+        if process.running:
+            os.kill(process.pid, signal.SIGCONT)
+        process.stop()
+
+
+def await_text(what: Callable[[], str], text: str) -> None:
+    deadline_s = time.monotonic() + 30
+    while text not in (seen := what()):
+        assert time.monotonic() < deadline_s, seen
+        time.sleep(0.02)

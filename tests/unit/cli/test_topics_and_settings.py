@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from click.testing import Result
 
-from oncelog.client import Admin, TopicPartition
+from oncelog.client import Admin, Producer, TopicPartition
 
 Run = Callable[..., Result]
 
@@ -85,6 +87,16 @@ def test_a_broker_is_named_by_its_number(run: Run) -> None:
     assert "not the number of a broker" in result.stderr
 
 
+def test_a_broker_that_is_not_there_is_not_waited_for(run: Run) -> None:
+    for command in (["show"], ["set"], ["unset"]):
+        started_s = time.monotonic()
+        result = run("config", *command, "broker", "2", *([] if command == ["show"] else ["log.retention.ms=1"]))
+        assert result.exit_code == 1
+        assert "there is no broker 2; there is 1" in result.stderr
+        assert "--timeout" not in result.stderr
+        assert time.monotonic() - started_s < 10, "the time-out is 15 s"
+
+
 def test_the_cluster_tells_its_brokers_and_features(run: Run, servers: str) -> None:
     facts = json.loads(run("cluster", "info", "-o", "json").stdout)
     assert [broker["address"] for broker in facts["brokers"]] == [servers]
@@ -100,8 +112,9 @@ def test_offsets_of_a_group_are_described_moved_and_deleted(run: Run, admin: Adm
     admin.alter_group_offsets(group, {TopicPartition(topic, 0): 3})
     (shown,) = json.loads(run("group", "describe", group, "-o", "json").stdout)
     assert shown["offsets"] == [
-        {"topic": topic, "partition": 0, "committed": 3, "end": end, "lag": end - 3, "member": None}
-    ]
+        {"topic": topic, "partition": 0, "committed": 3, "last_stable": end, "end": end, "lag": end - 3,
+         "visible_lag": end - 3, "held_back": 0, "member": None}
+    ]  # fmt: skip
     assert f"{topic}          0          3" in run("group", "describe", group).stdout
     for target, expected in (("latest", end), ("-5", end - 5), ("+2", end - 3), ("earliest", 0), ("7", 7),
                              ("999999", end), ("2020-01-01", 0), ("2100-01-01", end)):  # fmt: skip
@@ -110,6 +123,8 @@ def test_offsets_of_a_group_are_described_moved_and_deleted(run: Run, admin: Adm
     run("group", "reset-offsets", group, "--topic", topic, "--to", "earliest", "--dry-run")
     assert admin.group_offsets(group)[TopicPartition(topic, 0)].offset == end
     assert group in run("group", "list").stdout
+    assert group in run("group", "list", "--state", "empty").stdout
+    assert "there are no groups in state Dead" in run("group", "list", "--state", "Dead").stderr
     assert run("group", "delete", group, "--yes").exit_code == 0
     gone = run("group", "describe", group)
     assert gone.exit_code == 1
@@ -138,3 +153,48 @@ def test_plaintext_is_taken_from_a_file_and_from_the_command_line(run: Run, topi
     for command in (["topic", "list"], ["produce", topic, str(file)], ["consume", topic]):
         assert run(*command, "--config", file).exit_code == 0
         assert run(*command, "--set", "security.protocol=PLAINTEXT").exit_code == 0
+
+
+@pytest.mark.parametrize("command", [["group", "list"], ["txn", "list"]])
+def test_a_state_that_there_is_not_is_a_usage_error(run: Run, command: list[str]) -> None:
+    result = run(*command, "--state", "Bogus")
+    assert result.exit_code == 2
+    assert "'Bogus' is not a state; there are " in result.stderr
+    assert "Empty" in result.stderr
+
+
+def test_an_offset_that_the_log_has_not_is_set_to_the_nearest_and_said(run: Run, topic: str, admin: Admin) -> None:
+    run("produce", topic, "-q", __file__)
+    group = f"moved-{topic}"
+    end = json.loads(run("topic", "describe", topic, "-o", "json").stdout)[0]["partitions"][0]["end"]
+    result = run("group", "reset-offsets", group, "--topic", topic, "--to", "5000", "--yes")
+    assert f"{topic}-0 has offsets 0 to {end}: {end} instead of 5000" in result.stderr
+    result = run("group", "reset-offsets", group, "--topic", topic, "--to=-6000", "--dry-run")
+    assert f"{topic}-0 has offsets 0 to {end}: 0 instead of {end - 6000}" in result.stderr
+    result = run("group", "reset-offsets", group, "--topic", topic, "--to", "2", "--yes")
+    assert "instead of" not in result.stderr
+
+
+def test_a_group_behind_an_open_transaction_has_a_lag_that_is_held_back(
+    run: Run, servers: str, topic: str, transactional: Callable[..., Producer]
+) -> None:
+    group = f"stuck-{topic}"
+    producer = transactional(f"open-{topic}")
+    with producer.transaction():
+        producer.send(topic, b"seen")
+    assert run("consume", topic, "--group", group).stdout == "seen\n"
+    producer.begin_transaction()
+    for _ in range(3):
+        producer.send(topic, b"held back").result(10)
+    (described,) = json.loads(run("group", "describe", group, "-o", "json").stdout)
+    (row,) = described["offsets"]
+    assert (row["committed"], row["last_stable"], row["end"]) == (2, 2, 5)
+    assert (row["lag"], row["visible_lag"], row["held_back"]) == (3, 0, 3)
+    shown = run("group", "describe", group, "-b", servers)
+    assert shown.stdout.splitlines()[1].split("  ")[0] == "TOPIC"
+    for column in ("COMMITTED", "LAST STABLE", "END", "LAG", "HELD BACK"):
+        assert column in shown.stdout
+    hint = (
+        f"{topic}-0: an open transaction holds back 3 offsets from 2 on; 'oncelog txn blocking {topic}:0 -b {servers}'"
+    )
+    assert hint in shown.stderr

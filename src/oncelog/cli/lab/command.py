@@ -18,6 +18,15 @@ def _list(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:
         ctx.exit()
 
 
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        raise click.ClickException(f"{path} is there already: name a new folder") from None
+    except OSError as error:
+        raise click.ClickException(f"{path} cannot be made: {error.strerror}") from error
+
+
 @click.command("lab", epilog="Labs: " + ", ".join(LABS))
 @click.argument("name", metavar="LAB", type=click.Choice(list(LABS)))
 @click.option("--list", "listed", is_flag=True, is_eager=True, expose_value=False, callback=_list,
@@ -33,8 +42,8 @@ def lab_command(name: str, pause: bool, keep: Path | None, output: str) -> None:
     """
     from oncelog.cli.lab.stage import Stage
 
-    if keep is not None and keep.exists():
-        raise click.ClickException(f"{keep} is there already: name a new folder")
+    if keep is not None:
+        _make_folder(keep)
     with Stage.open(keep, quiet=output == "json", pause=pause) as stage:
         LABS[name].load()(stage)
         stage.conclude()

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import click
 
+from oncelog.cli.interruption import await_readable
 from oncelog.cli.output import show_time
 from oncelog.client.admin import Admin, NewTopic, OffsetSpec
 from oncelog.client.config import ClientConfig
@@ -68,7 +69,7 @@ class Stage:
 
     def step(self, text: str) -> None:
         if self._pause and self.steps and not self._quiet:
-            click.pause("-- Enter for the next step --")
+            _await_enter()
         self.steps.append(text)
         self.say(click.style(f"\n{len(self.steps)}. {text}", bold=True))
 
@@ -248,6 +249,14 @@ class Stage:
     def show_readers(self, topic: str, partition: int = 0) -> None:
         self.say(f"   read_committed   gets: {_shown(self.values(topic, partition))}")
         self.say(f"   read_uncommitted gets: {_shown(self.values(topic, partition, committed=False))}")
+
+
+def _await_enter() -> None:
+    """Not click's pause, for which Ctrl-C is a key like others. Without a terminal nobody is there to press one."""
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        click.echo("-- Enter for the next step --", nl=False)
+        await_readable(sys.stdin.fileno())
+        sys.stdin.readline()
 
 
 def _shown(values: Sequence[str]) -> str:

@@ -6,15 +6,17 @@ the time-out. A transaction that is open on a partition and in no coordinator's 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from oncelog.client.admin import Admin, ProducerDescription, TransactionDescription
+from oncelog.client.config import ClientConfig
+from oncelog.client.fetcher import RangeReader
+from oncelog.client.visibility import IsolationLevel
 from oncelog.core.errors import ErrorCode, KafkaError
-from oncelog.core.ids import TopicPartition
-
-if TYPE_CHECKING:
-    from oncelog.client.admin import Admin, ProducerDescription, TransactionDescription
+from oncelog.core.ids import TRANSACTION_STATE_TOPIC, TopicPartition
+from oncelog.monitoring.offsets import PartitionOffsets, partition_offsets
 
 COUNTED_OFFSETS_MAX: Final = 1_000_000
 """Records behind a transaction are counted by reading them, up to so many offsets."""
@@ -47,11 +49,12 @@ class OpenTransaction:
         return None
 
     @property
-    def remedy(self) -> str:
-        """The command that ends it."""
+    def remedy(self) -> tuple[str, ...]:
+        """The words of the command that ends it."""
         if self.transactional_id is not None and not self.is_hanging:
-            return f"oncelog txn fence {self.transactional_id}"
-        return f"oncelog txn abort {self.partition.topic}:{self.partition.partition} --start-offset {self.start_offset}"
+            return ("txn", "fence", self.transactional_id)
+        place = f"{self.partition.topic}:{self.partition.partition}"
+        return ("txn", "abort", place, "--start-offset", str(self.start_offset))
 
     def as_row(self, now_ms: int) -> dict[str, Any]:
         description = self.description
@@ -66,8 +69,46 @@ class OpenTransaction:
             "age_ms": self.age_ms(now_ms),
             "timeout_ms": description.timeout_ms if description is not None else None,
             "hanging": self.why_hanging or None,
-            "remedy": self.remedy,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBackPartition:
+    """A partition whose read_committed readers wait, and the transactions they wait for."""
+
+    partition: TopicPartition
+    offsets: PartitionOffsets
+    blocking: list[OpenTransaction]
+    """Empty for a moment when the marker is written and waits for the high watermark."""
+    open_after: list[OpenTransaction]
+    """These will hold readers back once the others have ended."""
+
+
+def held_back_partitions(admin: Admin, partitions: Collection[TopicPartition]) -> list[HeldBackPartition]:
+    offsets = partition_offsets(admin, partitions)
+    held = [partition for partition in partitions if offsets[partition].held_back]
+    opened = open_transactions(admin, held)
+    found = []
+    for partition in held:
+        own = [one for one in opened if one.partition == partition]
+        blocking = [one for one in own if one.start_offset <= offsets[partition].last_stable] or own[:1]
+        after = [one for one in own if one not in blocking]
+        found.append(HeldBackPartition(partition, offsets[partition], blocking, after))
+    return found
+
+
+def count_waiting(config: ClientConfig, held: HeldBackPartition) -> int | None:
+    """Records that wait, by reading the headers of their batches; None if there are too many offsets for that."""
+    start, end = held.offsets.last_stable, held.offsets.end
+    if end - start > COUNTED_OFFSETS_MAX:
+        return None
+    with RangeReader(config, isolation=IsolationLevel.READ_UNCOMMITTED, check_crcs=False) as reader:
+        return sum(
+            header.records_count
+            for chunk in reader.read(*held.partition, start, end)
+            for _, header in chunk.batches
+            if header.base_offset >= start
+        )
 
 
 def open_transactions(admin: Admin, partitions: Iterable[TopicPartition]) -> list[OpenTransaction]:
@@ -130,8 +171,6 @@ def _why_hanging(
 
 def all_partitions(admin: Admin, topics: Iterable[str] = ()) -> Iterator[TopicPartition]:
     """Of the topics, or of all that producers can write to in a transaction."""
-    from oncelog.core.ids import TRANSACTION_STATE_TOPIC
-
     wanted = set(topics)
     for name, info in sorted(admin.list_topics(internal=True).items()):
         if name in wanted or (not wanted and name != TRANSACTION_STATE_TOPIC):

@@ -1,0 +1,122 @@
+"""Reading for as long as the user likes: broker restarts are waited for, and a reader that gets nothing is told why."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+import click
+
+from oncelog.cli.connection import Connection
+from oncelog.cli.hints import held_back_hint
+from oncelog.client.consumer import Consumer
+from oncelog.client.errors import CommitFailed, KafkaError
+from oncelog.client.visibility import IsolationLevel
+from oncelog.core.errors import RETRIABLE
+from oncelog.core.ids import TopicPartition
+from oncelog.monitoring.offsets import partition_offsets
+
+POLL_MS: Final = 200
+IDLE_S: Final = 5.0
+"""How long a reader that gets nothing waits before it looks for the reason."""
+
+
+def poll_for_ever(connection: Connection, consumer: Consumer, poll_ms: int = POLL_MS) -> Iterator[list[Any]]:
+    """What comes, or an empty list. A broker that cannot be reached is waited for."""
+    outage = Outage(connection)
+    while True:
+        records = []
+        try:
+            records = consumer.poll(poll_ms)
+        except KafkaError as error:
+            outage.began(error)
+        if records:
+            outage.ended()
+        yield records
+
+
+class Outage:
+    """A time in which brokers do not answer: said once."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._is_told = False
+
+    def began(self, error: KafkaError) -> None:
+        """Raises the error again if waiting does not help."""
+        if error.code not in RETRIABLE:
+            raise error
+        if not self._is_told:
+            self._is_told = True
+            click.echo(f"{self._connection.bootstrap_servers} does not answer, waiting: {error.message}", err=True)
+
+    def ended(self) -> None:
+        self._is_told = False
+
+
+class Committer:
+    """Commits what was printed for a group, also if that takes several attempts."""
+
+    def __init__(self, connection: Connection, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._outage = Outage(connection)
+        self._pending: dict[TopicPartition, int] = {}
+
+    def commit(self, offsets: dict[TopicPartition, int]) -> None:
+        self._pending |= offsets
+        if not self._pending:
+            return
+        try:
+            self._consumer.commit(self._pending)
+            self._outage.ended()
+        except CommitFailed as error:
+            click.echo(error.message, err=True)
+        except KafkaError as error:
+            self._outage.began(error)
+            return
+        self._pending = {}
+
+
+class IdleWatcher:
+    """Looks, once a reader has waited for a while, what it waits for."""
+
+    def __init__(
+        self, connection: Connection, consumer: Consumer, isolation: IsolationLevel, group: str | None
+    ) -> None:
+        self._connection = connection
+        self._consumer = consumer
+        self._isolation = isolation
+        self._group = group
+        self._since_s = time.monotonic()
+        self._told: set[str] = set()
+
+    def progressed(self) -> None:
+        self._since_s = time.monotonic()
+
+    def idle(self) -> None:
+        if time.monotonic() - self._since_s < IDLE_S:
+            return
+        self._since_s = time.monotonic()
+        try:
+            for text in self._reasons():
+                self._tell(text)
+        except click.ClickException as error:
+            self._tell(f"waiting: {error.message}")
+
+    def _tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            click.echo(text, err=True)
+
+    def _reasons(self) -> Iterator[str]:
+        partitions = self._consumer.assignment()
+        if not partitions and self._group is not None:
+            described = self._connection.command("group", "describe", self._group)
+            yield f"no partition is assigned to this member of {self._group}: '{described}' shows who has them"
+        if self._isolation is IsolationLevel.READ_COMMITTED:
+            with self._connection.admin() as admin:
+                offsets = partition_offsets(admin, partitions)
+            for partition, found in offsets.items():
+                if found.held_back:
+                    yield held_back_hint(self._connection, partition, found)

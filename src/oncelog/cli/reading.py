@@ -1,0 +1,100 @@
+"""What `oncelog consume` is to read: places in words become offsets, and what differs from the words is said."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import click
+
+from oncelog.cli import parsing
+from oncelog.cli.connection import Connection
+from oncelog.cli.hints import held_back_hint, outside_hint
+from oncelog.client.admin import Admin
+from oncelog.client.consumer_config import ConsumerConfig
+from oncelog.client.fetcher import RangeReader
+from oncelog.client.visibility import IsolationLevel
+from oncelog.core.ids import TopicPartition
+from oncelog.monitoring.offsets import PartitionOffsets, partition_offsets
+from oncelog.monitoring.record_places import start_of_last
+
+Offsets = dict[TopicPartition, int]
+
+
+def range_reader(connection: Connection, config: ConsumerConfig) -> RangeReader:
+    return RangeReader(
+        config.client,
+        isolation=config.isolation,
+        fetch_bytes=config.fetch.partition_max_bytes,
+        check_crcs=config.check_crcs,
+        idle_timeout_ms=connection.timeout_ms,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Per partition from where, and up to where it goes at present."""
+
+    offsets: dict[TopicPartition, PartitionOffsets]
+    starts: Offsets
+    stops: Offsets
+    """Not above what readers may get now."""
+    wanted_stops: Offsets
+    isolation: IsolationLevel
+
+    @property
+    def topics(self) -> list[str]:
+        return sorted({partition.topic for partition in self.starts})
+
+    def held_back(self) -> Iterator[tuple[TopicPartition, PartitionOffsets]]:
+        """Where an open transaction keeps this reader from what it wanted."""
+        if self.isolation is IsolationLevel.READ_COMMITTED:
+            for partition, found in self.offsets.items():
+                if found.last_stable < min(self.wanted_stops[partition], found.end):
+                    yield partition, found
+
+    def hint(self, connection: Connection) -> None:
+        for partition, found in self.held_back():
+            click.echo(held_back_hint(connection, partition, found), err=True)
+
+
+class Planner:
+    """Finds the offsets for places in words."""
+
+    def __init__(self, connection: Connection, admin: Admin, config: ConsumerConfig) -> None:
+        self._connection = connection
+        self._admin = admin
+        self._config = config
+
+    def plan(self, partitions: list[TopicPartition], start: str | None, stop: str | None) -> Reading:
+        offsets = partition_offsets(self._admin, partitions)
+        limits = {partition: found.limit(self._config.isolation) for partition, found in offsets.items()}
+        starts = self._within(offsets, self._place(start or "earliest", offsets, limits))
+        ends = {partition: found.end for partition, found in offsets.items()}
+        wanted = ends if stop in (None, "latest") else self._within(offsets, self._place(stop or "", offsets, limits))
+        stops = {partition: min(wanted[partition], limits[partition]) for partition in partitions}
+        return Reading(offsets, starts, stops, wanted, self._config.isolation)
+
+    def _place(self, text: str, offsets: dict[TopicPartition, PartitionOffsets], limits: Offsets) -> Offsets:
+        if text == "earliest":
+            return {partition: found.start for partition, found in offsets.items()}
+        if text == "latest":
+            return dict(limits)
+        if text.isdigit() and len(text) <= parsing.OFFSET_DIGITS_MAX:
+            return dict.fromkeys(offsets, int(text))
+        if text.startswith("-") and text[1:].isdigit():
+            with range_reader(self._connection, self._config) as reader:
+                count = int(text[1:])
+                return {p: start_of_last(reader, p, offsets[p].start, limits[p], count) for p in offsets}
+        moment = parsing.time_ms(text, int(time.time() * 1000))
+        found_at = self._admin.list_offsets(dict.fromkeys(offsets, moment))
+        return {p: found_at[p].offset if found_at[p].offset >= 0 else limits[p] for p in offsets}
+
+    def _within(self, offsets: dict[TopicPartition, PartitionOffsets], wanted: Offsets) -> Offsets:
+        """The nearest offsets that the logs have."""
+        nearest = {p: min(max(wanted[p], found.start), found.end) for p, found in offsets.items()}
+        for partition, found in offsets.items():
+            if nearest[partition] != wanted[partition]:
+                click.echo(outside_hint(partition, found, wanted[partition], nearest[partition]), err=True)
+        return nearest

@@ -1,0 +1,71 @@
+"""How far a partition goes, how far readers may read, and how far a reader is behind both.
+
+    start                      last stable offset         end
+      |---- committed or aborted ----|---- held back ----|
+
+read_committed readers stop at the last stable offset. It is below the end only while a transaction is open, and then
+everything behind it is held back, also what others have committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from oncelog.client.admin import Admin, OffsetSpec
+from oncelog.client.visibility import IsolationLevel
+from oncelog.core.ids import TopicPartition
+
+
+class PartitionOffsets(NamedTuple):
+    start: int
+    last_stable: int
+    end: int
+    """The high watermark."""
+
+    @property
+    def held_back(self) -> int:
+        """Offsets that an open transaction keeps from read_committed readers."""
+        return self.end - self.last_stable
+
+    def limit(self, isolation: IsolationLevel) -> int:
+        """Where readers stop."""
+        return self.last_stable if isolation is IsolationLevel.READ_COMMITTED else self.end
+
+
+class Lag(NamedTuple):
+    """How far a reader at an offset is behind the end. Negative if the log ends before that offset."""
+
+    total: int
+    held_back: int
+    """Of these, what read_committed readers cannot get now."""
+
+    @property
+    def visible(self) -> int:
+        """What a read_committed reader could get now."""
+        return self.total - self.held_back
+
+
+def lag_of(position: int, offsets: PartitionOffsets) -> Lag:
+    total = offsets.end - position
+    return Lag(total, min(max(total, 0), offsets.held_back))
+
+
+def partition_offsets(admin: Admin, partitions: Collection[TopicPartition]) -> dict[TopicPartition, PartitionOffsets]:
+    """The offsets of partitions that exist."""
+    if not partitions:
+        return {}
+    latest = dict.fromkeys(partitions, OffsetSpec.LATEST)
+    starts = admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST))
+    # The ends are asked for first. A last stable offset that is found below them afterwards is held back; the other way
+    # round, records written between the two questions would look like an open transaction.
+    ends = admin.list_offsets(latest)
+    stable = admin.list_offsets(latest, isolation=IsolationLevel.READ_COMMITTED)
+    return {
+        partition: PartitionOffsets(
+            starts[partition].offset,
+            stable[partition].offset,
+            max(ends[partition].offset, stable[partition].offset),
+        )
+        for partition in partitions
+    }

@@ -1,0 +1,199 @@
+"""`oncelog produce` that does not get through says what was written, and nothing that is not so."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from oncelog.client import Admin, NewTopic, TopicPartition
+from oncelog.testing import BrokerProcess
+from tests.unit.cli.conftest import Background, await_text
+
+Run = Callable[..., Result]
+
+
+def begin(run: Run, background: Background, *arguments: str) -> subprocess.Popen[str]:
+    """A producer in the midst of its transaction `undecided` of two records on the topic `orders`."""
+    run("topic", "create", "orders")
+    child = background("produce", "orders", "--transactional-id", "undecided", *arguments)
+    assert child.stdin is not None
+    child.stdin.write("one\ntwo\n")
+    child.stdin.flush()
+    await_text(lambda: run("txn", "list").stdout, "Ongoing")
+    return child
+
+
+def end_of_input(child: subprocess.Popen[str]) -> None:
+    assert child.stdin is not None
+    child.stdin.close()
+
+
+def read_until(child: subprocess.Popen[str], text: str) -> str:
+    assert child.stderr is not None
+    seen = ""
+    while text not in seen:
+        line = child.stderr.readline()
+        assert line, seen
+        seen += line
+    return seen
+
+
+def rest_of(child: subprocess.Popen[str]) -> str:
+    assert child.stderr is not None
+    text = child.stderr.read()
+    child.wait(30)
+    return text
+
+
+def test_a_commit_without_an_answer_is_not_called_aborted(
+    run: Run, own_broker: BrokerProcess, background: Background
+) -> None:
+    child = begin(run, background, "--timeout", "1s", "-b", own_broker.bootstrap_servers)
+    os.kill(own_broker.pid, signal.SIGSTOP)
+    end_of_input(child)
+    said = rest_of(child)
+    assert child.returncode == 1
+    assert "Whether the transaction of 2 records is committed is not known" in said
+    assert "aborted" not in said.replace("coordinator aborts it", "")
+    assert "nothing was written" not in said
+    history = f"oncelog txn history undecided -b {own_broker.bootstrap_servers}"
+    assert f"'{history}'" in said
+    os.kill(own_broker.pid, signal.SIGCONT)
+    await_text(lambda: run(*history.split()[1:]).stdout, "committed")
+    assert run("consume", "orders").stdout == "one\ntwo\n"
+
+
+def test_a_commit_is_asked_for_again_when_its_answer_does_not_come(
+    run: Run, own_broker: BrokerProcess, background: Background
+) -> None:
+    child = begin(run, background, "--timeout", "4s")
+    os.kill(own_broker.pid, signal.SIGSTOP)
+    end_of_input(child)
+    read_until(child, "asking again")
+    os.kill(own_broker.pid, signal.SIGCONT)
+    assert "2 records to orders" in rest_of(child)
+    assert child.returncode == 0
+    assert run("consume", "orders").stdout == "one\ntwo\n"
+
+
+def test_an_interrupted_commit_is_not_called_aborted(
+    run: Run, own_broker: BrokerProcess, background: Background
+) -> None:
+    child = begin(run, background, "--timeout", "4s")
+    os.kill(own_broker.pid, signal.SIGSTOP)
+    end_of_input(child)
+    read_until(child, "asking again")
+    child.send_signal(signal.SIGINT)
+    assert "Whether the transaction of 2 records is committed is not known" in rest_of(child)
+    assert child.returncode == 130
+
+
+def test_an_abort_without_an_answer_is_not_called_done(
+    run: Run, own_broker: BrokerProcess, background: Background
+) -> None:
+    child = begin(run, background, "--timeout", "1s")
+    os.kill(own_broker.pid, signal.SIGSTOP)
+    child.send_signal(signal.SIGTERM)
+    said = rest_of(child)
+    assert child.returncode == 143
+    assert "The transaction of 2 records is not committed, and that it is aborted is not confirmed" in said
+    os.kill(own_broker.pid, signal.SIGCONT)
+    await_text(lambda: run("txn", "history", "undecided").stdout, "aborted")
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)])
+def test_a_producer_that_is_ended_from_outside_aborts_its_transaction(
+    run: Run, servers: str, topic: str, background: Background, number: int, exit_code: int
+) -> None:
+    transactional_id = f"ended-{topic}"
+    child = background("produce", topic, "--transactional-id", transactional_id)
+    assert child.stdin is not None
+    child.stdin.write("one\ntwo\n")
+    child.stdin.flush()
+    await_text(lambda: run("txn", "list", "--pattern", transactional_id).stdout, "Ongoing")
+    child.send_signal(number)
+    assert "The transaction of 2 records is aborted; nothing was written." in rest_of(child)
+    assert child.returncode == exit_code
+    assert "CompleteAbort" in run("txn", "describe", transactional_id).stdout
+
+
+def test_records_that_a_broker_refuses_are_not_counted_as_written(
+    run: Run, admin: Admin, name: str, background: Background
+) -> None:
+    admin.create_topics([NewTopic(name, 1, configs={"max.message.bytes": "200"})])
+    child = background("produce", name)
+    assert child.stdin is not None
+    for number in (1, 2):
+        child.stdin.write(f"{number}\n")
+        child.stdin.flush()
+        await_text(lambda: run("consume", name).stdout, f"{number}\n")
+    child.stdin.write("x" * 300 + "\n")
+    end_of_input(child)
+    said = rest_of(child)
+    assert child.returncode == 1
+    assert "MESSAGE_TOO_LARGE" in said
+    assert "2 of 3 records read are written, the other 1 is not." in said
+    assert run("consume", name).stdout == "1\n2\n"
+
+
+def test_columns_that_a_broker_refuses_are_not_counted_as_written(
+    run: Run, admin: Admin, name: str, tmp_path: Path
+) -> None:
+    admin.create_topics([NewTopic(name, 1, configs={"max.message.bytes": "200"})])
+    source = tmp_path / "lines"
+    source.write_text("x" * 99 + "\n" + ("y" * 99 + "\n") * 5_000)
+    result = run("produce", name, source)
+    assert result.exit_code == 1
+    assert "Nothing was written." in result.stderr
+    assert run("consume", name).stdout == ""
+
+
+def test_a_topic_that_refuses_everything_has_nothing_written(
+    run: Run, admin: Admin, topic: str, tmp_path: Path
+) -> None:
+    admin.alter_group_offsets("any", {TopicPartition(topic, 0): 0})
+    source = tmp_path / "lines"
+    source.write_text("not for you\n")
+    result = run("produce", "__consumer_offsets", source)
+    assert result.exit_code == 1
+    assert "Nothing was written." in result.stderr
+
+
+def test_records_without_an_answer_are_neither_written_nor_lost(
+    run: Run, own_broker: BrokerProcess, background: Background
+) -> None:
+    run("topic", "create", "orders")
+    child = background("produce", "orders", "--timeout", "1s", "-b", own_broker.bootstrap_servers)
+    assert child.stdin is not None
+    child.stdin.write("one\n")
+    child.stdin.flush()
+    await_text(lambda: run("consume", "orders").stdout, "one")
+    os.kill(own_broker.pid, signal.SIGSTOP)
+    child.stdin.write("two\n")
+    child.stdin.flush()
+    # Nothing tells from outside that the line was read; what is said of it must be right either way.
+    child.send_signal(signal.SIGTERM)
+    said = rest_of(child)
+    assert child.returncode == 143
+    assert "1 record read before it is written." in said or (
+        "1 of 2 records read is written; it is not known whether the other 1 is" in said
+        and f"'oncelog consume orders --from=-10 -b {own_broker.bootstrap_servers}'" in said
+    )
+
+
+def test_a_transactional_id_in_a_file_makes_no_transaction(run: Run, topic: str, tmp_path: Path) -> None:
+    config = tmp_path / "client.properties"
+    config.write_text("transactional.id=of-another-program\n")
+    source = tmp_path / "lines"
+    source.write_text("plain\n")
+    assert run("produce", topic, source, "--config", config, "-q").exit_code == 0
+    assert run("consume", topic).stdout == "plain\n"
+    refused = run("produce", topic, source, "--set", "transactional.id=x")
+    assert refused.exit_code == 2
+    assert "--transactional-id" in refused.stderr
