@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Final
 
+from oncelog.client.attempts import Attempts
 from oncelog.client.blocking import Blocking, blocking
 from oncelog.client.classification import Step, transaction_error
 from oncelog.client.cluster import Cluster, CoordinatorKind
@@ -126,16 +127,19 @@ class AsyncTransactionClient:
         )
         if wants_two_phase:
             await self._demand_two_phase(transactional_id, deadline)
-        response = await self.cluster.ask_coordinator(
-            CoordinatorKind.TRANSACTION,
-            transactional_id,
-            request,
-            InitProducerIdResponse,
-            codes=lambda answer: [answer.error_code],
-            deadline=deadline,
-            retry=_RETRY,
-            version_max=TWO_PHASE_VERSION if wants_two_phase else None,
-        )
+        attempts = Attempts()
+        with attempts.explained():
+            response = await self.cluster.ask_coordinator(
+                CoordinatorKind.TRANSACTION,
+                transactional_id,
+                request,
+                InitProducerIdResponse,
+                codes=lambda answer: [answer.error_code],
+                deadline=deadline,
+                retry=_RETRY,
+                version_max=TWO_PHASE_VERSION if wants_two_phase else None,
+                attempts=attempts,
+            )
         if response.error_code:
             raise transaction_error(Step.INIT, response.error_code, f"transactional id {transactional_id}")
         return response
@@ -283,16 +287,19 @@ class AsyncTransactionClient:
             producer_epoch=self.identity.epoch,
             committed=commit,
         )
-        return await self.cluster.ask_coordinator(
-            CoordinatorKind.TRANSACTION,
-            self.transactional_id,
-            request,
-            EndTxnResponse,
-            codes=lambda answer: [answer.error_code],
-            deadline=deadline,
-            retry=_RETRY,
-            version_max=self._version_max(EndTxnRequest),
-        )
+        attempts = Attempts()
+        with attempts.explained():
+            return await self.cluster.ask_coordinator(
+                CoordinatorKind.TRANSACTION,
+                self.transactional_id,
+                request,
+                EndTxnResponse,
+                codes=lambda answer: [answer.error_code],
+                deadline=deadline,
+                retry=_RETRY,
+                version_max=self._version_max(EndTxnRequest),
+                attempts=attempts,
+            )
 
     async def _find_out(self, code: int, deadline: Deadline | None) -> None:
         """A commit was refused: raise AbortableError if the coordinator has only timed the transaction out.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 from oncelog.cli.lab.stage import Stage
-from oncelog.cli.txn_open import open_transactions
 from oncelog.client.producer import Producer
 from oncelog.core.ids import TopicPartition
+from oncelog.monitoring.open_transactions import open_transactions
 
 
 def run(stage: Stage) -> None:

@@ -1,0 +1,291 @@
+"""Every command that changes something on a cluster, while the answers to its request are lost.
+
+The broker carries the request out and the connection closes before the answer. Whatever a command says then, it must be
+true: that it is done, if it is; that it is not, if it is not; or that this is not known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from oncelog.cli.main import cli
+from oncelog.client import Admin, Producer, TopicPartition
+from oncelog.client.admin import ConfigResource, ResourceType
+from oncelog.protocol.api_keys import ApiKey
+from tests.unit.client.chaos import Accident, Chaos, Kind
+from tests.unit.client.client_factory import wait_until
+from tests.unit.client.reading import Reading
+
+READING = {
+    *("topic describe", "topic list", "group describe", "group list", "config show", "cluster info"),
+    *("txn blocking", "txn describe", "txn hanging", "txn history", "txn list", "txn watch"),
+}
+NO_CLUSTER = {"serve", "completion", "log dump", "log find", "log timeline", "log verify"}
+OWN_WORK = {"lab", "demo", "run", *(f"bench {name}" for name in
+            ("commit-cost", "consume", "groups", "growth", "latency", "memory", "produce", "profile", "recovery",
+             "start", "suite", "transactions"))}  # fmt: skip
+"""They do and judge a work of their own, on topics of their own."""
+NOT_KNOWN = re.compile(r"not known|not confirmed|may have done it")
+NOT_DONE = re.compile(
+    r"nothing was written|is aborted|not written|not committed|exists already|there is no|refused", re.I
+)
+QUICK = ("--timeout", "1s")
+PATIENT = ("--timeout", "20s")
+QUICK_PRODUCER = ("--set", "request.timeout.ms=300", "--set", "delivery.timeout.ms=800")
+
+
+class World:
+    """What is true, seen past the losses; the command's cluster is the one that loses answers."""
+
+    def __init__(self, chaos: Chaos, admin: Admin, reading: Reading, servers: str, name: str, folder: Path) -> None:
+        self.chaos, self.admin, self.reading, self.servers, self.name = chaos, admin, reading, servers, name
+        self.place = TopicPartition(name, 0)
+        self.folder = folder
+        self.left_open: list[Producer] = []
+        admin.create_topics([name])
+
+    def lines(self) -> str:
+        path = self.folder / "lines"
+        path.write_text("one\ntwo\n")
+        return str(path)
+
+    def committed(self) -> list[bytes]:
+        return self.reading.values(self.name, [0])
+
+    def offset(self) -> int | None:
+        found = self.admin.group_offsets(self.name, [self.place])
+        return found[self.place].offset if self.place in found else None
+
+    def setting(self, key: str) -> str | None:
+        return self.admin.describe_configs(ConfigResource(ResourceType.TOPIC, self.name))[key].value
+
+    def is_open(self) -> bool:
+        producers = self.admin.describe_producers([self.place])[self.place]
+        return any(producer.transaction_start_offset >= 0 for producer in producers)
+
+    def write(self) -> None:
+        with Producer({"bootstrap.servers": self.servers}) as producer:
+            producer.send(self.name, "x")
+
+    def open_transaction(self) -> None:
+        producer = Producer({"bootstrap.servers": self.servers, "transactional.id": self.name})
+        self.left_open.append(producer)
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(self.name, "x").result(10)
+
+
+@dataclass(frozen=True)
+class Case:
+    answer: ApiKey
+    arguments: Callable[[World], list[str]]
+    is_done: Callable[[World], bool]
+    says: str
+    """In the output of a command that knows that it is done; {name} stands for the name."""
+    before: Callable[[World], None] = lambda world: None
+    finds_out: bool = True
+    """Whether a repetition whose answer arrives tells that the first attempt was carried out."""
+    is_made: bool = True
+    """Whether what the command is for is done although no answer arrives."""
+
+
+CASES: dict[str, Case] = {
+    "topic create": Case(
+        ApiKey.CREATE_TOPICS,
+        lambda world: [f"{world.name}-new"],
+        lambda world: f"{world.name}-new" in world.admin.list_topics(),
+        "created {name}-new",
+        finds_out=False,
+    ),
+    "topic create if it does not exist": Case(
+        ApiKey.CREATE_TOPICS,
+        lambda world: [f"{world.name}-new", "--if-not-exists"],
+        lambda world: f"{world.name}-new" in world.admin.list_topics(),
+        "created {name}-new",
+    ),
+    "topic alter, partitions": Case(
+        ApiKey.CREATE_PARTITIONS,
+        lambda world: [world.name, "-p", "4"],
+        lambda world: len(world.admin.list_topics()[world.name].partitions) == 4,
+        "{name} has 4 partitions now",
+        finds_out=False,
+    ),
+    "topic alter, settings": Case(
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        lambda world: [world.name, "--topic-config", "retention.ms=5000"],
+        lambda world: world.setting("retention.ms") == "5000",
+        "{name}: retention.ms=5000",
+    ),
+    "topic delete": Case(
+        ApiKey.DELETE_TOPICS,
+        lambda world: [world.name, "--yes"],
+        lambda world: world.name not in world.admin.list_topics(),
+        "deleted {name}",
+        finds_out=False,
+    ),
+    "config set": Case(
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        lambda world: ["topic", world.name, "retention.ms=5000"],
+        lambda world: world.setting("retention.ms") == "5000",
+        "retention.ms=5000",
+    ),
+    "config unset": Case(
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        lambda world: ["topic", world.name, "retention.ms"],
+        lambda world: world.setting("retention.ms") != "5000",
+        "retention.ms has its default again",
+        before=lambda world: world.admin.alter_configs(
+            ConfigResource(ResourceType.TOPIC, world.name), set={"retention.ms": "5000"}
+        ),
+    ),
+    "group delete": Case(
+        ApiKey.DELETE_GROUPS,
+        lambda world: [world.name, "--yes"],
+        lambda world: world.offset() is None,
+        "deleted {name}",
+        before=lambda world: world.admin.alter_group_offsets(world.name, {world.place: 0}),
+        finds_out=False,
+    ),
+    "group reset-offsets": Case(
+        ApiKey.OFFSET_COMMIT,
+        lambda world: [world.name, "--topic", world.name, "--to", "latest", "--yes"],
+        lambda world: world.offset() == 1,
+        "offsets of {name} are set",
+        before=World.write,
+    ),
+    "txn fence": Case(
+        ApiKey.INIT_PRODUCER_ID,
+        lambda world: [world.name, "--yes"],
+        lambda world: not world.is_open(),
+        "fenced {name}",
+        before=World.open_transaction,
+    ),
+    "txn abort": Case(
+        ApiKey.WRITE_TXN_MARKERS,
+        lambda world: [f"{world.name}:0", "--start-offset", "0", "--yes"],
+        lambda world: not world.is_open(),
+        "aborted on {name}-0",
+        before=World.open_transaction,
+    ),
+    "consume with a group": Case(
+        ApiKey.OFFSET_COMMIT,
+        lambda world: [world.name, "--group", world.name],
+        lambda world: world.offset() == 1,
+        "x",
+        before=World.write,
+    ),
+    "consume with a group that is left": Case(
+        ApiKey.LEAVE_GROUP,
+        lambda world: [world.name, "--group", world.name],
+        lambda world: world.admin.describe_groups([world.name])[world.name].members == [],
+        "x",
+        before=World.write,
+    ),
+    "produce": Case(
+        ApiKey.PRODUCE,
+        lambda world: [world.name, world.lines(), *QUICK_PRODUCER],
+        lambda world: world.committed() == [b"one", b"two"],
+        "2 records to {name}",
+    ),
+    "produce in a transaction": Case(
+        ApiKey.END_TXN,
+        lambda world: [world.name, world.lines(), "--transactional-id", world.name],
+        lambda world: world.committed() == [b"one", b"two"],
+        "2 records to {name}",
+    ),
+    "produce in a transaction whose records are not acknowledged": Case(
+        ApiKey.PRODUCE,
+        lambda world: [world.name, world.lines(), "--transactional-id", world.name, *QUICK_PRODUCER],
+        lambda world: world.committed() == [b"one", b"two"],
+        "2 records to {name}",
+        is_made=False,
+    ),
+    "produce in a transaction that does not begin": Case(
+        ApiKey.INIT_PRODUCER_ID,
+        lambda world: [world.name, world.lines(), "--transactional-id", world.name],
+        lambda world: world.committed() == [b"one", b"two"],
+        "2 records to {name}",
+        is_made=False,
+    ),
+}
+"""By command, and what is special about the case behind it."""
+
+
+def leaves(command: click.Command, path: str = "") -> Iterator[str]:
+    if not isinstance(command, click.Group):
+        yield path.strip()
+        return
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        found = command.get_command(context, name)
+        assert found is not None
+        yield from leaves(found, f"{path} {name}")
+
+
+def command_of(name: str) -> str:
+    """The longest command that a case's name begins with."""
+    return max((found for found in leaves(cli) if f"{name} ".replace(",", " ").startswith(f"{found} ")), key=len)
+
+
+def test_every_command_changes_nothing_on_a_cluster_or_has_a_case() -> None:
+    played = {command_of(name) for name in CASES}
+    excused = READING | NO_CLUSTER | OWN_WORK
+    assert set(leaves(cli)) == played | excused, "a command that may change something has no case"
+    assert not played & excused
+
+
+@pytest.fixture
+def world(servers: str, admin: Admin, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    with Chaos(servers) as chaos, Reading(servers) as reading:
+        monkeypatch.setenv("ONCELOG_BOOTSTRAP_SERVERS", chaos.bootstrap_servers)
+        made = World(chaos, admin, reading, servers, name, tmp_path)
+        yield made
+        for producer in made.left_open:
+            producer.close(timeout_ms=0)
+
+
+def play(world: World, played: str, losses: int, *options: str) -> Result:
+    case = CASES[played]
+    case.before(world)
+    left = [Accident(Kind.LOSE_ANSWER)] * losses
+    world.chaos.accident = lambda key, request: left.pop() if key is case.answer and left else None
+    arguments = [*command_of(played).split(), *case.arguments(world), *options]
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert world.chaos.happened[Kind.LOSE_ANSWER] >= 1, result.output
+    return result
+
+
+def judge(world: World, case: Case, result: Result) -> None:
+    if result.exit_code == 0:
+        assert case.says.format(name=world.name) in result.output
+        wait_until(lambda: case.is_done(world))
+    elif not NOT_KNOWN.search(result.output):
+        assert NOT_DONE.search(result.output), f"nothing is said about the outcome: {result.output}"
+        assert not case.is_done(world), f"it is done: {result.output}"
+
+
+@pytest.mark.parametrize("played", CASES)
+def test_a_command_whose_first_answer_is_lost_finds_out_or_says_that_it_does_not_know(
+    world: World, played: str
+) -> None:
+    case = CASES[played]
+    result = play(world, played, 1, *PATIENT)
+    judge(world, case, result)
+    assert (result.exit_code == 0) or not case.finds_out, result.output
+
+
+@pytest.mark.parametrize("played", CASES)
+def test_a_command_whose_answers_are_all_lost_says_nothing_false(world: World, played: str) -> None:
+    case = CASES[played]
+    result = play(world, played, 1000, *QUICK)
+    judge(world, case, result)
+    if case.is_made:
+        wait_until(lambda: case.is_done(world))
