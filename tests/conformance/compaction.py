@@ -39,6 +39,7 @@ from oncelog.storage.checkpoints import CLEANER_OFFSETS, LOG_START_OFFSETS, RECO
 from oncelog.storage.cleaner import CleaningPass
 from oncelog.storage.cleaner_pace import Pace
 from oncelog.storage.cleaner_plan import find_cleanable
+from oncelog.storage.file_cache import FileCache
 from oncelog.storage.log import Log, LogPlace
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.txn_index import TxnIndex
@@ -257,7 +258,7 @@ def describe(folder: Path, now_ms: int, retention_ms: int) -> dict[str, Any]:
     aborted = [
         tuple(entry)
         for path in sorted(folder.glob("*.txnindex"))
-        for entry in TxnIndex(path, int(path.name.partition(".")[0])).entries()
+        for entry in TxnIndex(FileCache().handle(path), int(path.name.partition(".")[0])).entries()
     ]
     return {"segments": segments, "aborted": aborted}
 

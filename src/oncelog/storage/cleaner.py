@@ -158,7 +158,9 @@ class CleaningPass:
 
     def _aborted_within(self) -> Iterator[AbortedTxn]:
         for source in self._sources:
-            index = TxnIndex(self._folder / file_name(source.base_offset, TXN_INDEX_SUFFIX), source.base_offset)
+            index = TxnIndex(
+                self._files.handle(self._folder / file_name(source.base_offset, TXN_INDEX_SUFFIX)), source.base_offset
+            )
             try:
                 index.sanity_check()
                 if index.is_torn:

@@ -2,21 +2,21 @@
 
 A `FileHandle` names a file and has its descriptor open only while the file is in use. The cache closes the handle that
 was opened longest ago and not used since it was last considered (second chance), so the busy path pays one attribute
-check. Handles belong to the thread that owns the broker's state. A worker thread opens descriptors of its own, because
-the cache may close one at any time.
+check. Where the process has no descriptor left, it closes one of its own to open another.
+
+Handles belong to the thread that owns the broker's state. A worker thread opens descriptors of its own, because the
+cache may close one at any time.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 OPEN_FILES_MAX: Final = 512
-
-
-class Closable(Protocol):
-    def close(self) -> None: ...
+OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
 
 
 class FileHandle:
@@ -28,11 +28,11 @@ class FileHandle:
         self._descriptor = -1
         self._touched = False
 
-    def descriptor(self) -> int:
-        """Valid until the next call of `descriptor` on any handle of the cache."""
+    def descriptor(self, *, creates: bool = False) -> int:
+        """Valid until the next call of `descriptor` on any handle of the cache. A missing file is made if `creates`."""
         descriptor = self._descriptor
         if descriptor < 0:
-            return self._cache.open(self)
+            return self._cache.open(self, creates=creates)
         self._touched = True
         return descriptor
 
@@ -54,7 +54,6 @@ class FileCache:
     def __init__(self, open_files_max: int = OPEN_FILES_MAX) -> None:
         self._open_files_max = open_files_max
         self._open: dict[FileHandle, None] = {}
-        self._lent: dict[Closable, None] = {}
 
     def __len__(self) -> int:
         return len(self._open)
@@ -62,12 +61,24 @@ class FileCache:
     def handle(self, path: Path) -> FileHandle:
         return FileHandle(path, self)
 
-    def open(self, handle: FileHandle) -> int:
+    def open(self, handle: FileHandle, *, creates: bool = False) -> int:
         while len(self._open) >= self._open_files_max:
             self._evict()
-        handle._descriptor = os.open(handle.path, os.O_RDWR | os.O_CLOEXEC)
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if creates else 0)
+        while (descriptor := self._try_to_open(handle.path, flags)) is None:
+            self._evict()
+        handle._descriptor = descriptor
         self._open[handle] = None
-        return handle._descriptor
+        return descriptor
+
+    def _try_to_open(self, path: Path, flags: int) -> int | None:
+        """None if others have taken the descriptors of the process, and there is one here to be given up for this."""
+        try:
+            return os.open(path, flags, 0o644)
+        except OSError as error:
+            if error.errno not in OUT_OF_DESCRIPTORS or not self._open:
+                raise
+            return None
 
     def close(self, handle: FileHandle) -> None:
         if handle._descriptor >= 0:
@@ -75,24 +86,9 @@ class FileCache:
             descriptor, handle._descriptor = handle._descriptor, -1
             os.close(descriptor)
 
-    def lend(self, resource: Closable) -> None:
-        """Bound the descriptors of things that open a file of their own and open it again after `close`."""
-        self._lent.pop(resource, None)
-        self._lent[resource] = None
-        if len(self._lent) > self._open_files_max:
-            oldest = next(iter(self._lent))
-            del self._lent[oldest]
-            oldest.close()
-
-    def take_back(self, resource: Closable) -> None:
-        self._lent.pop(resource, None)
-        resource.close()
-
     def close_all(self) -> None:
         for handle in list(self._open):
             self.close(handle)
-        for resource in list(self._lent):
-            self.take_back(resource)
 
     def _evict(self) -> None:
         oldest = next(iter(self._open))

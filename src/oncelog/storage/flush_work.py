@@ -15,8 +15,9 @@ from typing import Final
 
 from oncelog.core import failpoints
 from oncelog.core.ids import TopicPartition
+from oncelog.storage.file_cache import OUT_OF_DESCRIPTORS
 
-_PASSING: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_PASSING: Final = (errno.ENOMEM, *OUT_OF_DESCRIPTORS)
 
 
 class FileNotOpened(OSError):

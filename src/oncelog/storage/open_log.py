@@ -5,7 +5,8 @@ something else is asked of it: `_loaded` is made at first use.
 
 An error before or during a write leaves the log as it was. One after it means that the batches are on disk and what
 follows from them is not: such a log refuses to go on until it is opened again, which brings both together. The next
-append tries that if the disk was full. After any other error only the operator can know what the disk is worth.
+append tries that if the disk was full or no descriptor was left. After any other error only the operator can know what
+the disk is worth.
 """
 
 from __future__ import annotations
@@ -23,12 +24,16 @@ from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import TopicPartition
 from oncelog.storage import partition_metadata
 from oncelog.storage.atomic_file import replace_file
+from oncelog.storage.file_cache import OUT_OF_DESCRIPTORS
 from oncelog.storage.leader_epochs import LeaderEpochs
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.log_reader import LogReader
 from oncelog.storage.producer_state import ProducerStateManager
 from oncelog.storage.recovery import LoadedLog, LogPlace, load_log
 from oncelog.storage.segment import Segment
+
+_PASSING: Final = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, *OUT_OF_DESCRIPTORS)
+"""What says nothing about the disk, or only that it is full."""
 
 REPAIR_SPACE_BYTES: Final = 64 * 1024
 """Must be free on the disk before a log is repaired."""
@@ -178,9 +183,9 @@ class OpenLog:
         return bool(self._failure)
 
     def _fail(self, what: str, error: Exception) -> None:
-        is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        self._can_be_repaired = is_full
-        self._failure = f"{what} and the log must be recovered{'' if is_full else '; restart the broker'}: {error}"
+        is_passing = isinstance(error, OSError) and error.errno in _PASSING
+        self._can_be_repaired = is_passing
+        self._failure = f"{what} and the log must be recovered{'' if is_passing else '; restart the broker'}: {error}"
 
     def _repair(self) -> None:
         """Open the log again after an append that failed half way. Until that succeeds it can be read as it was."""

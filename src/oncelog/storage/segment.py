@@ -152,7 +152,7 @@ class Segment(SegmentBatches):
     @property
     def txn_index(self) -> TxnIndex:
         if self._txn_index is None:
-            self._txn_index = TxnIndex(self._path(TXN_INDEX_SUFFIX), self.base_offset)
+            self._txn_index = TxnIndex(self._files.handle(self._path(TXN_INDEX_SUFFIX)), self.base_offset)
         return self._txn_index
 
     def reset_txn_index(self) -> None:
@@ -163,19 +163,17 @@ class Segment(SegmentBatches):
     def close_txn_index(self) -> None:
         """The file is looked at anew when it is needed again."""
         if self._txn_index is not None:
-            self._files.take_back(self._txn_index)
+            self._txn_index.close()
             self._txn_index = None
 
     def add_aborted(self, aborted: AbortedTxn) -> None:
         self.txn_index.append(aborted)
-        self._files.lend(self.txn_index)
 
     def collect_aborted(self, fetch_offset: int, upper_bound: int) -> TxnIndexSearch:
         """Aborted transactions whose marker is here, and whether later segments need not be asked."""
         index = self.txn_index
         if not len(index) and not index.is_torn:
             return TxnIndexSearch([], complete=False)
-        self._files.lend(index)
         return index.collect(fetch_offset, upper_bound)
 
     def take_note(self, *, is_growing: bool) -> SegmentNote | None:
@@ -186,8 +184,6 @@ class Segment(SegmentBatches):
         txn_entries, txn_crc, time_entries = before or (0, 0, 0)
         if self.is_txn_index_checked:
             txn_entries, txn_crc = len(self.txn_index), self.txn_index.crc
-            if txn_entries:
-                self._files.lend(self.txn_index)
         if self._time_index is not None:
             # Of the active segment it is rebuilt after a crash, and need not be noted each time.
             time_entries = 0 if is_growing else len(self._time_index)
@@ -354,12 +350,12 @@ class Segment(SegmentBatches):
         `size_bytes` grows with `commit_write`. Writing at a position, not with O_APPEND, makes the next write right
         even if the cut fails.
         """
+        # Outside of the try: without a descriptor there is nothing to cut back.
+        descriptor = self.log_file.descriptor()
         try:
             position = self.size_bytes
             for first in range(0, len(buffers), BUFFERS_PER_WRITE_MAX):
-                position += os.pwritev(
-                    self.log_file.descriptor(), buffers[first : first + BUFFERS_PER_WRITE_MAX], position
-                )
+                position += os.pwritev(descriptor, buffers[first : first + BUFFERS_PER_WRITE_MAX], position)
             if position != self.size_bytes + added_bytes:
                 written = position - self.size_bytes
                 raise OSError(errno.ENOSPC, f"wrote {written} of {added_bytes} bytes", str(self.log_file.path))
@@ -503,7 +499,7 @@ class Segment(SegmentBatches):
         self.log_file.close()
         self._close_indexes()
         if self._txn_index is not None:
-            self._files.take_back(self._txn_index)
+            self._txn_index.close()
 
     def _path(self, suffix: str) -> Path:
         return self._folder / (file_name(self.base_offset, suffix) + self._suffix)

@@ -20,13 +20,13 @@ import os
 import struct
 from bisect import bisect_left
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import google_crc32c
 
 from oncelog.core.failpoints import hit
 from oncelog.core.invariant import invariant
+from oncelog.storage.file_cache import FileHandle
 
 ENTRY_SIZE_BYTES: Final = 34
 ENTRY_VERSION: Final = 0
@@ -59,12 +59,12 @@ class TxnIndexSearch(NamedTuple):
 
 
 class TxnIndex:
-    """The transaction index of the segment that starts at `base_offset`. Opens its file when first needed."""
+    """The transaction index of the segment that starts at `base_offset`."""
 
-    def __init__(self, path: Path, base_offset: int) -> None:
-        self.path = path
+    def __init__(self, file: FileHandle, base_offset: int) -> None:
+        self._file = file
+        self.path = path = file.path
         self.base_offset = base_offset
-        self._fd: int | None = None
         size = path.stat().st_size if path.exists() else None
         self._count, rest = divmod(size or 0, ENTRY_SIZE_BYTES)
         self.is_torn = rest != 0 or size == 0
@@ -84,7 +84,7 @@ class TxnIndex:
             raise CorruptTxnIndexError(f"{self.path} ends with a marker at {last_offset}, above {txn.last_offset}")
         hit("txn_index.append.before_write")
         entry = txn.encode()
-        written = os.pwrite(self._open(create=True), entry, self._count * ENTRY_SIZE_BYTES)
+        written = os.pwrite(self._file.descriptor(creates=True), entry, self._count * ENTRY_SIZE_BYTES)
         if written != ENTRY_SIZE_BYTES:
             raise OSError(errno.ENOSPC, f"wrote {written} of {ENTRY_SIZE_BYTES} bytes", str(self.path))
         self._count += 1
@@ -106,7 +106,7 @@ class TxnIndex:
         crc = 0
         for index in range(0, count, _READ_CHUNK_ENTRIES):
             size = min(_READ_CHUNK_ENTRIES, count - index) * ENTRY_SIZE_BYTES
-            crc = google_crc32c.extend(crc, os.pread(self._open(), size, index * ENTRY_SIZE_BYTES))
+            crc = google_crc32c.extend(crc, os.pread(self._file.descriptor(), size, index * ENTRY_SIZE_BYTES))
         return crc
 
     def collect(self, fetch_offset: int, upper_bound: int) -> TxnIndexSearch:
@@ -151,15 +151,9 @@ class TxnIndex:
                 raise CorruptTxnIndexError(f"{self.path}: entry {position} is out of order: {txn}")
             floor = txn.last_offset
 
-    def flush(self) -> None:
-        """Also after `close`, which does not make anything durable."""
-        if self.path.exists():
-            os.fsync(self._open())
-
     def close(self) -> None:
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        """Give the descriptor back. It is opened again when it is needed."""
+        self._file.close()
 
     def delete(self) -> None:
         """Close and remove the file, which need not exist."""
@@ -169,26 +163,14 @@ class TxnIndex:
         self._crc = 0
         self.is_torn = False
 
-    def rename(self, path: Path) -> None:
-        """Move the file, if there is one, and use the new path from now on."""
-        if self.path.exists():
-            self.path.replace(path)
-        self.path = path
-
-    def _open(self, *, create: bool = False) -> int:
-        if self._fd is None:
-            flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-            self._fd = os.open(self.path, flags, 0o644)
-        return self._fd
-
     def _truncate(self, count: int) -> None:
-        os.ftruncate(self._open(), count * ENTRY_SIZE_BYTES)
+        os.ftruncate(self._file.descriptor(), count * ENTRY_SIZE_BYTES)
         self._count = count
         self._crc = None
         self.is_torn = False
 
     def _last_offset_at(self, index: int) -> int:
-        raw = os.pread(self._open(), _OFFSET.size, index * ENTRY_SIZE_BYTES + _LAST_OFFSET_POSITION)
+        raw = os.pread(self._file.descriptor(), _OFFSET.size, index * ENTRY_SIZE_BYTES + _LAST_OFFSET_POSITION)
         if len(raw) != _OFFSET.size:
             raise CorruptTxnIndexError(f"{self.path}: entry {index} of {self._count} is missing")
         offset: int = _OFFSET.unpack(raw)[0]
@@ -197,7 +179,7 @@ class TxnIndex:
     def _entries_from(self, start: int) -> Iterator[AbortedTxn]:
         for index in range(start, self._count, _READ_CHUNK_ENTRIES):
             wanted = min(_READ_CHUNK_ENTRIES, self._count - index) * ENTRY_SIZE_BYTES
-            raw = os.pread(self._open(), wanted, index * ENTRY_SIZE_BYTES)
+            raw = os.pread(self._file.descriptor(), wanted, index * ENTRY_SIZE_BYTES)
             if len(raw) != wanted:
                 raise CorruptTxnIndexError(f"{self.path}: entry {index + len(raw) // ENTRY_SIZE_BYTES} is missing")
             for version, *fields in _ENTRY.iter_unpack(raw):

@@ -49,8 +49,6 @@ class TxnIndexKeeper:
             return
         if not (self._is_as_noted(segment) if segment.note is not None else self._is_plausible(segment)):
             self.rebuild(segment)
-        # Whoever uses it next opens it where descriptors are counted.
-        segment.txn_index.close()
         segment.is_txn_index_checked = True
 
     def rebuild(self, segment: Segment) -> None:

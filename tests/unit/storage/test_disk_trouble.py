@@ -167,10 +167,10 @@ AFTER_THE_BATCHES = [
     "log.append.before_txn_index",
     "txn_index.append.before_write",
 ]
-"""An error here needs the log to be recovered: by itself after a full disk, by the operator after a broken one."""
+"""An error here needs the log to be recovered: by the operator after a broken disk, otherwise by itself."""
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EMFILE, errno.EIO])
 @pytest.mark.parametrize("point", [*BEFORE_THE_BATCHES, *AFTER_THE_BATCHES])
 @pytest.mark.parametrize("hit", [1, 3])
 def test_an_error_at_each_step_is_a_refusal_and_no_loss(tmp_path: Path, point: str, code: int, hit: int) -> None:

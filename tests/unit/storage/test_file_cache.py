@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
 from oncelog.storage.file_cache import FileCache, FileHandle
+from tests.unit.storage.no_descriptors import no_descriptor_left
 
 
 def handles(folder: Path, cache: FileCache, count: int) -> list[FileHandle]:
@@ -67,17 +69,30 @@ def test_missing_file_is_not_made_by_reading(tmp_path: Path) -> None:
     assert len(cache) == 0
 
 
-def test_lent_resources_are_closed_when_there_are_too_many() -> None:
-    class Resource:
-        closed = 0
+def test_missing_file_is_made_on_demand(tmp_path: Path) -> None:
+    handle = FileCache(3).handle(tmp_path / "new")
+    os.pwrite(handle.descriptor(creates=True), b"0", 0)
+    handle.close()
+    os.pwrite(handle.descriptor(creates=True), b"1", 1)
+    assert handle.path.read_bytes() == b"01"
+    handle.close()
 
-        def close(self) -> None:
-            self.closed += 1
 
-    cache = FileCache(2)
-    first, second, third = Resource(), Resource(), Resource()
-    for resource in (first, second, first, third):
-        cache.lend(resource)
-    assert [resource.closed for resource in (first, second, third)] == [0, 1, 0]
+def test_cache_gives_up_files_of_its_own_when_the_process_has_no_descriptor_left(tmp_path: Path) -> None:
+    cache = FileCache(100)
+    handles = [cache.handle(tmp_path / str(number)) for number in range(10)]
+    for handle in handles[:5]:
+        handle.descriptor(creates=True)
+    with no_descriptor_left():
+        for number, handle in enumerate(handles):
+            os.pwrite(handle.descriptor(creates=True), b"%d" % number, 0)
+    assert len(cache) == 5
+    assert [handle.path.read_bytes() for handle in handles] == [b"%d" % number for number in range(10)]
     cache.close_all()
-    assert [resource.closed for resource in (first, second, third)] == [1, 1, 1]
+
+
+def test_without_any_file_of_its_own_the_cache_says_that_no_descriptor_is_left(tmp_path: Path) -> None:
+    cache = FileCache(100)
+    with no_descriptor_left(), pytest.raises(OSError) as caught:
+        cache.handle(tmp_path / "file").descriptor(creates=True)
+    assert caught.value.errno == errno.EMFILE

@@ -27,6 +27,7 @@ from tests.unit.storage.log_harness import (
     append,
     append_txn,
     batch,
+    end_txn,
     open_descriptors,
     ranges,
     read_all,
@@ -511,5 +512,24 @@ def test_thousand_writes_to_many_partitions_need_few_descriptors(tmp_path: Path)
             log.append(data, leader_epoch=0, origin=Origin.CLIENT, now_ms=NOW_MS)
     assert open_descriptors() <= before + 16 + 1
     assert all(ranges(log) == [(0, 1), (2, 3), (4, 5)] for log in logs)
+    log_dir.close({})
+    assert open_descriptors() == before
+
+
+def test_transaction_indexes_count_among_the_open_files(tmp_path: Path) -> None:
+    """Connections get what these leave: together they must keep to it."""
+    before = open_descriptors()
+    log_dir = start(tmp_path, open_files_max=16)
+    logs: list[Log] = []
+    for number in range(40):
+        logs.append(log_dir.create_log(TopicPartition("many", number), TOPIC_ID, LogConfig(), now_ms=NOW_MS))
+    for sequence in range(2):
+        for log in logs:
+            append_txn(log, 7, sequence)
+            end_txn(log, 7, commit=False)
+            assert len(log.aborted_transactions(0, log.log_end_offset)) == sequence + 1
+            assert open_descriptors() <= before + 16 + 1
+    log_dir.checkpoint({})
+    assert open_descriptors() <= before + 16 + 1
     log_dir.close({})
     assert open_descriptors() == before

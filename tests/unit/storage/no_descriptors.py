@@ -1,0 +1,32 @@
+"""A process that has used up its file descriptors, as one with many connections has."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.unit.storage.log_harness import open_descriptors
+
+
+@contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    """Every further one is refused with EMFILE; one that is closed can be had again."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken: list[int] = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_descriptors() + 50, before[1]))
+    try:
+        while True:
+            try:
+                taken.append(os.dup(0))
+            except OSError as error:
+                if error.errno != errno.EMFILE:
+                    raise
+                break
+        yield
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
