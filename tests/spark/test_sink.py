@@ -326,6 +326,37 @@ def test_a_stream_is_not_a_batch(pipeline: Pipeline, spark: Any) -> None:
         )
 
 
+def test_writing_with_the_format_says_which_call_to_use(pipeline: Pipeline, spark: Any) -> None:
+    rows = spark.createDataFrame([("a",)], "value string")
+    with pytest.raises(Exception, match=r'write\.format\("oncelog"\) does not write.*Use oncelog\.spark\.write_batch'):
+        rows.write.format("oncelog").mode("append").save()
+    writer = pipeline.read().writeStream.format("oncelog").option("checkpointLocation", pipeline.checkpoint)
+    with pytest.raises(
+        Exception, match=r'writeStream\.format\("oncelog"\) does not write.*oncelog\.spark\.write_stream'
+    ):
+        writer.start().awaitTermination(60)
+
+
+@pytest.mark.parametrize("trigger", ["continuous", "realTime"])
+def test_a_trigger_without_micro_batches_is_refused_with_those_there_are(pipeline: Pipeline, trigger: str) -> None:
+    writer = pipeline.writer(pipeline.read().select("value"))
+    with pytest.raises(oncelog.spark.OptionError, match=rf"trigger\({trigger}=\.\.\.\).*Use trigger\(processingTime="):
+        writer.trigger(**{trigger: "1 second"})
+
+
+def test_nothing_takes_the_place_of_the_sink_unnoticed(pipeline: Pipeline) -> None:
+    writer = pipeline.writer(pipeline.read().select("value"))
+    for replace in (
+        lambda: writer.format("console"),
+        lambda: writer.start(format="console"),
+        lambda: writer.foreachBatch(print),
+        lambda: writer.foreach(print),
+        lambda: writer.toTable("t"),
+    ):
+        with pytest.raises(oncelog.spark.OptionError, match="would take the place of the exactly-once sink"):
+            replace()
+
+
 def test_wrong_columns_of_a_stream_show_before_it_starts(pipeline: Pipeline) -> None:
     with pytest.raises(oncelog.spark.OptionError, match="column offset would be lost"):
         pipeline.writer(pipeline.read().select("value", "offset"))

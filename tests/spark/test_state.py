@@ -12,6 +12,7 @@ import pytest
 
 import oncelog.spark
 from oncelog.core import failpoints
+from oncelog.spark import snapshot
 from oncelog.spark.snapshot import latest_per_key
 from oncelog.spark.transactor import Transactor
 from tests.spark.pipeline import Pipeline
@@ -21,10 +22,10 @@ pytestmark = pytest.mark.spark
 WORDS = [b"a", b"b", b"a", b"c", b"a", b"b"] * 10
 
 
-def counts(pipeline: Pipeline, snapshot: bool = False) -> Any:
+def counts(pipeline: Pipeline, rebuilt: bool = False) -> Any:
     """How often each key came, as (key, value) rows of a changelog."""
     ones = pipeline.read().selectExpr("key", "1L as n")
-    if snapshot:
+    if rebuilt:
         reader = pipeline.spark.readStream.format("oncelog").option("kafka.bootstrap.servers", pipeline.kafka.servers)
         before = reader.option("subscribe", pipeline.target).option("snapshot", "true").load()
         ones = ones.union(before.selectExpr("key", "cast(cast(value as string) as long) as n"))
@@ -74,15 +75,15 @@ def test_an_aggregation_survives_a_crash_at_every_step(counted: Pipeline, monkey
 
 
 def test_state_lost_with_its_checkpoint_is_rebuilt_from_the_changelog(counted: Pipeline, tmp_path: Path) -> None:
-    run_counts(counted, counts(counted, snapshot=True))
+    run_counts(counted, counts(counted, rebuilt=True))
     assert as_table(counted) == dict(Counter(WORDS))
     counted.kafka.send(counted.source, [(word, b"") for word in WORDS])
     counted.checkpoint = str(tmp_path / "rebuilt")
     counted.options |= {"startingOffsets": "committed", "kafka.group.id": counted.id}
-    run_counts(counted, counts(counted, snapshot=True))
+    run_counts(counted, counts(counted, rebuilt=True))
     assert as_table(counted) == dict(Counter(WORDS * 2))
     counted.kafka.send(counted.source, [(b"c", b"")])
-    run_counts(counted, counts(counted, snapshot=True))
+    run_counts(counted, counts(counted, rebuilt=True))
     assert as_table(counted) == dict(Counter([*WORDS, *WORDS, b"c"]))
 
 
@@ -124,3 +125,22 @@ def test_the_latest_value_is_found_across_batches() -> None:
     rows = [row for batch in latest_per_key(iter(batches)) for row in batch.to_pylist()]
     assert sorted((row["key"], row["value"]) for row in rows) == [(b"a", b"3"), (b"c", b"4")]
     assert list(latest_per_key(iter([]))) == []
+
+
+def test_the_work_of_a_snapshot_grows_with_its_keys_and_not_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[int] = []
+    honest = snapshot._latest
+
+    def counting(rows: pa.Table) -> pa.Table:
+        looked_at.append(rows.num_rows)
+        return honest(rows)
+
+    monkeypatch.setattr(snapshot, "_latest", counting)
+    monkeypatch.setattr(snapshot, "ROWS_PER_BATCH", 10)
+    schema = pa.schema([("key", pa.binary()), ("value", pa.binary())])
+    batches = [
+        pa.RecordBatch.from_pydict({"key": [b"%d" % n for n in range(i, i + 10)], "value": [b"v"] * 10}, schema=schema)
+        for i in range(0, 10_000, 10)
+    ]
+    assert sum(batch.num_rows for batch in latest_per_key(iter(batches))) == 10_000
+    assert sum(looked_at) <= 4 * 10_000

@@ -97,7 +97,9 @@ def write_stream(
     plain_columns(frame, options.topic)
     refuse_unsafe(frame.sparkSession)
     refuse_other_offset_logs(frame.sparkSession)
-    return frame.writeStream.foreachBatch(ExactlyOnceSink(frame.sparkSession, Transactor(options)))
+    from oncelog.spark.stream_writer import writer_for
+
+    return writer_for(frame, ExactlyOnceSink(frame.sparkSession, Transactor(options)))
 
 
 @dataclass

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -70,14 +71,26 @@ class SnapshotReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def latest_per_key(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The last record of each key, tombstones and records without a key left out. Holds one record per key."""
-    latest: pa.Table | None = None
+    """The last record of each key, tombstones and records without a key left out.
+
+    Holds about two records per key at most: what came is reduced whenever it has as many rows as were left of what came
+    before, so that each row is looked at a few times however many there are.
+    """
+    held: list[pa.Table] = []
+    kept_rows = new_rows = 0
     for batch in batches:
-        chunk = pa.Table.from_batches([batch]).filter(pc.is_valid(batch.column("key")))
-        both = chunk if latest is None else pa.concat_tables([latest, chunk])
-        rows = pa.table({"key": both.column("key"), "row": pa.array(range(both.num_rows), pa.int64())})
-        last = rows.group_by("key").aggregate([("row", "max")]).column("row_max")
-        latest = both.take(last)
-    if latest is not None:
+        held.append(pa.Table.from_batches([batch]).filter(pc.is_valid(batch.column("key"))))
+        new_rows += held[-1].num_rows
+        if new_rows >= max(kept_rows, ROWS_PER_BATCH):
+            held = [_latest(pa.concat_tables(held))]
+            kept_rows, new_rows = held[0].num_rows, 0
+    if held:
+        latest = _latest(pa.concat_tables(held))
         kept = latest.filter(pc.is_valid(latest.column("value"))).combine_chunks()
         yield from kept.to_batches(max_chunksize=ROWS_PER_BATCH)
+
+
+def _latest(rows: pa.Table) -> pa.Table:
+    """Of each key the last row."""
+    numbered = pa.table({"key": rows.column("key"), "row": np.arange(rows.num_rows)})
+    return rows.take(numbered.group_by("key").aggregate([("row", "max")]).column("row_max"))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -30,7 +30,7 @@ from oncelog.spark.offsets import Offsets, from_wire, to_wire
 from oncelog.spark.planning import OffsetRange, limit_offsets, split_ranges
 from oncelog.spark.read_task import read_range
 from oncelog.spark.snapshot import SnapshotReader
-from oncelog.spark.source_options import SourceOptions, includes_headers, parse_source_options
+from oncelog.spark.source_options import OptionError, SourceOptions, includes_headers, parse_source_options
 from oncelog.spark.topic_plan import TopicPlan
 from oncelog.spark.worker_client import worker_client
 
@@ -69,6 +69,20 @@ class OncelogDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
         options = parse_source_options(self.options, streaming=True)
         return SnapshotReader(options) if options.snapshot else TopicStreamReader(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
+        _refuse_to_write("write", "write_batch")
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802  # Spark's name
+        _refuse_to_write("writeStream", "write_stream")
+
+
+def _refuse_to_write(method: str, function: str) -> NoReturn:
+    raise OptionError(
+        f'{method}.format("oncelog") does not write: Spark gives such a writer no way to commit output and input '
+        f"offsets in one transaction. Use oncelog.spark.{function}(frame, bootstrap_servers=..., "
+        "transactional_id=..., topic=...)"
+    )
 
 
 class TopicReader(DataSourceReader):
