@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.oncelog-ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-crash lint bench bench-quick bench-spark simulate clean
+.PHONY: help setup demo test test-fast test-crash test-mutants lint bench bench-quick bench-spark simulate clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,7 +26,7 @@ demo: setup ## the main job: embedded broker, Spark micro-batches, one transacti
 
 # In three processes: tests that crash a log on purpose leave its descriptors open, and select() knows none above 1023.
 # All three run, whatever the first one finds.
-PARTS := spark,conformance,crash,docs property,simulation unit
+PARTS := spark,conformance,crash,docs property,simulation,mutants unit
 test: setup ## all tests
 	@failed=0; for part in $(PARTS); do \
 		$(BIN)/python -m pytest $$(echo tests/$$part | sed 's|,| tests/|g') || failed=1; \
@@ -38,6 +38,9 @@ test-fast: setup ## unit tests of the broker, under a minute
 KILLS ?= 200
 test-crash: setup ## hundreds of kill -9, at random and at every failpoint: make test-crash KILLS=500
 	ONCELOG_CRASH_KILLS=$(KILLS) $(BIN)/python -m pytest -q tests/crash
+
+test-mutants: setup ## faults put in on purpose, each of which tests must find, some minutes
+	$(BIN)/python -m tests.mutants
 
 lint: setup ## style, types and import rules
 	$(BIN)/ruff check .

@@ -4,7 +4,9 @@ The model knows, per transactional id: the identities that were handed out, the 
 part of the open transaction, and what was decided. After every step:
 
 - no epoch is 32767 when handed out, and none goes back;
-- only the holder of the newest identity can change anything;
+- only the holder of the newest identity can change anything, and nobody else is told of a success, save the one whose
+  transaction it was and who asks again;
+- a transaction is open for its time-out at most, however often it changes, and is not added to once it is prepared;
 - what was decided stays decided, over any number of crashes, and its markers go to every acknowledged partition;
 and in the end nothing is left pending, and the log alone gives the same state.
 """
@@ -43,6 +45,8 @@ ids = st.sampled_from(IDS)
 versions = st.sampled_from(CLIENT_VERSIONS)
 which = st.integers(0, 3)
 ages = st.sampled_from([0, 0, 0, 0, 1, 2, 3])
+FROM_THE_FUTURE = -1
+whoever = st.sampled_from([0, 0, 0, 0, 1, 2, 3, FROM_THE_FUTURE])
 seldom = st.integers(0, 5).map(lambda number: number == 0)
 
 
@@ -56,6 +60,11 @@ class Known:
     sent: SendMarkers | None = None
     without_marker: set[TopicPartition] = field(default_factory=set)
     is_complete: bool = False
+    is_kept: bool = False
+    """A client has come back to settle the open transaction, and was told of it."""
+    open_since_ms: int | None = None
+    ended: ProducerIdAndEpoch | None = None
+    """Whose transaction was the last to be decided; None if that is not known since a crash."""
 
 
 @dataclass
@@ -95,7 +104,7 @@ class Coordinator(RuleBasedStateMachine):
 
     @rule(
         transactional_id=ids,
-        who=ages,
+        who=whoever,
         version=versions,
         partitions=st.lists(st.sampled_from(PARTITIONS), min_size=1, max_size=2),
     )
@@ -104,12 +113,19 @@ class Coordinator(RuleBasedStateMachine):
     ) -> None:
         identity = self.identity(transactional_id, who)
         outcome = self.shard.add_partitions(transactional_id, *identity, partitions, version, self.now_ms)
+        if outcome.response.error is ErrorCode.NONE:
+            assert not self.known[transactional_id].is_kept, "a prepared transaction was added to"
         self.decided(outcome, identity)
 
-    @rule(transactional_id=ids, who=ages, version=versions, commit=st.booleans())
+    @rule(transactional_id=ids, who=whoever, version=versions, commit=st.booleans())
     def end_txn(self, transactional_id: str, who: int, version: TransactionVersion, commit: bool) -> None:
         identity = self.identity(transactional_id, who)
         outcome = self.shard.end_txn(transactional_id, *identity, commit, version, self.now_ms)
+        known = self.known[transactional_id]
+        if outcome.response.error is ErrorCode.NONE and not outcome.records and known.ended is not None:
+            assert identity in (known.handed_out[-1], known.ended), (
+                "somebody was told of the end of another's transaction"
+            )
         self.decided(outcome, identity)
 
     @rule(
@@ -138,6 +154,10 @@ class Coordinator(RuleBasedStateMachine):
         self.now_ms += elapsed_ms
         for outcome in self.shard.abort_timed_out(self.now_ms):
             self.decided(outcome)
+        for transactional_id, known in self.known.items():
+            if known.open_since_ms is not None and self.now_ms - known.open_since_ms > TIMEOUT_MS:
+                entry = self.shard._entries[transactional_id]
+                assert entry.pending_state is not None, "a transaction is open for longer than it may be"
 
     @rule(really=seldom)
     def ids_expire(self, really: bool) -> None:
@@ -195,7 +215,10 @@ class Coordinator(RuleBasedStateMachine):
     def identity(self, transactional_id: str, age: int) -> ProducerIdAndEpoch:
         """The newest identity at age 0, its predecessors after it; a stranger's when there are none."""
         handed_out = self.known[transactional_id].handed_out
-        return handed_out[-1 - age] if age < len(handed_out) else ProducerIdAndEpoch(ProducerId(5), 3)  # type: ignore[arg-type]
+        if age == FROM_THE_FUTURE and handed_out:
+            producer_id, epoch = handed_out[-1]
+            return ProducerIdAndEpoch(producer_id, epoch + 10)  # type: ignore[arg-type]
+        return handed_out[-1 - age] if 0 <= age < len(handed_out) else ProducerIdAndEpoch(ProducerId(5), 3)  # type: ignore[arg-type]
 
     def report(self, sent: SendMarkers, written: Collection[TopicPartition]) -> Collection[TopicPartition]:
         known = self.known[sent.transactional_id]
@@ -231,6 +254,8 @@ class Coordinator(RuleBasedStateMachine):
         else:
             if after.metadata.producer_id == before.producer_id and not before.keeps_prepared:
                 assert after.metadata.producer_epoch >= before.producer_epoch
+            if after.metadata.state in PREPARED:
+                self.known[transactional_id].ended = before.client_identity
             self.applied(transactional_id, after.metadata.state)
             self.answered(outcome, outcome.response)
             if isinstance(outcome.response, EndTxnResult):
@@ -239,6 +264,9 @@ class Coordinator(RuleBasedStateMachine):
 
     def applied(self, transactional_id: str, state: TxnState) -> None:
         known = self.known[transactional_id]
+        is_open = state is TxnState.ONGOING
+        known.open_since_ms = (known.open_since_ms or self.now_ms) if is_open else None
+        known.is_kept = known.is_kept and is_open
         if state in PREPARED:
             commit = state is TxnState.PREPARE_COMMIT
             assert known.is_complete or known.decision in (None, commit), "a decision was turned round"
@@ -264,6 +292,7 @@ class Coordinator(RuleBasedStateMachine):
             known.acknowledged |= set(response.partitions)
         elif isinstance(response, InitProducerIdResult | EndTxnResult) and response.identity.producer_id >= 0:
             assert 0 <= response.identity.epoch < 32_767
+            known.is_kept = isinstance(response, InitProducerIdResult) and response.ongoing.producer_id >= 0
             self.hand_out(known, response.identity)
 
     def hand_out(self, known: Known, identity: ProducerIdAndEpoch) -> None:
@@ -296,6 +325,7 @@ class Coordinator(RuleBasedStateMachine):
             if entry is None:
                 self.known[transactional_id] = Known()
                 continue
+            known.ended = None
             self.applied(transactional_id, entry.metadata.state)
             self.handed_out_before_the_crash(known, entry.metadata.client_identity)
         self.carry_out(self.shard.on_loaded(CoordinatorEpoch(self.coordinator_epoch), self.now_ms))

@@ -8,9 +8,10 @@ from __future__ import annotations
 import hashlib
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 from uuid import UUID
 
@@ -19,9 +20,17 @@ from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from tests.simulation import invariants, wire
 from tests.simulation.actors import Actor
+from tests.simulation.dawdler import DAWDLER_TIMEOUT_MS, Dawdler
 from tests.simulation.model import Model, Violation
 from tests.simulation.network import Call, Network, Weather
-from tests.simulation.operators import FencingAdmin, LateProducer, MarkerGhost, TopicDeleter, abort_hanging
+from tests.simulation.operators import (
+    FencingAdmin,
+    LateProducer,
+    MarkerGhost,
+    RecordDeleter,
+    TopicDeleter,
+    abort_hanging,
+)
 from tests.simulation.plan import SHORT_EPOCHS, Plan
 from tests.simulation.producers import NEW_DIALECTS, OLD_DIALECTS, Dialect, IdempotentProducer, TxnProducer
 from tests.simulation.readers import OffsetWatcher, Reader
@@ -56,13 +65,18 @@ class History:
         )
         weather_rng = random.Random(f"weather {seed}")
         self.network = Network(self.station, weather_rng, Weather(), self.model.violated, self.trace)
-        self.places: list[Place] = [("out", index) for index in range(self.plan.partitions)]
+        self.output_places: list[Place] = [("out", index) for index in range(self.plan.partitions)]
+        self.tables: list[Place] = [("table", 0)] if self.plan.table else []
+        self.places = self.output_places + self.tables
+        """All that is read."""
         self.input_places: list[Place] = [("in", 0), ("in", 1)]
         self.doomed: list[Place] = [("doomed", 0)] if self.plan.doomed_topic else []
         self.votes: dict[str, Vote] = {}
         """The newest of each participant of a two-phase commit."""
         self.past_votes: list[Vote] = []
         self.topic_ids: dict[str, UUID] = {}
+        self._latest_skew_ms = 0
+        self._describe_removals()
         self.transactional_ids = [f"id-{number}" for number in range(self.plan.ids)]
         self._speaks_tv2: dict[int, bool] = {}
         self.actors: list[Actor] = []
@@ -73,11 +87,17 @@ class History:
         self._begun: dict[str, int] = {}
         self._instances = 0
         self._crashes_left = 0
-        self._stable_ends: dict[Place, int] = {}
+        self._ends: dict[Place, invariants.Ends] = {}
         self.final_view: dict[Place, list[Seen]] = {}
         """What read_committed returns when all is quiet."""
         self.view = Reader(self, "reader", wire.READ_COMMITTED)
         self.onlooker = Reader(self, "onlooker", wire.READ_UNCOMMITTED)
+
+    def _describe_removals(self) -> None:
+        removals = self.model.removals
+        removals.tables = dict.fromkeys(self.tables, self.plan.tombstones_ms)
+        if self.plan.retention_ms is not None:
+            removals.retention_ms = dict.fromkeys(self.output_places, self.plan.retention_ms)
 
     def _settings(self) -> dict[str, str]:
         plan = self.plan
@@ -100,6 +120,13 @@ class History:
             settings["log.cleaner.backoff.ms"] = 300
             settings["log.cleaner.min.cleanable.ratio"] = "0.01"
             settings["log.cleaner.delete.retention.ms"] = 1_000
+        if plan.table:
+            settings["log.cleaner.backoff.ms"] = 300
+        if plan.retention_ms is not None:
+            settings["log.retention.check.interval.ms"] = 500
+        if plan.producer_expiration_ms is not None:
+            settings["producer.id.expiration.ms"] = plan.producer_expiration_ms
+            settings["producer.id.expiration.check.interval.ms"] = 500
         if plan.two_phase:
             settings["transaction.two.phase.commit.enable"] = "true"
         if not plan.parking:
@@ -147,14 +174,12 @@ class History:
 
     def _prepare(self) -> None:
         self.station.start()
-        configs = []
-        if self.plan.segment_bytes is not None:
-            configs.append(CreatableTopicConfig(name="internal.segment.bytes", value=str(self.plan.segment_bytes)))
         topics = [
-            CreatableTopic(name="out", num_partitions=self.plan.partitions, replication_factor=1, configs=configs),
-            CreatableTopic(name="in", num_partitions=len(self.input_places), replication_factor=1),
+            self._topic("out", self.plan.partitions, self._output_configs()),
+            self._topic("in", len(self.input_places)),
         ]
-        topics += [CreatableTopic(name=topic, num_partitions=1, replication_factor=1) for topic, _ in self.doomed]
+        topics += [self._topic(topic, 1) for topic, _ in self.doomed]
+        topics += [self._topic(topic, 1, self._table_configs()) for topic, _ in self.tables]
         created = self.ask(ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest(topics=topics))
         self.topic_ids = {topic.name: topic.topic_id for topic in created.topics}
         if self.plan.workers:
@@ -162,6 +187,27 @@ class History:
                 values = [f"{place[1]}-{number}" for number in range(INPUTS)]
                 data = wire.batch(values, None, -1, transactional=False, timestamp_ms=self.clock.now_ms())
                 self.ask(ApiKey.PRODUCE, 12, wire.produce({place: data}))
+
+    @staticmethod
+    def _topic(name: str, partitions: int, configs: Mapping[str, object] = MappingProxyType({})) -> CreatableTopic:
+        entries = [CreatableTopicConfig(name=key, value=str(value)) for key, value in configs.items()]
+        return CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, configs=entries)
+
+    def _output_configs(self) -> dict[str, object]:
+        configs: dict[str, object] = {}
+        if self.plan.segment_bytes is not None:
+            configs["internal.segment.bytes"] = self.plan.segment_bytes
+        if self.plan.retention_ms is not None:
+            configs["retention.ms"] = self.plan.retention_ms
+        return configs
+
+    def _table_configs(self) -> dict[str, object]:
+        return {
+            "cleanup.policy": "compact",
+            "internal.segment.bytes": 300,
+            "min.cleanable.dirty.ratio": "0.01",
+            "delete.retention.ms": self.plan.tombstones_ms,
+        }
 
     def ask(self, key: ApiKey, version: int, message: Any) -> Any:
         """A request on a good day."""
@@ -183,6 +229,8 @@ class History:
             self._at_random_time(lambda: self._die(clean=True))
         for _ in range(plan.client_kills):
             self._at_random_time(self._kill_a_client)
+        for _ in range(plan.clock_jumps):
+            self._at_random_time(self._jump)
         end_ms = START_MS + TROUBLE_MS_MAX
         while self.clock.now_ms() < end_ms and not self._all_done():
             if not self._step(end_ms):
@@ -197,6 +245,11 @@ class History:
             cast.append(FencingAdmin(self, "admin"))
         if self.doomed:
             cast.append(TopicDeleter(self, "deleter"))
+        if plan.deletes:
+            cast.append(RecordDeleter(self, "record deleter"))
+        for number in range(plan.dawdlers):
+            dialect = self._dialect()
+            cast.append(Dawdler(self, f"dawdler-{number}", f"dawdler-{number}", dialect, DAWDLER_TIMEOUT_MS))
         if plan.marker_ghosts:
             cast.append(MarkerGhost(self, "marker ghost"))
         for number in range(plan.late_producers):
@@ -258,7 +311,8 @@ class History:
             return False
         if self.plan.workers and not self._all_transformed:
             return False
-        return not any(isinstance(actor, TxnProducer | IdempotentProducer) for actor in self.actors if actor.alive)
+        workers = TxnProducer | IdempotentProducer | Dawdler
+        return not any(isinstance(actor, workers) for actor in self.actors if actor.alive)
 
     @property
     def _all_transformed(self) -> bool:
@@ -274,7 +328,9 @@ class History:
 
     def somewhere(self, rng: random.Random) -> Place:
         """Where a producer writes next."""
-        return rng.choice(self.doomed) if self.doomed and rng.randrange(6) == 0 else rng.choice(self.places)
+        if self.doomed and rng.randrange(6) == 0:
+            return rng.choice(self.doomed)
+        return rng.choice(self.tables if self.tables and rng.randrange(3) else self.places)
 
     # -- events
 
@@ -286,6 +342,16 @@ class History:
         victims = [actor for actor in self.actors if actor.alive and isinstance(actor, TxnProducer | Worker)]
         if victims:
             self.rng.choice(victims).kill()
+
+    def _jump(self) -> None:
+        """The machine's clock is set, to a time before or after. Less than what would make timestamps unacceptable."""
+        self.station.skew_ms += self.rng.choice((-1, 1)) * self.rng.choice((2_000, 60_000, 1_500_000))
+        self.trace("clock", f"is wrong by {self.station.skew_ms} ms")
+        self._latest_skew_ms = max(self._latest_skew_ms, self.station.skew_ms)
+
+    def put_clock_right(self) -> None:
+        """Later than it has ever been: what is to happen at some time happens, however far the clock was set back."""
+        self.station.skew_ms = self._latest_skew_ms
 
     def _arm(self) -> None:
         """The next death of the broker, and the troubles of its disk."""
@@ -360,7 +426,8 @@ class History:
 
     def _look(self) -> None:
         """What must hold at every moment."""
-        invariants.check_stable_ends(self, self._stable_ends)
+        self.model.removals.latest_wall_ms = self.clock.now_ms() + self._latest_skew_ms
+        invariants.check_ends(self, self._ends)
         if self.steps % 64 == 0:
             self.network.check_nobody_waits()
         if self.model.problems:
@@ -378,6 +445,7 @@ class History:
         self.station.disarm()
         self.station.lag_ms = lambda: 0
         self.network.weather = Weather()
+        self.put_clock_right()
         if not self.plan.drains:
             self._everybody_leaves()
         if self.station.broker is None:

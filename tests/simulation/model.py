@@ -7,12 +7,13 @@ between, both is right, as long as it is the same everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-from tests.simulation.wire import Identity, Place
+from tests.simulation.removals import Removals
+from tests.simulation.wire import Identity, Place, Seen
 
 COMMIT_REFUSED: Final = frozenset({47, 48, 49, 90, 51, 14})
 """Answers to EndTxn after which that request will not have any effect. An append error (15, 16) leaves it open."""
@@ -68,6 +69,9 @@ class SentRecord:
     never_to_be_seen: bool = False
     is_doomed: bool = False
     """Sent to a topic that will be deleted: nothing is promised."""
+    key: str | None = None
+    sent_ms: int = 0
+    """When it was sent for the first time."""
 
 
 class Model:
@@ -86,6 +90,9 @@ class Model:
         """The newest committed offset that the broker has told anybody."""
         self.ended_by_hand: set[int] = set()
         """Producer ids whose transaction an operator aborted with WriteTxnMarkers."""
+        self.removals = Removals()
+        self.found_at: dict[str, tuple[Place, int]] = {}
+        """Where readers have seen a record."""
         self.problems: list[Violation] = []
 
     def violated(self, invariant: str, detail: str) -> None:
@@ -98,8 +105,10 @@ class Model:
         self.transactions.append(transaction)
         return transaction
 
-    def ending(self, transaction: Transaction, commit: bool) -> tuple[Callable[[], None], Callable[[Any], None]]:
-        """Witnesses of one EndTxn: its arrival and its answer."""
+    def ending(
+        self, transaction: Transaction, commit: bool, holder: str
+    ) -> tuple[Callable[[], None], Callable[[Any], None]]:
+        """Witnesses of one EndTxn by `holder`: its arrival and its answer."""
 
         def arrived() -> None:
             if commit:
@@ -112,7 +121,7 @@ class Model:
                 self._ended(transaction, commit)
                 if response.producer_id >= 0:
                     identity = Identity(response.producer_id, response.producer_epoch)
-                    self._granted(transaction.transactional_id, identity, is_new=False)
+                    self.given_identity(transaction.transactional_id, identity, is_new=False, holder=holder)
             elif commit and code in COMMIT_REFUSED:
                 transaction.undecided_commits -= 1
 
@@ -200,6 +209,40 @@ class Model:
         record.acknowledged_at = offset
 
     # -- what readers see, at the moment they see it
+
+    def seen(self, place: Place, records: Sequence[Seen]) -> None:
+        for record in records:
+            if record.value is not None:
+                known = self.found_at.setdefault(record.value, (place, record.offset))
+                if known != (place, record.offset):
+                    self.violated("no-duplicates", f"{record.value} was read at {known} and at {place} {record.offset}")
+
+    def missing(self, values: Iterable[str], view: Mapping[Place, Sequence[Seen]]) -> set[str]:
+        """Those that are not in the view, without those that the broker may have removed."""
+        there = {seen.value for records in view.values() for seen in records}
+        absent = [self.records[value] for value in values if value not in there]
+        shown = {
+            (place, self.records[seen.value].key): seen.offset
+            for place, records in view.items()
+            for seen in records
+            if seen.value in self.records
+        }
+        return {
+            record.value
+            for record in absent
+            if not self.removals.may_be_missing(
+                record, shown.get((record.place, record.key), -1), self._rivals_of(record)
+            )
+        }
+
+    def _rivals_of(self, record: SentRecord) -> list[SentRecord]:
+        if record.place not in self.removals.tables:
+            return []
+        return [
+            rival
+            for rival in self.records.values()
+            if rival.place == record.place and rival.key == record.key and self.fate_of(rival) is not Fate.ABORTED
+        ]
 
     def read_committed(self, place: Place, offset: int, value: str | None) -> None:
         record = self.records.get(value or "")

@@ -53,6 +53,23 @@ class TopicDeleter(Actor):
             )
 
 
+class RecordDeleter(Actor):
+    """Deletes the beginning of partitions: up to some offset, or all that is there."""
+
+    def script(self) -> Script[None]:
+        while self.history.in_trouble:
+            yield self.rng.randrange(200, 4_000)
+            place = self.rng.choice(self.history.output_places)
+            end = self.history.onlooker.positions[place]
+            offset = end if self.chance(400) else self.rng.randrange(end + 1)
+            arrived, answered = self.model.removals.deleting(place, offset)
+            self.trace(f"deletes {place} up to {offset}")
+            call = Call(ApiKey.DELETE_RECORDS, 2, wire.delete_records(place, offset), arrived, answered)
+            answer = yield from self.call(call)
+            if answer is not LOST and (code := answer.topics[0].partitions[0].error_code) not in {0, *RETRIABLE}:
+                self.model.violated("start-moves-on", f"{place} cannot be deleted up to {offset}: {code}")
+
+
 class LateProducer(TxnClient):
     """Sends a batch after the end of its transaction, as one that was held up in a buffer (KAFKA-17754).
 
@@ -64,10 +81,10 @@ class LateProducer(TxnClient):
         try:
             yield from self.initialise()
             transaction = self.begin()
-            place = self.rng.choice(self.history.places)
+            place = self.rng.choice(self.history.output_places)
             yield from self.write([self.compose(place, [f"{self.name}:in-time"], transaction)])
             yield from self.end(commit=self.chance(500))
-            late = self.compose(self.rng.choice(self.history.places), [f"{self.name}:late"], None, hidden=True)
+            late = self.compose(self.rng.choice(self.history.output_places), [f"{self.name}:late"], None, hidden=True)
             call = self.produce_call([late])
             call.may_haunt = False
             answer = yield from self.call(call)

@@ -7,13 +7,37 @@ that is always down does not get far enough to be wrong.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
+from itertools import accumulate
 from typing import Final
 
 from tests.simulation.network import Weather
+from tests.simulation.removals import TOMBSTONES_STAY_MS
 
 SHORT_EPOCHS: Final = 2
 """Epochs of a producer id in histories that are about running out of them, instead of 32766."""
+
+
+THEMES: Final = {
+    "calm": 0.03,
+    "rotation": 0.07,
+    "stragglers": 0.08,
+    "cleaning": 0.06,
+    "table": 0.08,
+    "removal": 0.06,
+    "forgetting": 0.04,
+    "repetitions": 0.04,
+    "dawdling": 0.02,
+    "anything": 0.52,
+}
+"""What histories are about, and the share of those that are."""
+
+
+def accumulate_shares() -> Iterator[tuple[str, float]]:
+    """The last one gets what is left."""
+    limits = list(accumulate(THEMES.values()))
+    return zip(THEMES, [*limits[:-1], 1.0], strict=True)
 
 
 @dataclass
@@ -56,6 +80,16 @@ class Plan:
     doomed_topic: bool = False
     """Producers also write to a topic that is deleted."""
     two_phase: bool = False
+    deletes: bool = False
+    """Somebody deletes the beginnings of partitions."""
+    retention_ms: int | None = None
+    table: bool = False
+    """Producers also write to a compacted topic."""
+    tombstones_ms: int = TOMBSTONES_STAY_MS
+    producer_expiration_ms: int | None = None
+    clock_jumps: int = 0
+    dawdlers: int = 0
+    """Producers that keep a transaction busy for longer than it may be open."""
     slow_worker: bool = False
     short_epochs: bool = False
     id_expiration: bool = False
@@ -68,18 +102,13 @@ class Plan:
     weather: Weather = field(default_factory=Weather)
 
     @classmethod
-    def draw(cls, seed: int) -> Plan:
+    def draw(cls, seed: int, theme: str | None = None) -> Plan:
+        """By default of any theme, each as often as `THEMES` says."""
         rng = random.Random(f"plan {seed}")
-        theme = rng.random()
-        if theme < 0.03:
-            return cls._draw_calm(rng)
-        if theme < 0.10:
-            return cls._draw_rotation(rng)
-        if theme < 0.18:
-            return cls._draw_stragglers(rng)
-        if theme < 0.24:
-            return cls._draw_cleaning(rng)
-        return cls._draw_anything(rng)
+        chance = rng.random()
+        drawn = next(name for name, limit in accumulate_shares() if chance < limit)
+        draw: Callable[[random.Random], Plan] = getattr(cls, f"_draw_{theme or drawn}")
+        return draw(rng)
 
     @classmethod
     def _draw_anything(cls, rng: random.Random) -> Plan:
@@ -140,6 +169,16 @@ class Plan:
             plan.disk_trouble = rng.choice((10, 50))
             # While a marker cannot be written its transaction is open, and before TV2 a late batch may still join it.
             plan.late_producers, plan.verification = 0, True
+        if rng.random() < 0.1:
+            plan.deletes = True
+        if rng.random() < 0.08:
+            plan.retention_ms = rng.choice((3_000, 15_000, 200_000))
+        if rng.random() < 0.12:
+            plan.table, plan.tombstones_ms = True, rng.choice((1_000, TOMBSTONES_STAY_MS))
+        if rng.random() < 0.12:
+            plan.clock_jumps = rng.choice((1, 2, 5))
+        if rng.random() < 0.1:
+            plan.dawdlers, plan.partitions = 1, rng.choice((2, 3))
         if not plan.verification:
             # A marker that is written again after a restart would end what a late batch has opened since.
             plan.crashes = plan.clean_stops = plan.lag_permille = 0
@@ -206,6 +245,93 @@ class Plan:
             crashes=rng.choice((1, 2)),
             restart_in_peace=True,
             client_kills=rng.choice((0, 2)),
+        )
+
+    @classmethod
+    def _draw_table(cls, rng: random.Random) -> Plan:
+        """Transactions are open for long in a compacted topic, which is cleaned meanwhile and read again."""
+        return cls(
+            table=True,
+            tombstones_ms=rng.choice((1_000, TOMBSTONES_STAY_MS)),
+            segment_bytes=300,
+            partitions=1,
+            ids=3,
+            rounds=6,
+            idempotent=1,
+            pauses=400,
+            client_kills=rng.choice((0, 2)),
+            crashes=rng.choice((1, 2)),
+            clean_stops=rng.choice((0, 1)),
+            power_cuts=False,
+            weather=Weather(break_after=rng.choice((0, 40))),
+        )
+
+    @classmethod
+    def _draw_removal(cls, rng: random.Random) -> Plan:
+        """Records are deleted and grow old while transactions are open over them, and the broker dies."""
+        return cls(
+            deletes=True,
+            retention_ms=rng.choice((None, 3_000, 15_000, 200_000)),
+            segment_bytes=rng.choice((None, 300, 700)),
+            ids=2,
+            rounds=5,
+            idempotent=1,
+            with_group=rng.random() < 0.5,
+            pauses=300,
+            crashes=rng.choice((0, 1, 2)),
+            clean_stops=rng.choice((0, 1)),
+            clock_jumps=rng.choice((0, 0, 2)),
+            drains=rng.random() < 0.6,
+            weather=cls._draw_weather(rng),
+        )
+
+    @classmethod
+    def _draw_forgetting(cls, rng: random.Random) -> Plan:
+        """Producers are forgotten after a while, but not those with a transaction open, which here lasts longer.
+
+        Not while a request may still arrive: its repetition would be written twice, as everybody is told.
+        """
+        return cls(
+            producer_expiration_ms=10_000,
+            txn_timeout_ms=25_000,
+            pauses=600,
+            ids=2,
+            rounds=3,
+            idempotent=1,
+            crashes=rng.choice((0, 1)),
+            clean_stops=rng.choice((0, 1)),
+            segment_bytes=rng.choice((None, 300)),
+            restart_in_peace=False,
+            drains=rng.random() < 0.6,
+        )
+
+    @classmethod
+    def _draw_repetitions(cls, rng: random.Random) -> Plan:
+        """Batches are repeated while the first of them waits for a slow disk, and then the power goes."""
+        return cls(
+            fsyncs="acks",
+            power_cuts=True,
+            slow_worker=True,
+            crashes=4,
+            crash_points=rng.random() < 0.3,
+            ids=1,
+            rounds=6,
+            idempotent=2,
+            weather=Weather(break_after=rng.choice((100, 300))),
+        )
+
+    @classmethod
+    def _draw_dawdling(cls, rng: random.Random) -> Plan:
+        """A transaction is kept busy beyond its time-out."""
+        return cls(
+            dawdlers=2,
+            transaction_version=rng.choice((1, 2, 2)),
+            partitions=rng.choice((2, 3)),
+            ids=1,
+            rounds=2,
+            lag_permille=rng.choice((0, 300)),
+            crashes=rng.choice((0, 0, 1)),
+            drains=True,
         )
 
     @staticmethod

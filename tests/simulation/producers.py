@@ -33,6 +33,7 @@ OUT_OF_ORDER: Final = 45
 UNKNOWN_MAPPING: Final = 49
 UNSTABLE_OFFSET_COMMIT: Final = 88
 IN_FLIGHT_MAX: Final = 5
+TABLE_KEYS: Final = ("red", "green", "blue")
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ class Batch:
     place: Place
     sequence: int
     values: list[str]
+    keys: list[str | None]
     starts: int
     """How often the broker had been started when the batch was first sent."""
 
@@ -94,16 +96,21 @@ class Producer(Actor):
     def compose(
         self, place: Place, values: Sequence[str], transaction: Transaction | None, *, hidden: bool = False
     ) -> Batch:
-        """A batch with the next sequences, known to the model from now on."""
+        """A batch with the next sequences, known to the model from now on. In a table, some records delete a key."""
         sequence = self._sequences.get(place, 0)
         self._sequences[place] = sequence + len(values)
-        for value in values:
+        is_table = place in self.model.removals.tables
+        names = [value + wire.TOMBSTONE_MARK if is_table and self.chance(200) else value for value in values]
+        keys = [self.rng.choice(TABLE_KEYS) if is_table else None for _ in names]
+        for value, key in zip(names, keys, strict=True):
             self._count += 1
             order = (self.instance, self._count)
             owner = self.transactional_id or self.name
             doomed = place in self.history.doomed
-            self.model.sent(SentRecord(value, place, order, owner, transaction, False, None, hidden, doomed))
-        return Batch(place, sequence, list(values), self.history.station.starts)
+            self.model.sent(
+                SentRecord(value, place, order, owner, transaction, False, None, hidden, doomed, key, self.now_ms())
+            )
+        return Batch(place, sequence, names, keys, self.history.station.starts)
 
     def produce_call(self, batches: Sequence[Batch]) -> Call:
         transactional = self.transactional_id is not None
@@ -115,6 +122,7 @@ class Producer(Actor):
                 batch.sequence,
                 transactional=transactional,
                 timestamp_ms=self.now_ms(),
+                keys=batch.keys,
             )
             for batch in batches
         }
@@ -400,7 +408,7 @@ class TxnClient(Producer):
             return
 
         def request() -> Call:
-            arrived, answered = self.model.ending(transaction, commit)
+            arrived, answered = self.model.ending(transaction, commit, self.name)
             message = EndTxnRequest(
                 transactional_id=self.transactional_id,
                 producer_id=self.identity.producer_id,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from oncelog.protocol.api_keys import ApiKey
 from tests.simulation import wire
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from tests.simulation.history import History
 
 
+OUT_OF_RANGE: Final = 1
+
+
 class Reader(Actor):
     """A consumer without a group. Its position only moves forward; what it was given is never taken back."""
 
@@ -22,6 +25,8 @@ class Reader(Actor):
         self.isolation_level = isolation_level
         self.positions: dict[Place, int] = dict.fromkeys(history.places, 0)
         self.view: dict[Place, list[Seen]] = {place: [] for place in history.places}
+        self.skipped: dict[Place, list[range]] = {place: [] for place in history.places}
+        """Offsets that were deleted before they could be read."""
 
     def script(self) -> Script[None]:
         while self.history.in_trouble:
@@ -39,12 +44,30 @@ class Reader(Actor):
         answer = yield from self.call(Call(ApiKey.FETCH, self.rng.choice((4, 7, 11, 12, 13, 16, 18)), request))
         if answer is not LOST:
             for place, part in wire.fetch_answers(answer, self.history.topic_ids).items():
-                self.take(place, part)
+                if part.error_code == OUT_OF_RANGE:
+                    yield from self._skip(place)
+                else:
+                    self.take(place, part)
+
+    def _skip(self, place: Place) -> Script[None]:
+        """To where the log starts now."""
+        answer = yield from self.call(Call(ApiKey.LIST_OFFSETS, 5, wire.list_offsets(place)))
+        if answer is LOST or answer.topics[0].partitions[0].error_code:
+            return
+        position, start = self.positions[place], answer.topics[0].partitions[0].offset
+        if start <= position or not self.model.removals.affects(place):
+            self.model.violated(
+                "reader-consistent", f"{self.name}: {position} of {place} is gone; it starts at {start}"
+            )
+        self.trace(f"{place} is deleted up to {start}, goes on from there")
+        self.skipped[place].append(range(position, start))
+        self.positions[place] = start
+
+    def has_skipped(self, place: Place, offset: int) -> bool:
+        return any(offset in gone for gone in self.skipped[place])
 
     def take(self, place: Place, part: Any) -> None:
         if part.error_code:
-            if part.error_code == 1:
-                self.model.violated("reader-consistent", f"{self.name}: {self.positions[place]} of {place} is gone")
             return
         position = self.positions[place]
         if self.isolation_level == wire.READ_COMMITTED:
@@ -56,6 +79,14 @@ class Reader(Actor):
             records = [record for record in wire.records_in(part.records or b"") if record.offset >= position]
             position = records[-1].offset + 1 if records else position
             end = part.high_watermark
+        is_committed = self.isolation_level == wire.READ_COMMITTED
+        if is_committed and not part.log_start_offset <= part.last_stable_offset <= part.high_watermark:
+            self.model.violated(
+                "start-moves-on",
+                f"{place} starts at {part.log_start_offset}, is stable up to {part.last_stable_offset} and committed "
+                f"up to {part.high_watermark}",
+            )
+        self.model.seen(place, records)
         if position > max(end, self.positions[place]):
             self.model.violated("reader-consistent", f"{self.name} got {place} up to {position}, beyond its end {end}")
         self.view[place] += records

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.simulation.history import History
+from tests.simulation.plan import Plan
 from tests.simulation.station import memory_folder, without_garbage_collection
 
 TRACE_LINES_SHOWN = 150
@@ -33,9 +34,9 @@ class Failure:
         )
 
 
-def play(seed: int, *, tracing: bool = False) -> tuple[History, Failure | None]:
+def play(seed: int, theme: str | None = None, *, tracing: bool = False) -> tuple[History, Failure | None]:
     with tempfile.TemporaryDirectory(prefix="oncelog-sim-", dir=memory_folder()) as folder:
-        history = History(seed, Path(folder) / "data", tracing=tracing)
+        history = History(seed, Path(folder) / "data", Plan.draw(seed, theme), tracing=tracing)
         try:
             with without_garbage_collection():
                 history.play()

@@ -15,7 +15,6 @@ from oncelog.protocol.messages.create_topics import CreatableTopic, CreatableTop
 from oncelog.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from oncelog.protocol.messages.end_txn import EndTxnRequest
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
-from oncelog.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tests.simulation import wire
 from tests.simulation.model import Violation
 from tests.simulation.network import LOST, Call, Link, Network, Weather
@@ -124,12 +123,8 @@ class Scene:
         return self._list_offset(topic, partition, -1, committed=committed)
 
     def _list_offset(self, topic: str, partition: int, timestamp: int, *, committed: bool) -> int:
-        wanted = ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
-        request = ListOffsetsRequest(
-            replica_id=-1,
-            isolation_level=wire.READ_COMMITTED if committed else wire.READ_UNCOMMITTED,
-            topics=[ListOffsetsTopic(name=topic, partitions=[wanted])],
-        )
+        isolation_level = wire.READ_COMMITTED if committed else wire.READ_UNCOMMITTED
+        request = wire.list_offsets((topic, partition), timestamp, isolation_level)
         return int(self.ask(ApiKey.LIST_OFFSETS, 5, request).topics[0].partitions[0].offset)
 
     def committed_offset(self, group_id: str, topic: str, partition: int = 0, *, stable: bool = True) -> int | None:
@@ -193,7 +188,7 @@ class ScenicProducer:
                 chosen.get(place, 0),
                 transactional=True,
                 timestamp_ms=self.scene.clock.now_ms(),
-                key=key,
+                keys=[key] * len(values),
             )
             for place, values in batches.items()
         }

@@ -72,14 +72,18 @@ class SimulatedCrash(BaseException):
 
 
 class IncarnationScheduler:
-    """The clock of one broker object: it goes on after the broker's death, but calls nobody back."""
+    """The clock of one broker object: it goes on after the broker's death, but calls nobody back.
 
-    def __init__(self, clock: VirtualScheduler) -> None:
+    The time it shows may be wrong; how long it takes until something is due does not depend on that.
+    """
+
+    def __init__(self, clock: VirtualScheduler, skew_ms: Callable[[], int]) -> None:
         self._clock = clock
+        self._skew_ms = skew_ms
         self.alive = True
 
     def now_ms(self) -> int:
-        return self._clock.now_ms()
+        return self._clock.now_ms() + self._skew_ms()
 
     def call_later_ms(self, delay_ms: int, callback: Callable[[], None]) -> Timer:
         return self._clock.call_later_ms(delay_ms, lambda: callback() if self.alive else None)
@@ -154,6 +158,8 @@ class Station:
         self.starts = 0
         self.errors = ErrorLog()
         self.on_down: list[Callable[[], None]] = []
+        self.skew_ms = 0
+        """By how much the clock of the machine is wrong."""
         self.lag_ms: Callable[[], int] = lambda: 0
         """How long the high watermark trails an append, as with replicas: asked for each append."""
         self._rng = rng
@@ -208,7 +214,7 @@ class Station:
     def start(self) -> None:
         """A new broker on the folder. SimulatedCrash may come out of it, as out of everything it does later."""
         self.starts += 1
-        scheduler = IncarnationScheduler(self.clock)
+        scheduler = IncarnationScheduler(self.clock, lambda: self.skew_ms)
         worker: Any = SlowWorker(scheduler, self._rng) if self._slow_worker else InlineWorker()
         rng = random.Random(self._rng.random())
         environment = Environment(scheduler, worker, lambda: uuid.UUID(int=rng.getrandbits(128)), rng.randrange)

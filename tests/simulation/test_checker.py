@@ -44,7 +44,7 @@ class Past:
             witness({place: PartitionProduceResponse(error_code=0, base_offset=acked_at)})
 
     def end(self, transaction: Transaction, commit: bool, code: int | None = 0) -> None:
-        arrived, answered = self.model.ending(transaction, commit)
+        arrived, answered = self.model.ending(transaction, commit, "p")
         arrived()
         if code is not None:
             answered(EndTxnResponse(error_code=code, producer_id=-1))

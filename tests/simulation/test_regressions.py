@@ -13,9 +13,11 @@ import pytest
 
 from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.messages.delete_groups import DeleteGroupsRequest
+from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from tests.simulation import wire
 from tests.simulation.conftest import FEW_PARTITIONS
 from tests.simulation.history import short_epochs
+from tests.simulation.network import LOST
 from tests.simulation.plan import SHORT_EPOCHS
 from tests.simulation.producers import JAVA_3, JAVA_4, LIBRDKAFKA, Dialect
 from tests.simulation.scene import Scene, ScenicProducer
@@ -391,3 +393,21 @@ def test_kafka_18401_an_empty_tv2_transaction_can_be_aborted_but_has_nothing_to_
     assert producer.commit() == 0
     assert producer.abort() == 0
     assert scene.read("t") == ["a"]
+
+
+# -- offsets that outlive their topic
+
+
+def test_an_offset_is_not_taken_for_one_of_the_topic_that_was_made_again(scene: Scene) -> None:
+    """The broker dies when the topic is deleted and its offsets are not yet."""
+    scene.create("t")
+    producer = scene.producer("id")
+    assert producer.commit_offset("group", "t", 7) == 0
+    assert producer.commit() == 0
+    assert scene.committed_offset("group", "t") == 7
+    scene.dies_at("log.append.before_write")
+    request = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=1_000)
+    assert scene.ask(ApiKey.DELETE_TOPICS, 6, request) is LOST
+    scene.station.start()
+    scene.create("t")
+    assert scene.committed_offset("group", "t") == -1

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulation.model import Fate
 from tests.simulation.runner import play, play_all, random_seeds
 
 pytestmark = pytest.mark.simulation
@@ -69,3 +70,23 @@ def test_a_history_gets_something_done() -> None:
     assert committed > 60
     assert crashes > 20
     assert ghosts > 20
+
+
+def test_records_are_deleted_grow_old_and_are_superseded() -> None:
+    """Otherwise it would not be known whether what must stay does."""
+    started = deleted = superseded = 0
+    for seed in range(1, 6):
+        history, failure = play(seed, "removal")
+        assert failure is None, str(failure)
+        deleted += sum(history.model.removals.deleted.values())
+        started += sum(records[0].offset for records in history.final_view.values() if records)
+        history, failure = play(seed, "table")
+        assert failure is None, str(failure)
+        read = {seen.value for records in history.final_view.values() for seen in records}
+        superseded += sum(
+            record.key is not None and history.model.fate_of(record) is Fate.COMMITTED and value not in read
+            for value, record in history.model.records.items()
+        )
+    assert deleted > 50
+    assert started > 50
+    assert superseded > 20

@@ -108,7 +108,7 @@ def settle_all(history: History) -> None:
 
 
 def _end(history: History, transactional_id: str, identity: Identity, vote: Vote) -> None:
-    arrived, answered = history.model.ending(vote.transaction, bool(vote.commit))
+    arrived, answered = history.model.ending(vote.transaction, bool(vote.commit), "operator")
     message = EndTxnRequest(
         transactional_id=transactional_id,
         producer_id=identity.producer_id,

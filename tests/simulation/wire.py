@@ -12,7 +12,13 @@ from oncelog.protocol.api import decode_response, encode_request, response_heade
 from oncelog.protocol.batch import Record, build_batch, decode_records, iter_headers, parse_control
 from oncelog.protocol.framing import encode_request_frame, parse_response_header
 from oncelog.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from oncelog.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+from oncelog.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from oncelog.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestTopic,
@@ -35,6 +41,9 @@ Place = tuple[str, int]
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
 FETCH_MAX_BYTES: Final = 1 << 20
+TOMBSTONE_MARK: Final = "~"
+"""At the end of the name of a record that deletes its key."""
+EARLIEST: Final = -2
 
 
 class Identity(NamedTuple):
@@ -76,17 +85,37 @@ def batch(
     *,
     transactional: bool,
     timestamp_ms: int,
-    key: str | None = None,
+    keys: Sequence[str | None] = (),
 ) -> bytes:
-    name = None if key is None else key.encode()
+    """Values are names, unique in a history. `keys`: one for each value; none at all is allowed as well."""
+    named = zip(values, keys or [None] * len(values), strict=True)
     return build_batch(
-        [Record(i, 0, name, value.encode()) for i, value in enumerate(values)],
+        [_record(i, key, value) for i, (value, key) in enumerate(named)],
         timestamp_ms=timestamp_ms,
         producer_id=-1 if identity is None else identity.producer_id,
         producer_epoch=-1 if identity is None else identity.epoch,
         base_sequence=-1 if identity is None else sequence,
         transactional=transactional,
     )
+
+
+def is_tombstone(value: str) -> bool:
+    return value.endswith(TOMBSTONE_MARK)
+
+
+def _record(number: int, key: str | None, value: str) -> Record:
+    """A tombstone has no value to be known by, so its name travels in a header."""
+    name = None if key is None else key.encode()
+    if is_tombstone(value):
+        return Record(number, 0, name, None, (("name", value.encode()),))
+    return Record(number, 0, name, value.encode())
+
+
+def _value_of(record: Record) -> str | None:
+    content = record.value
+    if content is None and record.headers:
+        content = record.headers[0][1]
+    return None if content is None else content.decode(errors="replace")
 
 
 def _by_topic(places: Iterable[Place]) -> dict[str, list[int]]:
@@ -234,6 +263,22 @@ def fetch_answers(response: Any, topic_ids: TopicIds = MappingProxyType({})) -> 
     }
 
 
+def delete_records(place: Place, offset: int) -> DeleteRecordsRequest:
+    partition = DeleteRecordsPartition(partition_index=place[1], offset=offset)
+    return DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=place[0], partitions=[partition])], timeout_ms=1_000)
+
+
+def list_offsets(
+    place: Place, timestamp: int = EARLIEST, isolation_level: int = READ_UNCOMMITTED
+) -> ListOffsetsRequest:
+    wanted = ListOffsetsPartition(partition_index=place[1], timestamp=timestamp)
+    return ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=isolation_level,
+        topics=[ListOffsetsTopic(name=place[0], partitions=[wanted])],
+    )
+
+
 def markers(
     place: Place, identity: Identity, commit: bool, coordinator_epoch: int, transaction_version: int
 ) -> WriteTxnMarkersRequest:
@@ -264,9 +309,8 @@ def records_in(data: bytes | memoryview) -> list[Seen]:
             seen.append(Seen(header.base_offset, pid, epoch, transactional, None, marker))
             continue
         for record in decode_records(data, position):
-            value = None if record.value is None else record.value.decode(errors="replace")
             offset = header.base_offset + record.offset_delta
-            seen.append(Seen(offset, pid, epoch, transactional, value, None))
+            seen.append(Seen(offset, pid, epoch, transactional, _value_of(record), None))
     return seen
 
 
@@ -280,7 +324,7 @@ def filtered(partition: PartitionData, position: int) -> tuple[list[Seen], int]:
         while aborted and aborted[0][0] <= header.last_offset:
             skipped.add(aborted.pop(0)[1])
         if header.is_control:
-            if parse_control(data, start).is_abort:
+            if header.records_count and parse_control(data, start).is_abort:
                 skipped.discard(header.producer_id)
         elif not (header.is_transactional and header.producer_id in skipped):
             whole = records_in(memoryview(data)[start : start + header.size_bytes])

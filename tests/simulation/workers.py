@@ -141,7 +141,7 @@ class Worker(TxnClient):
         transaction = self.begin()
         offsets = {place: offset + 1 for place, offset, _ in inputs}
         batches = [
-            self.compose(self.rng.choice(self.history.places), [f"{transaction.name}<{value}>"], transaction)
+            self.compose(self.rng.choice(self.history.output_places), [f"{transaction.name}<{value}>"], transaction)
             for _, _, value in inputs
         ]
         try:

@@ -1,0 +1,127 @@
+"""Mutants of the transaction and group coordinators, and of what runs them."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant, histories, suite
+
+_TXN = "oncelog.coordinator.txn."
+_TXN_PROPERTY = suite("tests/property/test_txn_machine.py")
+
+COORDINATOR_MUTANTS = [
+    Mutant(
+        "a time-out is counted from the last change of a transaction",
+        _TXN + "fencing",
+        "metadata.start_ms + metadata.timeout_ms < now_ms",
+        "metadata.last_update_ms + metadata.timeout_ms < now_ms",
+        (histories(20, "nobody-waits", theme="dawdling"), _TXN_PROPERTY),
+    ),
+    Mutant(
+        "transactions never time out",
+        _TXN + "machine",
+        "for entry in entries if fencing.has_timed_out(entry, now_ms)]",
+        "for entry in entries if False]",
+        (histories(150, "nobody-waits", "lso-moves-on"),),
+    ),
+    Mutant(
+        "whoever is one epoch below may repeat the end of a transaction",
+        _TXN + "end_txn",
+        "if presented.epoch + 1 == current.epoch and was_bumped:",
+        "if presented.epoch + 1 == current.epoch:",
+        (_TXN_PROPERTY,),
+    ),
+    Mutant(
+        "an epoch above the current one is let in",
+        _TXN + "decision",
+        "if presented.epoch != entry.client_identity.epoch:",
+        "if presented.epoch < entry.client_identity.epoch:",
+        (_TXN_PROPERTY,),
+    ),
+    Mutant(
+        "a kept prepared transaction can be added to",
+        _TXN + "partitions",
+        "    if entry.metadata.keeps_prepared:\n",
+        "    if False:\n",
+        (_TXN_PROPERTY,),
+    ),
+    Mutant(
+        "markers are not sent again after a start",
+        _TXN + "machine",
+        "            for entry in self._entries.values()\n            if entry.metadata.state in PREPARED\n",
+        "            for entry in self._entries.values()\n            if False\n",
+        (histories(60, "nobody-waits", "lso-moves-on"), _TXN_PROPERTY),
+    ),
+    Mutant(
+        "a transaction is complete before all of its markers are written",
+        _TXN + "markers",
+        "return not entry.unacknowledged and entry.in_flight is None",
+        "return entry.in_flight is None",
+        (_TXN_PROPERTY,),
+    ),
+    Mutant(
+        "an end does not bump the epoch",
+        _TXN + "epochs",
+        "epoch = ProducerEpoch(min(epoch + 1, EPOCH_MAX))",
+        "epoch = ProducerEpoch(min(epoch, EPOCH_MAX))",
+        (_TXN_PROPERTY, histories(60)),
+    ),
+    Mutant(
+        "a new instance gets the epoch of its predecessor",
+        _TXN + "epochs",
+        "return ProducerIdAndEpoch(identity.producer_id, ProducerEpoch(identity.epoch + 1))",
+        "return ProducerIdAndEpoch(identity.producer_id, ProducerEpoch(max(0, identity.epoch)))",
+        (_TXN_PROPERTY, histories(60, "epochs-grow", "fenced-stays-fenced")),
+    ),
+    Mutant(
+        "markers are not tried again",
+        "oncelog.server.markers",
+        "        if not self._retry_pending:\n",
+        "        if False:\n",
+        (histories(60, "nobody-waits", "lso-moves-on"),),
+    ),
+    Mutant(
+        "the record of a completed transaction is not tried again",
+        "oncelog.server.txn_runtime",
+        "            if result.error is not ErrorCode.NONE and not self._broker.stopped:\n",
+        "            if False:\n",
+        (histories(60, "nobody-waits", theme="stragglers"),),
+    ),
+    Mutant(
+        "decisions are answered before they are logged",
+        "oncelog.server.txn_runtime",
+        "        self._append(shard, outcome, logged)\n        if outcome.wait_for is not None and not promise.done:\n",
+        "        logged(outcome.response)\n"
+        "        self._append(shard, outcome, lambda _: None)\n"
+        "        if outcome.wait_for is not None and not promise.done:\n",
+        (histories(60),),
+    ),
+    Mutant(
+        "parked requests are forgotten",
+        "oncelog.server.txn_runtime",
+        "        self._parked.setdefault(transactional_id, deque()).append(parked)\n",
+        "",
+        (histories(60, "nobody-waits"),),
+        is_quick=True,
+    ),
+    Mutant(
+        "offsets are stored without the id of their topic",
+        "oncelog.coordinator.group.commits",
+        "                topic_id=entry.topic_id,\n",
+        "",
+        (suite("tests/simulation/test_regressions.py", "-k", "made_again"),),
+    ),
+    Mutant(
+        "offsets are published whatever the marker says",
+        "oncelog.coordinator.group.offsets",
+        "if commit and self._is_younger(",
+        "if self._is_younger(",
+        (histories(60, "offsets-atomic"),),
+        is_quick=True,
+    ),
+    Mutant(
+        "producer ids are given out from memory",
+        "oncelog.cluster.metadata",
+        'self._commit({"kind": "producer_ids", "next": first + PRODUCER_ID_BLOCK})',
+        "self._next_producer_id = first + PRODUCER_ID_BLOCK",
+        (histories(100, "producer-ids-unique", "epochs-grow"),),
+    ),
+]

@@ -1,0 +1,55 @@
+"""Mutants of partitions and of what answers requests."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant, histories, suite
+
+_PARTITION = "oncelog.cluster.partition"
+_POWER_CUT = suite("tests/crash/test_power_cut.py")
+
+SERVER_MUTANTS = [
+    Mutant(
+        "the last stable offset is one too high",
+        _PARTITION,
+        "        return stable\n",
+        "        return min(stable + 1, self.high_watermark)\n",
+        (histories(20, "committed-only", "lso-moves-on"),),
+        is_quick=True,
+    ),
+    Mutant(
+        "the last stable offset is not clamped to the log start",
+        _PARTITION,
+        "stable = max(unstable, self.log.log_start_offset)",
+        "stable = unstable",
+        (histories(40, "start-moves-on", theme="removal"),),
+    ),
+    Mutant(
+        "read_committed sees everything",
+        _PARTITION,
+        "return self.last_stable_offset if read_committed else self.high_watermark",
+        "return self.high_watermark",
+        (histories(20, "committed-only", "reader-consistent"),),
+        is_quick=True,
+    ),
+    Mutant(
+        "a repeated batch is acknowledged without waiting for the disk",
+        "oncelog.server.handlers.h00_produce",
+        "        if info.last_offset >= partition.high_watermark:\n",
+        "        if info.last_offset >= partition.high_watermark and not info.duplicate:\n",
+        (histories(100, "exactly-once", "all-or-nothing", "no-duplicates", theme="repetitions"), _POWER_CUT),
+    ),
+    Mutant(
+        "batches are acknowledged before they are on disk",
+        "oncelog.server.handlers.h00_produce",
+        "        if info.last_offset >= partition.high_watermark:\n",
+        "        if False:\n",
+        (histories(60, "exactly-once", "all-or-nothing", "no-duplicates", theme="repetitions"), _POWER_CUT),
+    ),
+    Mutant(
+        "DeleteRecords deletes one too many",
+        "oncelog.server.handlers.h21_delete_records",
+        "        partition.log.delete_records(offset)\n",
+        "        partition.log.delete_records(min(offset + 1, partition.high_watermark))\n",
+        (histories(40, "exactly-once", "all-or-nothing", "offsets-atomic", "reader-consistent", theme="removal"),),
+    ),
+]

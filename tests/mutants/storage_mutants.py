@@ -1,0 +1,133 @@
+"""Mutants of logs, producer state, compaction and retention."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant, histories, suite
+
+_STATE = "oncelog.storage.producer_state"
+_STATE_PROPERTY = suite("tests/property/test_producer_state.py")
+_CLEANER_PROPERTY = suite("tests/property/test_cleaner.py")
+_LOG_PROPERTY = suite("tests/property/test_storage_log.py")
+
+STORAGE_MUTANTS = [
+    Mutant(
+        "producers with open transactions expire",
+        _STATE,
+        "return entry.txn_first_offset < 0 and now_ms",
+        "return now_ms",
+        (histories(30, "lso-moves-on", "nobody-waits", "no-exception", theme="forgetting"), _STATE_PROPERTY),
+    ),
+    Mutant(
+        "producers never expire",
+        _STATE,
+        "return entry.txn_first_offset < 0 and now_ms - entry.last_active_ms >= self.producer_expiration_ms",
+        "return False",
+        (histories(30, "goes-in-time", theme="forgetting"), _STATE_PROPERTY),
+    ),
+    Mutant(
+        "deleted records take their producers along",
+        _STATE,
+        '"""Records below are gone. Their producers stay known (KIP-360): only time makes them expire."""\n',
+        "self._producers.clear()\n",
+        (_LOG_PROPERTY, histories(60, theme="removal")),
+    ),
+    Mutant(
+        "batches are taken in any order",
+        _STATE,
+        "        elif sequence != entry.next_sequence:\n",
+        "        elif False:\n",
+        (_STATE_PROPERTY, histories(60, "no-duplicates", "exactly-once", "in-order")),
+    ),
+    Mutant(
+        "only the last batch is known again",
+        "oncelog.storage.producer_entry",
+        "        for batch in self.batches:\n            if batch.first_sequence",
+        "        for batch in self.batches[-1:]:\n            if batch.first_sequence",
+        (_STATE_PROPERTY, histories(200, "no-duplicates", "exactly-once")),
+    ),
+    Mutant(
+        "an older epoch may write",
+        _STATE,
+        "        if entry is not None and epoch < entry.epoch:\n            raise self._fenced(header",
+        "        if False:\n            raise self._fenced(header",
+        (_STATE_PROPERTY,),
+    ),
+    Mutant(
+        "a batch joins a transaction that nobody has verified",
+        _STATE,
+        "if self.verification_enabled and not is_open and not is_guarded:",
+        "if False:",
+        (_STATE_PROPERTY, histories(200)),
+    ),
+    Mutant(
+        "a late marker ends the next transaction",
+        _STATE,
+        "            marker_tv >= _STRICT_MARKER_TV\n",
+        "            False\n",
+        (_STATE_PROPERTY, histories(200)),
+    ),
+    Mutant(
+        "aborted transactions are not indexed",
+        "oncelog.storage.segment",
+        "        self.txn_index.append(aborted)\n        self._files.lend(self.txn_index)\n",
+        "        return\n",
+        (histories(40, "committed-only", "reader-consistent"), _LOG_PROPERTY),
+        is_quick=True,
+    ),
+    Mutant(
+        "the cleaner does not stop at the last stable offset",
+        "oncelog.storage.cleaner_plan",
+        "    bound = _number_of(segments, last_stable_offset)\n",
+        "    bound = len(segments) - 1\n",
+        (_CLEANER_PROPERTY, histories(60, theme="table")),
+    ),
+    Mutant(
+        "snapshots keep transactions that the cleaner has removed",
+        "oncelog.storage.log_cutting",
+        "        snapshots.end_transactions(first)\n",
+        "",
+        (_CLEANER_PROPERTY, histories(60, "lso-moves-on", "nobody-waits", theme="table")),
+    ),
+    Mutant(
+        "a delete horizon lies in the past",
+        "oncelog.storage.batch_filter",
+        "return self.now_ms + self.delete_retention_ms",
+        "return self.now_ms - self.delete_retention_ms",
+        (_CLEANER_PROPERTY, histories(60, "exactly-once", "all-or-nothing", theme="table")),
+    ),
+    Mutant(
+        "the cleaner removes the newest record of a key",
+        "oncelog.storage.batch_filter",
+        "offset >= newest(record.key)",
+        "offset > newest(record.key)",
+        (_CLEANER_PROPERTY, histories(20, theme="table")),
+    ),
+    Mutant(
+        "the cleaner forgets the last sequence of a producer",
+        "oncelog.storage.batch_filter",
+        "                if last.offset == header.last_offset:\n                    return True\n",
+        "                pass\n",
+        (_CLEANER_PROPERTY,),
+    ),
+    Mutant(
+        "retention deletes what is young",
+        "oncelog.storage.retention",
+        "largest_timestamp_ms > config.retention_ms",
+        "largest_timestamp_ms > 0",
+        (histories(40, "exactly-once", "all-or-nothing", "reader-consistent", "offsets-atomic", theme="removal"),),
+    ),
+    Mutant(
+        "retention keeps what is old",
+        "oncelog.storage.retention",
+        "rules += [_too_large(segments, config), _too_old(segments, config, now_ms)]",
+        "rules += [_too_large(segments, config)]",
+        (histories(40, "goes-in-time", theme="removal"),),
+    ),
+    Mutant(
+        "the log start moves back",
+        "oncelog.storage.log_cutting",
+        "        if offset > self.log_start_offset:\n            self.log_start_offset = offset\n",
+        "        if offset != self.log_start_offset:\n            self.log_start_offset = offset\n",
+        (histories(40, "start-moves-on", theme="removal"), _LOG_PROPERTY),
+    ),
+]
