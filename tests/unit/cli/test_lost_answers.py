@@ -251,15 +251,15 @@ def world(servers: str, admin: Admin, name: str, tmp_path: Path, monkeypatch: py
             producer.close(timeout_ms=0)
 
 
-def play(world: World, played: str, losses: int, *options: str) -> Result:
+def play(world: World, played: str, kind: Kind, losses: int, *options: str) -> Result:
     case = CASES[played]
     case.before(world)
-    left = [Accident(Kind.LOSE_ANSWER)] * losses
+    left = [Accident(kind)] * losses
     world.chaos.accident = lambda key, request: left.pop() if key is case.answer and left else None
     arguments = [*command_of(played).split(), *case.arguments(world), *options]
     result = CliRunner().invoke(cli, arguments)
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    assert world.chaos.happened[Kind.LOSE_ANSWER] >= 1, result.output
+    assert world.chaos.happened[kind] >= 1, result.output
     return result
 
 
@@ -277,15 +277,16 @@ def test_a_command_whose_first_answer_is_lost_finds_out_or_says_that_it_does_not
     world: World, played: str
 ) -> None:
     case = CASES[played]
-    result = play(world, played, 1, *PATIENT)
+    result = play(world, played, Kind.LOSE_ANSWER, 1, *PATIENT)
     judge(world, case, result)
     assert (result.exit_code == 0) or not case.finds_out, result.output
 
 
+@pytest.mark.parametrize("kind", [Kind.LOSE_ANSWER, Kind.HANG], ids=["the connection closes", "nothing comes"])
 @pytest.mark.parametrize("played", CASES)
-def test_a_command_whose_answers_are_all_lost_says_nothing_false(world: World, played: str) -> None:
+def test_a_command_that_gets_no_answer_says_nothing_false(world: World, played: str, kind: Kind) -> None:
     case = CASES[played]
-    result = play(world, played, 1000, *QUICK)
+    result = play(world, played, kind, 1000, *QUICK)
     judge(world, case, result)
     if case.is_made:
         wait_until(lambda: case.is_done(world))
