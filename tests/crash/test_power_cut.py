@@ -22,11 +22,16 @@ from oncelog.core import failpoints
 from oncelog.core.errors import KafkaError
 from oncelog.core.promise import Promise
 from oncelog.protocol.batch import Record, build_batch
+from oncelog.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from oncelog.server import cleaning
 from oncelog.server.flusher import Flusher
 from oncelog.server.handlers import h00_produce
-from oncelog.storage import atomic_file, clean_shutdown, cleaner, flush_work, log_dir
+from oncelog.storage import atomic_file, clean_shutdown, cleaner, flush_work, log_dir, snapshot_files
 from oncelog.storage.log import Log, Origin
 from tests.unit.server.harness import BrokerInProcess
 from tests.unit.server.power_cut import DiskImage, StrictDisk
@@ -222,6 +227,37 @@ def deleted_topics_stay_deleted(root: Path, leave_out: Patch) -> None:
             assert not [path.name for path in after.folder.glob("t-0*") if not path.name.endswith("-delete")]
 
 
+def deleted_records_stay_deleted(root: Path, leave_out: Patch) -> None:
+    """Also those in the middle of a segment, and the offsets of their successors are not used again."""
+    with machine(root, leave_out) as one:
+        one.node.create("t")
+        one.produce("t", "a", "b", "c")
+        wanted = [DeleteRecordsTopic(name="t", partitions=[DeleteRecordsPartition(partition_index=0, offset=3)])]
+        (answer,) = one.node.call(DeleteRecordsRequest(topics=wanted), 2).topics[0].partitions
+        assert (answer.error_code, answer.low_watermark) == (0, 3)
+        with restarted(one) as after:
+            log = after.broker.partitions.get("t", 0).log
+            assert (log.log_start_offset, log.log_end_offset) == (3, 3)
+
+
+def producers_of_deleted_records(root: Path, leave_out: Patch) -> None:
+    """Retention removes the batches of a producer that is known from a snapshot only: a retry is still a duplicate."""
+    with machine(root, leave_out) as one:
+        one.node.create("t", flush_messages="1")
+        producer = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+        one.produce("t", "once", **producer)
+        log = one.node.broker.partitions.get("t", 0).log
+        log.roll(one.node.clock.now_ms())
+        log.delete_records(1)
+        after = one.started_on(one.cut_power_after_renames())
+        try:
+            data = build_batch([Record(0, 0, None, b"once")], timestamp_ms=one.node.clock.now_ms(), **producer)
+            now_ms = one.node.clock.now_ms()
+            assert after.broker.partitions.get("t", 0).append_as_leader(data, now_ms=now_ms).duplicate
+        finally:
+            after.broker.stop(clean=False)
+
+
 def a_clean_stop(root: Path, leave_out: Patch) -> None:
     with machine(root, leave_out) as one:
         one.node.create("t", **SMALL)
@@ -313,6 +349,8 @@ PROMISES = [
     topics_and_settings,
     a_rewritten_journal,
     deleted_topics_stay_deleted,
+    deleted_records_stay_deleted,
+    producers_of_deleted_records,
     a_clean_stop,
     the_marker_of_a_clean_stop_does_not_come_back,
     compaction_removes_for_durable_records_only,
@@ -420,6 +458,9 @@ MISSED: list[tuple[str, Patch, Promised]] = [
     ("cleaned segments", without(cleaner, "sync_path"), cleaned_segments),
     ("swap, before the cleaner's checkpoint", without(cleaning, "sync_path"), cleaned_segments),
     ("deleted folder", without(log_dir, "sync_path"), deleted_topics_stay_deleted),
+    ("log starts", without_sync_of(lambda path: "log-start" in path.name), deleted_records_stay_deleted),
+    ("batches before log starts", without_sync_of(lambda path: path.suffix == ".log"), deleted_records_stay_deleted),
+    ("snapshot before segments go", without(snapshot_files, "sync_path"), producers_of_deleted_records),
 ]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,12 +30,14 @@ from oncelog.core.ids import (
     NodeId,
     TopicPartition,
 )
+from oncelog.core.promise import Promise
 from oncelog.server.cleaning import LogCleaner
 from oncelog.server.context import RequestContext
 from oncelog.server.dispatch import Dispatcher
 from oncelog.server.fetch_session import FetchSessionCache
 from oncelog.server.flusher import Flusher
 from oncelog.server.group_runtime import GroupRuntime
+from oncelog.server.log_starts import LogStarts
 from oncelog.server.loop import Worker
 from oncelog.server.markers import MarkerSender
 from oncelog.server.metrics import Metrics
@@ -43,6 +45,7 @@ from oncelog.server.recurring import RecurringWork
 from oncelog.server.txn_runtime import TxnRuntime
 from oncelog.server.unsent import Unsent
 from oncelog.storage.deletions import unlink_all
+from oncelog.storage.log import Log
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.log_dir import CheckpointResult, LogDir
 
@@ -106,6 +109,7 @@ class Broker:
         self.transactions = TxnRuntime(self)
         self.groups = GroupRuntime(self)
         self.cleaner = LogCleaner(self)
+        self.log_starts = LogStarts(self._write_checkpoint)
         self.topics.on_deleted += [self.groups.on_topic_deleted, self.cleaner.on_topic_deleted]
         self.dispatcher = Dispatcher(self)
         self._is_checkpointing = False
@@ -237,17 +241,24 @@ class Broker:
     def _checkpoint(self) -> None:
         if self._is_checkpointing:
             return
-        work = self.log_dir.prepare_checkpoint(self.high_watermarks())
         self._is_checkpointing = True
 
         def done(result: CheckpointResult | Exception) -> None:
             self._is_checkpointing = False
             if isinstance(result, Exception):
                 raise result
-            if not self.stopped:
-                self.log_dir.finish_checkpoint(work, result)
 
-        self.worker.run(work.run).then(done)
+        self._write_checkpoint().then(done)
+
+    def _write_checkpoint(self, flushed: Iterable[Log] | None = None) -> Promise[CheckpointResult | Exception]:
+        work = self.log_dir.prepare_checkpoint(self.high_watermarks(), flushed)
+
+        def finish(result: CheckpointResult | Exception) -> CheckpointResult | Exception:
+            if not self.stopped and not isinstance(result, Exception):
+                self.log_dir.finish_checkpoint(work, result)
+            return result
+
+        return self.worker.run(work.run).map(finish)
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
         return {partition.topic_partition: partition.high_watermark for partition in self.partitions}

@@ -257,9 +257,12 @@ class LogDir:
 
     # Checkpoints
 
-    def prepare_checkpoint(self, high_watermarks: Mapping[TopicPartition, int]) -> CheckpointWork:
-        """All that has been appended, to be fsynced, and the offsets that hold then."""
-        flushes = tuple((log, work) for log in self.logs.values() if (work := log.prepare_flush()) is not None)
+    def prepare_checkpoint(
+        self, high_watermarks: Mapping[TopicPartition, int], flushed: Iterable[Log] | None = None
+    ) -> CheckpointWork:
+        """All that has been appended to `flushed`, or to any log, to be fsynced, and the offsets that hold then."""
+        logs = self.logs.values() if flushed is None else flushed
+        flushes = tuple((log, work) for log in logs if (work := log.prepare_flush()) is not None)
         self.high_watermarks = {**self.high_watermarks, **high_watermarks}
         return CheckpointWork(self.checkpoint_files, self.checkpoint_files.take_number(), flushes, self._offsets())
 

@@ -368,17 +368,48 @@ def test_delete_records_is_answered_when_the_disk_is_broken(
     assert delete_records(node, 4) == (0, 4)
 
 
-def test_delete_records_does_not_need_space(node: BrokerInProcess) -> None:
+def test_delete_records_frees_a_full_disk_and_is_answered_when_its_new_start_can_be_written(
+    node: BrokerInProcess,
+) -> None:
     def fail() -> None:
         raise OSError(errno.ENOSPC, "injected")
 
-    node.create("orders")
-    node.produce("orders", [b"1", b"2", b"3"])
+    node.create("orders", internal_segment_bytes="200")
+    for number in range(5):
+        node.produce("orders", [b"%d" % number * 100])
+    log = node.broker.partitions.get("orders", 0).log
     failpoints.arm("checkpoint.before_fsync", fail)
     try:
-        assert delete_records(node, 2) == (0, 2)
+        assert delete_records(node, 3) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+        assert (log.log_start_offset, log.segments[0].base_offset) == (3, 3)
     finally:
         failpoints.disarm_all()
+    assert delete_records(node, 3) == (0, 3)
+
+
+def test_deleted_records_are_not_back_after_a_kill(node: BrokerInProcess) -> None:
+    node.create("orders")
+    node.create("others")
+    node.produce("orders", [b"1", b"2", b"3"])
+    node.produce("others", [b"1"])
+    assert delete_records(node, 2) == (0, 2)
+    node.restart(clean=False)
+    assert node.broker.partitions.get("orders", 0).log.log_start_offset == 2
+    assert delete_records(node, -1) == (0, 3)
+    node.restart(clean=False)
+    log = node.broker.partitions.get("orders", 0).log
+    assert (log.log_start_offset, log.log_end_offset) == (3, 3)
+    assert node.broker.partitions.get("others", 0).log.log_end_offset == 1
+
+
+def test_delete_records_of_one_partition_does_not_flush_the_others(node: BrokerInProcess) -> None:
+    node.create("orders")
+    node.create("others")
+    node.produce("orders", [b"1", b"2", b"3"])
+    node.produce("others", [b"1"])
+    assert delete_records(node, 2) == (0, 2)
+    assert node.broker.partitions.get("orders", 0).log.recovery_point == 3
+    assert node.broker.partitions.get("others", 0).log.recovery_point == 0
 
 
 def test_delete_records_moves_the_log_start(node: BrokerInProcess) -> None:
