@@ -88,9 +88,9 @@ COORDINATOR_MUTANTS = [
     Mutant(
         "decisions are answered before they are logged",
         "oncelog.server.txn_runtime",
-        "        self._append(shard, outcome, logged)\n        if outcome.wait_for is not None and not promise.done:\n",
-        "        logged(outcome.response)\n"
-        "        self._append(shard, outcome, lambda _: None)\n"
+        "        self._write(live, outcome, answer)\n        if outcome.wait_for is not None and not promise.done:\n",
+        "        answer(outcome.response)\n"
+        "        self._write(live, outcome, lambda _: None)\n"
         "        if outcome.wait_for is not None and not promise.done:\n",
         (histories(60),),
     ),
@@ -101,6 +101,20 @@ COORDINATOR_MUTANTS = [
         "",
         (histories(60, "nobody-waits"),),
         is_quick=True,
+    ),
+    Mutant(
+        "records of coordinators are applied before they are committed",
+        "oncelog.server.coordinator_runtime",
+        "        live.partition.committed(info.last_offset).then(committed)\n",
+        "        committed(None)\n",
+        (suite("tests/unit/server/test_flusher.py"),),
+    ),
+    Mutant(
+        "a shard that its log has overtaken goes on",
+        "oncelog.server.coordinator_runtime",
+        "        live.is_stale |= live.partition.log.has_failed\n",
+        "",
+        (suite("tests/unit/server/test_coordinator_runtime.py"),),
     ),
     Mutant(
         "offsets are stored without the id of their topic",

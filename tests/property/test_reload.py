@@ -34,9 +34,8 @@ from oncelog.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from oncelog.server.group_runtime import _GroupReplayer
+from oncelog.server.coordinator_runtime import CoordinatorRuntime, LiveShard, _ShardReplayer
 from oncelog.server.shard_log import replay_log
-from oncelog.server.txn_runtime import _TxnReplayer
 from tests.simulation.station import memory_folder
 from tests.unit.coordinator.txn.txn_harness import as_recorded
 from tests.unit.server.harness import BrokerInProcess
@@ -133,10 +132,10 @@ class Reload(RuleBasedStateMachine):
 
     @invariant()
     def groups_are_what_they_would_be_after_a_start(self) -> None:
-        runtime = self.node.broker.groups
-        if 0 not in runtime._shards:
-            return
-        living, loaded = runtime._shards[0].shard, self.loaded_groups()
+        for live in self.node.broker.groups._shards:
+            self.compare_groups(live.shard, self.loaded_groups())
+
+    def compare_groups(self, living: GroupShard, loaded: GroupShard) -> None:
         assert loaded.durable_state() == living.durable_state()
         assert sorted(loaded.list_groups()) == sorted(living.list_groups())
         for group in GROUPS:
@@ -144,24 +143,25 @@ class Reload(RuleBasedStateMachine):
 
     @invariant()
     def transactions_are_what_they_would_be_after_a_start(self) -> None:
-        shards = self.node.broker.transactions._shards
-        assert self.recorded(self.loaded_transactions()) == self.recorded(shards[0])
+        (live,) = self.node.broker.transactions._shards
+        assert self.recorded(self.loaded_transactions()) == self.recorded(live.shard)
 
     def loaded_groups(self) -> GroupShard:
-        runtime = self.node.broker.groups
-        shard = runtime._new_shard()
-        partition = self.node.broker.partitions.get(GROUP_METADATA_TOPIC, 0)
-        for _ in replay_log(partition, _GroupReplayer(shard, partition)):
-            pass
+        shard: GroupShard = self.loaded(self.node.broker.groups._shards, GROUP_METADATA_TOPIC)
         shard.loaded(self.node.broker.now_ms())
         return shard
 
     def loaded_transactions(self) -> TxnShard:
-        shard = self.node.broker.transactions._new_shard(0)
-        partition = self.node.broker.partitions.get(TRANSACTION_STATE_TOPIC, 0)
-        for _ in replay_log(partition, _TxnReplayer(shard)):
-            pass
+        shard: TxnShard = self.loaded(self.node.broker.transactions._shards, TRANSACTION_STATE_TOPIC)
         return shard
+
+    def loaded(self, runtime: CoordinatorRuntime[Any, Any], topic: str) -> Any:
+        """A second shard from the same log, beside the living one."""
+        partition = self.node.broker.partitions.get(topic, 0)
+        live = LiveShard(0, runtime._new_shard(0), partition)
+        for _ in replay_log(partition, _ShardReplayer(live, self.node.broker.now_ms(), runtime._log)):
+            pass
+        return live.shard
 
     def recorded(self, shard: TxnShard) -> dict[str, Any]:
         version = shard.config.transaction_version

@@ -21,11 +21,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from oncelog.coordinator.outcome import CoordinatorRecord, Outcome
+from oncelog.coordinator.outcome import CoordinatorRecord, Replayed
 from oncelog.coordinator.txn.config import TxnConfig
-from oncelog.coordinator.txn.effects import Effect, SendMarkers
+from oncelog.coordinator.txn.effects import SendMarkers
 from oncelog.coordinator.txn.machine import TxnShard
 from oncelog.coordinator.txn.metadata import TxnMetadata
+from oncelog.coordinator.txn.outcome import TxnOutcome
 from oncelog.coordinator.txn.records import encode_record
 from oncelog.coordinator.txn.results import EndTxnResult, InitProducerIdResult, PartitionsResult
 from oncelog.coordinator.txn.state import COMPLETED, PREPARED, TxnState
@@ -69,7 +70,7 @@ class Known:
 
 @dataclass
 class InFlight:
-    outcome: Outcome[Any]
+    outcome: TxnOutcome[Any]
     presented: ProducerIdAndEpoch | None = None
 
 
@@ -85,7 +86,6 @@ class Coordinator(RuleBasedStateMachine):
         self.coordinator_epoch = 0
         self.log: list[CoordinatorRecord] = []
         self.in_flight: list[InFlight] = []
-        self.orphans: list[Outcome[Any]] = []
         self.sending: list[SendMarkers] = []
         self.unknown_fate: set[str] = set()
         self.known = {transactional_id: Known() for transactional_id in IDS}
@@ -192,23 +192,17 @@ class Coordinator(RuleBasedStateMachine):
         if stays:
             self.log += failed.records
             self.unknown_fate.add(failed.transactional_id)
-        self.shard.append_failed(failed.transactional_id, error)
+        self.shard.append_failed(failed, error, "", self.now_ms)
 
     @rule(survives=st.lists(st.booleans(), min_size=4, max_size=4))
     @precondition(lambda self: self.in_flight or self.sending)
     def crash(self, survives: list[bool]) -> None:
         """Of what is in flight, some made it into the log although no answer was given."""
         for flight, made_it in zip(self.in_flight, survives, strict=False):
-            self.orphans.append(flight.outcome)
             if made_it:
                 self.log += flight.outcome.records
         self.in_flight.clear()
         self.load()
-
-    @rule()
-    @precondition(lambda self: self.orphans)
-    def a_result_of_an_earlier_life_arrives(self) -> None:
-        assert self.shard.append_committed(self.orphans.pop()).error is ErrorCode.NOT_COORDINATOR
 
     # The model
 
@@ -226,7 +220,7 @@ class Coordinator(RuleBasedStateMachine):
             known.without_marker -= set(written)
         return written
 
-    def decided(self, outcome: Outcome[Any], presented: ProducerIdAndEpoch | None = None) -> None:
+    def decided(self, outcome: TxnOutcome[Any], presented: ProducerIdAndEpoch | None = None) -> None:
         if outcome.records:
             self.in_flight.append(InFlight(outcome, presented))
             assert not self.shard.is_settled(outcome.transactional_id or "")
@@ -246,8 +240,7 @@ class Coordinator(RuleBasedStateMachine):
             )
         self.log += outcome.records
         self.unknown_fate.discard(transactional_id)
-        applied = self.shard.append_committed(outcome)
-        assert applied.error is ErrorCode.NONE
+        effects = [effect for record in outcome.records for effect in self.replay(record).effects]
         after = self.shard._entries.get(transactional_id)
         if after is None:
             self.known[transactional_id] = Known()
@@ -260,7 +253,10 @@ class Coordinator(RuleBasedStateMachine):
             self.answered(outcome, outcome.response)
             if isinstance(outcome.response, EndTxnResult):
                 assert outcome.response.identity != flight.presented, "the end of a TV2 transaction must bump"
-        self.carry_out(applied.effects)
+        self.carry_out(effects)
+
+    def replay(self, record: CoordinatorRecord) -> Replayed[SendMarkers]:
+        return self.shard.replay(record, offset=0, now_ms=self.now_ms)
 
     def applied(self, transactional_id: str, state: TxnState) -> None:
         known = self.known[transactional_id]
@@ -282,7 +278,7 @@ class Coordinator(RuleBasedStateMachine):
             if state is TxnState.EMPTY:
                 known.acknowledged.clear()
 
-    def answered(self, outcome: Outcome[Any], response: Any) -> None:
+    def answered(self, outcome: TxnOutcome[Any], response: Any) -> None:
         if response.error is not ErrorCode.NONE:
             return
         known = self.known.get(outcome.transactional_id or "")
@@ -302,7 +298,7 @@ class Coordinator(RuleBasedStateMachine):
             assert earlier.producer_id != identity.producer_id or earlier.epoch < identity.epoch, "an epoch went back"
         known.handed_out.append(identity)
 
-    def carry_out(self, effects: tuple[Effect, ...] | list[Effect]) -> None:
+    def carry_out(self, effects: list[SendMarkers]) -> None:
         for sent in effects:
             known = self.known[sent.transactional_id]
             assert sent.commit is known.decision
@@ -319,7 +315,7 @@ class Coordinator(RuleBasedStateMachine):
         self.sending.clear()
         self.unknown_fate.clear()
         for record in self.log:
-            assert self.shard.replay(record.key, record.value).warning is None
+            assert self.replay(record).warning is None
         for transactional_id, known in self.known.items():
             entry = self.shard._entries.get(transactional_id)
             if entry is None:

@@ -1,32 +1,43 @@
-"""What an operation of a coordinator decided: an answer, and the records that must be committed before it is given.
+"""What an operation of a coordinator decided, and the contract between a shard and the shell that runs it.
 
-Decide, log, apply. An operation checks and returns an `Outcome`; it changes nothing that a reader of the log would
-miss. The shell then
+A shard is everything that one partition of a coordinator's topic says. Decide, log, apply:
 
-1. parks the request when `wait_for` is set and there is room, to run the operation again once that id has settled
-   (records, if there are any, are appended first: they are what makes the id settle);
-2. without `records`, answers `response`;
-3. otherwise appends `records` as one batch and waits until they are committed. Only then it hands them back to the
-   machine, whose `replay` applies them, and answers `response`. If the append fails, the machine is told so and says
-   which error to answer instead.
+1. An operation checks and returns an `Outcome`. It changes nothing that a reader of the log would miss; it may change
+   what lives in memory only, such as parked requests, timers, and which transition is pending.
+2. Without `records`, the shell delivers `replies`.
+3. Otherwise the shell appends `records` as one batch, a transactional one where there is a `producer`, and waits until
+   it is committed. Batches are committed in the order in which they were appended.
+4. Each committed record goes to `Shard.replay`, the only place where durable state changes: loading a log goes the same
+   way. Then `replies` are delivered, and the effects that `replay` returned are carried out.
+5. If the append fails, or is never committed, `Shard.append_failed` gives the outcome to carry out instead.
 
-An id settles when its last record is applied, but also when an append fails: whoever is parked is looked at after both.
+`server.coordinator_runtime` is the shell.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
-from oncelog.core.ids import CoordinatorEpoch
+from oncelog.core.errors import ErrorCode
+from oncelog.core.ids import NO_PRODUCER_ID, ProducerIdAndEpoch
 
-R = TypeVar("R")
+ReplyHandle = Callable[[Any], None]
+"""Supplied with a request and called by the shell with the answer; a shard only carries it around."""
 
-NO_COORDINATOR_EPOCH = CoordinatorEpoch(-1)
+
+class Result(Protocol):
+    def but(self, error: ErrorCode, reason: str) -> Self:
+        """The answer to give instead, because the records that it rests on were not committed."""
 
 
-@dataclass(frozen=True, slots=True)
-class CoordinatorRecord:
+class Reply(NamedTuple):
+    reply_to: ReplyHandle
+    response: Result
+
+
+class CoordinatorRecord(NamedTuple):
     """One record of `__transaction_state` or `__consumer_offsets`; without a value it is a tombstone."""
 
     key: bytes
@@ -34,13 +45,48 @@ class CoordinatorRecord:
 
 
 @dataclass(slots=True)
-class Outcome(Generic[R]):
-    response: R
+class Outcome:
+    replies: list[Reply] = field(default_factory=list)
     records: list[CoordinatorRecord] = field(default_factory=list)
     """To be appended as one batch; empty when there is nothing to log."""
-    transactional_id: str | None = None
-    """Whose transition is pending while the records are in flight."""
-    wait_for: str | None = None
-    """The id that must settle before a retry of the operation can get another answer than `response`."""
-    coordinator_epoch: CoordinatorEpoch = NO_COORDINATOR_EPOCH
-    """The epoch under which this was decided. Records of another epoch must not be appended or applied."""
+    producer: ProducerIdAndEpoch | None = None
+    """Whose transaction the records are part of."""
+    notes: list[str] = field(default_factory=list)
+    """For the operator's log."""
+    compensations: list[Callable[[ErrorCode, int, Outcome], None]] = field(default_factory=list)
+    """Called by `append_failed` with the error and the time, to bring memory back in line with the log."""
+
+    def reply(self, reply_to: ReplyHandle, response: Result) -> Self:
+        self.replies.append(Reply(reply_to, response))
+        return self
+
+
+E_co = TypeVar("E_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed(Generic[E_co]):
+    """What applying a record led to."""
+
+    effects: tuple[E_co, ...] = ()
+    warning: str | None = None
+    """Set when the record was skipped because it was not understood."""
+
+
+class Shard(Protocol[E_co]):
+    @property
+    def is_loaded(self) -> bool: ...
+
+    def replay(
+        self, record: CoordinatorRecord, *, offset: int, now_ms: int, producer_id: int = NO_PRODUCER_ID
+    ) -> Replayed[E_co]:
+        """Apply a committed record, found at load or just written. Raises ValueError for one that makes no sense."""
+
+    def replay_marker(self, producer_id: int, *, commit: bool) -> Replayed[E_co]:
+        """Apply the marker of a transaction that records of this partition are part of."""
+
+    def append_failed(self, outcome: Outcome, error: ErrorCode, reason: str, now_ms: int) -> Outcome:
+        """What to carry out in place of `outcome`, whose records were not committed."""
+
+    def unload(self) -> Outcome:
+        """The partition is led elsewhere: whoever waits is sent to look for it."""

@@ -1,27 +1,24 @@
-"""Runs the group coordinator's shards: appends what they decide, replays it, and delivers answers once committed."""
+"""The group coordinator of this broker: `coordinator_runtime` with a timer per shard."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from oncelog.cluster.metadata import Topic
 from oncelog.cluster.partition import Partition
 from oncelog.coordinator.failed_append import error_for_failed_append
 from oncelog.coordinator.group.config import GroupConfig
 from oncelog.coordinator.group.machine import GroupShard
-from oncelog.coordinator.group.outcome import Outcome, ReplyHandle, Result
 from oncelog.coordinator.group.requests import ListedGroup, PartitionToFetch
+from oncelog.coordinator.outcome import Outcome, Reply, ReplyHandle, Result
 from oncelog.core.clock import Timer
 from oncelog.core.errors import ErrorCode, KafkaError
-from oncelog.core.hashing import coordinator_partition
-from oncelog.core.ids import GROUP_METADATA_TOPIC, NO_OFFSET
+from oncelog.core.ids import GROUP_METADATA_TOPIC
 from oncelog.core.promise import Promise
-from oncelog.protocol.batch import BatchHeader, ControlMarker
-from oncelog.server.markers import Marker
-from oncelog.server.shard_log import Replayer, append_records, load_shard
+from oncelog.server.coordinator_runtime import CoordinatorRuntime, LiveShard
 from oncelog.storage.verification import VerificationGuard
 
 if TYPE_CHECKING:
@@ -30,25 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("oncelog.groups")
 
 R = TypeVar("R", bound=Result)
-T = TypeVar("T")
 Operation = Callable[[GroupShard, ReplyHandle, int], Outcome]
-
-
-class _LiveShard:
-    """A shard with the partition behind it and the timer that wakes it."""
-
-    __slots__ = ("deadline_ms", "deleted_topics", "partition", "ready", "shard", "shown_offset", "timer")
-
-    def __init__(self, shard: GroupShard, partition: Partition) -> None:
-        self.shard = shard
-        self.partition = partition
-        self.ready = False
-        self.shown_offset: int = NO_OFFSET
-        """The last offset of the log that the shard's state has in it."""
-        self.deleted_topics: list[PartitionToFetch] = []
-        """Deleted while the shard was loading: told to it as soon as it is there."""
-        self.timer: Timer | None = None
-        self.deadline_ms: int | None = None
 
 
 class GroupRuntime:
@@ -64,61 +43,61 @@ class GroupRuntime:
             offsets_retention_ms=settings.integer("offsets.retention.minutes") * 60_000,
             offsets_retention_check_interval_ms=settings.integer("offsets.retention.check.interval.ms"),
         )
-        self._shards: dict[int, _LiveShard] = {}
+        self._shards: CoordinatorRuntime[GroupShard, Reply] = CoordinatorRuntime(
+            broker,
+            GROUP_METADATA_TOPIC,
+            log,
+            failpoints="group",
+            new_shard=lambda _: GroupShard(self._config, new_member_suffix=broker.new_member_suffix),
+            on_loaded=self._on_loaded,
+            on_resigned=self._on_resigned,
+            carry_out=lambda reply: reply.reply_to(reply.response),
+        )
+        self._deadlines: dict[int, _Deadline] = {}
+        self._deleted_topics: dict[int, list[PartitionToFetch]] = {}
+        """Deleted while a shard was loading: told to it as soon as it is there."""
 
     # -- shards
 
     def start(self) -> None:
-        topic = self._broker.metadata.topics.get(GROUP_METADATA_TOPIC)
-        for index in range(topic.partition_count if topic is not None else 0):
-            if self._broker.partitions.has_data(GROUP_METADATA_TOPIC, index):
-                try:
-                    self._load(index)
-                except KafkaError as error:
-                    log.error("groups of %s-%d are not served before it opens: %s", GROUP_METADATA_TOPIC, index, error)
+        self._shards.start()
 
     def stop(self) -> None:
-        for live in self._shards.values():
-            if live.timer is not None:
-                live.timer.cancel()
-            if live.ready:
-                live.ready = False
-                for reply in live.shard.unload().replies:
-                    reply.reply_to(reply.response)
+        for deadline in self._deadlines.values():
+            deadline.timer.cancel()
+        for live in self._shards:
+            if live.shard.is_loaded:
+                self._shards.deliver(live.shard.unload())
 
     def partition_of(self, group_id: str) -> int:
-        topic = self._broker.internal_topic(GROUP_METADATA_TOPIC)
-        return coordinator_partition(group_id, topic.partition_count)
+        return self._shards.index_of(group_id)
+
+    def partition_for(self, group_id: str) -> Partition:
+        return self._shards.live(self.partition_of(group_id)).partition
 
     def is_ready(self, index: int) -> bool:
-        return self._live(index).ready
+        return self._shards.live(index).shard.is_loaded
 
-    def _live(self, index: int) -> _LiveShard:
-        live = self._shards.get(index)
-        return live if live is not None else self._load(index)
+    def shard_of(self, group_id: str) -> GroupShard:
+        """For reading. Raises KafkaError while the shard cannot be asked."""
+        live = self._shards.live(self.partition_of(group_id))
+        if not live.shard.is_loaded:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        if live.partition.log.has_failed:
+            # What was in flight may or may not be in the log: nobody can tell before a restart.
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{live.partition.topic_partition} has failed")
+        return live.shard
 
-    def _load(self, index: int) -> _LiveShard:
-        broker = self._broker
-        partition = broker.partitions.get(GROUP_METADATA_TOPIC, index)
-        live = _LiveShard(self._new_shard(), partition)
-        self._shards[index] = live
+    def _on_loaded(self, live: LiveShard[GroupShard]) -> None:
+        self._write(live, live.shard.loaded(self._broker.now_ms()))
+        deleted = self._deleted_topics.pop(live.index, None)
+        if deleted is not None:
+            self._write(live, live.shard.topics_deleted(deleted))
 
-        def begin() -> Replayer:
-            live.shard = self._new_shard()
-            return _GroupReplayer(live.shard, partition)
-
-        def done() -> None:
-            live.ready = True
-            live.shown_offset = partition.log.log_end_offset - 1
-            self._settle(live, live.shard.loaded(broker.now_ms()))
-            if live.deleted_topics:
-                self._settle(live, live.shard.topics_deleted(live.deleted_topics))
-
-        load_shard(partition, broker.later, begin, done)
-        return live
-
-    def _new_shard(self) -> GroupShard:
-        return GroupShard(self._config, new_member_suffix=self._broker.new_member_suffix)
+    def _on_resigned(self, live: LiveShard[GroupShard]) -> None:
+        deadline = self._deadlines.pop(live.index, None)
+        if deadline is not None:
+            deadline.timer.cancel()
 
     # -- operations
 
@@ -131,140 +110,69 @@ class GroupRuntime:
     ) -> Promise[R]:
         """Runs an operation on the shard of a group and promises its answer, however long that takes."""
         try:
-            live = self._live(self.partition_of(group_id))
+            live = self._shards.live(self.partition_of(group_id))
         except KafkaError as error:
             log.warning("group %s cannot be served: %s", group_id, error)
             return Promise.resolved(refused(error_for_failed_append(error.code)))
-        if not live.ready:
+        if not live.shard.is_loaded:
             return Promise.resolved(refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
         promise: Promise[R] = Promise()
-        self._settle(live, operation(live.shard, promise.resolve, self._broker.now_ms()), guard)
+        self._write(live, operation(live.shard, promise.resolve, self._broker.now_ms()), guard)
         return promise
 
-    def read(self, group_id: str, reading: Callable[[GroupShard], T]) -> Promise[T | KafkaError]:
-        """What is read now, promised for when it is committed: nobody is told what a power cut could still undo.
-
-        After a failed fsync that never comes, and until a restart nobody knows what the log holds: an error.
-        """
-        try:
-            seen = reading(self.shard_of(group_id))
-        except KafkaError as error:
-            return Promise.resolved(KafkaError(error_for_failed_append(error.code), error.message))
-        live = self._live(self.partition_of(group_id))
-
-        def answer(error: KafkaError | None) -> T | KafkaError:
-            return seen if error is None else KafkaError(error_for_failed_append(error.code), error.message)
-
-        return live.partition.committed(live.shown_offset).map(answer)
-
-    def shard_of(self, group_id: str) -> GroupShard:
-        """For reading what need not be committed. Raises COORDINATOR_LOAD_IN_PROGRESS."""
-        live = self._live(self.partition_of(group_id))
-        if not live.ready:
-            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        return live.shard
-
-    def partition_for(self, group_id: str) -> Partition:
-        return self._live(self.partition_of(group_id)).partition
-
-    def _settle(self, live: _LiveShard, outcome: Outcome, guard: VerificationGuard | None = None) -> None:
-        now_ms = self._broker.now_ms()
-        for note in outcome.notes:
-            log.info("%s", note)
+    def _write(self, live: LiveShard[GroupShard], outcome: Outcome, guard: VerificationGuard | None = None) -> None:
+        self._shards.write(live, outcome, guard, settled=lambda: self._reschedule(live))
         if outcome.records:
-            try:
-                self._append(live, outcome, guard)
-            except KafkaError as error:
-                log.warning("%s: records were not written: %s", live.partition.topic_partition, error)
-                self._settle(live, live.shard.append_failed(outcome, error.code, now_ms))
-                return
-        if outcome.replies:
-            self._deliver(live, outcome)
-        self._reschedule(live)
+            self._reschedule(live)  # they may not be committed yet, and time goes on meanwhile
 
-    def _append(self, live: _LiveShard, outcome: Outcome, guard: VerificationGuard | None) -> None:
-        info = append_records(
-            live.partition, outcome.records, now_ms=self._broker.now_ms(), producer=outcome.producer, guard=guard
-        )
-        live.shown_offset = info.last_offset
-        producer_id = -1 if outcome.producer is None else outcome.producer.producer_id
-        for i, record in enumerate(outcome.records):
-            live.shard.replay(record.key, record.value, offset=info.first_offset + i, producer_id=producer_id)
+    # -- time
 
-    def _deliver(self, live: _LiveShard, outcome: Outcome) -> None:
-        def settled(error: KafkaError | None) -> None:
-            replies = outcome.replies
-            if outcome.records and error is not None:
-                log.warning("%s: records were not committed: %s", live.partition.topic_partition, error)
-                replies = live.shard.append_failed(outcome, error.code, self._broker.now_ms()).replies
-            for reply in replies:
-                reply.reply_to(reply.response)
-
-        # Not for the end of the log: what an append left there half way is in no reply.
-        live.partition.committed(live.shown_offset).then(settled)
-
-    def _reschedule(self, live: _LiveShard) -> None:
-        deadline_ms = live.shard.next_deadline_ms()
+    def _reschedule(self, live: LiveShard[GroupShard]) -> None:
+        due_ms = live.shard.next_deadline_ms()
+        current = self._deadlines.get(live.index)
         # A timer that fires early finds nothing due and is set anew: heartbeats, which only move deadlines further
         # away, cost no timer.
-        if deadline_ms is None or (
-            live.timer is not None and live.deadline_ms is not None and live.deadline_ms <= deadline_ms
-        ):
+        if due_ms is None or (current is not None and current.due_ms <= due_ms):
             return
-        if live.timer is not None:
-            live.timer.cancel()
-        live.deadline_ms = deadline_ms
-        live.timer = self._broker.scheduler.call_later_ms(deadline_ms - self._broker.now_ms(), lambda: self._tick(live))
+        if current is not None:
+            current.timer.cancel()
+        delay_ms = due_ms - self._broker.now_ms()
+        timer = self._broker.scheduler.call_later_ms(delay_ms, lambda: self._tick(live))
+        self._deadlines[live.index] = _Deadline(due_ms, timer)
 
-    def _tick(self, live: _LiveShard) -> None:
-        live.timer = None
-        live.deadline_ms = None
-        if live.ready:
-            self._settle(live, live.shard.tick(self._broker.now_ms()))
+    def _tick(self, live: LiveShard[GroupShard]) -> None:
+        del self._deadlines[live.index]
+        if live.shard.is_loaded:
+            self._write(live, live.shard.tick(self._broker.now_ms()))
 
     # -- what other parts of the broker ask for
 
-    def complete_transaction(self, index: int, marker: Marker, offset: int) -> None:
-        live = self._live(index)
-        live.shown_offset = offset
-        live.shard.complete_transaction(marker.producer_id, marker.producer_epoch, commit=marker.commit)
+    def complete_transaction(self, index: int, producer_id: int, *, commit: bool) -> None:
+        """A marker in a partition of `__consumer_offsets` is committed."""
+        self._shards.live(index).shard.replay_marker(producer_id, commit=commit)
 
     def on_topic_deleted(self, topic: Topic) -> None:
-        gone = [PartitionToFetch(topic.name, 0, topic.topic_id)]
-        for live in list(self._shards.values()):
-            if live.ready:
-                self._settle(live, live.shard.topics_deleted(gone))
+        gone = PartitionToFetch(topic.name, 0, topic.topic_id)
+        for live in self._shards:
+            if live.shard.is_loaded:
+                self._write(live, live.shard.topics_deleted([gone]))
             else:
-                live.deleted_topics += gone
+                self._deleted_topics.setdefault(live.index, []).append(gone)
 
     def list_groups(self, states: Iterable[str], types: Iterable[str]) -> tuple[ErrorCode, list[ListedGroup]]:
-        shards = list(self._shards.values())
-        if not all(live.ready for live in shards):
+        shards = [live.shard for live in self._shards]
+        if not all(shard.is_loaded for shard in shards):
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, []
         states, types = list(states), list(types)
-        return ErrorCode.NONE, [group for live in shards for group in live.shard.list_groups(states, types)]
+        return ErrorCode.NONE, [group for shard in shards for group in shard.list_groups(states, types)]
 
     def count_by_state(self) -> Counter[Any]:
         total: Counter[Any] = Counter()
-        for live in list(self._shards.values()):
+        for live in self._shards:
             total.update(live.shard.group_count_by_state())
         return total
 
 
-class _GroupReplayer:
-    def __init__(self, shard: GroupShard, partition: Partition) -> None:
-        self._shard = shard
-        self._partition = partition
-
-    def on_record(self, header: BatchHeader, offset: int, key: bytes, value: bytes | None) -> None:
-        producer_id = header.producer_id if header.is_transactional else -1
-        try:
-            warning = self._shard.replay(key, value, offset=offset, producer_id=producer_id)
-        except ValueError as error:
-            warning = f"a record that makes no sense is skipped: {error}"
-        if warning is not None:
-            log.warning("%s offset %d: %s", self._partition.topic_partition, offset, warning)
-
-    def on_marker(self, header: BatchHeader, marker: ControlMarker) -> None:
-        if marker.is_commit or marker.is_abort:
-            self._shard.complete_transaction(header.producer_id, header.producer_epoch, commit=marker.is_commit)
+class _Deadline(NamedTuple):
+    due_ms: int
+    timer: Timer

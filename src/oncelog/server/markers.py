@@ -64,6 +64,12 @@ class MarkerSender:
         self._enqueue(order, order.partitions)
         self._drain_local()
 
+    def withdraw(self, is_withdrawn: Callable[[SendMarkers], bool]) -> None:
+        """Markers that wait to be sent are forgotten: whoever loads their transactions next sends them again."""
+        for queue in self._queues.values():
+            for order in [order for order in queue if is_withdrawn(order)]:
+                del queue[order]
+
     def _enqueue(self, order: SendMarkers, partitions: Iterable[TopicPartition]) -> None:
         gone: set[TopicPartition] = set()
         for partition in partitions:
@@ -139,13 +145,18 @@ class MarkerSender:
             done(ErrorCode.UNKNOWN_SERVER_ERROR)
             return
         self._troubled.discard(where)
-        partition.committed(offset).then(lambda error: done(ErrorCode.NONE if error is None else error.code))
+
+        def committed(error: KafkaError | None) -> None:
+            if error is None and where.topic == GROUP_METADATA_TOPIC:
+                self._broker.groups.complete_transaction(where.partition, marker.producer_id, commit=marker.commit)
+            done(ErrorCode.NONE if error is None else error.code)
+
+        partition.committed(offset).then(committed)
 
     def _append(self, marker: Marker, where: TopicPartition) -> tuple[Partition, int]:
         broker = self._broker
         partition = broker.partitions.get(where.topic, where.partition)
-        holds_offsets = where.topic == GROUP_METADATA_TOPIC
-        if holds_offsets and not broker.groups.is_ready(where.partition):
+        if where.topic == GROUP_METADATA_TOPIC and not broker.groups.is_ready(where.partition):
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "its groups are being loaded")
         info = partition.append_marker(
             commit=marker.commit,
@@ -155,8 +166,6 @@ class MarkerSender:
             transaction_version=marker.transaction_version,
             now_ms=broker.now_ms(),
         )
-        if holds_offsets:
-            broker.groups.complete_transaction(where.partition, marker, info.last_offset)
         return partition, info.last_offset
 
     def _log_trouble(self, where: TopicPartition, message: str, *details: object, exc_info: bool = False) -> None:

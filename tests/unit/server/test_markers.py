@@ -15,7 +15,7 @@ from oncelog.protocol.messages.write_txn_markers import (
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
-from oncelog.server import txn_runtime
+from oncelog.server import coordinator_runtime
 from oncelog.server.markers import RETRY_MS
 from tests.unit.server.harness import BrokerInProcess
 from tests.unit.server.test_transactions import ID, Producer, stable
@@ -121,7 +121,7 @@ def test_one_id_that_cannot_be_aborted_does_not_keep_others_from_timing_out(
     for number, each in enumerate(others):
         assert each.init().value.error_code == 0
         assert each.produce(TOPIC, b"a", partition=number).error_code == 0
-    append = txn_runtime.append_records
+    append = coordinator_runtime.append_records
     calls = iter([True])
 
     def fails_once(*arguments: Any, **options: Any) -> Any:
@@ -129,7 +129,7 @@ def test_one_id_that_cannot_be_aborted_does_not_keep_others_from_timing_out(
             raise InvariantError("a bug")
         return append(*arguments, **options)
 
-    monkeypatch.setattr(txn_runtime, "append_records", fails_once)
+    monkeypatch.setattr(coordinator_runtime, "append_records", fails_once)
     node.clock.advance_ms(30_000)
     for partition in PARTITIONS:
         lso, end = stable(node, TOPIC, partition)

@@ -10,13 +10,10 @@ import pytest
 from oncelog.core import failpoints
 from oncelog.core.errors import ErrorCode
 from oncelog.core.promise import Promise
-from oncelog.protocol.batch import Record, build_batch
 from oncelog.protocol.messages.heartbeat import HeartbeatRequest
 from oncelog.server.broker import REPAIR_CHECK_INTERVAL_MS
-from oncelog.storage.producer_state import Origin
 from tests.unit.server.harness import BrokerInProcess
-from tests.unit.server.held_worker import hold_worker
-from tests.unit.server.test_flusher import SETTINGS, commit_offset, fetch_offset, settle
+from tests.unit.server.test_flusher import SETTINGS, commit_offset, fetch_offset
 
 
 @pytest.fixture(params=["true", "false"])
@@ -77,19 +74,3 @@ def test_a_log_that_cannot_be_repaired_yet_is_told_of_once(
     assert [record.levelname for record in caplog.records if "repair" in record.message] == ["ERROR"]
     node.clock.advance_ms(REPAIR_CHECK_INTERVAL_MS)
     assert not node.broker.partitions.get("__consumer_offsets", 0).log.has_failed
-
-
-@pytest.mark.parametrize("settings", ["true"], indirect=True)
-def test_a_reply_waits_for_what_it_is_made_of_only(node: BrokerInProcess) -> None:
-    commit_offset(node)
-    node.clock.advance_ms(1)
-    worker = hold_worker(node)
-    partition = node.broker.partitions.get("__consumer_offsets", 0)
-    batch = build_batch([Record(0, 0, b"k", b"v")], timestamp_ms=0)
-    partition.append_as_leader(batch, now_ms=0, origin=Origin.COORDINATOR)
-    assert heartbeat(node).done
-    commit_offset(node)
-    waiting = heartbeat(node)
-    assert not waiting.done
-    settle(node, worker)
-    assert waiting.done

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
 from oncelog.coordinator.group.config import GroupConfig
 from oncelog.coordinator.group.group import ClassicGroup
 from oncelog.coordinator.group.offsets import CommittedOffset, OffsetStore
-from oncelog.coordinator.group.outcome import Outcome, ReplyHandle
 from oncelog.coordinator.group.rebalance import Rebalancer
 from oncelog.coordinator.group.records import group_tombstone, offset_record, offset_tombstone
 from oncelog.coordinator.group.requests import (
@@ -27,7 +27,7 @@ from oncelog.coordinator.group.requests import (
     TxnOffsetCommitRequest,
 )
 from oncelog.coordinator.group.state import GroupState
-from oncelog.coordinator.outcome import CoordinatorRecord
+from oncelog.coordinator.outcome import CoordinatorRecord, Outcome, ReplyHandle
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import NULL_UUID, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
 
@@ -46,6 +46,8 @@ class OffsetCommits:
         self._offsets = offsets
         self._rebalancer = rebalancer
         self._deleted_topics: set[tuple[str, uuid.UUID]] = set()
+        self._in_flight: Counter[str] = Counter()
+        """Offsets of each group that are in the log, or on their way there, and not committed yet."""
 
     # --- commit ----------------------------------------------------------------------------------------------------
 
@@ -94,7 +96,19 @@ class OffsetCommits:
                 topic_id=entry.topic_id,
             )
             out.records.append(offset_record(group_id, TopicPartition(entry.topic, entry.partition), offset))
+        count = len(out.records)
+        self._in_flight[group_id] += count
+        out.compensations.append(lambda _error, _now_ms, _undone: self.landed(group_id, count))
         return out.reply(reply, OffsetCommitResult(partitions=tuple(partitions)))
+
+    def landed(self, group_id: str, count: int) -> None:
+        """This many offsets of a group are no longer in flight: they were applied, or refused by the log."""
+        self._in_flight[group_id] -= count
+        if self._in_flight[group_id] <= 0:
+            del self._in_flight[group_id]
+
+    def has_in_flight(self, group_id: str) -> bool:
+        return group_id in self._in_flight
 
     # --- fetch -----------------------------------------------------------------------------------------------------
 
@@ -176,9 +190,12 @@ class OffsetCommits:
         """Expired offsets go, and with its last offset an empty group.
 
         Never what a transaction may still change: neither an offset that has a pending successor, nor a group that
-        has anything pending (KAFKA-19163).
+        has anything pending (KAFKA-19163). And nothing of a group that is being committed to: the tombstone would be
+        behind the new offset in the log, and take it back.
         """
         for group in self._groups.values():
+            if self.has_in_flight(group.group_id):
+                continue
             offsets = self._offsets.of_group(group.group_id)
             expired_count = 0
             for partition, offset in offsets.items():

@@ -28,6 +28,8 @@ class ClassicGroup:
         self.previous_state: GroupState | None = None
         self.state_timestamp_ms = now_ms
         self.generation_id = 0
+        self.stored_generation_id = -1
+        """The last generation whose assignment was handed to the log."""
         self.protocol_type: str | None = None
         """None for a group that only stores offsets."""
         self.protocol_name: str | None = None
@@ -81,6 +83,10 @@ class ClassicGroup:
     @property
     def in_initial_delay(self) -> bool:
         return self.state is GroupState.PREPARING_REBALANCE and self.previous_state is GroupState.EMPTY
+
+    @property
+    def is_storing_assignment(self) -> bool:
+        return self.state is GroupState.COMPLETING_REBALANCE and self.stored_generation_id == self.generation_id
 
     @property
     def everyone_joined(self) -> bool:

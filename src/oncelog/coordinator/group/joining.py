@@ -10,11 +10,11 @@ from oncelog.coordinator.group.config import GroupConfig
 from oncelog.coordinator.group.group import ClassicGroup, JoinReply
 from oncelog.coordinator.group.member import Member, unique_protocols
 from oncelog.coordinator.group.metadata import GroupMetadata
-from oncelog.coordinator.group.outcome import Outcome
 from oncelog.coordinator.group.rebalance import Rebalancer
 from oncelog.coordinator.group.records import group_record
 from oncelog.coordinator.group.requests import JoinRequest, JoinResult
 from oncelog.coordinator.group.state import GroupState
+from oncelog.coordinator.outcome import Outcome
 from oncelog.core.errors import ErrorCode
 from oncelog.core.invariant import invariant
 

@@ -1,9 +1,8 @@
 """`GroupShard`: all groups of one partition of `__consumer_offsets`, as a pure state machine.
 
-Decide, log, apply. An operation checks, may change what lives in memory only (parked requests, timers, members of a
-round in progress) and returns an `Outcome`. Offsets, and what the log remembers of groups, change in `replay` and
-`complete_transaction` alone; loading a partition and living with it share them. `outcome` has the contract with the
-shell, `state` the theory of groups, `offsets` that of pending offsets.
+`coordinator.outcome` has the contract with the shell. What lives in memory only are parked requests, timers and the
+members of a round in progress. Offsets, and what the log remembers of groups, change in `replay` and `replay_marker`
+alone. `state` has the theory of groups, `offsets` that of pending offsets.
 
 A shard starts out loading: the shell replays the partition from its first record and calls `loaded`. Operations are
 for a loaded shard; `unload` ends its life.
@@ -20,10 +19,9 @@ from oncelog.coordinator.group.commits import OffsetCommits
 from oncelog.coordinator.group.config import GroupConfig
 from oncelog.coordinator.group.group import ClassicGroup, JoinReply, SyncReply
 from oncelog.coordinator.group.joining import Joining
-from oncelog.coordinator.group.membership import Membership, adopt
+from oncelog.coordinator.group.membership import Membership
 from oncelog.coordinator.group.metadata import GroupMetadata
 from oncelog.coordinator.group.offsets import OffsetStore
-from oncelog.coordinator.group.outcome import Outcome, Reply, ReplyHandle
 from oncelog.coordinator.group.rebalance import Rebalancer
 from oncelog.coordinator.group.records import GroupRecord, OffsetRecord, SkippedRecord, decode, group_tombstone
 from oncelog.coordinator.group.requests import (
@@ -46,6 +44,7 @@ from oncelog.coordinator.group.requests import (
 )
 from oncelog.coordinator.group.state import GroupState
 from oncelog.coordinator.group.timers import TimerKey, TimerKind, TimerQueue
+from oncelog.coordinator.outcome import CoordinatorRecord, Outcome, Replayed, Reply, ReplyHandle
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import NO_PRODUCER_ID
 from oncelog.core.invariant import invariant
@@ -72,29 +71,31 @@ class GroupShard:
 
     # --- durable state ---------------------------------------------------------------------------------------------
 
-    def replay(self, key: bytes, value: bytes | None, *, offset: int, producer_id: int = NO_PRODUCER_ID) -> str | None:
-        """Apply a record of the partition. Returns a warning for the operator when it cannot be understood."""
-        record = decode(key, value, offset)
-        if isinstance(record, SkippedRecord):
-            return record.warning
-        if isinstance(record, GroupRecord):
-            self._replay_group(record)
-        else:
-            self._replay_offset(record, producer_id)
-        return None
+    @property
+    def is_loaded(self) -> bool:
+        return self._is_loaded
 
-    def complete_transaction(self, producer_id: int, producer_epoch: int, *, commit: bool) -> int:
-        """Apply a transaction marker of the partition, loaded or just appended. Returns how many offsets it published.
+    def replay(
+        self, record: CoordinatorRecord, *, offset: int, now_ms: int, producer_id: int = NO_PRODUCER_ID
+    ) -> Replayed[Reply]:
+        """Apply a committed record of the partition, at load or just written."""
+        decoded = decode(record.key, record.value, offset)
+        if isinstance(decoded, SkippedRecord):
+            return Replayed(warning=decoded.warning)
+        if isinstance(decoded, GroupRecord):
+            return Replayed(effects=self._replay_group(decoded, now_ms))
+        self._replay_offset(decoded, producer_id)
+        return Replayed()
 
-        The epoch does not matter here: the log took the marker, and a producer has one transaction at a time.
-        """
+    def replay_marker(self, producer_id: int, *, commit: bool) -> Replayed[Reply]:
+        """The epoch does not matter here: the log took the marker, and a producer has one transaction at a time."""
         touched = self._offsets.groups_with_pending(producer_id)
-        published = self._offsets.complete(producer_id, commit=commit)
+        self._offsets.complete(producer_id, commit=commit)
         for group_id in touched:
             if self._offsets.of_group(group_id):
                 self._logged.setdefault(group_id, None)
             self._forget_unlogged(group_id)
-        return published
+        return Replayed()
 
     def _replay_offset(self, record: OffsetRecord, producer_id: int) -> None:
         """A record makes its group known, and so does a tombstone, which may be all that compaction has left: a group
@@ -103,6 +104,8 @@ class GroupShard:
         One in a transaction does so when it is published. Compaction leaves nothing of it if it is not.
         """
         group_id, partition = record.group_id, record.partition
+        if self._is_loaded and record.offset is not None:
+            self._commits.landed(group_id, 1)
         if producer_id == NO_PRODUCER_ID:
             self._logged.setdefault(group_id, None)
         if self._is_loaded and group_id not in self._groups:
@@ -122,20 +125,20 @@ class GroupShard:
         if group.state is GroupState.EMPTY and not group.expected_members:
             self._remove_live(group_id)
 
-    def _replay_group(self, record: GroupRecord) -> None:
+    def _replay_group(self, record: GroupRecord, now_ms: int) -> tuple[Reply, ...]:
         if record.metadata is None:
             self._logged.pop(record.group_id, None)
             self._remove_live(record.group_id)
-            return
+            return ()
         self._logged[record.group_id] = record.metadata
         group = self._groups.get(record.group_id)
-        if group is not None:
-            adopt(group, record.metadata)
+        return () if group is None else self._membership.adopt(group, record.metadata, now_ms)
 
     def _remove_live(self, group_id: str) -> None:
-        group = self._groups.pop(group_id, None)
-        if group is not None:
-            invariant(group.state is GroupState.EMPTY, "group %s is removed in state %s", group_id, group.state)
+        """Unless somebody has joined since its tombstone was decided: then the group goes on."""
+        group = self._groups.get(group_id)
+        if group is not None and group.state is GroupState.EMPTY:
+            del self._groups[group_id]
             self._rebalancer.forget_group(group)
 
     # --- life cycle ------------------------------------------------------------------------------------------------
@@ -167,10 +170,9 @@ class GroupShard:
         self._is_loaded = False
         return out
 
-    def append_failed(self, outcome: Outcome, error: ErrorCode, now_ms: int) -> Outcome:
-        """What to deliver in place of `outcome`, whose records the log did not take."""
+    def append_failed(self, outcome: Outcome, error: ErrorCode, reason: str, now_ms: int) -> Outcome:
         told = error_for_failed_append(error)
-        out = Outcome(replies=[Reply(reply.reply_to, reply.response.failed(told)) for reply in outcome.replies])
+        out = Outcome(replies=[Reply(reply.reply_to, reply.response.but(told, reason)) for reply in outcome.replies])
         if self._is_loaded:
             for compensate in reversed(outcome.compensations):
                 compensate(told, now_ms, out)
@@ -264,11 +266,13 @@ class GroupShard:
         return out.reply(reply, DeleteGroupsResult(groups=tuple(deleted)))
 
     def _check_delete(self, group_id: str) -> ErrorCode:
-        """Kafka deletes pending offsets along with a group; here a group with an open transaction is not empty."""
+        """Kafka deletes pending offsets along with a group; here a group with an open transaction is not empty, nor one
+        that is being committed to."""
         group = self._groups.get(group_id)
         if group is None:
             return ErrorCode.GROUP_ID_NOT_FOUND
-        if group.state is not GroupState.EMPTY or self._offsets.has_pending(group_id):
+        is_used = self._offsets.has_pending(group_id) or self._commits.has_in_flight(group_id)
+        if group.state is not GroupState.EMPTY or is_used:
             return ErrorCode.NON_EMPTY_GROUP
         return ErrorCode.NONE
 

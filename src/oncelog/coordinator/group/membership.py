@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from oncelog.coordinator.group.group import ClassicGroup, SyncReply
 from oncelog.coordinator.group.metadata import GroupMetadata
-from oncelog.coordinator.group.outcome import Outcome, ReplyHandle
 from oncelog.coordinator.group.rebalance import Rebalancer
 from oncelog.coordinator.group.records import group_record
 from oncelog.coordinator.group.requests import (
@@ -20,6 +19,7 @@ from oncelog.coordinator.group.requests import (
     SyncResult,
 )
 from oncelog.coordinator.group.state import GroupState
+from oncelog.coordinator.outcome import Outcome, Reply, ReplyHandle
 from oncelog.core.errors import ErrorCode
 
 
@@ -46,22 +46,18 @@ class Membership:
             self._rebalancer.keep_alive(group, member, now_ms)
             return out.reply(reply, group.sync_result(member.assignment))
         self._rebalancer.park_sync(group, request.member_id, reply, out)
-        if request.member_id == group.leader_id:
+        if request.member_id == group.leader_id and not group.is_storing_assignment:
             self._assign(group, request.assignments, now_ms, out)
         return out
 
     def _assign(self, group: ClassicGroup, assignments: dict[str, bytes], now_ms: int, out: Outcome) -> None:
-        """Log the leader's assignment. The group is Stable when the record is replayed, see `adopt`."""
+        """Log the leader's assignment. The group is Stable, and answered, when the record is replayed: see `adopt`."""
         forgotten = sorted(member_id for member_id in group.members if member_id not in assignments)
         if forgotten:
             out.notes.append(f"group {group.group_id}: the leader assigned nothing to {', '.join(forgotten)}")
         metadata = replace(group.durable(assignments), state_timestamp_ms=now_ms)
         out.records.append(group_record(group.group_id, metadata))
-        for member_id, reply in group.awaiting_sync.items():
-            out.reply(reply, group.sync_result(assignments.get(member_id, b"")))
-            self._rebalancer.keep_alive(group, group.members[member_id], now_ms)
-        group.awaiting_sync.clear()
-        generation_id = group.generation_id
+        generation_id = group.stored_generation_id = group.generation_id
         out.compensations.append(
             lambda error, undo_ms, undone: self._undo_assign(group, generation_id, error, undo_ms, undone)
         )
@@ -71,10 +67,25 @@ class Membership:
     ) -> None:
         """Without its assignment in the log the generation is worth nothing: the members are to start over."""
         has_moved_on = group.generation_id != generation_id or self._groups.get(group.group_id) is not group
-        if has_moved_on or not group.is_in(GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
+        if has_moved_on or group.state is not GroupState.COMPLETING_REBALANCE:
             return
         self._rebalancer.reset_assignments(group, error, now_ms, out)
         self._rebalancer.prepare(group, f"the assignment could not be stored ({error.name})", now_ms, out)
+
+    def adopt(self, group: ClassicGroup, metadata: GroupMetadata, now_ms: int) -> tuple[Reply, ...]:
+        """The assignment that a group waits for is committed: it is Stable now, and its members are told."""
+        waits_for_it = group.state is GroupState.COMPLETING_REBALANCE and group.generation_id == metadata.generation_id
+        if not waits_for_it:
+            return ()
+        for member in metadata.members:
+            group.members[member.member_id].assignment = member.assignment
+        group.move_to(GroupState.STABLE, metadata.state_timestamp_ms or 0)
+        waiting, group.awaiting_sync = group.awaiting_sync, {}
+        for member_id in waiting:
+            self._rebalancer.keep_alive(group, group.members[member_id], now_ms)
+        return tuple(
+            Reply(reply, group.sync_result(group.members[member_id].assignment)) for member_id, reply in waiting.items()
+        )
 
     # --- Heartbeat -------------------------------------------------------------------------------------------------
 
@@ -126,16 +137,6 @@ class Membership:
                 return error
         self._rebalancer.drop(group, member_id, out)
         return ErrorCode.NONE
-
-
-def adopt(group: ClassicGroup, metadata: GroupMetadata) -> None:
-    """The assignment that a group waits for is in the log: it is Stable now."""
-    waits_for_it = group.state is GroupState.COMPLETING_REBALANCE and group.generation_id == metadata.generation_id
-    if not waits_for_it:
-        return
-    for member in metadata.members:
-        group.members[member.member_id].assignment = member.assignment
-    group.move_to(GroupState.STABLE, metadata.state_timestamp_ms or 0)
 
 
 def _check_sync(group: ClassicGroup, request: SyncRequest) -> ErrorCode:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from oncelog.coordinator.group.config import GroupConfig
 from oncelog.coordinator.group.group import ClassicGroup, JoinReply, SyncReply
 from oncelog.coordinator.group.member import Member
-from oncelog.coordinator.group.outcome import Outcome
 from oncelog.coordinator.group.records import group_record
 from oncelog.coordinator.group.requests import JoinResult, SyncResult
 from oncelog.coordinator.group.state import GroupState, may_move
 from oncelog.coordinator.group.timers import TimerKey, TimerKind, TimerQueue
+from oncelog.coordinator.outcome import Outcome
 from oncelog.core.errors import ErrorCode
 
 

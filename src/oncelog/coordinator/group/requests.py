@@ -1,8 +1,8 @@
 """What the group coordinator is asked and what it answers, free of wire versions.
 
 A handler maps wire messages to these and back. Where an answer depends on what the client understands, the request
-says so in a flag instead of carrying a version number. Every answer has `failed(error)`: the same answer when the
-log refused the records it rested on. An answer that was an error anyway stays as it is.
+says so in a flag instead of carrying a version number. Every answer has `but(error, reason)`: the same answer
+when the records that it rests on were not committed. An answer that was an error anyway stays as it is.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class JoinResult:
     members: tuple[JoinedMember, ...] = ()
     """All members for the leader, none for the others."""
 
-    def failed(self, error: ErrorCode) -> JoinResult:
+    def but(self, error: ErrorCode, reason: str) -> JoinResult:
         return self if self.error else JoinResult(error=error)
 
 
@@ -91,7 +91,7 @@ class SyncResult:
     protocol_name: str | None = None
     assignment: bytes = b""
 
-    def failed(self, error: ErrorCode) -> SyncResult:
+    def but(self, error: ErrorCode, reason: str) -> SyncResult:
         return self if self.error else SyncResult(error=error)
 
 
@@ -107,7 +107,7 @@ class HeartbeatRequest:
 class HeartbeatResult:
     error: ErrorCode = ErrorCode.NONE
 
-    def failed(self, error: ErrorCode) -> HeartbeatResult:
+    def but(self, error: ErrorCode, reason: str) -> HeartbeatResult:
         return self if self.error else HeartbeatResult(error=error)
 
 
@@ -136,7 +136,7 @@ class LeaveResult:
     error: ErrorCode = ErrorCode.NONE
     members: tuple[LeftMember, ...] = ()
 
-    def failed(self, error: ErrorCode) -> LeaveResult:
+    def but(self, error: ErrorCode, reason: str) -> LeaveResult:
         return self if self.error else LeaveResult(error=error)
 
 
@@ -191,7 +191,7 @@ class OffsetCommitResult:
 
     partitions: tuple[PartitionError, ...]
 
-    def failed(self, error: ErrorCode) -> OffsetCommitResult:
+    def but(self, error: ErrorCode, reason: str) -> OffsetCommitResult:
         return OffsetCommitResult(
             partitions=tuple(entry if entry.error else entry._replace(error=error) for entry in self.partitions)
         )
@@ -239,7 +239,7 @@ class OffsetDeleteResult:
     error: ErrorCode = ErrorCode.NONE
     partitions: tuple[PartitionError, ...] = ()
 
-    def failed(self, error: ErrorCode) -> OffsetDeleteResult:
+    def but(self, error: ErrorCode, reason: str) -> OffsetDeleteResult:
         return self if self.error else OffsetDeleteResult(error=error)
 
 
@@ -255,7 +255,7 @@ class DeletedGroup(NamedTuple):
 class DeleteGroupsResult:
     groups: tuple[DeletedGroup, ...]
 
-    def failed(self, error: ErrorCode) -> DeleteGroupsResult:
+    def but(self, error: ErrorCode, reason: str) -> DeleteGroupsResult:
         return replace(
             self, groups=tuple(entry if entry.error else entry._replace(error=error) for entry in self.groups)
         )

@@ -23,15 +23,3 @@ class SendMarkers:
     commit: bool
     partitions: frozenset[TopicPartition]
     transaction_version: TransactionVersion
-
-
-Effect = SendMarkers
-
-
-@dataclass(frozen=True, slots=True)
-class Replayed:
-    """What applying a record led to."""
-
-    effects: tuple[Effect, ...] = ()
-    warning: str | None = None
-    """Set when the record was skipped because a newer software wrote it."""

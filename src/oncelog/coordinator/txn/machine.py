@@ -12,11 +12,11 @@ state, the last epoch of a client that asked for a bump, and the memory of why s
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from oncelog.coordinator.failed_append import error_for_failed_append
-from oncelog.coordinator.outcome import NO_COORDINATOR_EPOCH, CoordinatorRecord, Outcome
+from oncelog.coordinator.outcome import CoordinatorRecord, Outcome, Replayed, Reply
 from oncelog.coordinator.txn import (
     completeness,
     end_txn,
@@ -30,12 +30,13 @@ from oncelog.coordinator.txn import (
 )
 from oncelog.coordinator.txn.config import TxnConfig
 from oncelog.coordinator.txn.decision import Transition
-from oncelog.coordinator.txn.effects import Effect, Replayed, SendMarkers
+from oncelog.coordinator.txn.effects import SendMarkers
 from oncelog.coordinator.txn.end_txn import EndArguments
 from oncelog.coordinator.txn.epochs import AllocateProducerId
 from oncelog.coordinator.txn.init_producer_id import InitArguments
 from oncelog.coordinator.txn.listing import TransactionFilter
 from oncelog.coordinator.txn.metadata import PendingTransition, TxnEntry, TxnMetadata
+from oncelog.coordinator.txn.outcome import TxnOutcome
 from oncelog.coordinator.txn.records import DecodedRecord, UnknownRecord
 from oncelog.coordinator.txn.results import (
     EndTxnResult,
@@ -50,6 +51,7 @@ from oncelog.coordinator.txn.state import COMPLETED, NAME_OF, PREPARED, TxnState
 from oncelog.coordinator.txn.versions import TransactionVersion
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import (
+    NO_PRODUCER_ID,
     TRANSACTION_STATE_TOPIC,
     CoordinatorEpoch,
     ProducerEpoch,
@@ -62,14 +64,7 @@ from oncelog.core.invariant import InvariantError, invariant
 R = TypeVar("R", bound=Result)
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """What became of committed records."""
-
-    error: ErrorCode = ErrorCode.NONE
-    """Other than NONE: the records were not applied, and this is to be answered instead of the outcome's response."""
-    reason: str = ""
-    effects: tuple[Effect, ...] = ()
+NO_COORDINATOR_EPOCH = CoordinatorEpoch(-1)
 
 
 class TxnShard:
@@ -88,7 +83,7 @@ class TxnShard:
     def is_loaded(self) -> bool:
         return self._is_loaded
 
-    def on_loaded(self, coordinator_epoch: CoordinatorEpoch, now_ms: int) -> list[Effect]:
+    def on_loaded(self, coordinator_epoch: CoordinatorEpoch, now_ms: int) -> list[SendMarkers]:
         """The whole log was replayed: begin to serve. Decided transactions are carried on, under the new epoch."""
         invariant(not self._is_loaded, "%s-%s was loaded twice", TRANSACTION_STATE_TOPIC, self.partition)
         self._is_loaded = True
@@ -99,49 +94,51 @@ class TxnShard:
             if entry.metadata.state in PREPARED
         ]
 
-    def unload(self) -> None:
-        """The partition is led elsewhere. Results that are still to come for this epoch will be turned away."""
+    def unload(self) -> Outcome:
         self._is_loaded = False
         self.coordinator_epoch = NO_COORDINATOR_EPOCH
         self._entries.clear()
         self._ongoing.clear()
+        return Outcome()
 
-    def replay(self, key: bytes, value: bytes | None) -> Replayed:
+    def replay(
+        self, record: CoordinatorRecord, *, offset: int, now_ms: int, producer_id: int = NO_PRODUCER_ID
+    ) -> Replayed[SendMarkers]:
         """Apply a committed record, at load or just written. Nothing else changes what is durable."""
-        if self._is_loaded:
-            return self._replay_live(CoordinatorRecord(bytes(key), None if value is None else bytes(value)))
-        decoded = records.decode_record(key, value)
+        decoded = self._read(record)
         if isinstance(decoded, UnknownRecord):
             return Replayed(warning=decoded.warning)
-        if decoded.metadata is None:
-            self._remove(decoded.transactional_id)
-        else:
-            self._install(TxnEntry(decoded.transactional_id, decoded.metadata), decoded.metadata)
-        return Replayed()
+        transactional_id, metadata = decoded.transactional_id, decoded.metadata
+        if metadata is None:
+            self._remove(transactional_id)
+            return Replayed()
+        entry = self._entries.get(transactional_id) or TxnEntry(transactional_id, metadata)
+        self._finish_transition(entry)
+        self._install(entry, metadata)
+        if not self._is_loaded or metadata.state not in PREPARED:
+            return Replayed()
+        entry.has_failed_epoch_fence = False
+        return Replayed(effects=(markers.begin(entry, self.coordinator_epoch),))
 
-    def append_committed(self, outcome: Outcome[R]) -> Applied:
-        """The records of an outcome are committed: check that they are still wanted, and apply them."""
-        if not self._is_loaded or outcome.coordinator_epoch != self.coordinator_epoch:
-            return Applied(ErrorCode.NOT_COORDINATOR, f"decided under coordinator epoch {outcome.coordinator_epoch}")
-        effects: list[Effect] = []
-        for record in outcome.records:
-            error = self._recheck(outcome.transactional_id or "", record)
-            if error is not ErrorCode.NONE:
-                return Applied(error, f"transactional id {outcome.transactional_id!r} changed in the meantime")
-            effects += self.replay(record.key, record.value).effects
-        return Applied(effects=tuple(effects))
+    def replay_marker(self, producer_id: int, *, commit: bool) -> Replayed[SendMarkers]:
+        return Replayed(warning="a transaction marker, which is ignored")
 
-    def append_failed(self, transactional_id: str, error: ErrorCode) -> ErrorCode:
-        """The records of an outcome were not committed. Returns what the client is to be told."""
-        mapped = error_for_failed_append(error)
+    def append_failed(self, outcome: Outcome, error: ErrorCode, reason: str, now_ms: int) -> Outcome:
+        code = error_for_failed_append(error)
+        if isinstance(outcome, TxnOutcome) and outcome.transactional_id is not None:
+            self._withdraw(outcome.transactional_id)
+        return Outcome(replies=[Reply(reply.reply_to, reply.response.but(code, reason)) for reply in outcome.replies])
+
+    def _withdraw(self, transactional_id: str) -> None:
+        """The record in flight of this id did not become durable."""
         entry = self._entries.get(transactional_id)
         if entry is None or entry.in_flight is None:
-            return mapped
+            return
         in_flight, entry.in_flight = entry.in_flight, None
         if in_flight.target is not None and in_flight.target.state in COMPLETED:
             # The outcome is decided and the markers are written: the id stays pending, and `markers_acknowledged`
             # hands the record out once more.
-            return mapped
+            return
         entry.pending_state = None
         if in_flight.is_epoch_fence and not self.config.transaction_version.bumps_epochs:
             entry.has_failed_epoch_fence = True
@@ -149,7 +146,6 @@ class TxnShard:
                 entry.remember(in_flight.fence)
         if not entry.metadata.exists:
             del self._entries[transactional_id]
-        return mapped
 
     def is_settled(self, transactional_id: str) -> bool:
         """Whether a request that met CONCURRENT_TRANSACTIONS would get another answer now."""
@@ -166,7 +162,7 @@ class TxnShard:
         enable_2pc: bool,
         keep_prepared: bool,
         now_ms: int,
-    ) -> Outcome[InitProducerIdResult]:
+    ) -> TxnOutcome[InitProducerIdResult]:
         request = InitArguments(timeout_ms, expected, enable_2pc, keep_prepared)
         try:
             init_producer_id.check_request(transactional_id, request, self.config)
@@ -187,7 +183,7 @@ class TxnShard:
         partitions_to_add: Iterable[TopicPartition],
         client_version: TransactionVersion,
         now_ms: int,
-    ) -> Outcome[PartitionsResult]:
+    ) -> TxnOutcome[PartitionsResult]:
         presented = ProducerIdAndEpoch(producer_id, producer_epoch)
         wanted = frozenset(partitions_to_add)
         try:
@@ -203,7 +199,7 @@ class TxnShard:
         producer_id: ProducerId,
         producer_epoch: ProducerEpoch,
         partitions_to_verify: Iterable[TopicPartition],
-    ) -> Outcome[PartitionsResult]:
+    ) -> TxnOutcome[PartitionsResult]:
         presented = ProducerIdAndEpoch(producer_id, producer_epoch)
         wanted = frozenset(partitions_to_verify)
         try:
@@ -221,7 +217,7 @@ class TxnShard:
         commit: bool,
         client_version: TransactionVersion,
         now_ms: int,
-    ) -> Outcome[EndTxnResult]:
+    ) -> TxnOutcome[EndTxnResult]:
         presented = ProducerIdAndEpoch(producer_id, producer_epoch)
         try:
             entry = self._existing(transactional_id)
@@ -253,16 +249,18 @@ class TxnShard:
 
     def markers_acknowledged(
         self, sent: SendMarkers, acknowledged: Iterable[TopicPartition], now_ms: int
-    ) -> Outcome[IdResult]:
+    ) -> TxnOutcome[IdResult]:
         """These partitions have the marker. The last one makes the outcome carry the Complete* record.
 
         Also the way to ask for that record again, with no partitions, after its append failed.
         """
         entry = self._being_completed(sent)
         if entry is None:
-            return Outcome(IdResult(ErrorCode.NOT_COORDINATOR, "this completion is over", sent.transactional_id))
+            return TxnOutcome(
+                response=IdResult(ErrorCode.NOT_COORDINATOR, "this completion is over", sent.transactional_id)
+            )
         if not markers.acknowledge(entry, frozenset(acknowledged)):
-            return Outcome(IdResult(transactional_id=sent.transactional_id))
+            return TxnOutcome(response=IdResult(transactional_id=sent.transactional_id))
         target = epochs.completed(entry.metadata, now_ms)
         reason = f"{'committed' if sent.commit else 'aborted'} on all partitions"
         response = IdResult(ErrorCode.NONE, reason, sent.transactional_id, target.transaction_identity)
@@ -279,14 +277,14 @@ class TxnShard:
             f"{sent.coordinator_epoch}; a newer coordinator or producer has taken over, no more markers are sent"
         )
 
-    def abort_timed_out(self, now_ms: int) -> list[Outcome[IdResult]]:
+    def abort_timed_out(self, now_ms: int) -> list[TxnOutcome[IdResult]]:
         """One outcome for each transaction that was open for longer than its producer allowed."""
         if not self._is_loaded:
             return []
         entries = [self._entries[transactional_id] for transactional_id in sorted(self._ongoing)]
         return [self._abort_timed_out(entry, now_ms) for entry in entries if fencing.has_timed_out(entry, now_ms)]
 
-    def expire_ids(self, now_ms: int) -> list[Outcome[IdResult]]:
+    def expire_ids(self, now_ms: int) -> list[TxnOutcome[IdResult]]:
         """One outcome with a tombstone for each id nobody has used for longer than `transactional.id.expiration.ms`."""
         if not self._is_loaded:
             return []
@@ -324,16 +322,16 @@ class TxnShard:
         entry = self._entries.get(sent.transactional_id)
         return entry if entry is not None and entry.markers is sent else None
 
-    def _abort_timed_out(self, entry: TxnEntry, now_ms: int) -> Outcome[IdResult]:
+    def _abort_timed_out(self, entry: TxnEntry, now_ms: int) -> TxnOutcome[IdResult]:
         identity = entry.metadata.client_identity
         try:
             decision = fencing.abort_timed_out(entry, self.config, self._allocate_producer_id, now_ms)
         except KafkaError as error:
             reason = f"{self._subject(entry.transactional_id, identity)}: not aborted yet, {error.message}"
-            return Outcome(IdResult(error.code, reason, entry.transactional_id, identity))
+            return TxnOutcome(response=IdResult(error.code, reason, entry.transactional_id, identity))
         return self._carry_out(entry, decision, identity)
 
-    def _expire(self, entry: TxnEntry, now_ms: int) -> Outcome[IdResult]:
+    def _expire(self, entry: TxnEntry, now_ms: int) -> TxnOutcome[IdResult]:
         transactional_id, metadata = entry.transactional_id, entry.metadata
         check_path(transactional_id, (metadata.state, TxnState.DEAD), self.config.transaction_version)
         record = records.encode_tombstone(transactional_id)
@@ -342,21 +340,20 @@ class TxnShard:
         identity = metadata.client_identity
         idle_ms = now_ms - metadata.last_update_ms
         reason = f"{self._subject(transactional_id, identity)}: forgotten, it was not used for {idle_ms} ms"
-        return Outcome(
-            IdResult(ErrorCode.NONE, reason, transactional_id, identity),
+        return TxnOutcome(
+            response=IdResult(ErrorCode.NONE, reason, transactional_id, identity),
             records=[record],
             transactional_id=transactional_id,
-            coordinator_epoch=self.coordinator_epoch,
         )
 
     def _carry_out(
         self, entry: TxnEntry, decision: Transition[R] | R, presented: ProducerIdAndEpoch | None
-    ) -> Outcome[R]:
+    ) -> TxnOutcome[R]:
         if not isinstance(decision, Transition):
-            return Outcome(self._worded(decision, entry.transactional_id, presented))
+            return TxnOutcome(response=self._worded(decision, entry.transactional_id, presented))
         return self._log(entry, decision, self._worded(decision.response, entry.transactional_id, presented))
 
-    def _log(self, entry: TxnEntry, transition: Transition[R], response: R) -> Outcome[R]:
+    def _log(self, entry: TxnEntry, transition: Transition[R], response: R) -> TxnOutcome[R]:
         """Mark the id as pending and hand its record out."""
         target, transactional_id = transition.target, entry.transactional_id
         invariant(entry.in_flight is None, "%r: two records in flight", transactional_id)
@@ -373,51 +370,38 @@ class TxnShard:
         record = records.encode_record(transactional_id, target, self.config.transaction_version)
         entry.in_flight = PendingTransition(record, target, transition.is_epoch_fence, transition.fence)
         self._entries[transactional_id] = entry
-        return Outcome(
-            response,
+        return TxnOutcome(
+            response=response,
             records=[record],
             transactional_id=transactional_id,
             wait_for=transactional_id if transition.then_wait else None,
-            coordinator_epoch=self.coordinator_epoch,
         )
 
-    def _recheck(self, transactional_id: str, record: CoordinatorRecord) -> ErrorCode:
-        """Whether the id is still waiting for this record. Under one coordinator epoch it always is, short of a bug."""
-        entry = self._entries.get(transactional_id)
-        if entry is None:
-            return ErrorCode.NOT_COORDINATOR
-        if entry.in_flight is not None and entry.in_flight.record is record:
-            return ErrorCode.NONE
-        decoded = records.decode_record(record.key, record.value)
-        written = decoded.metadata if isinstance(decoded, DecodedRecord) else None
-        if written is not None and written.producer_id != entry.metadata.producer_id:
-            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        if written is not None and entry.metadata.producer_epoch - written.producer_epoch not in (0, 1):
-            return ErrorCode.PRODUCER_FENCED
-        return ErrorCode.INVALID_TXN_STATE if entry.pending_state is None else ErrorCode.CONCURRENT_TRANSACTIONS
-
-    def _replay_live(self, record: CoordinatorRecord) -> Replayed:
-        """The record must be, to the byte, the one that was decided; what it says is then at hand without decoding."""
+    def _read(self, record: CoordinatorRecord) -> DecodedRecord | UnknownRecord:
+        """What a record says. Of one that was just written that is at hand: nothing else may have been decided."""
+        if not self._is_loaded:
+            return records.decode_record(record.key, record.value)
         transactional_id = records.decode_key(record.key)
         entry = self._entries.get(transactional_id)
         in_flight = None if entry is None else entry.in_flight
-        if entry is None or in_flight is None:
+        if in_flight is None:
             raise InvariantError(f"{transactional_id!r}: a record was applied that nobody had decided")
         invariant(
             record == in_flight.record, "%r: %s was written, %s was decided", transactional_id, record, in_flight.record
         )
-        if in_flight.target is None:
-            self._remove(transactional_id)
-            return Replayed()
-        completeness.check(transactional_id, entry.metadata, in_flight.target, is_epoch_fence=in_flight.is_epoch_fence)
+        return DecodedRecord(transactional_id, in_flight.target)
+
+    def _finish_transition(self, entry: TxnEntry) -> None:
+        """The record that was decided for this id, if any, is the one that is being applied."""
+        in_flight = entry.in_flight
+        if in_flight is None or in_flight.target is None:
+            return
+        completeness.check(
+            entry.transactional_id, entry.metadata, in_flight.target, is_epoch_fence=in_flight.is_epoch_fence
+        )
         entry.pending_state = entry.in_flight = entry.markers = None
         if in_flight.fence is not None:
             entry.remember(in_flight.fence)
-        self._install(entry, in_flight.target)
-        if in_flight.target.state not in PREPARED:
-            return Replayed()
-        entry.has_failed_epoch_fence = False
-        return Replayed(effects=(markers.begin(entry, self.coordinator_epoch),))
 
     def _install(self, entry: TxnEntry, metadata: TxnMetadata) -> None:
         entry.metadata = metadata
@@ -437,10 +421,10 @@ class TxnShard:
         transactional_id: str | None,
         presented: ProducerIdAndEpoch | None,
         error: KafkaError,
-    ) -> Outcome[R]:
+    ) -> TxnOutcome[R]:
         response = self._worded(result.failed(error.code, error.message), transactional_id or "", presented)
         waits = error.code is ErrorCode.CONCURRENT_TRANSACTIONS
-        return Outcome(response, wait_for=transactional_id if waits else None)
+        return TxnOutcome(response=response, wait_for=transactional_id if waits else None)
 
     def _refuse_partitions(
         self,
@@ -448,7 +432,7 @@ class TxnShard:
         presented: ProducerIdAndEpoch,
         wanted: frozenset[TopicPartition],
         error: KafkaError,
-    ) -> Outcome[PartitionsResult]:
+    ) -> TxnOutcome[PartitionsResult]:
         outcome = self._refuse(PartitionsResult, transactional_id, presented, error)
         outcome.response = replace(outcome.response, partitions=dict.fromkeys(wanted, error.code))
         return outcome

@@ -1,15 +1,15 @@
 """OffsetFetch (9), v1-10: one group up to v7, several from v8 on; topics by id from v10 on.
 
 An unknown group or partition is not an error: its offset is -1. With require_stable (v7+), an offset that an open
-transaction is about to change is UNSTABLE_OFFSET_COMMIT. The answer waits until what it tells is committed.
+transaction is about to change is UNSTABLE_OFFSET_COMMIT.
 """
 
 from __future__ import annotations
 
-from oncelog.coordinator.group.requests import FetchedOffset, OffsetFetchResult, PartitionToFetch
+from oncelog.coordinator.failed_append import error_for_failed_append
+from oncelog.coordinator.group.requests import FetchedOffset, PartitionToFetch
 from oncelog.coordinator.group.requests import OffsetFetchRequest as FetchRequest
 from oncelog.core.errors import ErrorCode, KafkaError
-from oncelog.core.promise import Promise, gather
 from oncelog.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -29,12 +29,12 @@ _TOPIC_ID_VERSION = 10
 _TOP_LEVEL_ERROR_VERSION = 2
 
 
-def handle(broker: Broker, request: OffsetFetchRequest, context: RequestContext) -> Promise[OffsetFetchResponse]:
+def handle(broker: Broker, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
     version = context.api_version
     if version >= _SEVERAL_GROUPS_VERSION:
         by_id = version >= _TOPIC_ID_VERSION
         fetched = [_fetch_group(broker, group, request.require_stable, by_id) for group in request.groups]
-        return gather(fetched).map(lambda groups: OffsetFetchResponse(groups=groups))
+        return OffsetFetchResponse(groups=fetched)
     topics = request.topics
     group = OffsetFetchRequestGroup(
         group_id=request.group_id,
@@ -42,9 +42,7 @@ def handle(broker: Broker, request: OffsetFetchRequest, context: RequestContext)
             OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes) for topic in topics
         ],
     )  # fmt: skip
-    return _fetch_group(broker, group, request.require_stable, by_id=False).map(
-        lambda fetched: _as_single(fetched, group, version)
-    )
+    return _as_single(_fetch_group(broker, group, request.require_stable, by_id=False), group, version)
 
 
 def _as_single(fetched: OffsetFetchResponseGroup, group: OffsetFetchRequestGroup, version: int) -> OffsetFetchResponse:
@@ -87,7 +85,7 @@ def _as_single(fetched: OffsetFetchResponseGroup, group: OffsetFetchRequestGroup
 
 def _fetch_group(
     broker: Broker, group: OffsetFetchRequestGroup, require_stable: bool, by_id: bool
-) -> Promise[OffsetFetchResponseGroup]:
+) -> OffsetFetchResponseGroup:
     unknown: list[OffsetFetchResponseTopics] = []
     wanted: list[PartitionToFetch] | None = None
     if group.topics is not None:
@@ -108,13 +106,12 @@ def _fetch_group(
         require_stable=require_stable,
     )
 
-    def answer(result: OffsetFetchResult | KafkaError) -> OffsetFetchResponseGroup:
-        if isinstance(result, KafkaError):
-            return OffsetFetchResponseGroup(group_id=group.group_id, error_code=result.code)
-        topics = _by_topic(broker, result.offsets, by_id)
-        return OffsetFetchResponseGroup(group_id=group.group_id, topics=[*topics, *unknown])
-
-    return broker.groups.read(group.group_id, lambda shard: shard.fetch_offsets(fetch)).map(answer)
+    try:
+        result = broker.groups.shard_of(group.group_id).fetch_offsets(fetch)
+    except KafkaError as error:
+        return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error_for_failed_append(error.code))
+    topics = _by_topic(broker, result.offsets, by_id)
+    return OffsetFetchResponseGroup(group_id=group.group_id, topics=[*topics, *unknown])
 
 
 def _unknown(topic: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from oncelog.coordinator.outcome import Outcome
 from oncelog.coordinator.txn.errors import error_for_version
 from oncelog.coordinator.txn.machine import TxnShard
+from oncelog.coordinator.txn.outcome import TxnOutcome
 from oncelog.coordinator.txn.results import PartitionsResult
 from oncelog.coordinator.txn.versions import version_of_add_partitions
 from oncelog.core.errors import ErrorCode
@@ -58,7 +58,7 @@ def _add(broker: Broker, transaction: AddPartitionsToTxnTransaction, version: in
     producer_id = ProducerId(transaction.producer_id)
     epoch = ProducerEpoch(transaction.producer_epoch)
 
-    def operation(shard: TxnShard) -> Outcome[PartitionsResult]:
+    def operation(shard: TxnShard) -> TxnOutcome[PartitionsResult]:
         if transaction.verify_only:
             return shard.verify_partitions(transactional_id, producer_id, epoch, wanted)
         client_version = version_of_add_partitions(version)

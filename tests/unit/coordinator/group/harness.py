@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 from oncelog.coordinator.group.config import GroupConfig
 from oncelog.coordinator.group.machine import GroupShard
-from oncelog.coordinator.group.outcome import Outcome
 from oncelog.coordinator.group.requests import (
     DeleteGroupsResult,
     HeartbeatRequest,
@@ -31,6 +30,7 @@ from oncelog.coordinator.group.requests import (
     SyncResult,
     TxnOffsetCommitRequest,
 )
+from oncelog.coordinator.outcome import CoordinatorRecord, Outcome, Reply
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import NO_PRODUCER_ID, TopicPartition
 from oncelog.protocol.compiler import encode_versioned
@@ -81,8 +81,6 @@ class Shell:
     log: list[LogEntry] = field(default_factory=list)
     failure: ErrorCode | None = None
     """The error that the next append answers."""
-    fail_after_replay: bool = False
-    """Whether the failing append reaches the local log before it fails."""
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -94,9 +92,11 @@ class Shell:
         shard = GroupShard(config or self.config, new_member_suffix=lambda: f"id{next(self._suffixes)}")
         for offset, entry in enumerate(self.log):
             if entry.key is None:
-                shard.complete_transaction(entry.producer_id, 0, commit=entry.commit)
+                shard.replay_marker(entry.producer_id, commit=entry.commit)
             else:
-                assert shard.replay(entry.key, entry.value, offset=offset, producer_id=entry.producer_id) is None
+                record = CoordinatorRecord(entry.key, entry.value)
+                replayed = shard.replay(record, offset=offset, producer_id=entry.producer_id, now_ms=self.now_ms)
+                assert replayed.warning is None
         shard.loaded(self.now_ms)
         return shard
 
@@ -106,25 +106,26 @@ class Shell:
     def run(self, outcome: Outcome) -> None:
         if outcome.records and self.failure is not None:
             error, self.failure = self.failure, None
-            if self.fail_after_replay:
-                self._append(outcome)
-            outcome = self.shard.append_failed(outcome, error, self.now_ms)
-            self.run(outcome)
+            self.run(self.shard.append_failed(outcome, error, "refused", self.now_ms))
             return
-        self._append(outcome)
         self.notes += outcome.notes
-        for reply_to, response in outcome.replies:
+        effects = self._append(outcome)
+        for reply_to, response in (*outcome.replies, *effects):
             reply_to(response)
 
-    def _append(self, outcome: Outcome) -> None:
+    def _append(self, outcome: Outcome) -> list[Reply]:
+        """Committed at once."""
         producer_id = NO_PRODUCER_ID if outcome.producer is None else outcome.producer.producer_id
+        effects: list[Reply] = []
         for record in outcome.records:
             self.log.append(LogEntry(record.key, record.value, producer_id))
-            self.shard.replay(record.key, record.value, offset=len(self.log) - 1, producer_id=producer_id)
+            offset = len(self.log) - 1
+            effects += self.shard.replay(record, offset=offset, producer_id=producer_id, now_ms=self.now_ms).effects
+        return effects
 
     def marker(self, producer_id: int, *, commit: bool) -> None:
         self.log.append(LogEntry(None, None, producer_id, commit))
-        self.shard.complete_transaction(producer_id, 0, commit=commit)
+        self.shard.replay_marker(producer_id, commit=commit)
 
     def advance(self, delta_ms: int) -> None:
         """Let time pass, ticking at every deadline on the way."""

@@ -22,6 +22,7 @@ from oncelog.coordinator.group.records import (
     offset_tombstone,
 )
 from oncelog.coordinator.group.requests import OffsetFetchRequest
+from oncelog.coordinator.outcome import CoordinatorRecord
 from oncelog.core.ids import TopicPartition, uuid_from_text
 from oncelog.protocol.batch import decode_records, iter_headers, parse_control
 from tests.data import kafka
@@ -115,7 +116,7 @@ def test_records_of_other_group_types_are_skipped_in_silence(kind: int) -> None:
 )
 def test_what_cannot_be_understood_is_skipped_with_a_warning(key: bytes, value: bytes, words: str) -> None:
     shard = GroupShard(GroupConfig(), new_member_suffix=str)
-    warning = shard.replay(key, value, offset=17)
+    warning = shard.replay(CoordinatorRecord(key, value), offset=17, now_ms=NOW_MS).warning
     assert warning is not None and words in warning and "offset 17" in warning
     assert shard.durable_state() == ({}, {}, {})
 
@@ -131,13 +132,16 @@ def _replay(shard: GroupShard, folder: Path) -> list[tuple[bytes, bytes | None]]
         for position, header in iter_headers(data):
             if header.is_control:
                 kind, _ = parse_control(data[position : position + header.size_bytes])
-                shard.complete_transaction(header.producer_id, header.producer_epoch, commit=kind == 1)
+                shard.replay_marker(header.producer_id, commit=kind == 1)
                 continue
             for record in decode_records(data, position):
                 key = bytes(record.key or b"")
                 value = None if record.value is None else bytes(record.value)
                 offset = header.base_offset + record.offset_delta
-                assert shard.replay(key, value, offset=offset, producer_id=header.producer_id) is None
+                replayed = shard.replay(
+                    CoordinatorRecord(key, value), offset=offset, producer_id=header.producer_id, now_ms=NOW_MS
+                )
+                assert replayed.warning is None
                 records.append((key, value))
     return records
 
@@ -192,6 +196,6 @@ def test_an_open_transaction_of_apache_kafka_is_pending(kafka_data: Callable[[st
     _replay(shard, kafka_data("tv2") / "__consumer_offsets-3")
     shard.loaded(NOW_MS)
     assert shard.producers_with_pending_offsets() == [11]
-    assert shard.complete_transaction(11, 0, commit=True) == 1
+    shard.replay_marker(11, commit=True)
     fetched = shard.fetch_offsets(OffsetFetchRequest(group_id="group-pending", partitions=None))
     assert [(entry.topic, entry.offset) for entry in fetched.offsets] == [("plain", 3)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from oncelog.coordinator.group.requests import JoinProtocol
 from oncelog.core.errors import ErrorCode as E
 from tests.unit.coordinator.group.harness import GROUP, REBALANCE_MS, SESSION_MS, Shell, subscription
@@ -140,9 +138,8 @@ def test_a_static_newcomer_is_not_sent_away_for_an_id() -> None:
     assert shell.join("", "i1", requires_known_member_id=True).answer.error == E.NONE
 
 
-@pytest.mark.parametrize("after_replay", [False, True])
-def test_the_new_id_that_could_not_be_logged_is_taken_back(after_replay: bool) -> None:
-    shell = Shell(fail_after_replay=after_replay)
+def test_the_new_id_that_could_not_be_logged_is_taken_back() -> None:
+    shell = Shell()
     first, second = shell.stable_group("i1", "i2")
     shell.failure = E.NOT_LEADER_OR_FOLLOWER
     other = (JoinProtocol("range", subscription("other")),)

@@ -84,7 +84,7 @@ def test_the_last_of_several_commits_in_a_transaction_counts() -> None:
 def test_a_marker_without_anything_pending_is_ignored() -> None:
     shell = Shell()
     shell.commit(1)
-    assert shell.shard.complete_transaction(ALICE, 0, commit=True) == 0
+    shell.marker(ALICE, commit=True)
     assert shell.fetch(stable=True) == (1, E.NONE)
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from oncelog.coordinator.failed_append import error_for_failed_append
-from oncelog.coordinator.outcome import Outcome
 from oncelog.coordinator.txn import completeness
 from oncelog.coordinator.txn.metadata import TxnMetadata
+from oncelog.coordinator.txn.outcome import TxnOutcome
 from oncelog.coordinator.txn.records import encode_record
 from oncelog.coordinator.txn.state import TxnState
 from oncelog.coordinator.txn.versions import TransactionVersion
@@ -41,7 +41,6 @@ def test_a_decision_changes_nothing_before_its_record_is_committed() -> None:
     outcome = harness.end_outcome(CURRENT, commit=True)
     assert harness.value is before
     assert harness.entry().pending_state is PC
-    assert outcome.coordinator_epoch == harness.coordinator_epoch
     harness.commit(outcome)
     assert harness.value.state is PC
     assert harness.entry().pending_state is CC
@@ -51,7 +50,7 @@ def test_whoever_meets_a_pending_state_waits() -> None:
     harness = Harness()
     harness.install(metadata(O))
     harness.add_outcome(CURRENT, P2)
-    outcomes: list[Outcome[Any]] = [
+    outcomes: list[TxnOutcome[Any]] = [
         harness.init_outcome(),
         harness.add_outcome(CURRENT, P2),
         harness.end_outcome(CURRENT, commit=True, version=TV0),
@@ -82,33 +81,13 @@ def test_what_a_failed_append_is_told_as(append: int, answer: int) -> None:
     assert harness.shard.is_settled(ID)
 
 
-def test_a_record_of_an_older_coordinator_epoch_is_dropped() -> None:
-    harness = Harness()
-    harness.install(metadata(O))
-    outcome = harness.end_outcome(CURRENT, commit=True)
-    harness.reload()
-    applied = harness.shard.append_committed(outcome)
-    assert (applied.error, applied.effects) == (ErrorCode.NOT_COORDINATOR, ())
-    assert harness.value.state is O
-
-
-def test_after_the_append_the_id_is_looked_at_again() -> None:
-    """None of these can happen under one coordinator epoch, short of a bug: they must not pass for a success."""
+def test_applying_a_record_twice_is_a_bug() -> None:
     harness = Harness()
     harness.install(metadata(O))
     prepared = harness.end_outcome(CURRENT, commit=True)
     harness.commit(prepared)
-    assert harness.shard.append_committed(prepared).error is ErrorCode.CONCURRENT_TRANSACTIONS
-    harness.write_markers()
-    assert harness.shard.append_committed(prepared).error is ErrorCode.INVALID_TXN_STATE
-    harness.init()
-    harness.init()
-    assert harness.shard.append_committed(prepared).error is ErrorCode.PRODUCER_FENCED
-    del harness.shard._entries[ID]
-    assert harness.shard.append_committed(prepared).error is ErrorCode.NOT_COORDINATOR
-    harness.install(metadata(E, producer_id=77))
-    prepared.coordinator_epoch = harness.shard.coordinator_epoch
-    assert harness.shard.append_committed(prepared).error is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    with pytest.raises(InvariantError, match="nobody had decided"):
+        harness.replay(*prepared.records)
 
 
 def test_applying_what_nobody_decided_is_a_bug() -> None:
@@ -116,7 +95,7 @@ def test_applying_what_nobody_decided_is_a_bug() -> None:
     harness.install(metadata(O))
     record = encode_record(ID, metadata(CC), TV2)
     with pytest.raises(InvariantError, match="nobody had decided"):
-        harness.shard.replay(record.key, record.value)
+        harness.replay(record)
 
 
 def test_applying_something_else_than_was_decided_is_a_bug() -> None:
@@ -125,7 +104,7 @@ def test_applying_something_else_than_was_decided_is_a_bug() -> None:
     harness.end_outcome(CURRENT, commit=True)
     record = encode_record(ID, metadata(PA, epoch=6), TV2)
     with pytest.raises(InvariantError, match=r"was written.*was decided"):
-        harness.shard.replay(record.key, record.value)
+        harness.replay(record)
 
 
 def test_loading_twice_is_a_bug() -> None:

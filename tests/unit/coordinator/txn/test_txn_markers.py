@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from oncelog.coordinator.outcome import CoordinatorRecord
 from oncelog.coordinator.txn.machine import TxnShard
 from oncelog.coordinator.txn.markers import MarkerReaction, reaction_to
 from oncelog.coordinator.txn.records import encode_key, encode_record, encode_tombstone
@@ -175,7 +176,8 @@ def test_the_last_record_of_a_key_wins_and_a_tombstone_removes() -> None:
 
 def test_records_of_newer_brokers_are_skipped_and_told_of() -> None:
     shard = TxnShard(0, Harness().config, Harness().allocate)
-    assert "version 5" in (shard.replay(encode_key("x"), b"\x00\x05whatever").warning or "")
+    newer = CoordinatorRecord(encode_key("x"), b"\x00\x05whatever")
+    assert "version 5" in (shard.replay(newer, offset=0, now_ms=START_MS).warning or "")
     shard.on_loaded(CoordinatorEpoch(0), START_MS)
     assert shard.describe("x").error is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 
@@ -183,7 +185,7 @@ def test_records_of_newer_brokers_are_skipped_and_told_of() -> None:
 def test_while_loading_nothing_is_scanned() -> None:
     shard = TxnShard(0, Harness().config, Harness().allocate)
     record = encode_record(ID, metadata(O), TV2)
-    shard.replay(record.key, record.value)
+    shard.replay(record, offset=0, now_ms=START_MS)
     assert shard.abort_timed_out(START_MS + 10**9) == []
     assert shard.expire_ids(START_MS + 10**12) == []
     assert not shard.is_loaded
@@ -194,7 +196,6 @@ def test_after_unloading_late_results_are_turned_away() -> None:
     (sent,) = harness.to_send
     complete = harness.shard.markers_acknowledged(sent, [P0, P1], harness.now_ms)
     harness.shard.unload()
-    assert harness.shard.append_committed(complete).error is ErrorCode.NOT_COORDINATOR
     assert harness.shard.markers_acknowledged(sent, [P0], harness.now_ms).response.error is ErrorCode.NOT_COORDINATOR
-    assert harness.shard.append_failed(ID, ErrorCode.NOT_LEADER_OR_FOLLOWER) is ErrorCode.NOT_COORDINATOR
+    assert harness.fail(complete, ErrorCode.NOT_LEADER_OR_FOLLOWER) is ErrorCode.NOT_COORDINATOR
     assert harness.init_outcome().response.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

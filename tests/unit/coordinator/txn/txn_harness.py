@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from oncelog.coordinator.outcome import CoordinatorRecord, Outcome
+from oncelog.coordinator.outcome import CoordinatorRecord
 from oncelog.coordinator.txn.config import TxnConfig
 from oncelog.coordinator.txn.effects import SendMarkers
 from oncelog.coordinator.txn.machine import TxnShard
 from oncelog.coordinator.txn.metadata import TxnEntry, TxnMetadata
+from oncelog.coordinator.txn.outcome import TxnOutcome
 from oncelog.coordinator.txn.records import decode_record, encode_record
 from oncelog.coordinator.txn.results import EndTxnResult, InitProducerIdResult, PartitionsResult, Result
 from oncelog.coordinator.txn.state import TxnState
@@ -92,10 +93,13 @@ class Harness:
         """Crash and come back, or move to another broker: only the log survives."""
         self.shard = self._new_shard()
         self.to_send = []
-        for record in self.log:
-            self.shard.replay(record.key, record.value)
+        self.replay(*self.log)
         self.coordinator_epoch += 1
         self.to_send += self.shard.on_loaded(CoordinatorEpoch(self.coordinator_epoch), self.now_ms)
+
+    def replay(self, *records: CoordinatorRecord) -> list[SendMarkers]:
+        replayed = [self.shard.replay(record, offset=0, now_ms=self.now_ms) for record in records]
+        return [effect for each in replayed for effect in each.effects]
 
     def install(self, value: TxnMetadata, *, transactional_id: str = ID, pending: TxnState | None = None) -> None:
         """Put an id into a state, with nothing going on unless `pending` says so."""
@@ -106,19 +110,21 @@ class Harness:
         entry.metadata = replace(entry.metadata, last_producer_epoch=value.last_producer_epoch)
         entry.pending_state = pending
 
-    def commit(self, outcome: Outcome[R]) -> R:
+    def commit(self, outcome: TxnOutcome[R]) -> R:
         """Append, apply, answer."""
         if not outcome.records:
             return outcome.response
         self.log += outcome.records
-        applied = self.shard.append_committed(outcome)
-        assert applied.error is ErrorCode.NONE, applied.reason
-        self.to_send += applied.effects
+        self.to_send += self.replay(*outcome.records)
         return outcome.response
 
-    def fail(self, outcome: Outcome[R], error: ErrorCode) -> ErrorCode:
+    def fail(self, outcome: TxnOutcome[R], error: ErrorCode) -> ErrorCode:
+        """What the client is told."""
         assert outcome.records and outcome.transactional_id is not None
-        return self.shard.append_failed(outcome.transactional_id, error)
+        outcome.reply(lambda _: None, outcome.response)
+        (reply,) = self.shard.append_failed(outcome, error, "refused", self.now_ms).replies
+        told: ErrorCode = reply.response.error  # type: ignore[attr-defined]
+        return told
 
     def write_markers(self) -> None:
         """Every marker that is to be sent is written and acknowledged, and Complete* logged."""
@@ -137,7 +143,7 @@ class Harness:
         timeout_ms: int = TIMEOUT_MS,
         enable_2pc: bool = False,
         keep_prepared: bool = False,
-    ) -> Outcome[InitProducerIdResult]:
+    ) -> TxnOutcome[InitProducerIdResult]:
         return self.shard.init_producer_id(
             transactional_id, timeout_ms, expected, enable_2pc, keep_prepared, self.now_ms
         )
@@ -157,7 +163,7 @@ class Harness:
         *partitions: TopicPartition,
         version: TransactionVersion = TV2,
         transactional_id: str = ID,
-    ) -> Outcome[PartitionsResult]:
+    ) -> TxnOutcome[PartitionsResult]:
         return self.shard.add_partitions(
             transactional_id, presented.producer_id, presented.epoch, partitions or (P0,), version, self.now_ms
         )
@@ -177,7 +183,7 @@ class Harness:
         commit: bool,
         version: TransactionVersion = TV2,
         transactional_id: str = ID,
-    ) -> Outcome[EndTxnResult]:
+    ) -> TxnOutcome[EndTxnResult]:
         return self.shard.end_txn(
             transactional_id, presented.producer_id, presented.epoch, commit, version, self.now_ms
         )

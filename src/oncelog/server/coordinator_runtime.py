@@ -1,0 +1,214 @@
+"""Runs the shards of a coordinator: loads them, appends what they decide, applies what is committed, lets them go.
+
+Both coordinators run on this. A shard's life follows the leadership of its partition: it is loaded from the log when it
+is first needed, under the partition's leader epoch, and unloaded when this broker resigns. `coordinator.outcome` has
+the contract between the two.
+
+After an append that failed half way nobody knows whether its records are in the log. They are not applied. When the
+log has been repaired, the shard is loaded anew and has what the log has.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from oncelog.cluster.partition import Partition
+from oncelog.coordinator.outcome import CoordinatorRecord, Outcome, Replayed, Shard
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.failpoints import hit
+from oncelog.core.hashing import coordinator_partition
+from oncelog.core.ids import NO_PRODUCER_ID, LeaderEpoch
+from oncelog.protocol.batch import BatchHeader, ControlMarker
+from oncelog.server.shard_log import Replayer, append_records, load_shard
+from oncelog.storage.log import AppendInfo
+from oncelog.storage.verification import VerificationGuard
+
+if TYPE_CHECKING:
+    from oncelog.server.broker import Broker
+
+E = TypeVar("E")
+S = TypeVar("S", bound=Shard[object])
+
+
+class LiveShard(Generic[S]):
+    """A shard with the partition behind it and the epoch under which this broker leads it."""
+
+    __slots__ = ("epoch", "index", "is_stale", "partition", "shard")
+
+    def __init__(self, index: int, shard: S, partition: Partition) -> None:
+        self.index = index
+        self.shard = shard
+        self.partition = partition
+        self.epoch: LeaderEpoch = partition.leader_epoch
+        self.is_stale = False
+        """The log may hold records that were not applied."""
+
+
+class CoordinatorRuntime(Generic[S, E]):
+    def __init__(
+        self,
+        broker: Broker,
+        topic: str,
+        log: logging.Logger,
+        *,
+        failpoints: str,
+        new_shard: Callable[[int], S],
+        on_loaded: Callable[[LiveShard[S]], None],
+        on_resigned: Callable[[LiveShard[S]], None],
+        carry_out: Callable[[E], None],
+    ) -> None:
+        """`failpoints` is how their names begin; `carry_out` is called with each effect of a replay."""
+        self._broker = broker
+        self._topic = topic
+        self._log = log
+        self._new_shard = new_shard
+        self._on_loaded = on_loaded
+        self._on_resigned = on_resigned
+        self._carry_out = carry_out
+        self._live: dict[int, LiveShard[S]] = {}
+        self._before_append = f"{failpoints}.record.before_append"
+        self._after_append = f"{failpoints}.record.after_append"
+        self._after_apply = f"{failpoints}.record.after_apply"
+
+    def __iter__(self) -> Iterator[LiveShard[S]]:
+        return iter(list(self._live.values()))
+
+    # -- leadership
+
+    def start(self) -> None:
+        """Loads what has data. Other partitions are loaded when somebody asks for them."""
+        topic = self._broker.metadata.topics.get(self._topic)
+        for index in range(topic.partition_count if topic is not None else 0):
+            if self._broker.partitions.has_data(self._topic, index):
+                try:
+                    self.live(index)
+                except KafkaError as error:
+                    self._log.error("%s-%d is not served before it opens: %s", self._topic, index, error)
+
+    def resign(self, index: int) -> None:
+        """The partition is led elsewhere from now on. What is in flight is answered with NOT_COORDINATOR."""
+        live = self._live.pop(index, None)
+        if live is not None:
+            self.deliver(live.shard.unload())
+            self._on_resigned(live)
+
+    def index_of(self, key: str) -> int:
+        """The partition that holds a group or a transactional id."""
+        return coordinator_partition(key, self._broker.internal_topic(self._topic).partition_count)
+
+    def live(self, index: int) -> LiveShard[S]:
+        """Loaded, or being loaded: ask the shard. Raises KafkaError if its partition cannot be opened."""
+        live = self._live.get(index)
+        if live is not None and live.is_stale and not live.partition.log.has_failed:
+            self.resign(index)
+            live = None
+        return live if live is not None else self._load(index)
+
+    def _load(self, index: int) -> LiveShard[S]:
+        partition = self._broker.partitions.get(self._topic, index)
+        live = self._live[index] = LiveShard(index, self._new_shard(index), partition)
+
+        def begin() -> Replayer:
+            live.shard = self._new_shard(index)
+            return _ShardReplayer(live, self._broker.now_ms(), self._log)
+
+        load_shard(partition, self._broker.later, begin, lambda: self._on_loaded(live))
+        return live
+
+    # -- decide, log, apply
+
+    def write(
+        self,
+        live: LiveShard[S],
+        outcome: Outcome,
+        guard: VerificationGuard | None = None,
+        settled: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Carries an outcome out. `settled` is called when its records were applied or given up."""
+        for note in outcome.notes:
+            self._log.info("%s", note)
+        if not outcome.records:
+            self.deliver(outcome)
+            settled()
+            return
+        hit(self._before_append)
+        try:
+            info = append_records(
+                live.partition, outcome.records, now_ms=self._broker.now_ms(), producer=outcome.producer, guard=guard
+            )
+        except KafkaError as error:
+            self._fail(live, outcome, error)
+            settled()
+            return
+        except Exception as error:  # noqa: BLE001  logged; nothing may stay pending for ever, nor keep others waiting
+            self._log.exception("%s: records were not written", live.partition.topic_partition)
+            self._fail(live, outcome, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)))
+            settled()
+            return
+        hit(self._after_append)
+
+        def committed(error: KafkaError | None) -> None:
+            if error is not None:
+                self._fail(live, outcome, error)
+            elif self._live.get(live.index) is not live:
+                self._fail(live, outcome, KafkaError(ErrorCode.NOT_COORDINATOR, f"decided under epoch {live.epoch}"))
+            else:
+                self._apply(live, outcome, info)
+            settled()
+
+        live.partition.committed(info.last_offset).then(committed)
+
+    def deliver(self, outcome: Outcome) -> None:
+        for reply in outcome.replies:
+            reply.reply_to(reply.response)
+
+    def _apply(self, live: LiveShard[S], outcome: Outcome, info: AppendInfo) -> None:
+        producer_id = NO_PRODUCER_ID if outcome.producer is None else outcome.producer.producer_id
+        now_ms = self._broker.now_ms()
+        effects: list[E] = []
+        for number, record in enumerate(outcome.records):
+            replayed: Replayed[E] = live.shard.replay(  # type: ignore[assignment]  # the effects of S are E
+                record, offset=info.first_offset + number, producer_id=producer_id, now_ms=now_ms
+            )
+            effects += replayed.effects
+        self.deliver(outcome)
+        hit(self._after_apply)
+        for effect in effects:
+            self._carry_out(effect)
+
+    def _fail(self, live: LiveShard[S], outcome: Outcome, error: KafkaError) -> None:
+        self._log.warning("%s: records were not written: %s", live.partition.topic_partition, error)
+        live.is_stale |= live.partition.log.has_failed
+        instead = live.shard.append_failed(outcome, error.code, error.message, self._broker.now_ms())
+        self.write(live, instead)
+
+
+class _ShardReplayer:
+    """Feeds what a log holds to a shard that is being loaded."""
+
+    def __init__(self, live: LiveShard[S], now_ms: int, log: logging.Logger) -> None:
+        self._shard = live.shard
+        self._partition = live.partition.topic_partition
+        self._now_ms = now_ms
+        self._log = log
+
+    def on_record(self, header: BatchHeader, offset: int, key: bytes, value: bytes | None) -> None:
+        producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID
+        record = CoordinatorRecord(key, value)
+        try:
+            warning = self._shard.replay(record, offset=offset, producer_id=producer_id, now_ms=self._now_ms).warning
+        except ValueError as error:
+            warning = f"a record that makes no sense is skipped: {error}"
+        self._warn(offset, warning)
+
+    def on_marker(self, header: BatchHeader, marker: ControlMarker) -> None:
+        if marker.is_commit or marker.is_abort:
+            self._warn(
+                header.base_offset, self._shard.replay_marker(header.producer_id, commit=marker.is_commit).warning
+            )
+
+    def _warn(self, offset: int, warning: str | None) -> None:
+        if warning is not None:
+            self._log.warning("%s offset %d: %s", self._partition, offset, warning)

@@ -1,0 +1,108 @@
+"""Records that are in the log but not committed yet: nothing is shown of them, and nothing is decided against them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from oncelog.coordinator.group.requests import OffsetCommitRequest, OffsetToCommit, SyncRequest
+from oncelog.coordinator.outcome import Outcome
+from oncelog.core.errors import ErrorCode as E
+from tests.unit.coordinator.group.harness import GROUP, Pending, Shell
+
+DAY_MS = 86_400_000
+
+
+def begin_commit(shell: Shell, offset: int) -> tuple[Outcome, Pending[Any]]:
+    """An offset commit whose record is on its way."""
+    answer: Pending[Any] = Pending()
+    request = OffsetCommitRequest(group_id=GROUP, offsets=(OffsetToCommit("in", 0, offset),))
+    return shell.shard.commit_offsets(request, answer.append, shell.now_ms), answer
+
+
+def begin_sync(shell: Shell, member_id: str, generation_id: int, assignment: bytes) -> tuple[Outcome, Pending[Any]]:
+    answer: Pending[Any] = Pending()
+    request = SyncRequest(
+        group_id=GROUP, member_id=member_id, generation_id=generation_id, assignments={member_id: assignment}
+    )
+    return shell.shard.sync(request, answer.append, shell.now_ms), answer
+
+
+def test_an_offset_is_shown_when_its_record_is_committed() -> None:
+    shell = Shell()
+    shell.commit(1)
+    outcome, answer = begin_commit(shell, 2)
+    assert shell.fetch() == (1, E.NONE)
+    shell.run(outcome)
+    assert answer.answer.partitions[0].error is E.NONE
+    assert shell.fetch() == (2, E.NONE)
+
+
+def test_an_offset_that_is_being_committed_does_not_expire() -> None:
+    shell = Shell()
+    shell.commit(1)
+    shell.now_ms += 365 * DAY_MS
+    outcome, _ = begin_commit(shell, 2)
+    expired = shell.shard.expire_offsets(shell.now_ms)
+    shell.run(outcome)
+    shell.run(expired)
+    assert shell.fetch() == (2, E.NONE)
+
+
+def test_a_group_that_is_being_committed_to_is_not_deleted() -> None:
+    shell = Shell()
+    shell.commit(1)
+    outcome, _ = begin_commit(shell, 2)
+    assert shell.delete_group() == E.NON_EMPTY_GROUP
+    shell.run(outcome)
+    assert shell.delete_group() == E.NONE
+    assert shell.fetch() == (-1, E.NONE)
+
+
+def test_a_commit_that_the_log_refused_does_not_keep_its_group_for_ever() -> None:
+    shell = Shell()
+    shell.commit(1)
+    shell.failure = E.NOT_ENOUGH_REPLICAS
+    assert shell.commit(2) == E.COORDINATOR_NOT_AVAILABLE
+    assert shell.delete_group() == E.NONE
+
+
+def test_a_member_that_syncs_while_the_assignment_is_stored_gets_it_too() -> None:
+    shell = Shell()
+    leader, follower = shell.stable_group(None, None)
+    shell.join(leader)
+    shell.join(follower)
+    outcome, led = begin_sync(shell, leader, 3, b"all of it")
+    late = shell.sync(follower, 3)
+    assert led.is_parked and late.is_parked and shell.state == "CompletingRebalance"
+    shell.run(outcome)
+    assert (led.answer.assignment, late.answer.assignment) == (b"all of it", b"")
+    assert shell.state == "Stable"
+    shell.advance(9_000)
+    assert shell.heartbeat(leader, 3) == shell.heartbeat(follower, 3) == E.NONE
+
+
+def test_a_leader_that_repeats_itself_stores_one_assignment() -> None:
+    shell = Shell()
+    (leader,) = shell.stable_group()
+    shell.join(leader)
+    outcome, first = begin_sync(shell, leader, 2, b"first")
+    again, second = begin_sync(shell, leader, 2, b"second")
+    assert not again.records
+    shell.run(again)
+    shell.run(outcome)
+    assert first.answer.error is E.REBALANCE_IN_PROGRESS
+    assert second.answer.assignment == b"first"
+    assert shell.load().durable_state() == shell.shard.durable_state()
+
+
+def test_a_group_that_is_joined_while_its_tombstone_is_stored_lives_on() -> None:
+    shell = Shell()
+    shell.commit(1)
+    answer: Pending[Any] = Pending()
+    tombstones = shell.shard.delete_groups([GROUP], answer.append)
+    join = shell.join()
+    shell.run(tombstones)
+    assert answer.answer.groups[0].error is E.NONE
+    assert shell.sync(join.answer.member_id, 1, {join.answer.member_id: b"x"}).answer.assignment == b"x"
+    shell.restart()
+    assert shell.state == "Stable"
