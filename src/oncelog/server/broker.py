@@ -241,6 +241,7 @@ class Broker:
     def _checkpoint(self) -> None:
         if self._is_checkpointing:
             return
+        written = self._write_checkpoint()
         self._is_checkpointing = True
 
         def done(result: CheckpointResult | Exception) -> None:
@@ -248,7 +249,7 @@ class Broker:
             if isinstance(result, Exception):
                 raise result
 
-        self._write_checkpoint().then(done)
+        written.then(done)
 
     def _write_checkpoint(self, flushed: Iterable[Log] | None = None) -> Promise[CheckpointResult | Exception]:
         work = self.log_dir.prepare_checkpoint(self.high_watermarks(), flushed)

@@ -67,7 +67,7 @@ def test_checkpoints_go_on_after_one_that_could_not_be_prepared(
 ) -> None:
     fill(node, "t")
 
-    def fail(_: Any) -> None:
+    def fail(*_: Any) -> None:
         raise OSError(errno.EIO, "injected")
 
     with monkeypatch.context() as patch:
