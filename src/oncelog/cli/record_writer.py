@@ -158,11 +158,12 @@ class PlainWriter(RecordWriter):
             return "Nothing was written."
         if not rest:
             return f"{count_of(self.records, 'record')} read before it {_are(self.records)} written."
-        known = f"{self._acknowledged} of {count_of(self.records, 'record')} read {_are(self._acknowledged)} written"
+        known = f"{self._acknowledged} of {count_of(self.records, 'record')} read {_are(self._acknowledged)}"
         if not is_undecided:
-            return f"{known}, the other {rest} {_are(rest)} not."
+            return f"{known} written, the other {rest} {_are(rest)} not."
         look = self._connection.command("consume", self.topic, "--from=-10")
-        return f"{known}; it is not known whether the other {rest} {_are(rest)}: '{look}' shows the last records."
+        unknown = f"it is not known whether the other {rest} {_are(rest)} written"
+        return f"{known} acknowledged; {unknown}: '{look}' shows the last records."
 
 
 def _are(count: int) -> str:

@@ -148,5 +148,7 @@ def raise_first(
     if failed:
         code, what, message = failed[0]
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
-        doubt = f"; {IN_DOUBT}" if attempts is not None and attempts.in_doubt and code == done else ""
-        raise error_of(code, f"{what}: {message or 'refused'}{more}{doubt}")
+        text = f"{what}: {message or 'refused'}{more}"
+        if attempts is not None and attempts.in_doubt and code == done:
+            text = f"{text.rstrip('.')}; {IN_DOUBT}"
+        raise error_of(code, text)

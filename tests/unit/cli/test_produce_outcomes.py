@@ -182,7 +182,7 @@ def test_records_without_an_answer_are_neither_written_nor_lost(
     said = rest_of(child)
     assert child.returncode == 143
     assert "1 record read before it is written." in said or (
-        "1 of 2 records read is written; it is not known whether the other 1 is" in said
+        "1 of 2 records read is acknowledged; it is not known whether the other 1 is written" in said
         and f"'oncelog consume orders --from=-10 -b {own_broker.bootstrap_servers}'" in said
     )
 
