@@ -55,9 +55,11 @@ class Connection:
 
     @property
     def bootstrap_servers(self) -> str:
+        typed, known = (self.servers, None) if "-b" in self.given else (None, self.servers)
         return (
-            self.servers
+            typed
             or self.settings.get("bootstrap.servers")
+            or known
             or self.file_settings.get("bootstrap.servers")
             or DEFAULT_SERVERS
         )
@@ -178,9 +180,12 @@ def _with_options(command: F, *, is_strict: bool) -> F:
         timeout: str,
         **kwargs: Any,
     ) -> Any:
+        file_settings = _read_file(config_file)
+        if list(_given("--timeout", "timeout")):
+            file_settings.pop("default.api.timeout.ms", None)
         connection = Connection(
             bootstrap_servers,
-            _read_file(config_file),
+            file_settings,
             dict(split_assignment(text, "--set") for text in client_settings),
             duration_ms(timeout),
             is_strict,

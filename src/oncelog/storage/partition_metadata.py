@@ -27,7 +27,7 @@ def read_topic_id(folder: Path) -> uuid.UUID | None:
     """The topic id of the folder's file, or None if there is no file."""
     path = folder / FILE_NAME
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_text(errors="replace").splitlines()
     except FileNotFoundError:
         return None
     fields = {key: value for key, separator, value in (line.partition(": ") for line in lines) if separator}

@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -282,3 +283,19 @@ def test_the_cluster_can_be_named_in_a_file(
     assert run("topic", "list", "--config", config).exit_code == 0
     monkeypatch.setenv("ONCELOG_CONFIG", str(config))
     assert run("cluster", "info").exit_code == 0
+
+
+def test_what_is_typed_counts_for_more_than_environment_and_file(
+    servers: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONCELOG_BOOTSTRAP_SERVERS", "127.0.0.1:1")
+    assert run("topic", "list", "--set", f"bootstrap.servers={servers}").exit_code == 0
+    assert run("topic", "list", "-b", servers, "--set", "bootstrap.servers=127.0.0.1:1").exit_code == 0
+    listener = socket.create_server(("127.0.0.1", 0))
+    silent = f"127.0.0.1:{listener.getsockname()[1]}"
+    config = tmp_path / "client.properties"
+    config.write_text("default.api.timeout.ms=60000\n")
+    started_s = time.monotonic()
+    assert run("topic", "list", "-b", silent, "--config", config, "--timeout", "1s").exit_code == 1
+    assert time.monotonic() - started_s < 30
+    listener.close()

@@ -27,10 +27,11 @@ def test_folder_without_partition_metadata_has_no_topic_id(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "text", ["", "version: 0", "version: 1\ntopic_id: fK9aF3nzQ0ybpZ2Wq0m3eA", "version: 0\ntopic_id: x"]
+    "content",
+    [b"", b"version: 0", b"version: 1\ntopic_id: fK9aF3nzQ0ybpZ2Wq0m3eA", b"version: 0\ntopic_id: x", b"version: \xff"],
 )
-def test_damaged_partition_metadata_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "partition.metadata").write_text(text)
+def test_damaged_partition_metadata_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "partition.metadata").write_bytes(content)
     with pytest.raises(CorruptPartitionMetadataError, match=r"partition\.metadata"):
         read_topic_id(tmp_path)
 

@@ -145,7 +145,7 @@ def _check_topic_ids(folders: Iterable[PartitionFolder], report: Report) -> None
     for folder in folders:
         try:
             topic_id = partition_metadata.read_topic_id(folder.path)
-        except (partition_metadata.CorruptPartitionMetadataError, UnicodeDecodeError):
+        except partition_metadata.CorruptPartitionMetadataError:
             continue
         if topic_id is None:
             continue

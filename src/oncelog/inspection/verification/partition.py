@@ -90,7 +90,7 @@ def _check_topic_id(folder: PartitionFolder, report: Report) -> None:
     report.files += 1
     try:
         partition_metadata.read_topic_id(folder.path)
-    except (partition_metadata.CorruptPartitionMetadataError, UnicodeDecodeError) as error:
+    except partition_metadata.CorruptPartitionMetadataError as error:
         report.error("metadata.corrupt", path, f"{error}", "refuses the partition")
 
 
