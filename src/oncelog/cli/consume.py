@@ -154,7 +154,7 @@ def _read_ranges(connection: Connection, config: ConsumerConfig, reading: Readin
 
 
 def _follow(connection: Connection, config: ConsumerConfig, reading: Reading, printer: Printer) -> None:
-    from oncelog.cli.following import IdleWatcher, poll_for_ever
+    from oncelog.cli.following import IdleWatcher, Outage, poll_for_ever
     from oncelog.client.consumer import Consumer
 
     if printer.is_done:
@@ -163,8 +163,9 @@ def _follow(connection: Connection, config: ConsumerConfig, reading: Reading, pr
         consumer.assign(reading.starts)
         for partition, offset in reading.starts.items():
             consumer.seek(partition, offset)
-        watcher = IdleWatcher(connection, consumer, config.isolation, None)
-        for records in poll_for_ever(connection, consumer):
+        outage = Outage()
+        watcher = IdleWatcher(connection, consumer, outage)
+        for records in poll_for_ever(consumer, outage):
             if printer.write_records(records):
                 printer.flush()
                 watcher.progressed()
@@ -178,7 +179,7 @@ def _read_as_group(
     connection: Connection, config: ConsumerConfig, reading: Reading, printer: Printer, *, by_hand: bool, follow: bool
 ) -> None:
     """What was printed is committed, in this order: nothing is lost, and after a crash some is printed again."""
-    from oncelog.cli.following import Committer, IdleWatcher, poll_for_ever
+    from oncelog.cli.following import Committer, IdleWatcher, Outage, poll_for_ever
     from oncelog.client.consumer import Consumer
 
     with Consumer(config) as consumer:
@@ -186,9 +187,10 @@ def _read_as_group(
             consumer.assign(reading.starts)
         else:
             consumer.subscribe(reading.topics)
-        committer = Committer(connection, consumer)
-        watcher = IdleWatcher(connection, consumer, config.isolation, config.group_id)
-        polls = poll_for_ever(connection, consumer) if follow else _polls(consumer, reading)
+        outage = Outage()
+        committer = Committer(consumer, outage)
+        watcher = IdleWatcher(connection, consumer, outage)
+        polls = poll_for_ever(consumer, outage) if follow else _polls(consumer, reading)
         for records in polls:
             taken = records[: printer.write_records(records)]
             printer.flush()

@@ -22,45 +22,46 @@ IDLE_S: Final = 5.0
 """How long a reader that gets nothing waits before it looks for the reason."""
 
 
-def poll_for_ever(connection: Connection, consumer: Consumer, poll_ms: int = POLL_MS) -> Iterator[list[Any]]:
-    """What comes, or an empty list. A broker that cannot be reached is waited for."""
-    outage = Outage(connection)
-    while True:
-        records = []
-        try:
-            records = consumer.poll(poll_ms)
-        except KafkaError as error:
-            outage.began(error)
-        if records:
-            outage.ended()
-        yield records
-
-
 class Outage:
     """A time in which brokers do not answer: said once."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self) -> None:
         self._is_told = False
 
-    def began(self, error: KafkaError) -> None:
+    def failed(self, error: KafkaError) -> None:
         """Raises the error again if waiting does not help."""
         if error.code not in RETRIABLE:
             raise error
+        self.began(error.message)
+
+    def began(self, reason: str) -> None:
         if not self._is_told:
             self._is_told = True
-            click.echo(f"{self._connection.bootstrap_servers} does not answer, waiting: {error.message}", err=True)
+            click.echo(f"waiting: {reason}", err=True)
 
     def ended(self) -> None:
         self._is_told = False
 
 
+def poll_for_ever(consumer: Consumer, outage: Outage, poll_ms: int = POLL_MS) -> Iterator[list[Any]]:
+    """What comes, or an empty list. A broker that cannot be reached is waited for."""
+    while True:
+        records = []
+        try:
+            records = consumer.poll(poll_ms)
+        except KafkaError as error:
+            outage.failed(error)
+        if records:
+            outage.ended()
+        yield records
+
+
 class Committer:
     """Commits what was printed for a group, also if that takes several attempts."""
 
-    def __init__(self, connection: Connection, consumer: Consumer) -> None:
+    def __init__(self, consumer: Consumer, outage: Outage) -> None:
         self._consumer = consumer
-        self._outage = Outage(connection)
+        self._outage = outage
         self._pending: dict[TopicPartition, int] = {}
 
     def commit(self, offsets: dict[TopicPartition, int]) -> None:
@@ -69,11 +70,10 @@ class Committer:
             return
         try:
             self._consumer.commit(self._pending)
-            self._outage.ended()
         except CommitFailed as error:
             click.echo(error.message, err=True)
         except KafkaError as error:
-            self._outage.began(error)
+            self._outage.failed(error)
             return
         self._pending = {}
 
@@ -81,13 +81,10 @@ class Committer:
 class IdleWatcher:
     """Looks, once a reader has waited for a while, what it waits for."""
 
-    def __init__(
-        self, connection: Connection, consumer: Consumer, isolation: IsolationLevel, group: str | None
-    ) -> None:
+    def __init__(self, connection: Connection, consumer: Consumer, outage: Outage) -> None:
         self._connection = connection
         self._consumer = consumer
-        self._isolation = isolation
-        self._group = group
+        self._outage = outage
         self._since_s = time.monotonic()
         self._told: set[str] = set()
 
@@ -101,8 +98,9 @@ class IdleWatcher:
         try:
             for text in self._reasons():
                 self._tell(text)
+            self._outage.ended()
         except click.ClickException as error:
-            self._tell(f"waiting: {error.message}")
+            self._outage.began(error.message)
 
     def _tell(self, text: str) -> None:
         if text not in self._told:
@@ -111,12 +109,13 @@ class IdleWatcher:
 
     def _reasons(self) -> Iterator[str]:
         partitions = self._consumer.assignment()
-        if not partitions and self._group is not None:
-            described = self._connection.command("group", "describe", self._group)
-            yield f"no partition is assigned to this member of {self._group}: '{described}' shows who has them"
-        if self._isolation is IsolationLevel.READ_COMMITTED:
-            with self._connection.admin() as admin:
-                offsets = partition_offsets(admin, partitions)
+        settings = self._consumer.settings
+        with self._connection.admin() as admin:
+            offsets = partition_offsets(admin, partitions)
+        if not partitions and settings.group_id is not None:
+            described = self._connection.command("group", "describe", settings.group_id)
+            yield f"no partition is assigned to this member of {settings.group_id}: '{described}' shows who has them"
+        if settings.isolation is IsolationLevel.READ_COMMITTED:
             for partition, found in offsets.items():
                 if found.held_back:
                     yield held_back_hint(self._connection, partition, found)

@@ -151,7 +151,7 @@ def read_history(connection: Connection, transactional_id: str) -> list[TxnEvent
 
 def follow(connection: Connection, *, poll_ms: int) -> Generator[list[TxnEvent], None, None]:
     """Events from now on: a list, which may be empty, at least every `poll_ms`. Broker restarts are waited for."""
-    from oncelog.cli.following import poll_for_ever
+    from oncelog.cli.following import Outage, poll_for_ever
     from oncelog.client.consumer import Consumer
     from oncelog.client.consumer_config import CONSUMER_TABLE
 
@@ -171,6 +171,6 @@ def follow(connection: Connection, *, poll_ms: int) -> Generator[list[TxnEvent],
             consumer.seek_to_beginning(*partitions)
         else:
             consumer.seek_to_end(*partitions)
-        for records in poll_for_ever(connection, consumer, poll_ms):
+        for records in poll_for_ever(consumer, Outage(), poll_ms):
             found = [events.event(r.key, r.value, r.timestamp_ms, r.offset) for r in records]
             yield [event for event in found if event is not None]

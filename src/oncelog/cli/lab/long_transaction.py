@@ -38,7 +38,7 @@ def run(stage: Stage) -> None:
         (culprit, *others) = open_transactions(admin, [TopicPartition("orders", 0)])
     stage.say(f"   {culprit.transactional_id}, producer {culprit.producer.producer_id} epoch "
               f"{culprit.producer.producer_epoch}, open for {culprit.age_ms(int(time.time() * 1000))} ms")  # fmt: skip
-    stage.say(f"   to end it: {culprit.remedy}")
+    stage.say(f"   to end it: oncelog {' '.join(culprit.remedy)} -b {stage.servers}")
 
     stage.step("It ends by itself: commit.")
     slow.commit_transaction()
