@@ -1,4 +1,4 @@
-"""Taking over a data folder that another broker wrote: Apache Kafka's, or ours without its journal.
+"""Taking over a data folder that another broker wrote: Apache Kafka's, or ours without its journal or the end of it.
 
 The folders tell a topic's name, id and partitions; its settings are in Kafka's metadata log, which lies beside them.
 Where that is missing or damaged, nothing of a topic is deleted by age or size until somebody says so: it may have been
@@ -20,6 +20,7 @@ from typing import Final
 
 from oncelog.cluster.internal_topics import internal_partition_count, internal_topic_configs
 from oncelog.cluster.kraft_metadata import KraftSettings, kraft_settings
+from oncelog.cluster.log_survey import LogSurvey
 from oncelog.cluster.metadata import MetadataStore, Topic
 from oncelog.core.config import ConfigError, Settings
 from oncelog.core.errors import KafkaError
@@ -31,11 +32,10 @@ from oncelog.protocol.messages.transaction_log import TransactionLogValue
 from oncelog.storage.intact_batches import intact_batches
 from oncelog.storage.log import Log
 from oncelog.storage.log_dir import LogDir
+from oncelog.storage.partition_metadata import CorruptPartitionMetadataError
 
 log = logging.getLogger("oncelog.server")
 
-_PRODUCER_IDS_APART: Final = 1 << 40
-"""More than are handed out in practice. A folder that is taken over begins with the next multiple."""
 _KEPT: Final = {"retention.ms": "-1", "retention.bytes": "-1"}
 
 _Found = Mapping[str, Mapping[int, Log]]
@@ -50,21 +50,87 @@ def complete_internal_topics(metadata: MetadataStore, settings: Settings) -> Non
             metadata.set_topic_configs(name, internal_topic_configs(name, settings) | configs)
 
 
-def adopt_folders(log_dir: LogDir, metadata: MetadataStore, settings: Settings) -> list[Topic]:
-    """Only at a first start: with a journal, a folder that it does not know is a stray of a deleted topic.
+def adopt_folders(
+    log_dir: LogDir, metadata: MetadataStore, settings: Settings, survey: LogSurvey | None
+) -> list[Topic]:
+    """At a first start, or when the journal has lost its end. Otherwise a folder that it does not know is set aside.
 
     Returns what was adopted. The logs were opened before anybody knew their settings, and still have the defaults.
+    `survey` is None when there is no reason to doubt the journal.
     """
-    found: dict[str, dict[int, Log]] = defaultdict(dict)
-    for (topic, index), partition_log in log_dir.logs.items():
-        if topic not in metadata.topics:
-            found[topic][index] = partition_log
-    if metadata.is_new:
-        _adopt(found, metadata, settings, kraft_settings(log_dir.path))
-        metadata.finish_adoption()
+    if survey is not None and not metadata.is_new and not metadata.is_cut:
+        _doubt_journal(metadata, survey)
+    found = _unknown_logs(log_dir, metadata)
+    if metadata.is_new or metadata.is_cut:
+        left = kraft_settings(log_dir.path) if metadata.is_new else KraftSettings({}, is_complete=False)
+        _adopt(found, metadata, settings, left)
+        _adopt_partitions(log_dir, metadata)
     else:
         _set_aside(found, log_dir)
+    if survey is not None:
+        _go_above(log_dir, metadata, survey)
+    if metadata.is_new or metadata.is_cut:
+        metadata.finish_adoption()
     return [metadata.topics[topic] for topic in found.keys() & metadata.topics.keys()]
+
+
+def _doubt_journal(metadata: MetadataStore, survey: LogSurvey) -> None:
+    """This start's epochs are above those of all starts before it, as far as the journal knows of them.
+
+    A topic that it does not know is no reason for doubt, since it may be left of a deletion. But if the journal knows
+    nothing of the producers of a log either, it has forgotten both.
+    """
+    for name, epoch in survey.leader_epochs.items():
+        topic = metadata.topics.get(name)
+        if topic is not None and epoch >= metadata.leader_epoch(topic):
+            metadata.mark_cut(f"the log of {name} has leader epoch {epoch}, which it has not come to")
+            return
+        if topic is None and not metadata.has_given_out(survey.producer_id):
+            metadata.mark_cut(
+                f"it knows neither topic {name} nor producer id {survey.producer_id}, which is in the logs"
+            )
+            return
+
+
+def _unknown_logs(log_dir: LogDir, metadata: MetadataStore) -> _Found:
+    """Of topics that the journal does not know. One that lost its end may know an older topic by the same name."""
+    found: dict[str, dict[int, Log]] = defaultdict(dict)
+    for (name, index), partition_log in log_dir.logs.items():
+        topic = metadata.topics.get(name)
+        if topic is None or (metadata.is_cut and _is_of_another(partition_log, topic)):
+            found[name][index] = partition_log
+    return found
+
+
+def _is_of_another(partition_log: Log, topic: Topic) -> bool:
+    try:
+        return partition_log.topic_id not in (None, topic.topic_id)
+    except CorruptPartitionMetadataError as error:
+        log.warning("%s is taken for one of the topic that the journal has: %s", partition_log.topic_partition, error)
+        return False
+
+
+def _adopt_partitions(log_dir: LogDir, metadata: MetadataStore) -> None:
+    for name, index in log_dir.logs:
+        topic = metadata.topics.get(name)
+        if topic is not None and index >= topic.partition_count:
+            log.warning("topic %s has a partition %d, which the journal did not know", name, index)
+            metadata.add_partitions(name, index + 1)
+
+
+def _go_above(log_dir: LogDir, metadata: MetadataStore, survey: LogSurvey) -> None:
+    """Nothing is given out that a log has seen. With a journal that is whole, this changes nothing."""
+    highest_id = survey.producer_id
+    if metadata.is_new or metadata.is_cut:
+        logs = [each for (topic, _), each in log_dir.logs.items() if topic == TRANSACTION_STATE_TOPIC]
+        highest_id = max(chain([highest_id], _producer_ids_of_transactions(logs)))
+    if log_dir.logs:
+        metadata.skip_producer_ids_above(highest_id)
+    for topic in metadata.topics.values():
+        epoch = survey.leader_epochs[topic.name]
+        if topic.name == TRANSACTION_STATE_TOPIC:
+            epoch = max(epoch, survey.coordinator_epoch)
+        metadata.raise_incarnation(topic.born + epoch + 1)
 
 
 def _set_aside(found: _Found, log_dir: LogDir) -> None:
@@ -90,8 +156,6 @@ def _adopt(found: _Found, metadata: MetadataStore, settings: Settings, left: Kra
         configs = internal_topic_configs(topic, settings) | _configs(topic, left)
         metadata.adopt_topic(topic, count, topic_id, epoch, configs)
         log.info("topic %s is adopted with %d partition(s)", topic, count)
-    if found:
-        metadata.skip_producer_ids_to((_highest_producer_id(found) // _PRODUCER_IDS_APART + 1) * _PRODUCER_IDS_APART)
 
 
 def _configs(topic: str, left: KraftSettings) -> dict[str, str]:
@@ -108,12 +172,6 @@ def _configs(topic: str, left: KraftSettings) -> dict[str, str]:
         else:
             configs[name] = value
     return configs
-
-
-def _highest_producer_id(found: _Found) -> int:
-    logs = [partition_log for logs in found.values() for partition_log in logs.values()]
-    active = (producer.producer_id for each in logs for producer in each.producer_state.active_producers())
-    return max(chain(active, _producer_ids_of_transactions(found.get(TRANSACTION_STATE_TOPIC, {}).values())), default=0)
 
 
 def _producer_ids_of_transactions(logs: Iterable[Log]) -> Iterator[int]:

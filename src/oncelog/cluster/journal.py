@@ -2,9 +2,10 @@
 
 One line per change: eight hexadecimal digits of CRC-32C over the rest, a space, a JSON object, a newline. A change is
 made by appending its line and fsyncing the file before anybody is told. At start lines are read until one is
-incomplete or fails its CRC: from there on the file is cut. Only the last line can be in that state after a crash,
-because nothing is appended before the line ahead of it is on disk; a bad line with good ones after it is damage, and
-is reported instead of being dropped.
+incomplete or fails its CRC: from there on the file is cut, with the next change. Only the last line can be in that
+state after a crash, because nothing is appended before the line ahead of it is on disk; a bad line with good ones after
+it is damage, and is reported instead of being dropped. A bad last line can be damage as well: whoever reads the journal
+must not rely on it having been the last one that was promised.
 
 The file is rewritten (`<name>.tmp`, fsync, rename, fsync of the folder) when it has grown to several times what its
 state needs.
@@ -43,7 +44,7 @@ class Journal:
         self._fd = -1
 
     def open(self) -> tuple[list[JournalEntry], int]:
-        """All entries, and how many bytes of a torn last line were cut."""
+        """All entries, and how many bytes of a torn or damaged last line follow them."""
         self.path.with_suffix(".tmp").unlink(missing_ok=True)
         is_new = not self.path.exists()
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
@@ -53,9 +54,7 @@ class Journal:
         data = self.path.read_bytes()
         entries, good_bytes = _parse(data, self.path)
         torn_bytes = len(data) - good_bytes
-        if torn_bytes:
-            os.ftruncate(self._fd, good_bytes)
-            os.fsync(self._fd)
+        self._is_torn = torn_bytes > 0
         self._size_bytes, self.lines = good_bytes, len(entries)
         return entries, torn_bytes
 
@@ -143,14 +142,21 @@ def _parse(data: bytes, path: Path) -> tuple[list[JournalEntry], int]:
         entry = _parse_line(data[position:end]) if end >= 0 else None
         if entry is None:
             if end >= 0 and _parse_any(data[end + 1 :]):
-                raise JournalDamaged(
-                    f"{path} is damaged at byte {position}, with intact changes behind it. Restore the file from a "
-                    f"copy, or cut it at that byte to give up every later change to topics and settings."
-                )
+                raise JournalDamaged(_damage(path, position))
             break
         entries.append(entry)
         position = end + 1
     return entries, position
+
+
+def _damage(path: Path, position: int) -> str:
+    """Cut within the damaged line, not before it: what is left of it tells the next start that changes are missing."""
+    return (
+        f"{path} is damaged at byte {position}, with intact changes behind it. Restore the file from a copy, or give "
+        f"up every change from there on with 'truncate -s {position + 1} {path}'. Settings are then as before these "
+        f"changes, also those of retention; topics that were deleted are back, without records; topics that were "
+        f"created keep their records and lose their settings. Producer ids and epochs are not affected."
+    )
 
 
 def _parse_any(rest: bytes) -> bool:

@@ -12,12 +12,18 @@ into the image. Loading applies the same entries. Entry kinds:
 | delete | name, id |
 | broker_config | node ("" = all), configs |
 | producer_ids | next: first id of no block yet |
+| stop | incarnation: which start was stopped in order, nothing has changed since |
 
 A partition's leader epoch is the number of broker starts since its topic was made: it grows with every change of
 leadership, as in a cluster, without a write per partition.
 
 The first start on a folder journals nothing before `finish_adoption`: that puts all that was found into place at once,
 so that a start which is interrupted earlier is followed by another first one.
+
+A journal may have lost its end: a last line that is damaged, a copy from before, a file that somebody has cut. It shows
+by the bad line, or because the journal does not end with the stop that the folder's marker of a clean stop names, or by
+epochs in the logs that it has not come to. Such a start is like a first one: what is missing is found out from the logs
+(see `adoption`) and put into place by `finish_adoption`.
 """
 
 from __future__ import annotations
@@ -39,6 +45,8 @@ log = logging.getLogger("oncelog.server")
 
 NO_CONFIGS: Final[Mapping[str, str]] = MappingProxyType({})
 PRODUCER_ID_BLOCK: Final = 1000
+PRODUCER_IDS_APART: Final = 1 << 40
+"""More than are handed out in practice. Where the last one handed out is not known, the next multiple comes next."""
 JOURNAL_FILE: Final = "oncelog-metadata.journal"
 _REWRITE_LINES_MIN: Final = 1000
 _REWRITE_GROWTH: Final = 4
@@ -63,27 +71,52 @@ class MetadataStore:
         self.broker_configs: dict[str, dict[str, str]] = {}
         self.incarnation = -1
         self.is_new = False
+        self.is_cut = False
+        """Whether the journal has lost its end, and `finish_adoption` has not made up for it yet."""
+        self._stopped_incarnation: int | None = None
         self._next_producer_id = 0
         self._block = range(0)
         self._rewrite_above_lines = 0
 
-    def open(self) -> int:
-        """Loads the image and counts this start. Returns the torn bytes that were cut off the journal."""
+    def open(self, stopped_incarnation: int | None = None) -> None:
+        """Loads the image and counts this start.
+
+        `stopped_incarnation` is what the folder says was the last to be stopped in order, None if it does not.
+        """
         entries, torn_bytes = self._journal.open()
         for entry in entries:
             self._apply(entry)
         self.is_new = not entries
+        if entries and torn_bytes:
+            self.mark_cut(f"its last {torn_bytes} bytes are torn or damaged")
+        elif entries and self._lacks_stop_of(stopped_incarnation):
+            self.mark_cut(f"the stop of start {stopped_incarnation} is not in it")
         start: JournalEntry = {"kind": "start", "incarnation": self.incarnation + 1}
         if self.is_new:
             self._apply(start)
         else:
             self._commit(start)
-        return torn_bytes
+
+    def _lacks_stop_of(self, incarnation: int | None) -> bool:
+        return incarnation is not None and self.incarnation <= incarnation != self._stopped_incarnation
+
+    def mark_cut(self, reason: str) -> None:
+        """Changes are kept in memory from here on until `finish_adoption` writes them all."""
+        log.warning(
+            "the metadata journal has lost its end: %s. Producer ids and epochs go on above all that the logs know; "
+            "topics and partitions that it does not know are taken over, without their settings. Other settings may be "
+            "those of before a change: check retention", reason,
+        )  # fmt: skip
+        self.is_cut = True
 
     def finish_adoption(self) -> None:
-        """What a first start has found becomes the journal, all of it or nothing."""
+        """What a first start has found, or one on a journal that lost its end, becomes the journal: all or nothing."""
         self._journal.rewrite(self._image_entries())
-        self.is_new = False
+        self.is_new = self.is_cut = False
+
+    def note_stop(self) -> None:
+        """The last change before a clean stop. The folder's marker is to name the incarnation."""
+        self._commit({"kind": "stop", "incarnation": self.incarnation})
 
     def close(self) -> None:
         self._journal.close()
@@ -118,7 +151,10 @@ class MetadataStore:
     ) -> Topic:
         """A topic found on disk: its epochs go on from the last one its log has seen, -1 for none."""
         born = self.incarnation - leader_epoch - 1
-        self._adopt(_topic_entry(Topic(name, topic_id, partition_count, dict(configs), born)))
+        invariant(self.is_new or self.is_cut, "what is in a folder is taken over by a first start only")
+        if name in self.topics:
+            self.delete_topic(name)
+        self._commit(_topic_entry(Topic(name, topic_id, partition_count, dict(configs), born)))
         return self.topics[name]
 
     def add_partitions(self, name: str, partition_count: int) -> None:
@@ -133,9 +169,24 @@ class MetadataStore:
     def delete_topic(self, name: str) -> None:
         self._commit({"kind": "delete", "name": name, "id": uuid_to_text(self.topics[name].topic_id)})
 
-    def skip_producer_ids_to(self, first_free: int) -> None:
-        if first_free > self._next_producer_id:
-            self._adopt({"kind": "producer_ids", "next": first_free})
+    def skip_producer_ids_above(self, highest: int) -> None:
+        """Give out no id up to `highest`, which somebody has. Nothing changes if that is the case anyway.
+
+        While it is not known which ones were given out, there may be others above it.
+        """
+        if self.has_given_out(highest) and not (self.is_new or self.is_cut):
+            return
+        highest = max(highest, self._next_producer_id - 1)
+        self._commit({"kind": "producer_ids", "next": (highest // PRODUCER_IDS_APART + 1) * PRODUCER_IDS_APART})
+        self._block = range(0)
+
+    def has_given_out(self, producer_id: int) -> bool:
+        """Or may have, as one of a block."""
+        return producer_id < self._next_producer_id
+
+    def raise_incarnation(self, incarnation: int) -> None:
+        if incarnation > self.incarnation:
+            self._commit({"kind": "start", "incarnation": incarnation})
 
     def next_producer_id(self) -> ProducerId:
         """Ids are reserved a block at a time, so that a crash can waste some and never hand one out twice."""
@@ -146,15 +197,13 @@ class MetadataStore:
         producer_id, self._block = self._block[0], self._block[1:]
         return ProducerId(producer_id)
 
-    def _adopt(self, entry: JournalEntry) -> None:
-        invariant(self.is_new, "what is in a folder is taken over at its first start only")
-        self._apply(entry)
-
     def _commit(self, entry: JournalEntry) -> None:
-        invariant(not self.is_new, "a change was made before the first start had looked at the folder")
-        self._journal.append(entry)
-        self._apply(entry)
-        self._rewrite_if_grown()
+        if not self.is_new and not self.is_cut:
+            self._journal.append(entry)
+            self._apply(entry)
+            self._rewrite_if_grown()
+        else:
+            self._apply(entry)
 
     def _rewrite_if_grown(self) -> None:
         """A long journal is as good as a short one: if it cannot be rewritten, the change that it was for holds."""
@@ -180,7 +229,10 @@ class MetadataStore:
         return entries
 
     def _apply(self, entry: JournalEntry) -> None:
+        self._stopped_incarnation = None
         match entry["kind"]:
+            case "stop":
+                self._stopped_incarnation = entry["incarnation"]
             case "start":
                 self.incarnation = entry["incarnation"]
             case "topic":

@@ -16,6 +16,7 @@ from typing import Final
 
 from oncelog.cluster.adoption import adopt_folders, complete_internal_topics
 from oncelog.cluster.internal_topics import internal_partition_count, internal_topic_configs
+from oncelog.cluster.log_survey import survey_logs
 from oncelog.cluster.metadata import MetadataStore, Topic
 from oncelog.cluster.partition import EndOfLog
 from oncelog.cluster.partitions import PartitionTable
@@ -44,6 +45,7 @@ from oncelog.server.metrics import Metrics
 from oncelog.server.recurring import RecurringWork
 from oncelog.server.txn_runtime import TxnRuntime
 from oncelog.server.unsent import Unsent
+from oncelog.storage.clean_shutdown import read_broker_epoch
 from oncelog.storage.deletions import unlink_all
 from oncelog.storage.log import Log
 from oncelog.storage.log_config import LogConfig
@@ -77,6 +79,7 @@ class Broker:
         self.advertised_host, self.advertised_port = "127.0.0.1", 0
         self.metrics = Metrics()
         self.recurring = RecurringWork(self.scheduler)
+        self._data_dir = data_dir
         self.metadata = MetadataStore(data_dir)
         self.log_dir = LogDir.open(
             data_dir,
@@ -87,7 +90,9 @@ class Broker:
             on_locked=self._load_metadata,
             config_for=self._log_config_by_name,
         )
-        adopted = adopt_folders(self.log_dir, self.metadata, self.settings)
+        self.log_survey = survey_logs(self.log_dir.logs.values()) if self._needs_survey() else None
+        """What the logs had seen when this start was not one after a clean stop."""
+        adopted = adopt_folders(self.log_dir, self.metadata, self.settings, self.log_survey)
         self.flusher = Flusher(self.scheduler, self.worker)
         self._acks_fsync = self.settings.boolean("oncelog.acks.fsync")
         self.partitions = PartitionTable(
@@ -136,15 +141,16 @@ class Broker:
         return host, self.advertised_port
 
     def _load_metadata(self) -> None:
-        torn_bytes = self.metadata.open()
-        if torn_bytes:
-            log.warning("the metadata journal ended in an unfinished change: %d bytes were cut", torn_bytes)
+        self.metadata.open(read_broker_epoch(self._data_dir))
         self._load_settings()
         complete_internal_topics(self.metadata, self.settings)
         self.unsent = Unsent(
             self.settings.integer("oncelog.connection.unsent.max.bytes"),
             self.settings.integer("oncelog.unsent.max.bytes"),
         )
+
+    def _needs_survey(self) -> bool:
+        return self.metadata.is_new or self.metadata.is_cut or not self.log_dir.was_clean
 
     def _load_settings(self) -> None:
         self.broker_settings = BrokerSettings(self._static_settings, self.metadata.broker_configs, str(self.node_id))
@@ -304,10 +310,17 @@ class Broker:
         self.end_work()
         self.flusher.stop()
         if clean:
-            self.log_dir.close(self.high_watermarks())
+            self.log_dir.close(self.high_watermarks(), broker_epoch=self._note_stop())
         else:
             self.log_dir.abandon()
         self.metadata.close()
+
+    def _note_stop(self) -> int:
+        try:
+            self.metadata.note_stop()
+        except KafkaError as error:
+            log.error("the next start will read all logs, because this stop could not be noted: %s", error)
+        return self.metadata.incarnation
 
     # -- telling the operator
 

@@ -121,6 +121,7 @@ class TxnRuntime:
         return self._new_shard(self.partition_of(transactional_id)) if live is None else live.shard
 
     def _on_loaded(self, live: LiveShard[TxnShard]) -> None:
+        self._broker.metadata.skip_producer_ids_above(live.shard.highest_producer_id)
         for effect in live.shard.on_loaded(CoordinatorEpoch(live.epoch), self._broker.now_ms()):
             log.info(
                 "%r (producer %d, epoch %d) was %s when this coordinator stopped: its markers are sent again",

@@ -27,6 +27,15 @@ def write_marker(folder: Path, broker_epoch: int = NO_BROKER_EPOCH) -> None:
     replace_file(folder / FILE_NAME, content.encode())
 
 
+def read_broker_epoch(folder: Path) -> int | None:
+    """What the marker says, which stays where it is. None without a marker, or if it does not say."""
+    try:
+        epoch = json.loads((folder / FILE_NAME).read_bytes())["brokerEpoch"]
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+    return epoch if isinstance(epoch, int) and epoch != NO_BROKER_EPOCH else None
+
+
 def take_marker(folder: Path) -> bool:
     """Whether the last stop was clean. The marker is gone, durably, when this returns."""
     path = folder / FILE_NAME

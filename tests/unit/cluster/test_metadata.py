@@ -80,7 +80,7 @@ def test_a_first_start_that_is_interrupted_is_followed_by_a_first_start(tmp_path
     store = MetadataStore(tmp_path)
     store.open()
     store.adopt_topic("orders", 2, _ID, leader_epoch=4)
-    store.skip_producer_ids_to(5000)
+    store.skip_producer_ids_above(5000)
     store.close()
     again = MetadataStore(tmp_path)
     again.open()

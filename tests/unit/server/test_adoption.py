@@ -186,7 +186,7 @@ def killed(*_: Any) -> None:
     [
         (LogDir, "_open_logs"),
         (MetadataStore, "adopt_topic"),
-        (MetadataStore, "skip_producer_ids_to"),
+        (MetadataStore, "skip_producer_ids_above"),
         (MetadataStore, "finish_adoption"),
     ],
 )

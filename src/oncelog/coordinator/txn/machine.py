@@ -83,6 +83,11 @@ class TxnShard:
     def is_loaded(self) -> bool:
         return self._is_loaded
 
+    @property
+    def highest_producer_id(self) -> int:
+        """That any id here has, had last, or will have next; -1 without ids."""
+        return max((entry.metadata.highest_producer_id for entry in self._entries.values()), default=-1)
+
     def on_loaded(self, coordinator_epoch: CoordinatorEpoch, now_ms: int) -> list[SendMarkers]:
         """The whole log was replayed: begin to serve. Decided transactions are carried on, under the new epoch."""
         invariant(not self._is_loaded, "%s-%s was loaded twice", TRANSACTION_STATE_TOPIC, self.partition)

@@ -87,6 +87,10 @@ class TxnMetadata:
         return self.client_identity
 
     @property
+    def highest_producer_id(self) -> int:
+        return max(self.producer_id, self.prev_producer_id, self.next_producer_id)
+
+    @property
     def never_times_out(self) -> bool:
         return self.timeout_ms == TWO_PHASE_COMMIT_TIMEOUT_MS
 

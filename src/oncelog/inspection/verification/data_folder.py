@@ -136,7 +136,7 @@ def _check_journal(data_folder: Path, report: Report) -> None:
             "journal.damaged",
             path,
             str(error),
-            "cuts it off if it is the last line; refuses to start if whole lines follow it",
+            "takes what is missing from the logs if it is the last line; refuses to start if whole lines follow it",
         )
 
 
