@@ -1,4 +1,4 @@
-"""A driver in a process of its own, so that it can die: copies a topic, exactly once.
+"""A driver in a process of its own, so that it can die: copies a topic, or counts its records by key, exactly once.
 
 python -m tests.spark.driver '{"master": ..., "servers": ..., ...}'
 """
@@ -31,7 +31,7 @@ def kill_an_executor_once(mark: str) -> None:
 def main() -> None:
     order = json.loads(sys.argv[1])
     if order.get("die_at"):
-        die = failpoints.on_nth_hit(2, lambda: os.kill(os.getpid(), signal.SIGKILL))
+        die = failpoints.on_nth_hit(order.get("die_at_hit", 2), lambda: os.kill(os.getpid(), signal.SIGKILL))
         failpoints.arm(f"spark.sink.{order['die_at']}", die)
     if order.get("kill_mark"):
         kill_an_executor_once(order["kill_mark"])
@@ -45,14 +45,18 @@ def main() -> None:
     }
     spark = oncelog.spark.session(master=order["master"], config=config)
     reader = spark.readStream.format("oncelog").option("kafka.bootstrap.servers", order["servers"])
-    rows = reader.options(subscribe=order["source"], startingOffsets="earliest", maxOffsetsPerTrigger="400").load()
+    options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "400", **order.get("options", {})}
+    rows = reader.options(subscribe=order["source"], **options).load().select("key", "value")
+    if order.get("counts"):
+        rows = rows.groupBy("key").count().selectExpr("key", "cast(count as string) as value")
     query = (
         oncelog.spark.write_stream(
-            rows.select("key", "value"),
+            rows,
             bootstrap_servers=order["servers"],
             transactional_id=order["id"],
             topic=order["target"],
         )
+        .outputMode("update")
         .option("checkpointLocation", order["checkpoint"])
         .trigger(availableNow=True)
         .start()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import oncelog.spark
@@ -42,3 +44,11 @@ class Pipeline:
         query = self.start(frame)
         query.awaitTermination()
         return query
+
+
+def forget_the_beginning(checkpoint: str, batch: int) -> None:
+    """What earlier versions wrote for a batch: where it ends, and no more."""
+    path = Path(checkpoint, "offsets", str(batch))
+    version, metadata, *sources = path.read_text().split("\n")
+    plain = [json.dumps({name: at for name, at in json.loads(text).items() if name != "@oncelog"}) for text in sources]
+    path.write_text("\n".join([version, metadata, *plain]))

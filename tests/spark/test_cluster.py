@@ -26,7 +26,7 @@ def run_driver(**order: Any) -> int:
     done = subprocess.run(
         [sys.executable, "-m", "tests.spark.driver", json.dumps(order)],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
         capture_output=True,
         text=True,
         timeout=150,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog.core.ids import TopicPartition
-from oncelog.spark.offsets import Offsets, from_wire, merge, parse_source_offset, to_wire
+from oncelog.spark.offsets import NOT_STARTED, Offsets, StreamOffset, from_wire, merge, parse_source_offset, to_wire
 from oncelog.spark.planning import OffsetRange, limit_offsets, split_ranges
 
 PARTITIONS = st.builds(TopicPartition, st.sampled_from(["a", "b"]), st.integers(0, 5))
@@ -60,13 +60,32 @@ def test_offsets_survive_their_json(offsets: Offsets) -> None:
     assert from_wire(json.loads(json.dumps(to_wire(offsets)))) == offsets
 
 
+@given(
+    st.dictionaries(PARTITIONS, st.integers(0, 2**60)),
+    st.dictionaries(PARTITIONS, st.integers(0, 2**60)),
+    st.dictionaries(st.text("abc", min_size=1), st.text("xyz", min_size=1)),
+)
+def test_what_a_batch_ends_with_survives_its_json(ends: Offsets, first: Offsets, ids: dict[str, str]) -> None:
+    whole = StreamOffset(ends, first, ids)
+    text = json.dumps(whole.to_wire())
+    assert StreamOffset.from_wire(json.loads(text)) == whole
+    assert parse_source_offset(text) == whole
+
+
+def test_offsets_of_earlier_versions_and_of_sparks_own_source_are_the_plain_ones() -> None:
+    plain = {TopicPartition("a", 0): 7}
+    assert StreamOffset(plain).to_wire() == {"a": {"0": 7}}
+    assert StreamOffset.from_wire({"a": {"0": 7}}) == StreamOffset(plain)
+    assert parse_source_offset(json.dumps(NOT_STARTED)) == StreamOffset({})
+
+
 @pytest.mark.parametrize("text", ["5", '{"logOffset":3}', '{"a":{"0":"x"}}', "not json", '{"a": {"p": 1}}'])
 def test_offsets_of_other_sources_are_not_taken_for_kafkas(text: str) -> None:
     assert parse_source_offset(text) is None
 
 
 def test_a_pattern_that_nothing_matches_yet_has_no_offsets() -> None:
-    assert parse_source_offset("{}") == {}
+    assert parse_source_offset("{}") == StreamOffset({})
 
 
 def test_a_partition_read_by_two_sources_counts_as_far_as_both_have_come() -> None:

@@ -9,7 +9,7 @@ import pytest
 from oncelog.client.offsets import OffsetAndMetadata
 from oncelog.core.ids import TopicPartition
 from oncelog.spark.notes import METADATA_BYTES_MAX, Note
-from oncelog.spark.offsets import Offsets, merge, parse_source_offset, uneven
+from oncelog.spark.offsets import Offsets, StreamOffset, merge, parse_source_offset, uneven
 from oncelog.spark.progress import MicroBatch
 from oncelog.spark.resume import CannotResume, NewCheckpoint, Verdict, judge, offsets_to_commit
 
@@ -22,7 +22,7 @@ def batch(
 ) -> MicroBatch:
     """Planned at another time than any other number, unless a plan is given."""
     given = {"only_kafka": bool(end), "planned_ms": plan or number, **more}
-    return MicroBatch(query, number, "file:/checkpoint", None, start, end, **given)
+    return MicroBatch(query, number, "file:/checkpoint", start, end, **given)
 
 
 def committed(
@@ -224,7 +224,7 @@ def test_offsets_of_several_sources() -> None:
     parts: list[Offsets] = [{P0: 5, P1: 3}, {P0: 20, P1: 3}]
     assert merge(parts) == {P0: 5, P1: 3}
     assert uneven(parts) == {P0: (5, 20)}
-    assert parse_source_offset("{}") == {}
+    assert parse_source_offset("{}") == StreamOffset({})
     assert parse_source_offset('{"logOffset": 3}') is None
 
 

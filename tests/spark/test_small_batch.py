@@ -29,7 +29,7 @@ PARTITION = TopicPartition("in", 0)
 
 
 def batch(number: int, records: int) -> MicroBatch:
-    return MicroBatch("q", number, "file:/c", None, {PARTITION: 0}, {PARTITION: records}, only_kafka=True)
+    return MicroBatch("q", number, "file:/c", {PARTITION: 0}, {PARTITION: records}, only_kafka=True)
 
 
 @given(st.integers(0, BATCH_OFFSETS), st.integers(1, 1000), st.integers(1, 5))

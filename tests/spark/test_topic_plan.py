@@ -10,7 +10,7 @@ from oncelog.client.offsets import OffsetAndMetadata
 from oncelog.client.visibility import IsolationLevel
 from oncelog.core.ids import TopicPartition
 from oncelog.spark import sink, topic_plan
-from oncelog.spark.offsets import LATEST, Offsets
+from oncelog.spark.offsets import LATEST, Offsets, StreamOffset
 from oncelog.spark.planning import OffsetRange
 from oncelog.spark.progress import MicroBatch
 from oncelog.spark.sink_options import sink_options
@@ -22,11 +22,19 @@ A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b",
 
 
 class Topics:
-    """Stands for the cluster. All partitions begin at 0."""
+    """Stands for the cluster. All partitions begin at 0, unless told otherwise."""
 
-    def __init__(self, committed: Offsets, written: Offsets | None = None) -> None:
+    def __init__(
+        self,
+        committed: Offsets,
+        written: Offsets | None = None,
+        ids: dict[str, str] | None = None,
+        begin: Offsets | None = None,
+    ) -> None:
         self.committed = committed
         self.written = written or committed
+        self.ids = ids or {}
+        self.begin = begin or {}
 
     def partitions_of(self, topics: Collection[str] | None) -> dict[str, list[TopicPartition]]:
         there: dict[str, list[TopicPartition]] = {}
@@ -38,11 +46,17 @@ class Topics:
     def topic_facts(self, topics: Collection[str]) -> dict[str, TopicFacts]:
         return {name: TopicFacts(len(partitions)) for name, partitions in self.partitions_of(topics).items()}
 
+    def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
+        return {topic: self.ids[topic] for topic in topics if topic in self.ids}
+
     def list_offsets(
         self, wanted: Mapping[TopicPartition, int], isolation: IsolationLevel
     ) -> dict[TopicPartition, int]:
         ends = self.committed if isolation is IsolationLevel.READ_COMMITTED else self.written
-        return {partition: ends[partition] if which == LATEST else 0 for partition, which in wanted.items()}
+        return {
+            partition: ends[partition] if which == LATEST else self.begin.get(partition, 0)
+            for partition, which in wanted.items()
+        }
 
 
 def make_plan(monkeypatch: pytest.MonkeyPatch, topics: Topics, **options: str) -> TopicPlan:
@@ -53,16 +67,17 @@ def make_plan(monkeypatch: pytest.MonkeyPatch, topics: Topics, **options: str) -
 
 def test_a_stream_that_may_lose_data_goes_on_without_a_deleted_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = make_plan(monkeypatch, Topics({A0: 5}), failOnDataLoss="false")
-    assert plan.latest_offsets({A0: 3, B0: 7}) == {A0: 5}
-    assert plan.latest_offsets() == {A0: 5}
-    plan.check_not_lost({A0: 3, B0: 7}, {A0: 5})
+    known = StreamOffset({A0: 3, B0: 7})
+    assert plan.latest_offsets(known) == plan.latest_offsets() == StreamOffset({A0: 5})
+    assert plan.begin_of_next(known, StreamOffset({A0: 5})) == StreamOffset({A0: 3})
     # A batch that was planned while the topic was there.
     assert plan.ranges({A0: 3, B0: 7}, {A0: 5, B0: 9}) == [OffsetRange(A0, 3, 5)]
 
 
 def test_a_stream_that_may_lose_data_waits_when_all_its_topics_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = make_plan(monkeypatch, Topics({}), failOnDataLoss="false")
-    assert plan.latest_offsets({A0: 3, B0: 7}) == {A0: 3, B0: 7}
+    known = StreamOffset({A0: 3, B0: 7}, topic_ids={"a": "1"})
+    assert plan.latest_offsets(known) == known
     with pytest.raises(OptionError, match="topic a does not exist"):
         plan.latest_offsets()
 
@@ -71,22 +86,71 @@ def test_single_partitions_that_are_gone_are_left_out_too(monkeypatch: pytest.Mo
     assigned = {"assign": '{"a": [0, 1], "b": [0]}', "failOnDataLoss": "false"}
     monkeypatch.setattr(topic_plan, "worker_client", lambda _: Topics({A0: 5}))
     given = {"kafka.bootstrap.servers": "nowhere:1", **assigned}
-    assert TopicPlan(parse_source_options(given, streaming=True)).latest_offsets({A0: 1, A1: 2}) == {A0: 5}
+    plan = TopicPlan(parse_source_options(given, streaming=True))
+    assert plan.latest_offsets(StreamOffset({A0: 1, A1: 2})) == StreamOffset({A0: 5})
 
 
 def test_a_stream_that_must_not_lose_data_stops_at_a_deleted_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = make_plan(monkeypatch, Topics({A0: 5}))
     with pytest.raises(OptionError, match="topic b does not exist"):
-        plan.latest_offsets({A0: 3, B0: 7})
+        plan.latest_offsets(StreamOffset({A0: 3, B0: 7}))
 
 
 def test_what_an_open_transaction_holds_back_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint that was read_uncommitted has read it already; read_committed, it waits for the transaction."""
     topics = Topics({A0: 5, B0: 1}, written={A0: 9, B0: 1})
     plan = make_plan(monkeypatch, topics)
-    plan.check_not_lost({A0: 9, B0: 1}, plan.latest_offsets())
+    plan.begin_of_next(StreamOffset({A0: 9, B0: 1}), plan.latest_offsets())
     with pytest.raises(DataLost, match=r"a-0 ends at 9, before offset 10 where the stream is"):
-        plan.check_not_lost({A0: 10, B0: 1}, plan.latest_offsets())
+        plan.begin_of_next(StreamOffset({A0: 10, B0: 1}), plan.latest_offsets())
+
+
+def test_a_topic_that_was_made_again_is_not_the_one_the_stream_was_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    topics = Topics({A0: 150, B0: 1}, ids={"a": "new", "b": "same"})
+    known = StreamOffset({A0: 100, B0: 1}, topic_ids={"a": "old", "b": "same"})
+    plan = make_plan(monkeypatch, topics)
+    with pytest.raises(DataLost, match=r"topic a was deleted and created again \(its id was old and is new\)"):
+        plan.begin_of_next(known, plan.latest_offsets())
+    # A batch that was planned before that.
+    with pytest.raises(DataLost, match="topic a was deleted and created again"):
+        plan.batch_ranges(StreamOffset({A0: 50, B0: 0}), known, is_first=False)
+    plan = make_plan(monkeypatch, topics, failOnDataLoss="false")
+    assert plan.begin_of_next(known, plan.latest_offsets()) == StreamOffset({A0: 0, B0: 1}, first={A0: 0})
+    assert plan.batch_ranges(StreamOffset({A0: 50, B0: 0}), known, is_first=False) == [OffsetRange(B0, 0, 1)]
+
+
+def test_a_checkpoint_without_topic_ids_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = make_plan(monkeypatch, Topics({A0: 150, B0: 1}, ids={"a": "new", "b": "same"}))
+    known = StreamOffset({A0: 100, B0: 1})
+    assert plan.begin_of_next(known, plan.latest_offsets()) == known
+    assert plan.batch_ranges(known, StreamOffset({A0: 150, B0: 1}), is_first=False) == [OffsetRange(A0, 100, 150)]
+
+
+@pytest.mark.parametrize(
+    ("starting", "begins", "ends", "reads"),
+    [
+        ("earliest", 0, 9, (0, 9)),
+        ("earliest", 4, 9, None),
+        ("earliest", 4, 0, ()),
+        ("latest", 0, 9, None),
+        ("latest", 0, 0, ()),
+        ('{"a": {"0": 5}, "b": {"0": 0}}', 4, 9, (5, 9)),
+        ('{"a": {"0": -2}, "b": {"0": 0}}', 4, 9, None),
+    ],
+)
+def test_a_first_batch_of_an_earlier_version_begins_where_it_must_have_begun(
+    monkeypatch: pytest.MonkeyPatch, starting: str, begins: int, ends: int, reads: tuple[int, ...] | None
+) -> None:
+    """Its plan does not tell, and where it would begin now may not be where it began."""
+    topics = Topics({A0: 30, B0: 0}, begin={A0: begins})
+    end = StreamOffset({A0: ends, B0: 0})
+    plan = make_plan(monkeypatch, topics, startingOffsets=starting)
+    if reads is None:
+        with pytest.raises(DataLost, match="a-0: the batch that ends at 9 was planned by an earlier version"):
+            plan.batch_ranges(StreamOffset({}), end, is_first=True)
+    else:
+        wanted = [OffsetRange(A0, *reads)] if reads else []
+        assert plan.batch_ranges(StreamOffset({}), end, is_first=True) == wanted
 
 
 def as_known(
@@ -101,7 +165,7 @@ def as_known(
         kafka=None,
         topic="out",
     )
-    batch = MicroBatch("q", 1, "file:/c", None, {A0: 0, A1: 0, B0: 0}, end, only_kafka=True)
+    batch = MicroBatch("q", 1, "file:/c", {A0: 0, A1: 0, B0: 0}, end, only_kafka=True)
     known = sink.as_known_to(options, batch, {partition: OffsetAndMetadata(0, "") for partition in committed})
     return known.end, known.only_kafka
 

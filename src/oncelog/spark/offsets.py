@@ -1,9 +1,20 @@
-"""Positions of a stream in topics, and their JSON, which is that of Spark's Kafka source: `{"orders": {"0": 12}}`."""
+"""Positions of a stream in topics, and their JSON.
+
+Offsets have the JSON of Spark's Kafka source: `{"orders": {"0": 12}}`. What a batch of a stream ends with has one entry
+more, under a name that no topic can have:
+
+    {"orders": {"0": 12}, "@oncelog": {"first": {"orders": {"0": 5}}, "topicIds": {"orders": "7Vx..."}}}
+
+`first` is where the batch began in partitions that no batch before it has read: all of them in the first batch of a
+query. Spark keeps it in its offset log before the batch runs, so that it begins there whenever it is run again.
+`topicIds` tell a topic from another one of the same name. Earlier versions wrote neither.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from oncelog.core.ids import TopicPartition
@@ -13,6 +24,33 @@ Offsets = dict[TopicPartition, int]
 
 LATEST = -1
 EARLIEST = -2
+
+OWN_ENTRY = "@oncelog"
+NOT_STARTED: dict[str, Any] = {OWN_ENTRY: {"notStarted": True}}
+"""Where a stream is before its first batch: the plan of that batch decides where it begins, once and for all."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """What Spark keeps of a stream for each batch."""
+
+    ends: Offsets
+    first: Offsets = field(default_factory=dict)
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+
+    def to_wire(self) -> dict[str, Any]:
+        own: dict[str, Any] = {}
+        if self.first:
+            own["first"] = to_wire(self.first)
+        if self.topic_ids:
+            own["topicIds"] = dict(sorted(self.topic_ids.items()))
+        return {**to_wire(self.ends), OWN_ENTRY: own} if own else to_wire(self.ends)
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> StreamOffset:
+        own = wire.get(OWN_ENTRY, {})
+        ends = {topic: partitions for topic, partitions in wire.items() if topic != OWN_ENTRY}
+        return cls(from_wire(ends), from_wire(own.get("first", {})), own.get("topicIds", {}))
 
 
 def to_wire(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
@@ -31,14 +69,17 @@ def from_wire(nested: Mapping[str, Mapping[str, int]]) -> Offsets:
     }
 
 
-def parse_source_offset(text: str) -> Offsets | None:
+def parse_source_offset(text: str) -> StreamOffset | None:
     """Offsets of a source's JSON when they are Kafka's (Spark's `kafka` source, or ours); None for files and others."""
     try:
         value = json.loads(text)
     except ValueError:
         return None
+    if not isinstance(value, dict):
+        return None
+    ends = {name: entry for name, entry in value.items() if name != OWN_ENTRY}
     # A pattern that nothing matches yet has no offsets, and is Kafka's all the same.
-    return from_wire(value) if value == {} or _is_kafka_shape(value) else None
+    return StreamOffset.from_wire(value) if not ends or _is_kafka_shape(ends) else None
 
 
 def _is_kafka_shape(value: Any) -> bool:

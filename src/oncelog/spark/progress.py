@@ -1,4 +1,4 @@
-"""What Spark knows about the micro-batch it is running: the query, its trigger, and the offsets of its sources.
+"""What Spark knows about the micro-batch it is running: the query, and the offsets of its sources.
 
 A `foreachBatch` function is told only the batch id. The rest is asked of the running query inside the JVM, which has
 read or written it in its own checkpoint, on whatever Hadoop file system that lies. The end offsets of batch N are in
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from oncelog.core.ids import TopicPartition
 from oncelog.core.invariant import invariant
-from oncelog.spark.offsets import Offsets, merge, parse_source_offset, uneven
+from oncelog.spark.offsets import Offsets, StreamOffset, merge, parse_source_offset, uneven
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,7 +30,6 @@ class MicroBatch:
     query_id: str
     batch_id: int
     checkpoint: str
-    trigger_interval_ms: int | None
     start: Offsets | None
     end: Offsets
     only_kafka: bool = False
@@ -79,7 +78,6 @@ def running_batch(spark: SparkSession, frame: DataFrame, batch_id: int) -> Micro
         query_id=str(query_id),
         batch_id=batch_id,
         checkpoint=str(execution.resolvedCheckpointRoot()),
-        trigger_interval_ms=_interval_ms(execution.trigger()),
         start=merge(starts) if len(starts) == len(ranges) else None,
         end=merge(source.end for source in ranges),
         only_kafka=only_kafka,
@@ -120,12 +118,6 @@ def _execution(spark: SparkSession, query_id: str) -> Any:
     return query.streamingQuery()
 
 
-def _interval_ms(trigger: Any) -> int | None:
-    if trigger.getClass().getSimpleName() == "ProcessingTimeTrigger":
-        return int(trigger.intervalMs())
-    return None
-
-
 def _ranges(execution: Any, batch_id: int) -> tuple[list[SourceRange], bool]:
     """Of each source whose offsets are Kafka's; and whether those are all that have any offsets."""
     logged = execution.offsetLog().get(batch_id)
@@ -143,12 +135,17 @@ def _ranges(execution: Any, batch_id: int) -> tuple[list[SourceRange], bool]:
         if end is None:
             others += 1
         else:
-            ranges.append(SourceRange(_start(execution, started, source), end))
+            ranges.append(source_range(_start(execution, started, source), end))
     return ranges, bool(ranges) and not others
 
 
-def _start(execution: Any, started: Any, source: Any) -> Offsets | None:
-    """Where a batch begins in a source: where the last one ended. Only the plan of the batch has the very first."""
+def source_range(start: StreamOffset | None, end: StreamOffset) -> SourceRange:
+    """From where the last batch ended; where this one is the first to read a partition, its end tells the beginning."""
+    return SourceRange(None if start is None else {**start.ends, **end.first}, end.ends)
+
+
+def _start(execution: Any, started: Any, source: Any) -> StreamOffset | None:
+    """Where the last batch has ended in a source. Of the first one the plan tells, unless its end does."""
     offset = started.get(source)
     if not offset.isDefined():
         leaves = _elements(execution.lastExecution().logical().collectLeaves())

@@ -127,7 +127,6 @@ class ExactlyOnceSink:
     def _run(self, frame: DataFrame, batch_id: int) -> None:
         refuse_other_offset_logs(self.spark)
         batch = running_batch(self.spark, frame, batch_id)
-        self._check_timeout(batch)
         self.enter(batch.query_id)
         what = f"batch {batch_id} of query {batch.query_id}"
         attempts = itertools.count()
@@ -209,15 +208,6 @@ class ExactlyOnceSink:
             on_new_checkpoint=options.on_new_checkpoint,
             keeps_state=lambda: keeps_state(self.spark, batch.query_id),
         )
-
-    def _check_timeout(self, batch: MicroBatch) -> None:
-        interval, timeout = batch.trigger_interval_ms, self.transactor.options.transaction_timeout_ms
-        if interval is not None and interval > timeout:
-            raise OptionError(
-                f"transaction_timeout_ms ({timeout}) is below the trigger interval ({interval} ms): a batch may take "
-                "that long, and the broker would abort it. Raise transaction_timeout_ms (and "
-                "transaction.max.timeout.ms of the broker), or trigger more often"
-            )
 
 
 _entered: dict[str, ExactlyOnceSink] = {}

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from oncelog.core.invariant import invariant
-from oncelog.spark.offsets import from_wire, to_wire
+from oncelog.spark.offsets import StreamOffset
 from oncelog.spark.planning import OffsetRange
 from oncelog.spark.read_task import read_range
 from oncelog.spark.source_options import SourceOptions
@@ -54,16 +54,17 @@ class SnapshotReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  # Spark's name
         if start != BEFORE:
             return start
-        return {"snapshot": to_wire(TopicPlan(self.options).latest_offsets())}
+        plan = TopicPlan(self.options)
+        latest = plan.latest_offsets()
+        return {"snapshot": StreamOffset(latest.ends, plan.earliest_offsets(latest.ends), latest.topic_ids).to_wire()}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if start == end:
             return []
         invariant(start == BEFORE, "a snapshot is read in one batch")
-        plan = TopicPlan(self.options)
-        ends = from_wire(end["snapshot"])
-        ranges = plan.ranges(plan.earliest_offsets(ends), ends)
-        return [SnapshotPartition(whole) for whole in ranges]
+        whole = StreamOffset.from_wire(end["snapshot"])
+        ranges = TopicPlan(self.options).batch_ranges(StreamOffset({}), whole, is_first=False)
+        return [SnapshotPartition(one) for one in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         invariant(isinstance(partition, SnapshotPartition), "tasks are those of partitions()")

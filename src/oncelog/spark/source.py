@@ -2,8 +2,11 @@
 
 Theory of operation. On the driver, one long-lived reader per query plans: it lists offsets and cuts them into ranges
 (`topic_plan`). On the executors, each task reads one range and yields Arrow batches as large as the answers of the
-broker; a few of them exist at a time however long the range is. Offsets in the checkpoint have the JSON of Spark's own
-Kafka source, so tools that read one read the other.
+broker; a few of them exist at a time however long the range is.
+
+What a batch reads is decided once, when it is planned, and kept in Spark's checkpoint as the batch's end offset (see
+`offsets`): where it ends, and where it begins in partitions that it is the first to read. Spark asks anew for the
+initial offset whenever it runs the first batch again, so that one is only a mark.
 
 Reading is read_committed unless told otherwise. Ranges are of offsets, not of records: markers, aborted data and
 compaction leave gaps, over which a task steps without a word.
@@ -26,7 +29,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from oncelog.spark.offsets import Offsets, from_wire, to_wire
+from oncelog.spark.offsets import NOT_STARTED, Offsets, StreamOffset, to_wire
 from oncelog.spark.planning import OffsetRange, limit_offsets, split_ranges
 from oncelog.spark.read_task import read_range
 from oncelog.spark.snapshot import SnapshotReader
@@ -109,8 +112,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
         self._plan: TopicPlan | None = None
-        self._target: Offsets | None = None
-        self._latest: Offsets | None = None
+        self._target: StreamOffset | None = None
+        self._latest: StreamOffset | None = None
         self._last_batch_s = time.monotonic()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -126,7 +129,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._plan
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
-        return to_wire(starting_offsets(self.plan, self.options))
+        return NOT_STARTED
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name
         if self.options.max_offsets_per_trigger is not None:
@@ -139,25 +142,28 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self.plan.latest_offsets()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  # Spark's name
-        begin = from_wire(start)
-        end = self._available(begin)
-        if self._should_wait(begin, end, limit):
-            return start
-        if isinstance(limit, ReadMaxRows):
-            end = limit_offsets(self.plan.with_new_partitions(begin, end), end, limit.max_rows)
-        if end != begin:
+        known = StreamOffset.from_wire(start)
+        pinned = starting_offsets(self.plan, self.options) if start == NOT_STARTED else None
+        latest = self._latest = self._target or self.plan.latest_offsets(known)
+        begin = self._begin(known, latest, pinned)
+        end = {p: max(offset, begin.ends[p]) for p, offset in latest.ends.items()}
+        if self._should_wait(begin.ends, end, limit):
+            end = begin.ends
+        elif isinstance(limit, ReadMaxRows):
+            end = limit_offsets(begin.ends, end, limit.max_rows)
+        if end != begin.ends:
             self._last_batch_s = time.monotonic()
-        return to_wire(end)
+        elif pinned is None and end.keys() == known.ends.keys():
+            return start  # what differs from it in a single letter is a batch to Spark
+        return StreamOffset(end, begin.first, latest.topic_ids).to_wire()
 
-    def _available(self, begin: Offsets) -> Offsets:
-        """The ends to read up to now: of partitions there are, never behind where the stream already is."""
-        if self._target is not None:
-            latest = self._target
-        else:
-            latest = self.plan.latest_offsets(begin)
-        self._latest = latest
-        self.plan.check_not_lost(begin, latest)
-        return {p: max(offset, begin.get(p, offset)) for p, offset in latest.items()}
+    def _begin(self, known: StreamOffset, latest: StreamOffset, pinned: Offsets | None) -> StreamOffset:
+        if pinned is None:
+            return self.plan.begin_of_next(known, latest)
+        # A partition whose end is not known yet was made a moment ago: the next batch takes it up.
+        there = {p: offset for p, offset in pinned.items() if p in latest.ends}
+        begin = self.plan.begin_of_next(StreamOffset(there), latest).ends
+        return StreamOffset(begin, first=begin)
 
     def _should_wait(self, begin: Offsets, end: Offsets, limit: ReadLimit) -> bool:
         """minOffsetsPerTrigger: wait for more, but not for longer than maxTriggerDelay, and never with AvailableNow."""
@@ -165,15 +171,17 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if wanted is None or isinstance(limit, ReadAllAvailable) or self._target is not None:
             return False
         waited_ms = (time.monotonic() - self._last_batch_s) * 1000
-        fresh = self.plan.with_new_partitions(begin, end)
-        ready = sum(end[p] - fresh.get(p, end[p]) for p in end)
+        ready = sum(end[p] - begin[p] for p in end)
         return ready < wanted and waited_ms < self.options.max_trigger_delay_ms
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  # Spark's name
-        return None if self._latest is None else to_wire(self._latest)
+        return None if self._latest is None else to_wire(self._latest.ends)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return _tasks(self.plan.ranges(from_wire(start), from_wire(end)), self.options)
+        if start == end:
+            return []
+        before, after = StreamOffset.from_wire(start), StreamOffset.from_wire(end)
+        return _tasks(self.plan.batch_ranges(before, after, is_first=start == NOT_STARTED), self.options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, RangePartition):

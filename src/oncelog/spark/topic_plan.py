@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from oncelog.client.visibility import IsolationLevel
 from oncelog.core.ids import TopicPartition
-from oncelog.spark.offsets import EARLIEST, LATEST, Offsets
+from oncelog.spark.offsets import EARLIEST, LATEST, Offsets, StreamOffset
 from oncelog.spark.planning import OffsetRange
 from oncelog.spark.source_options import OptionError, Position, SourceOptions
 from oncelog.spark.worker_client import WorkerClient, worker_client
@@ -65,19 +65,23 @@ class TopicPlan:
     def ending_offsets(self) -> Offsets:
         return self._resolve(self._options.ending, "ending")
 
-    def latest_offsets(self, known: Offsets | None = None) -> Offsets:
-        """Ends of all partitions. Where data may be lost, topics that vanished are left out (see check_not_lost).
+    def latest_offsets(self, known: StreamOffset | None = None) -> StreamOffset:
+        """Ends of all partitions. Where data may be lost, topics that vanished are left out (see begin_of_next).
 
         When all of them have, a stream waits at the position it has.
         """
         if self._options.fail_on_data_loss:
-            return self._list(self.partitions(), LATEST)
+            return self._ends(self.partitions())
         found, missing = self._look_up()
         if missing and not found:
             if known is None:
                 raise OptionError(missing[0])
-            return dict(known)
-        return self._list(found, LATEST)
+            return StreamOffset(known.ends, topic_ids=known.topic_ids)
+        return self._ends(found)
+
+    def _ends(self, partitions: list[TopicPartition]) -> StreamOffset:
+        ids = self._client.topic_ids({partition.topic for partition in partitions})
+        return StreamOffset(self._list(partitions, LATEST), topic_ids=ids)
 
     def earliest_offsets(self, partitions: Iterable[TopicPartition]) -> Offsets:
         return self._list(partitions, EARLIEST)
@@ -128,13 +132,28 @@ class TopicPlan:
             return {}
         return self._client.list_offsets(dict.fromkeys(wanted, which), self._isolation)
 
-    def with_new_partitions(self, start: Offsets, end: Offsets) -> Offsets:
-        """The start, with partitions that appeared since then at their beginning."""
-        new = [p for p in end if p not in start]
-        return {**start, **self._list(new, EARLIEST)}
+    def begin_of_next(self, known: StreamOffset, latest: StreamOffset) -> StreamOffset:
+        """Where the batch after `known` begins, and what is new in it: partitions that appeared, at their beginning.
 
-    def check_not_lost(self, start: Offsets, latest: Offsets) -> None:
-        """Raise DataLost when a topic is gone or shorter than the stream has read already."""
+        Raises DataLost for a topic that is gone, another one than it was, or shorter than the stream has read already.
+        """
+        again = self._recreated(known.topic_ids, latest.topic_ids)
+        begin = {p: offset for p, offset in known.ends.items() if p.topic not in again}
+        self._check_not_lost(begin, latest.ends)
+        first = self._list([p for p in latest.ends if p not in begin], EARLIEST)
+        return StreamOffset({p: o for p, o in {**begin, **first}.items() if p in latest.ends}, first)
+
+    def _recreated(self, known: Mapping[str, str], now: Mapping[str, str]) -> set[str]:
+        """Topics that were deleted and created again. Where data may be lost, they are read from their beginning."""
+        again = {topic for topic in known.keys() & now.keys() if known[topic] != now[topic]}
+        for topic in sorted(again):
+            self._lost(
+                f"topic {topic} was deleted and created again (its id was {known[topic]} and is {now[topic]}): what "
+                "the stream had not read of the old one is gone, and its offsets say nothing about the new one"
+            )
+        return again
+
+    def _check_not_lost(self, start: Offsets, latest: Offsets) -> None:
         for partition, offset in sorted(start.items()):
             if partition not in latest:
                 self._lost(f"{partition} does not exist any more; the stream had read it up to {offset}")
@@ -148,10 +167,31 @@ class TopicPlan:
         """Where records end, those of open transactions included: a stream that was read_uncommitted may be there."""
         return self._client.list_offsets({partition: LATEST}, IsolationLevel.READ_UNCOMMITTED)[partition]
 
-    def ranges(self, start: Offsets, end: Offsets) -> list[OffsetRange]:
+    def batch_ranges(self, start: StreamOffset, end: StreamOffset, *, is_first: bool) -> list[OffsetRange]:
+        """What a batch of a stream reads, the same whenever it is run. Raises DataLost when that is not possible."""
+        begin = {**start.ends, **end.first}
+        unknown = {p: offset for p, offset in end.ends.items() if p not in begin}
+        if unknown:
+            begin |= self._begin_of_earlier_version(unknown, is_first=is_first)
+        again = self._recreated(end.topic_ids, self._client.topic_ids({p.topic for p in end.ends}))
+        return self.ranges(begin, {p: offset for p, offset in end.ends.items() if p.topic not in again})
+
+    def _begin_of_earlier_version(self, ends: Offsets, *, is_first: bool) -> Offsets:
+        """Where a batch began whose plan does not tell. Only what cannot have changed since is believed."""
+        position = self._options.starting if is_first else Position(everywhere=EARLIEST)
+        found = self._resolve(position, "starting") if is_first else self._list(ends, EARLIEST)
+        given = position.offsets or {}
+        for partition, end in sorted(ends.items()):
+            if found.get(partition) != 0 and end != 0 and given.get(partition, LATEST) < 0:
+                self._lost(
+                    f"{partition}: the batch that ends at {end} was planned by an earlier version, which did not keep "
+                    "where it began. Give that in startingOffsets as JSON to run it again as it was"
+                )
+        return {partition: min(found.get(partition, end), end) for partition, end in ends.items()}
+
+    def ranges(self, begin: Offsets, end: Offsets) -> list[OffsetRange]:
         """What lies between, without what is deleted already. Raises DataLost unless failOnDataLoss is false."""
         end = self._still_there(end)
-        begin = self.with_new_partitions(start, end)
         earliest = self._list([p for p in end if end[p] > begin[p]], EARLIEST)
         ranges = []
         for partition in sorted(earliest):

@@ -22,7 +22,7 @@ from oncelog.client.fetch import FetchSettings
 from oncelog.client.fetcher import FetchedChunk, RangeFetcher
 from oncelog.client.offsets import OffsetAndMetadata, fetch_offsets
 from oncelog.client.visibility import IsolationLevel
-from oncelog.core.ids import TopicPartition
+from oncelog.core.ids import NULL_UUID, TopicPartition, uuid_to_text
 from oncelog.spark.planning import OffsetRange
 from oncelog.spark.topic_facts import TopicFacts, TopicLookup
 
@@ -111,6 +111,13 @@ class WorkerClient(Blocking):
             self._run(self.cluster.refresh(topics, self._deadline()))
             known = {name: self.cluster.topics[name] for name in topics if name in self.cluster.topics}
         return {name: [TopicPartition(name, p.partition) for p in info.partitions] for name, info in known.items()}
+
+    def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
+        """The ids of topics, as of the last look-up of their partitions. Brokers that give none are left out."""
+        if not all(name in self.cluster.topics for name in topics):
+            self.partitions_of(topics)
+        known = {name: self.cluster.topics[name].topic_id for name in topics if name in self.cluster.topics}
+        return {name: uuid_to_text(topic_id) for name, topic_id in known.items() if topic_id != NULL_UUID}
 
     def list_offsets(
         self, wanted: Mapping[TopicPartition, int], isolation: IsolationLevel
