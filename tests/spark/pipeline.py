@@ -18,6 +18,7 @@ class Pipeline:
     source: str
     target: str
     checkpoint: str
+    """Empty for none."""
     id: str
     options: dict[str, str] = field(default_factory=dict)
     """Of the source."""
@@ -31,9 +32,10 @@ class Pipeline:
 
     def writer(self, frame: Any) -> Any:
         settings = {"topic": self.target, **self.settings}
-        return oncelog.spark.write_stream(
+        writer = oncelog.spark.write_stream(
             frame, bootstrap_servers=self.kafka.servers, transactional_id=self.id, **settings
-        ).option("checkpointLocation", self.checkpoint)
+        )
+        return writer.option("checkpointLocation", self.checkpoint) if self.checkpoint else writer
 
     def start(self, frame: Any | None = None, **trigger: Any) -> Any:
         rows = self.read().select("key", "value") if frame is None else frame

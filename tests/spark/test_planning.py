@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from oncelog.core.ids import TopicPartition
 from oncelog.spark.offsets import NOT_STARTED, Offsets, StreamOffset, from_wire, merge, parse_source_offset, to_wire
 from oncelog.spark.planning import OffsetRange, limit_offsets, split_ranges
+from oncelog.spark.progress import SourceRange, source_range
 
 PARTITIONS = st.builds(TopicPartition, st.sampled_from(["a", "b"]), st.integers(0, 5))
 SIZES = st.dictionaries(PARTITIONS, st.tuples(st.integers(0, 1000), st.integers(0, 1000)), min_size=1)
@@ -91,3 +92,16 @@ def test_a_pattern_that_nothing_matches_yet_has_no_offsets() -> None:
 def test_a_partition_read_by_two_sources_counts_as_far_as_both_have_come() -> None:
     one, other = TopicPartition("a", 0), TopicPartition("b", 0)
     assert merge([{one: 7, other: 3}, {one: 5}]) == {one: 5, other: 3}
+
+
+def test_where_a_batch_begins_in_a_source() -> None:
+    one, new = TopicPartition("a", 0), TopicPartition("a", 1)
+    before = StreamOffset({one: 5}, first={one: 2})
+    after = StreamOffset({one: 7, new: 9}, first={new: 3})
+    assert source_range(StreamOffset({}), before) == SourceRange({one: 2}, {one: 5}, frozenset({one}))
+    assert source_range(before, after) == SourceRange({one: 5, new: 3}, {one: 7, new: 9}, frozenset({new}))
+    # Nothing has moved: the next batch begins where this one ended.
+    assert source_range(before, before) == SourceRange({one: 5}, {one: 5}, frozenset())
+    # Spark's own source does not tell where a partition began that appeared.
+    assert source_range(StreamOffset({one: 5}), StreamOffset({one: 7, new: 9})).appeared == {new}
+    assert source_range(None, after).start is None

@@ -26,10 +26,15 @@ def batch(
 
 
 def committed(
-    query: str, number: int, offsets: Offsets, plan: int | None = 0, ends: tuple[int, ...] = ()
+    query: str,
+    number: int,
+    offsets: Offsets,
+    plan: int | None = 0,
+    ends: tuple[int, ...] = (),
+    writer: str | None = None,
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     """As `offsets_to_commit` has it. `plan=None` is the note of an earlier version."""
-    note = Note(query, number, number if plan == 0 else plan, ends)
+    note = Note(query, number, number if plan == 0 else plan, ends, writer=writer)
     return {p: OffsetAndMetadata(offset, note.to_text()) for p, offset in offsets.items()}
 
 
@@ -39,8 +44,17 @@ def verdict(
     policy: NewCheckpoint = NewCheckpoint.REFUSE,
     *,
     stateful: bool = False,
+    has_committed: bool = False,
 ) -> Verdict:
-    return judge(one, found, stand_in=STAND_IN, group="g", on_new_checkpoint=policy, keeps_state=lambda: stateful)
+    return judge(
+        one,
+        found,
+        stand_in=STAND_IN,
+        group="g",
+        on_new_checkpoint=policy,
+        keeps_state=lambda: stateful,
+        has_committed=has_committed,
+    )
 
 
 def test_the_next_batch_is_written() -> None:
@@ -231,6 +245,7 @@ def test_offsets_of_several_sources() -> None:
 def test_what_is_committed_carries_the_note() -> None:
     real = offsets_to_commit(batch(5, {P0: 12}), STAND_IN)
     assert real == committed("q", 5, {P0: 12})
+    assert offsets_to_commit(batch(5, {P0: 12}), None, "copy") == committed("q", 5, {P0: 12}, writer="copy")
     assert offsets_to_commit(batch(5, {}), STAND_IN) == committed("q", 5, {STAND_IN: 5})
     twice = offsets_to_commit(batch(5, {P0: 12, P1: 9}, uneven_end={P0: (12, 30)}), STAND_IN)
     assert twice == {**committed("q", 5, {P0: 12}, ends=(12, 30)), **committed("q", 5, {P1: 9})}
@@ -239,7 +254,8 @@ def test_what_is_committed_carries_the_note() -> None:
 
 
 def test_a_note_comes_back_as_it_was_and_is_small() -> None:
-    largest = Note("7c1f9a52-8f6b-4c7e-9d55-0a1b2c3d4e5f", 2**63, 2**63, (2**63,) * 20)
+    largest = Note("7c1f9a52-8f6b-4c7e-9d55-0a1b2c3d4e5f", 2**63, 2**63, (2**63,) * 20, writer="w" * 200)
+    assert Note.from_text(Note("q", 1, writer="w" * 9000).to_text()) == Note("q", 1, writer="w" * 200)
     for note in (Note("q", 1), Note("q", 1, 2), Note("q", 1, 2, (3, 4)), Note("", 0, call="c"), largest):
         assert Note.from_text(note.to_text()) == note
         assert len(note.to_text()) < METADATA_BYTES_MAX / 4
@@ -250,3 +266,41 @@ def test_a_note_of_somebody_else_is_no_note() -> None:
     assert Note.from_text('{"queryId": "a"}') is None
     assert Note.from_text("[1]") is None
     assert Note.from_text("NONE") is None
+
+
+def test_a_position_that_another_query_has_written_over_is_refused_with_both_names() -> None:
+    over = {**committed("q", 3, {P0: 10}), **committed("other", 0, {P1: 10}, writer="copy-2")}
+    with pytest.raises(
+        CannotResume, match=r"two queries use group g: this is query q .*query other .*copy-2"
+    ) as raised:
+        verdict(batch(4, {P0: 20, P1: 20}, {P0: 10, P1: 10}), over)
+    assert "at offset 10" in str(raised.value)
+    with pytest.raises(CannotResume, match="two queries use group g"):
+        verdict(batch(3, {P0: 10, P1: 10}, {P0: 5, P1: 5}), over)
+
+
+def test_a_query_whose_positions_were_all_written_over_is_refused_unless_it_has_just_begun() -> None:
+    found = committed("other", 9, {P0: 10})
+    assert verdict(batch(0, {P0: 20}, {P0: 10}, appeared=frozenset({P0})), found) is Verdict.WRITE
+    later = batch(4, {P0: 20}, {P0: 10})
+    with pytest.raises(CannotResume, match="two queries use group g"):
+        verdict(later, found)
+    # Started again on purpose, it may; but not once it has committed, when only a living query can have come between.
+    assert verdict(later, found, NewCheckpoint.REPROCESS) is Verdict.WRITE
+    with pytest.raises(CannotResume, match="two queries use group g"):
+        verdict(later, found, NewCheckpoint.REPROCESS, has_committed=True)
+    with pytest.raises(CannotResume, match="two queries use group g"):
+        verdict(batch(4, {}), committed("other", 3, {STAND_IN: 3}), NewCheckpoint.REPROCESS, has_committed=True)
+
+
+def test_a_partition_that_appears_may_have_been_anothers() -> None:
+    found = {**committed("q", 3, {P0: 10}), **committed("old", 7, {P1: 10})}
+    one = batch(4, {P0: 20, P1: 20}, {P0: 10, P1: 10}, appeared=frozenset({P1}))
+    assert verdict(one, found) is Verdict.WRITE
+    with pytest.raises(CannotResume, match="starts orders-1 at 0, the group stands at 10"):
+        verdict(batch(4, {P0: 20, P1: 20}, {P0: 10, P1: 0}, appeared=frozenset({P1})), found)
+
+
+def test_offsets_that_a_tool_has_set_are_nobodys() -> None:
+    found = {P0: OffsetAndMetadata(10, "")}
+    assert verdict(batch(4, {P0: 20}, {P0: 10}), found) is Verdict.WRITE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -231,6 +232,32 @@ def test_lost_data_stops_the_query_unless_it_may_go_on(spark: Any, kafka: Kafka,
         run_all(stream(spark, kafka, subscribe=topic), checkpoint)
     batches = run_all(stream(spark, kafka, subscribe=topic, failOnDataLoss="false"), checkpoint)
     assert values([row for _, rows in batches for row in rows]) == [b"d"]
+
+
+@pytest.mark.parametrize("before", [40, 100], ids=["some", "all"])
+def test_records_that_go_while_a_batch_runs_stop_the_query_unless_it_may_go_on(
+    spark: Any, kafka: Kafka, name: Name, checkpoint: str, before: int
+) -> None:
+    topic = kafka.create(name("t"))
+    kafka.send(topic, [b"%03d" % i for i in range(100)])
+    seen: list[Any] = []
+
+    def run(**options: str) -> None:
+        def lose_and_read(rows: Any, _: int) -> None:
+            kafka.delete_records(topic, 0, before)
+            seen.extend(rows.collect())
+
+        writer = stream(spark, kafka, subscribe=topic, **options).writeStream.foreachBatch(lose_and_read)
+        writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
+
+    with pytest.raises(Exception, match=rf"{topic}-0: offsets 0 to {before} went while the batch was running"):
+        run()
+    Path(checkpoint).rename(f"{checkpoint}-failed")
+    kafka.delete(topic)
+    kafka.create(topic)
+    kafka.send(topic, [b"%03d" % i for i in range(100)])
+    run(failOnDataLoss="false")
+    assert values(seen) == [b"%03d" % i for i in range(before, 100)]
 
 
 @pytest.mark.parametrize("records", [1, 150], ids=["shorter", "longer"])

@@ -339,8 +339,8 @@ class ConsumerCore:
             self._fail(
                 KafkaError(
                     ErrorCode.OFFSET_OUT_OF_RANGE,
-                    f"{entry.partition} has no offset {entry.fetch_position} (its log starts at "
-                    f"{entry.log_start_offset}) and auto.offset.reset=none: seek to where to go on",
+                    f"{entry.partition} has no offset {entry.fetch_position} any more, or not yet, and "
+                    "auto.offset.reset=none: seek to where to go on",
                 )
             )
             return

@@ -96,7 +96,6 @@ class ConsumerFetcher:
 
     def _take(self, entry: PartitionPosition, offset: int, answer: PartitionData) -> None:
         if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            entry.log_start_offset = answer.log_start_offset
             self._out_of_range(entry)
             return
         if answer.error_code:
@@ -118,7 +117,6 @@ class ConsumerFetcher:
         )
         entry.high_watermark = answer.high_watermark
         entry.last_stable_offset = answer.last_stable_offset
-        entry.log_start_offset = answer.log_start_offset
         if not seen.whole_bytes and len(data):
             larger = self._settings.partition_max_bytes * 2
             self._settings = self._settings._replace(

@@ -23,7 +23,6 @@ class PartitionPosition:
         "fetch_position",
         "high_watermark",
         "last_stable_offset",
-        "log_start_offset",
         "partition",
         "paused",
         "position",
@@ -41,7 +40,6 @@ class PartitionPosition:
         """Fetched and not handed out yet; nothing more is fetched until it is."""
         self.high_watermark = -1
         self.last_stable_offset = -1
-        self.log_start_offset = -1
         self.version = next(_versions)
         """A new one with every seek and every assignment: an answer to a question asked before is thrown away."""
 

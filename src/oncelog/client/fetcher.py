@@ -115,8 +115,8 @@ class RangeFetcher:
         if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{self._partition} has no offset {position} any more, or not yet: "
-                f"its log starts at {answer.log_start_offset}, and the range up to {self._end} was asked for",
+                f"{self._partition} has no offset {position} any more, or not yet, of the range up to {self._end} "
+                "that was asked for",
             )
         if answer.error_code:
             raise error_of(answer.error_code, f"fetching {self._partition} at offset {position}")

@@ -1,6 +1,6 @@
 """The note the sink commits with its offsets: whose they are and which plan they finish. JSON, as their metadata.
 
-Brokers take 4096 bytes of metadata (`offset.metadata.max.bytes`); a note has some 120.
+Brokers take 4096 bytes of metadata (`offset.metadata.max.bytes`); a note has some 150.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 METADATA_BYTES_MAX = 4096
 """Kafka's default of `offset.metadata.max.bytes`."""
+WRITER_CHARACTERS_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,8 @@ class Note:
     offset itself is the smallest of them."""
     call: str | None = None
     """Of a plain write: the call that wrote it."""
+    writer: str | None = None
+    """Of a stream: its transactional id, cut where it is very long. For people: it decides nothing."""
 
     def to_text(self) -> str:
         value: dict[str, Any] = {"queryId": self.query_id, "batchId": self.batch_id}
@@ -35,6 +38,8 @@ class Note:
             value["ends"] = list(self.ends)
         if self.call is not None:
             value["call"] = self.call
+        if self.writer is not None:
+            value["writer"] = self.writer[:WRITER_CHARACTERS_MAX]
         return json.dumps(value, separators=(",", ":"))
 
     @classmethod
@@ -42,13 +47,14 @@ class Note:
         """None for what somebody else wrote."""
         try:
             value = json.loads(text)
-            plan, call = value.get("plan"), value.get("call")
+            plan, call, writer = value.get("plan"), value.get("call"), value.get("writer")
             return cls(
                 str(value["queryId"]),
                 int(value["batchId"]),
                 None if plan is None else int(plan),
                 tuple(int(end) for end in value.get("ends", ())),
                 None if call is None else str(call),
+                None if writer is None else str(writer),
             )
         except (ValueError, KeyError, TypeError, AttributeError):
             return None

@@ -32,12 +32,15 @@ class MicroBatch:
     checkpoint: str
     start: Offsets | None
     end: Offsets
+    query_name: str | None = None
     only_kafka: bool = False
     """Whether all sources of the query have Kafka's offsets."""
     planned_ms: int | None = None
     """When Spark planned it. A batch that is run again keeps it, one that is planned again gets another."""
     planned_before: bool = False
     """Whether an earlier run of the query has planned it and may have written it already."""
+    appeared: frozenset[TopicPartition] = frozenset()
+    """Partitions that no batch before it has read."""
     uneven_start: Mapping[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
     uneven_end: Mapping[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
     """Partitions that several sources read and have not come equally far in; `start` and `end` have the smallest."""
@@ -64,6 +67,7 @@ class SourceRange(NamedTuple):
 
     start: Offsets | None
     end: Offsets
+    appeared: frozenset[TopicPartition] = frozenset()
 
 
 def running_batch(spark: SparkSession, frame: DataFrame, batch_id: int) -> MicroBatch:
@@ -76,6 +80,7 @@ def running_batch(spark: SparkSession, frame: DataFrame, batch_id: int) -> Micro
     planned_ms = int(execution.lastExecution().offsetSeqMetadata().batchTimestampMs())
     return MicroBatch(
         query_id=str(query_id),
+        query_name=execution.name(),
         batch_id=batch_id,
         checkpoint=str(execution.resolvedCheckpointRoot()),
         start=merge(starts) if len(starts) == len(ranges) else None,
@@ -84,6 +89,7 @@ def running_batch(spark: SparkSession, frame: DataFrame, batch_id: int) -> Micro
         planned_ms=planned_ms,
         # Spark plans a new batch within the trigger that runs it.
         planned_before=planned_ms < int(execution.getLatestExecutionContext().currentTriggerStartTimestamp()),
+        appeared=frozenset().union(*(source.appeared for source in ranges)),
         uneven_start=uneven(starts),
         uneven_end=uneven(source.end for source in ranges),
     )
@@ -140,8 +146,15 @@ def _ranges(execution: Any, batch_id: int) -> tuple[list[SourceRange], bool]:
 
 
 def source_range(start: StreamOffset | None, end: StreamOffset) -> SourceRange:
-    """From where the last batch ended; where this one is the first to read a partition, its end tells the beginning."""
-    return SourceRange(None if start is None else {**start.ends, **end.first}, end.ends)
+    """From where the last batch ended; where this one is the first to read a partition, its end tells the beginning.
+
+    A source that has nothing new ends a batch with the very offset that the last one ended with.
+    """
+    if start is None:
+        return SourceRange(None, end.ends, frozenset(end.ends))
+    first = {} if start == end else end.first
+    appeared = (end.ends.keys() - start.ends.keys()) | first.keys()
+    return SourceRange({**start.ends, **first}, end.ends, frozenset(appeared))
 
 
 def _start(execution: Any, started: Any, source: Any) -> StreamOffset | None:

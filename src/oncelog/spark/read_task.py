@@ -1,17 +1,30 @@
-"""Reads one range on an executor: each answer of the broker becomes one Arrow batch."""
+"""Reads one range on an executor: each answer of the broker becomes one Arrow batch.
+
+A range was there when its batch was planned. What is deleted before it is read fails the task, or is left out where
+data may be lost.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 
 from oncelog.client.columns import to_arrow
+from oncelog.client.errors import KafkaError, TimedOut
 from oncelog.client.fetch import FetchSettings
+from oncelog.client.fetcher import FetchedChunk
 from oncelog.client.visibility import IsolationLevel
+from oncelog.core.errors import ErrorCode
+from oncelog.spark.offsets import EARLIEST
 from oncelog.spark.planning import OffsetRange
 from oncelog.spark.source_options import SourceOptions
-from oncelog.spark.worker_client import worker_client
+from oncelog.spark.topic_plan import data_lost
+from oncelog.spark.worker_client import WorkerClient, worker_client
+
+logger = logging.getLogger(__name__)
 
 ARROW_FIELDS = [
     pa.field("key", pa.binary()),
@@ -33,8 +46,42 @@ def read_range(options: SourceOptions, wanted: OffsetRange) -> Iterator[pa.Recor
         isolation, max_bytes=options.fetch_bytes_max, partition_max_bytes=options.partition_fetch_bytes_max
     )
     schema = pa.schema([*ARROW_FIELDS, HEADERS_FIELD] if options.include_headers else ARROW_FIELDS)
-    for chunk in worker_client(options.client).read(wanted, settings):
+    for chunk in _chunks(options, wanted, settings):
         batch = to_arrow([chunk], headers=options.include_headers)
         if batch.num_rows:
             columns = [batch.column(field.name).cast(field.type) for field in schema]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _chunks(options: SourceOptions, wanted: OffsetRange, settings: FetchSettings) -> Iterator[FetchedChunk]:
+    client = worker_client(options.client)
+    left = wanted
+    while left.size > 0:
+        try:
+            for chunk in client.read(left, settings):
+                left = replace(left, start=min(chunk.next_offset, left.end))
+                yield chunk
+            return
+        except KafkaError as error:
+            still_there = _still_there(client, left, error)
+            if options.fail_on_data_loss:
+                raise data_lost(_loss(left, still_there)) from error
+            logger.warning("%s; the batch goes on without them, as failOnDataLoss is false", _loss(left, still_there))
+            left = still_there
+
+
+def _still_there(client: WorkerClient, left: OffsetRange, error: KafkaError) -> OffsetRange:
+    """What can still be read of a range. Raises the error when it does not come from records that are gone."""
+    if isinstance(error, TimedOut) or error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        if left.partition in client.partitions_of([left.partition.topic]).get(left.partition.topic, ()):
+            raise error
+        return replace(left, start=left.end)
+    if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
+        raise error
+    earliest = client.list_offsets({left.partition: EARLIEST}, IsolationLevel.READ_UNCOMMITTED)[left.partition]
+    # One that begins no later than the range has lost its end: it was created again, or its log was cut.
+    return replace(left, start=min(earliest, left.end) if earliest > left.start else left.end)
+
+
+def _loss(left: OffsetRange, still_there: OffsetRange) -> str:
+    return f"{left.partition}: offsets {left.start} to {still_there.start} went while the batch was running"

@@ -15,8 +15,15 @@ the note is the truth about what was written, whatever Spark's checkpoint rememb
     there is none, the group is new        was planned by an earlier run, after others that    refuse: the group that
                                            were done                                           knew of it is gone
                                            is new, or the very first                           write
-    there is none, the group is another's  begins where the group stands                       write
-                                           does not                                            refuse: a new checkpoint
+    there is none, the group is another's  is the query's first and begins where the group     write
+                                           stands
+                                           is its first and does not                           refuse: a new checkpoint
+                                           is a later one                                      refuse: two queries share
+                                                                                               the group
+    any, and another query's lies over it  reads on in that partition                          refuse: the same
+
+The first transaction of a query commits all its positions, so that whoever writes one of them later is another query.
+The sink looks again right before it commits: a group whose offsets have moved since the verdict is judged anew.
 
 Offsets compare batches only when all sources have Kafka's and no partition is read at two positions. Otherwise only
 plans and the numbers of batches do, and a batch is written when it is the next one. What a query with state gives
@@ -57,11 +64,13 @@ class CannotResume(RuntimeError):
 Committed = Mapping[TopicPartition, OffsetAndMetadata]
 
 
-def offsets_to_commit(batch: MicroBatch, stand_in: TopicPartition | None) -> dict[TopicPartition, OffsetAndMetadata]:
-    """What the transaction of this batch commits for the group."""
+def offsets_to_commit(
+    batch: MicroBatch, stand_in: TopicPartition | None, writer: str | None = None
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """What the transaction of this batch commits for the group. `writer` is the sink's transactional id."""
 
     def note(ends: tuple[int, ...] = ()) -> str:
-        return Note(batch.query_id, batch.batch_id, batch.planned_ms, ends).to_text()
+        return Note(batch.query_id, batch.batch_id, batch.planned_ms, ends, writer=writer).to_text()
 
     if batch.has_kafka_source:
         return {p: OffsetAndMetadata(offset, note(batch.uneven_end.get(p, ()))) for p, offset in batch.end.items()}
@@ -80,9 +89,15 @@ def judge(
     group: str,
     on_new_checkpoint: NewCheckpoint,
     keeps_state: Callable[[], bool],
+    has_committed: bool = False,
 ) -> Verdict:
-    """Write or skip; raises CannotResume when either would lose or repeat input."""
+    """Write or skip; raises CannotResume when either would lose or repeat input.
+
+    `has_committed`: this run of the query has committed a batch, so that a note of its own must be there.
+    """
     own = _newest_own(batch, committed)
+    if own is not None or has_committed:
+        _check_not_shared(batch, committed, stand_in, group)
     if own is None:
         if on_new_checkpoint is NewCheckpoint.REFUSE:
             _check_new_checkpoint(batch, committed, stand_in, group)
@@ -135,6 +150,15 @@ def _astray(batch: MicroBatch, committed: Committed, policy: NewCheckpoint) -> s
     return None
 
 
+def _check_not_shared(batch: MicroBatch, committed: Committed, stand_in: TopicPartition | None, group: str) -> None:
+    """Raise CannotResume for a position of this query that another one has written since."""
+    places = batch.end.keys() - batch.appeared if batch.has_kafka_source else {stand_in}
+    for partition in sorted(place for place in places if place is not None and place in committed):
+        note = Note.from_text(committed[partition].metadata)
+        if note is not None and note.query_id != batch.query_id:
+            raise CannotResume(_shared(batch, partition, committed[partition].offset, note, group))
+
+
 def _check_new_checkpoint(batch: MicroBatch, committed: Committed, stand_in: TopicPartition | None, group: str) -> None:
     if not batch.has_kafka_source and stand_in in committed:
         why = "the source has no Kafka offsets to compare"
@@ -144,6 +168,8 @@ def _check_new_checkpoint(batch: MicroBatch, committed: Committed, stand_in: Top
         if batch.planned_before and batch.batch_id > 0:
             raise CannotResume(_forgotten(batch, group))
         return
+    if batch.batch_id > 0:
+        _check_not_shared(batch, committed, stand_in, group)
     if batch.start is None:
         why = "the first offsets of the source cannot be seen"
         raise CannotResume(_new_checkpoint(batch, committed, group, why))
@@ -192,6 +218,16 @@ def _read_twice(batch: MicroBatch, group: str, what: str) -> str:
         "one offset for a partition, so it cannot tell where each source is to go on. Choose one: keep the old "
         "checkpoint; or give each source its startingOffsets as JSON and pass "
         'on_new_checkpoint="reprocess", which writes what lies before those of the others again.'
+    )
+
+
+def _shared(batch: MicroBatch, partition: TopicPartition, stands: int, note: Note, group: str) -> str:
+    by = "" if note.writer is None else f" (transactional id {note.writer})"
+    return (
+        f"two queries use group {group}: this is query {batch.query_id} of checkpoint {batch.checkpoint}, which has "
+        f"written its position in {partition} there, and query {note.query_id}{by} has written another over it, at "
+        f"offset {stands}. A group belongs to one query, or each takes the other's offsets for its own: stop one of "
+        "them and give it a group_id of its own. If the other query has replaced this one for good, let this one end"
     )
 
 

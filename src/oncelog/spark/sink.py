@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from oncelog.core import failpoints
 from oncelog.core.ids import ProducerIdAndEpoch, TopicPartition
+from oncelog.spark.checkpoint import DEFAULT_LOCATION, is_made_up
 from oncelog.spark.identity import Identity
 from oncelog.spark.progress import MicroBatch, is_running, keeps_state, running_batch
 from oncelog.spark.resume import Committed, Verdict, judge, offsets_to_commit
@@ -102,6 +103,10 @@ def write_stream(
     return writer_for(frame, ExactlyOnceSink(frame.sparkSession, Transactor(options)))
 
 
+class GroupMoved(RuntimeError):
+    """The group's offsets are not what they were when the batch was judged."""
+
+
 @dataclass
 class ExactlyOnceSink:
     """The function given to `foreachBatch`. `written` tells of the last batch, None when it was skipped."""
@@ -110,6 +115,7 @@ class ExactlyOnceSink:
     transactor: Transactor
     written: Written | None = None
     _columns: dict[str, Column] | None = None
+    _committed_for: str | None = None
     _small: SmallBatches = field(default_factory=SmallBatches)
     _busy: threading.Lock = field(default_factory=threading.Lock)
 
@@ -127,6 +133,7 @@ class ExactlyOnceSink:
     def _run(self, frame: DataFrame, batch_id: int) -> None:
         refuse_other_offset_logs(self.spark)
         batch = running_batch(self.spark, frame, batch_id)
+        refuse_made_up_checkpoint(self.spark, batch)
         self.enter(batch.query_id)
         what = f"batch {batch_id} of query {batch.query_id}"
         attempts = itertools.count()
@@ -167,7 +174,7 @@ class ExactlyOnceSink:
         options = self.transactor.options
         committed = identity.client.fetch_offsets(options.group_id)
         known = as_known_to(options, batch, committed)
-        offsets = offsets_to_commit(known, options.stand_in)
+        offsets = offsets_to_commit(known, options.stand_in, options.transactional_id)
         # 1. What is committed decides whether this batch is still to be written.
         if self._verdict(known, committed) is Verdict.SKIP:
             drain(frame)
@@ -185,12 +192,22 @@ class ExactlyOnceSink:
         )
         # 3. Input offsets, and the note that this batch is done, join the transaction.
         failpoints.hit("spark.sink.before_offsets")
+        self._check_unmoved(identity, committed, offsets)
         identity.client.commit_offsets(options.group_id, offsets)
         # 4. The decision: output, offsets and note become visible together.
         failpoints.hit("spark.sink.before_commit")
         identity.commit()
+        self._committed_for = batch.query_id
         failpoints.hit("spark.sink.after_commit")
         return written
+
+    def _check_unmoved(self, identity: Identity, before: Committed, offsets: Committed) -> None:
+        """Raise GroupMoved when somebody else has written where this batch is going to. The next attempt judges it."""
+        group = self.transactor.options.group_id
+        now = identity.client.fetch_offsets(group, list(offsets))
+        for partition in sorted(offsets):
+            if now.get(partition) != before.get(partition):
+                raise GroupMoved(f"{partition}: somebody else has committed an offset for group {group} meanwhile")
 
     def _plain_columns(self, frame: DataFrame) -> dict[str, Column]:
         """The same for every batch of a query."""
@@ -207,6 +224,7 @@ class ExactlyOnceSink:
             group=options.group_id,
             on_new_checkpoint=options.on_new_checkpoint,
             keeps_state=lambda: keeps_state(self.spark, batch.query_id),
+            has_committed=self._committed_for == batch.query_id,
         )
 
 
@@ -257,6 +275,17 @@ def refuse_other_offset_logs(spark: SparkSession) -> None:
         raise UnsafeSetting(
             f"{OFFSET_LOG_VERSION} is {version}: the sink reads the offsets of a batch from Spark's offset log, and "
             f"knows format 1 only. Set it to 1, with a new checkpoint where the old one was written otherwise"
+        )
+
+
+def refuse_made_up_checkpoint(spark: SparkSession, batch: MicroBatch) -> None:
+    """Raise OptionError for a checkpoint that the query would not find again."""
+    default = spark.conf.get(DEFAULT_LOCATION, None)
+    if is_made_up(batch.checkpoint, default_location=default, query_name=batch.query_name):
+        raise OptionError(
+            f"the query has no checkpointLocation, and Spark made up {batch.checkpoint}: started again, it would have "
+            "forgotten its state and what it was about to write. Give it one: "
+            '.option("checkpointLocation", ...), the same at every start'
         )
 
 

@@ -17,6 +17,12 @@ class DataLost(RuntimeError):
     """Records between where the stream is and what the topic still has are gone."""
 
 
+def data_lost(what: str) -> DataLost:
+    return DataLost(
+        f"{what}. Set the option failOnDataLoss to false to go on with what is there, or start a new checkpoint"
+    )
+
+
 class TopicPlan:
     """Offsets of the partitions a source reads. One per query, on the driver."""
 
@@ -215,6 +221,4 @@ class TopicPlan:
 
     def _lost(self, what: str) -> None:
         if self._options.fail_on_data_loss:
-            raise DataLost(
-                f"{what}. Set the option failOnDataLoss to false to go on with what is there, or start a new checkpoint"
-            )
+            raise data_lost(what)
