@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from oncelog.core.ids import TopicPartition
 from oncelog.spark.offsets import NOT_STARTED, Offsets, StreamOffset, from_wire, merge, parse_source_offset, to_wire
-from oncelog.spark.planning import OffsetRange, limit_offsets, split_ranges
+from oncelog.spark.planning import OffsetRange, bounds_text, ends_of_bounds, limit_offsets, split_ranges
 from oncelog.spark.progress import SourceRange, source_range
 
 PARTITIONS = st.builds(TopicPartition, st.sampled_from(["a", "b"]), st.integers(0, 5))
@@ -105,3 +105,19 @@ def test_where_a_batch_begins_in_a_source() -> None:
     # Spark's own source does not tell where a partition began that appeared.
     assert source_range(StreamOffset({one: 5}), StreamOffset({one: 7, new: 9})).appeared == {new}
     assert source_range(None, after).start is None
+
+
+def test_the_bounds_of_what_was_read_are_kept_as_text() -> None:
+    a, b = TopicPartition("t", 0), TopicPartition("t", 1)
+    text = bounds_text([OffsetRange(a, 0, 5), OffsetRange(b, 2, 3), OffsetRange(a, 5, 9)])
+    assert text == bounds_text([OffsetRange(b, 2, 3), OffsetRange(a, 0, 9)])
+    assert text != bounds_text([OffsetRange(b, 1, 3), OffsetRange(a, 0, 9)])
+    assert ends_of_bounds(text) == {a: 9, b: 3}
+
+
+def test_the_bounds_of_very_many_partitions_are_kept_as_their_digest() -> None:
+    ranges = [OffsetRange(TopicPartition("t", i), 0, 10**12) for i in range(1000)]
+    text = bounds_text(ranges)
+    assert len(text) < 100
+    assert text != bounds_text(ranges[:-1])
+    assert ends_of_bounds(text) is None

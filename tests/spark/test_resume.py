@@ -10,8 +10,9 @@ from oncelog.client.offsets import OffsetAndMetadata
 from oncelog.core.ids import TopicPartition
 from oncelog.spark.notes import METADATA_BYTES_MAX, Note
 from oncelog.spark.offsets import Offsets, StreamOffset, merge, parse_source_offset, uneven
+from oncelog.spark.planning import OffsetRange, bounds_text
 from oncelog.spark.progress import MicroBatch
-from oncelog.spark.resume import CannotResume, NewCheckpoint, Verdict, judge, offsets_to_commit
+from oncelog.spark.resume import CannotResume, NewCheckpoint, Verdict, check_tables, judge, offsets_to_commit
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 STAND_IN = TopicPartition("out", 0)
@@ -254,11 +255,13 @@ def test_what_is_committed_carries_the_note() -> None:
 
 
 def test_a_note_comes_back_as_it_was_and_is_small() -> None:
-    largest = Note("7c1f9a52-8f6b-4c7e-9d55-0a1b2c3d4e5f", 2**63, 2**63, (2**63,) * 20, writer="w" * 200)
+    largest = Note(
+        "7c1f9a52-8f6b-4c7e-9d55-0a1b2c3d4e5f", 2**63, 2**63, (2**63,) * 20, writer="w" * 200, tables="t" * 2000
+    )
     assert Note.from_text(Note("q", 1, writer="w" * 9000).to_text()) == Note("q", 1, writer="w" * 200)
     for note in (Note("q", 1), Note("q", 1, 2), Note("q", 1, 2, (3, 4)), Note("", 0, call="c"), largest):
         assert Note.from_text(note.to_text()) == note
-        assert len(note.to_text()) < METADATA_BYTES_MAX / 4
+        assert len(note.to_text()) < METADATA_BYTES_MAX
 
 
 def test_a_note_of_somebody_else_is_no_note() -> None:
@@ -304,3 +307,16 @@ def test_a_partition_that_appears_may_have_been_anothers() -> None:
 def test_offsets_that_a_tool_has_set_are_nobodys() -> None:
     found = {P0: OffsetAndMetadata(10, "")}
     assert verdict(batch(4, {P0: 20}, {P0: 10}), found) is Verdict.WRITE
+
+
+def test_a_batch_that_is_run_again_for_its_state_must_read_the_tables_it_read() -> None:
+    before, now = bounds_text([OffsetRange(P0, 0, 7)]), bounds_text([OffsetRange(P0, 0, 8)])
+    one = batch(3, {P0: 10, P1: 10})
+    found = offsets_to_commit(one, None, tables=before)
+    assert [Note.from_text(found[p].metadata).tables for p in (P0, P1)] == [before, None]  # type: ignore[union-attr]
+    check_tables(one, found, before)
+    with pytest.raises(CannotResume, match=r"""'endingOffsets': '{"orders": {"0": 7}}'"""):
+        check_tables(one, found, now)
+    # Notes of earlier versions do not tell, and those of other batches tell nothing about this one.
+    check_tables(one, committed("q", 3, {P0: 10}), now)
+    check_tables(batch(4, {P0: 20}), found, now)

@@ -29,6 +29,9 @@ class Note:
     """Of a plain write: the call that wrote it."""
     writer: str | None = None
     """Of a stream: its transactional id, cut where it is very long. For people: it decides nothing."""
+    tables: str | None = None
+    """Of a query with state: what the batch has read of topics as tables (see `table_versions`). One note of a batch
+    has it."""
 
     def to_text(self) -> str:
         value: dict[str, Any] = {"queryId": self.query_id, "batchId": self.batch_id}
@@ -40,6 +43,8 @@ class Note:
             value["call"] = self.call
         if self.writer is not None:
             value["writer"] = self.writer[:WRITER_CHARACTERS_MAX]
+        if self.tables is not None:
+            value["tables"] = self.tables
         return json.dumps(value, separators=(",", ":"))
 
     @classmethod
@@ -47,7 +52,8 @@ class Note:
         """None for what somebody else wrote."""
         try:
             value = json.loads(text)
-            plan, call, writer = value.get("plan"), value.get("call"), value.get("writer")
+            plan = value.get("plan")
+            call, writer, tables = (value.get(name) for name in ("call", "writer", "tables"))
             return cls(
                 str(value["queryId"]),
                 int(value["batchId"]),
@@ -55,6 +61,7 @@ class Note:
                 tuple(int(end) for end in value.get("ends", ())),
                 None if call is None else str(call),
                 None if writer is None else str(writer),
+                None if tables is None else str(tables),
             )
         except (ValueError, KeyError, TypeError, AttributeError):
             return None

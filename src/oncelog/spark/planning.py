@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from oncelog.core.ids import TopicPartition
-from oncelog.spark.offsets import Offsets
+from oncelog.spark.offsets import Offsets, from_wire, to_wire
+
+BOUNDS_TEXT_MAX = 2000
+DIGEST = "sha256:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,3 +69,19 @@ def _cut(whole: OffsetRange, pieces: int) -> list[OffsetRange]:
     count = max(1, min(pieces, whole.size))
     bounds = [whole.start + whole.size * i // count for i in range(count + 1)]
     return [OffsetRange(whole.partition, a, b) for a, b in itertools.pairwise(bounds)]
+
+
+def bounds_text(ranges: Iterable[OffsetRange]) -> str:
+    """Where reading began and ended in each partition, as JSON; its digest where that is too long to be kept."""
+    starts: Offsets = {}
+    ends: Offsets = {}
+    for one in ranges:
+        starts[one.partition] = min(one.start, starts.get(one.partition, one.start))
+        ends[one.partition] = max(one.end, ends.get(one.partition, one.end))
+    text = json.dumps({"start": to_wire(starts), "end": to_wire(ends)}, separators=(",", ":"))
+    return text if len(text) <= BOUNDS_TEXT_MAX else DIGEST + hashlib.sha256(text.encode()).hexdigest()
+
+
+def ends_of_bounds(text: str) -> Offsets | None:
+    """None when only the digest was kept."""
+    return None if text.startswith(DIGEST) else from_wire(json.loads(text)["end"])

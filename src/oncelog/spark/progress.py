@@ -74,7 +74,7 @@ def running_batch(spark: SparkSession, frame: DataFrame, batch_id: int) -> Micro
     """Must be called inside the foreachBatch function; `spark` is the session the query was started on."""
     query_id = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID_PROPERTY)
     invariant(query_id is not None, "foreachBatch runs with the id of its query set")
-    execution = _execution(spark, str(query_id))
+    execution = execution_of(spark, str(query_id))
     ranges, only_kafka = _ranges(execution, batch_id)
     starts = [source.start for source in ranges if source.start is not None]
     planned_ms = int(execution.lastExecution().offsetSeqMetadata().batchTimestampMs())
@@ -111,14 +111,15 @@ def keeps_state(spark: SparkSession, query_id: str) -> bool:
 
     def nodes(plan: Any) -> Iterator[Any]:
         yield plan
-        for child in _elements(plan.children()):
+        for child in elements(plan.children()):
             yield from nodes(child)
 
-    plan = _execution(spark, query_id).lastExecution().executedPlan()
+    plan = execution_of(spark, query_id).lastExecution().executedPlan()
     return any(str(node.getClass().getName()).startswith(STATEFUL_OPERATORS) for node in nodes(plan))
 
 
-def _execution(spark: SparkSession, query_id: str) -> Any:
+def execution_of(spark: SparkSession, query_id: str) -> Any:
+    """The query as Spark runs it, in the JVM."""
     query = spark._jsparkSession.streams().get(query_id)
     invariant(query is not None, f"query {query_id} runs on the session that started it")
     return query.streamingQuery()
@@ -128,8 +129,8 @@ def _ranges(execution: Any, batch_id: int) -> tuple[list[SourceRange], bool]:
     """Of each source whose offsets are Kafka's; and whether those are all that have any offsets."""
     logged = execution.offsetLog().get(batch_id)
     invariant(logged.isDefined(), f"batch {batch_id} is in the offset log before it runs")
-    ends = _elements(logged.get().offsets())
-    sources = _elements(execution.sources())
+    ends = elements(logged.get().offsets())
+    sources = elements(execution.sources())
     invariant(len(ends) == len(sources), "the offset log has an entry for each source")
     started = execution.getLatestExecutionContext().startOffsets()
     ranges: list[SourceRange] = []
@@ -161,7 +162,7 @@ def _start(execution: Any, started: Any, source: Any) -> StreamOffset | None:
     """Where the last batch has ended in a source. Of the first one the plan tells, unless its end does."""
     offset = started.get(source)
     if not offset.isDefined():
-        leaves = _elements(execution.lastExecution().logical().collectLeaves())
+        leaves = elements(execution.lastExecution().logical().collectLeaves())
         scans = [leaf for leaf in leaves if leaf.getClass().getSimpleName() == "StreamingDataSourceV2ScanRelation"]
         own = [leaf for leaf in scans if leaf.stream().equals(source)]
         if not own or not own[0].startOffset().isDefined():
@@ -170,6 +171,6 @@ def _start(execution: Any, started: Any, source: Any) -> StreamOffset | None:
     return parse_source_offset(str(offset.get().json()))
 
 
-def _elements(sequence: Any) -> Sequence[Any]:
+def elements(sequence: Any) -> Sequence[Any]:
     """Of a Scala sequence."""
     return [sequence.apply(i) for i in range(sequence.size())]

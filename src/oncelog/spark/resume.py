@@ -42,6 +42,7 @@ from oncelog.client.offsets import OffsetAndMetadata
 from oncelog.core.ids import TopicPartition
 from oncelog.spark.notes import Note
 from oncelog.spark.offsets import Offsets, to_wire
+from oncelog.spark.planning import ends_of_bounds
 from oncelog.spark.progress import MicroBatch
 
 
@@ -65,20 +66,34 @@ Committed = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 def offsets_to_commit(
-    batch: MicroBatch, stand_in: TopicPartition | None, writer: str | None = None
+    batch: MicroBatch, stand_in: TopicPartition | None, writer: str | None = None, tables: str | None = None
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """What the transaction of this batch commits for the group. `writer` is the sink's transactional id."""
+    """What the transaction of this batch commits for the group.
 
-    def note(ends: tuple[int, ...] = ()) -> str:
-        return Note(batch.query_id, batch.batch_id, batch.planned_ms, ends, writer=writer).to_text()
+    `writer` is the sink's transactional id; `tables` is what was read beside the streams, and only one note has it.
+    """
+    one = min(batch.end) if batch.has_kafka_source else stand_in
+
+    def note(place: TopicPartition) -> str:
+        ends, read = batch.uneven_end.get(place, ()), tables if place == one else None
+        return Note(batch.query_id, batch.batch_id, batch.planned_ms, ends, writer=writer, tables=read).to_text()
 
     if batch.has_kafka_source:
-        return {p: OffsetAndMetadata(offset, note(batch.uneven_end.get(p, ()))) for p, offset in batch.end.items()}
+        return {p: OffsetAndMetadata(offset, note(p)) for p, offset in batch.end.items()}
     if stand_in is None:
         raise CannotResume(
             "the query has no Kafka source, so its batch ids are kept under the output topic: give the option topic"
         )
-    return {stand_in: OffsetAndMetadata(batch.batch_id, note())}
+    return {stand_in: OffsetAndMetadata(batch.batch_id, note(stand_in))}
+
+
+def check_tables(batch: MicroBatch, committed: Committed, tables: str) -> None:
+    """Raise CannotResume for a batch that was committed and would read other tables now, run again for its state."""
+    notes = (Note.from_text(value.metadata) for value in committed.values())
+    own = (note for note in notes if note and (note.query_id, note.batch_id) == (batch.query_id, batch.batch_id))
+    read = next((note.tables for note in own if note.tables is not None), tables)
+    if read != tables:
+        raise CannotResume(_other_tables(batch, ends_of_bounds(read)))
 
 
 def judge(
@@ -238,6 +253,22 @@ def _forgotten(batch: MicroBatch, group: str) -> str:
         "deleted or has expired (offsets.retention.minutes). Choose one: give the group_id of the earlier run; or "
         "look whether the output has the batch, and if not, pass "
         'on_new_checkpoint="reprocess" to write it; if it has, start a new checkpoint behind it.'
+    )
+
+
+def _other_tables(batch: MicroBatch, ends: Offsets | None) -> str:
+    how = (
+        ""
+        if not ends
+        else (
+            " run the query once with the tables as they were, giving read_table options={'endingOffsets': "
+            f"'{json.dumps(to_wire(ends))}'}} (0 for partitions that are not named); or"
+        )
+    )
+    return (
+        f"batch {batch.batch_id} of checkpoint {batch.checkpoint} was committed before Spark noted it, and must run "
+        "again for the query's state; but a topic that the query reads as a table has changed since, so that state "
+        f"and output would disagree. Choose one:{how} start a new checkpoint, with the state rebuilt from a changelog"
     )
 
 

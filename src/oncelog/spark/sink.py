@@ -23,7 +23,7 @@ from oncelog.core.ids import ProducerIdAndEpoch, TopicPartition
 from oncelog.spark.checkpoint import DEFAULT_LOCATION, is_made_up
 from oncelog.spark.identity import Identity
 from oncelog.spark.progress import MicroBatch, is_running, keeps_state, running_batch
-from oncelog.spark.resume import Committed, Verdict, judge, offsets_to_commit
+from oncelog.spark.resume import Committed, Verdict, check_tables, judge, offsets_to_commit
 from oncelog.spark.rows import plain_columns
 from oncelog.spark.sink_options import (
     BATCH_ATTEMPTS,
@@ -35,6 +35,7 @@ from oncelog.spark.sink_options import (
 from oncelog.spark.small_batch import SmallBatches
 from oncelog.spark.source_options import OptionError
 from oncelog.spark.spark_session import UnsafeSetting, refuse_unsafe
+from oncelog.spark.table_versions import has_tables, renew_tables, tables_read
 from oncelog.spark.transactor import Transactor
 from oncelog.spark.worker_client import WorkerClient, worker_client
 from oncelog.spark.write_job import Written, run_write_job
@@ -116,6 +117,7 @@ class ExactlyOnceSink:
     written: Written | None = None
     _columns: dict[str, Column] | None = None
     _committed_for: str | None = None
+    _has_tables: bool | None = None
     _small: SmallBatches = field(default_factory=SmallBatches)
     _busy: threading.Lock = field(default_factory=threading.Lock)
 
@@ -135,6 +137,8 @@ class ExactlyOnceSink:
         batch = running_batch(self.spark, frame, batch_id)
         refuse_made_up_checkpoint(self.spark, batch)
         self.enter(batch.query_id)
+        if self._has_tables is None:
+            self._has_tables = has_tables(self.spark, batch.query_id)
         what = f"batch {batch_id} of query {batch.query_id}"
         attempts = itertools.count()
         self.written = self.transactor.run(
@@ -142,6 +146,8 @@ class ExactlyOnceSink:
             lambda identity, producer: self._write(identity, producer, batch, frame, first=next(attempts) == 0),
             wanted=lambda: is_running(self.spark, batch.query_id),
         )
+        if self._has_tables:
+            renew_tables(self.spark, batch.query_id)
 
     def enter(self, query_id: str) -> None:
         """Close what queries that are over have left open: nobody tells a sink that a batch was its last."""
@@ -174,9 +180,12 @@ class ExactlyOnceSink:
         options = self.transactor.options
         committed = identity.client.fetch_offsets(options.group_id)
         known = as_known_to(options, batch, committed)
-        offsets = offsets_to_commit(known, options.stand_in, options.transactional_id)
+        tables = self._tables_read(batch)
+        offsets = offsets_to_commit(known, options.stand_in, options.transactional_id, tables)
         # 1. What is committed decides whether this batch is still to be written.
         if self._verdict(known, committed) is Verdict.SKIP:
+            if tables is not None:
+                check_tables(known, committed, tables)
             drain(frame)
             return None
         # 2. All tasks write with the driver's producer id and epoch.
@@ -208,6 +217,12 @@ class ExactlyOnceSink:
         for partition in sorted(offsets):
             if now.get(partition) != before.get(partition):
                 raise GroupMoved(f"{partition}: somebody else has committed an offset for group {group} meanwhile")
+
+    def _tables_read(self, batch: MicroBatch) -> str | None:
+        """Of a query with state, which must read the same when a batch is run again. None: there is nothing to note."""
+        if not self._has_tables or not keeps_state(self.spark, batch.query_id):
+            return None
+        return tables_read(self.spark, batch.query_id)
 
     def _plain_columns(self, frame: DataFrame) -> dict[str, Column]:
         """The same for every batch of a query."""
