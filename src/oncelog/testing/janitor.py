@@ -70,6 +70,7 @@ class Janitor:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             bufsize=0,
+            cwd=os.sep,
             start_new_session=True,
         )
 
