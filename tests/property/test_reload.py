@@ -132,7 +132,7 @@ class Reload(RuleBasedStateMachine):
 
     @invariant()
     def groups_are_what_they_would_be_after_a_start(self) -> None:
-        for live in self.node.broker.groups._shards:
+        for live in self.node.broker.groups.shards:
             self.compare_groups(live.shard, self.loaded_groups())
 
     def compare_groups(self, living: GroupShard, loaded: GroupShard) -> None:
@@ -143,16 +143,16 @@ class Reload(RuleBasedStateMachine):
 
     @invariant()
     def transactions_are_what_they_would_be_after_a_start(self) -> None:
-        (live,) = self.node.broker.transactions._shards
+        (live,) = self.node.broker.transactions.shards
         assert self.recorded(self.loaded_transactions()) == self.recorded(live.shard)
 
     def loaded_groups(self) -> GroupShard:
-        shard: GroupShard = self.loaded(self.node.broker.groups._shards, GROUP_METADATA_TOPIC)
+        shard: GroupShard = self.loaded(self.node.broker.groups.shards, GROUP_METADATA_TOPIC)
         shard.loaded(self.node.broker.now_ms())
         return shard
 
     def loaded_transactions(self) -> TxnShard:
-        shard: TxnShard = self.loaded(self.node.broker.transactions._shards, TRANSACTION_STATE_TOPIC)
+        shard: TxnShard = self.loaded(self.node.broker.transactions.shards, TRANSACTION_STATE_TOPIC)
         return shard
 
     def loaded(self, runtime: CoordinatorRuntime[Any, Any], topic: str) -> Any:

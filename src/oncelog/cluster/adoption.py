@@ -82,7 +82,7 @@ def _doubt_journal(metadata: MetadataStore, survey: LogSurvey) -> None:
     """
     for name, epoch in survey.leader_epochs.items():
         topic = metadata.topics.get(name)
-        if topic is not None and epoch >= metadata.leader_epoch(topic):
+        if topic is not None and epoch >= metadata.partition_state(topic, 0).leader_epoch:
             metadata.mark_cut(f"the log of {name} has leader epoch {epoch}, which it has not come to")
             return
         if topic is None and not metadata.has_given_out(survey.producer_id):

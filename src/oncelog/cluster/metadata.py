@@ -37,8 +37,9 @@ from types import MappingProxyType
 from typing import Final
 
 from oncelog.cluster.journal import Journal, JournalEntry
+from oncelog.cluster.partition_state import PartitionState
 from oncelog.core.errors import KafkaError
-from oncelog.core.ids import LeaderEpoch, ProducerId, uuid_from_text, uuid_to_text
+from oncelog.core.ids import LeaderEpoch, NodeId, ProducerId, TopicPartition, uuid_from_text, uuid_to_text
 from oncelog.core.invariant import invariant
 
 log = logging.getLogger("oncelog.server")
@@ -64,7 +65,8 @@ class Topic:
 
 
 class MetadataStore:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, node_id: NodeId) -> None:
+        self._node_id = node_id
         self._journal = Journal(folder / JOURNAL_FILE)
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[uuid.UUID, Topic] = {}
@@ -125,8 +127,17 @@ class MetadataStore:
         known = self.topics.get(topic)
         return known is not None and 0 <= index < known.partition_count
 
-    def leader_epoch(self, topic: Topic) -> LeaderEpoch:
-        return LeaderEpoch(self.incarnation - topic.born)
+    def partition_state(self, topic: Topic, index: int) -> PartitionState:
+        """All partitions of one node are led by it, and have no other replica."""
+        alone = (self._node_id,)
+        return PartitionState(self._node_id, LeaderEpoch(self.incarnation - topic.born), replicas=alone, in_sync=alone)
+
+    def leader_of(self, partition: TopicPartition) -> NodeId | None:
+        """None when there is no such partition, or no longer."""
+        topic = self.topics.get(partition.topic)
+        if topic is None or not 0 <= partition.partition < topic.partition_count:
+            return None
+        return self.partition_state(topic, partition.partition).leader
 
     def create_topic(self, name: str, partition_count: int, configs: Mapping[str, str], topic_id: uuid.UUID) -> Topic:
         self._commit(

@@ -1,4 +1,4 @@
-"""A partition this broker leads: its log, its high watermark, and who waits for either to move.
+"""A partition: its log, its high watermark, who waits for either to move, and whether this broker leads it.
 
 The high watermark is the end of what is committed and may be read. What it follows is a policy: the end of the log, or
 with `oncelog.acks.fsync` the disk. Everything that must wait for an append to be safe waits for `committed(offset)`.
@@ -11,8 +11,9 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from oncelog.cluster.partition_state import PartitionState
 from oncelog.core.errors import ErrorCode, KafkaError
-from oncelog.core.ids import LeaderEpoch, TopicPartition
+from oncelog.core.ids import LeaderEpoch, NodeId, TopicPartition
 from oncelog.core.invariant import invariant
 from oncelog.core.promise import Promise
 from oncelog.protocol.batch import build_control_batch
@@ -48,22 +49,44 @@ class Partition:
         "_watchers",
         "closed",
         "high_watermark",
+        "is_leader",
         "leader_epoch",
         "log",
+        "node_id",
+        "state",
         "topic_partition",
     )
 
-    def __init__(self, log: Log, leader_epoch: LeaderEpoch, commit_policy: CommitPolicy) -> None:
+    def __init__(self, log: Log, state: PartitionState, node_id: NodeId, commit_policy: CommitPolicy) -> None:
         self.log = log
+        self.node_id = node_id
         self._commit_policy = commit_policy
         self.topic_partition: TopicPartition = log.topic_partition
-        self.leader_epoch = leader_epoch
+        self.state = state
+        self.leader_epoch: LeaderEpoch = state.leader_epoch
+        self.is_leader = state.leader == node_id
         self.high_watermark: int = log.log_end_offset
         log.producer_state.on_high_watermark(self.high_watermark)
         self._commit_waiters: list[tuple[int, int, Promise[KafkaError | None]]] = []
         self._sequence = 0
         self.closed = False
         self._watchers: dict[int, Callable[[], None]] = {}
+
+    def become(self, state: PartitionState) -> None:
+        """The metadata has changed. Whoever waits for a broker that no longer leads is told to look for the leader."""
+        invariant(state.leader_epoch >= self.leader_epoch, "%s: its leader epoch went back", self.topic_partition)
+        led = self.is_leader
+        self.state, self.leader_epoch, self.is_leader = state, state.leader_epoch, state.leader == self.node_id
+        if led and not self.is_leader:
+            self.give_up_waiting()
+
+    def check_leads(self) -> None:
+        if not self.is_leader:
+            raise self._not_leader()
+
+    def _not_leader(self) -> KafkaError:
+        message = f"{self.topic_partition} is led by broker {self.state.leader}"
+        return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
 
     @property
     def last_stable_offset(self) -> int:
@@ -96,6 +119,7 @@ class Partition:
     ) -> AppendInfo:
         if self.closed:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{self.topic_partition} was deleted")
+        self.check_leads()
         try:
             return self.log.append(
                 data, leader_epoch=self.leader_epoch, origin=origin, now_ms=now_ms, guard=guard, marker_tv=marker_tv
@@ -148,7 +172,7 @@ class Partition:
         """Promises that `offset` is below the high watermark, or the reason why it never will be."""
         if offset < self.high_watermark:
             return _COMMITTED
-        if self.closed or self.log.has_failed:
+        if self.closed or self.log.has_failed or not self.is_leader:
             return Promise.resolved(self._not_committed(offset))
         self._sequence += 1
         promise: Promise[KafkaError | None] = Promise()
@@ -158,6 +182,8 @@ class Partition:
     def _not_committed(self, offset: int) -> KafkaError:
         if self.closed:
             return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{self.topic_partition} was deleted")
+        if not self.is_leader:
+            return self._not_leader()
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition}: offset {offset} is not on disk")
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from oncelog.cluster.metadata import MetadataStore, Topic
 from oncelog.cluster.partition import CommitPolicy, Partition
 from oncelog.core.errors import ErrorCode, KafkaError
-from oncelog.core.ids import TopicPartition
+from oncelog.core.ids import NodeId, TopicPartition
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.log_dir import LogDir
 
@@ -17,6 +17,7 @@ class PartitionTable:
         self,
         log_dir: LogDir,
         metadata: MetadataStore,
+        node_id: NodeId,
         log_config: Callable[[Topic], LogConfig],
         now_ms: Callable[[], int],
         commit_policy: CommitPolicy,
@@ -24,6 +25,7 @@ class PartitionTable:
     ) -> None:
         self._log_dir = log_dir
         self._metadata = metadata
+        self._node_id = node_id
         self._log_config = log_config
         self._now_ms = now_ms
         self._verifies = verifies
@@ -34,13 +36,16 @@ class PartitionTable:
         return iter(list(self._open.values()))
 
     def find(self, topic: str, index: int) -> Partition | None:
+        """A partition that this broker keeps, whoever leads it."""
         partition = self._open.get((topic, index))
         return partition if partition is not None else self._load(topic, index)
 
     def get(self, topic: str, index: int) -> Partition:
+        """A partition that this broker leads. Raises what a client must be told if it does not."""
         partition = self._open.get((topic, index)) or self._load(topic, index)
         if partition is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{index}")
+        partition.check_leads()
         return partition
 
     def has_data(self, topic: str, index: int) -> bool:
@@ -57,7 +62,8 @@ class PartitionTable:
             log = self._log_dir.create_log(key, topic.topic_id, self._log_config(topic), now_ms=self._now_ms())
         try:
             log.producer_state.verification_enabled = self._verifies()
-            partition = Partition(log, self._metadata.leader_epoch(topic), self._commit_policy)
+            state = self._metadata.partition_state(topic, index)
+            partition = Partition(log, state, self._node_id, self._commit_policy)
         except OSError as error:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{key} could not be opened: {error}") from error
         self._open[key] = partition

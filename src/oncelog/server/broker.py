@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from oncelog.cluster.adoption import adopt_folders, complete_internal_topics
 from oncelog.cluster.internal_topics import internal_partition_count, internal_topic_configs
 from oncelog.cluster.log_survey import survey_logs
 from oncelog.cluster.metadata import MetadataStore, Topic
 from oncelog.cluster.partition import EndOfLog
+from oncelog.cluster.partition_state import PartitionState
 from oncelog.cluster.partitions import PartitionTable
 from oncelog.cluster.topic_settings import BrokerSettings
 from oncelog.cluster.topics import TopicCatalog
@@ -59,6 +60,15 @@ REPAIR_CHECK_INTERVAL_MS: Final = 1_000
 DELETE_CHECK_INTERVAL_MS: Final = 10_000
 
 
+class Node(NamedTuple):
+    """A broker, as clients are told of it."""
+
+    node_id: NodeId
+    host: str
+    port: int
+    rack: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Environment:
     """What differs between a server and a simulation."""
@@ -80,7 +90,7 @@ class Broker:
         self.metrics = Metrics()
         self.recurring = RecurringWork(self.scheduler)
         self._data_dir = data_dir
-        self.metadata = MetadataStore(data_dir)
+        self.metadata = MetadataStore(data_dir, self.node_id)
         self.log_dir = LogDir.open(
             data_dir,
             node_id=self.node_id,
@@ -98,6 +108,7 @@ class Broker:
         self.partitions = PartitionTable(
             self.log_dir,
             self.metadata,
+            self.node_id,
             self.log_config,
             self.now_ms,
             self.flusher if self._acks_fsync else EndOfLog(),
@@ -135,10 +146,25 @@ class Broker:
     def new_member_suffix(self) -> str:
         return str(self._environment.new_uuid())
 
-    def advertised_for(self, context: RequestContext) -> tuple[str, int]:
-        """Where to send a client. A broker that listens on all addresses names the one the client reached it by."""
+    @property
+    def controller_id(self) -> NodeId:
+        return self.node_id
+
+    def nodes(self, context: RequestContext) -> dict[NodeId, Node]:
+        """The brokers, and where to send a client for each. One that listens on all addresses is named by the address
+        that the client reached it by."""
         host = context.peer.local_host if self.advertised_host in _ALL_ADDRESSES else self.advertised_host
-        return host, self.advertised_port
+        return {self.node_id: Node(self.node_id, host, self.advertised_port)}
+
+    def on_partition_state(self, partition: TopicPartition, state: PartitionState) -> None:
+        """The metadata has changed. Coordinators follow the leadership of the partitions of their topics."""
+        kept = self.partitions.find(*partition)
+        if kept is None:
+            return
+        is_new_epoch = state.leader_epoch != kept.leader_epoch
+        kept.become(state)
+        for coordinator in (self.transactions, self.groups) if is_new_epoch else ():
+            coordinator.shards.follow(kept)
 
     def _load_metadata(self) -> None:
         self.metadata.open(read_broker_epoch(self._data_dir))

@@ -87,8 +87,17 @@ class CoordinatorRuntime(Generic[S, E]):
                 except KafkaError as error:
                     self._log.error("%s-%d is not served before it opens: %s", self._topic, index, error)
 
-    def resign(self, index: int) -> None:
-        """The partition is led elsewhere from now on. What is in flight is answered with NOT_COORDINATOR."""
+    def follow(self, partition: Partition) -> None:
+        """The leader epoch of a partition has changed: its shard is given up, and loaded anew if this broker leads."""
+        topic, index = partition.topic_partition
+        if topic != self._topic:
+            return
+        self._resign(index)
+        if partition.is_leader and partition.log.log_end_offset > 0:
+            self._load(index)
+
+    def _resign(self, index: int) -> None:
+        """What is in flight is answered with NOT_COORDINATOR."""
         live = self._live.pop(index, None)
         if live is not None:
             self.deliver(live.shard.unload())
@@ -102,7 +111,7 @@ class CoordinatorRuntime(Generic[S, E]):
         """Loaded, or being loaded: ask the shard. Raises KafkaError if its partition cannot be opened."""
         live = self._live.get(index)
         if live is not None and live.is_stale and not live.partition.log.has_failed:
-            self.resign(index)
+            self._resign(index)
             live = None
         return live if live is not None else self._load(index)
 

@@ -43,7 +43,7 @@ class GroupRuntime:
             offsets_retention_ms=settings.integer("offsets.retention.minutes") * 60_000,
             offsets_retention_check_interval_ms=settings.integer("offsets.retention.check.interval.ms"),
         )
-        self._shards: CoordinatorRuntime[GroupShard, Reply] = CoordinatorRuntime(
+        self.shards: CoordinatorRuntime[GroupShard, Reply] = CoordinatorRuntime(
             broker,
             GROUP_METADATA_TOPIC,
             log,
@@ -60,27 +60,30 @@ class GroupRuntime:
     # -- shards
 
     def start(self) -> None:
-        self._shards.start()
+        self.shards.start()
 
     def stop(self) -> None:
         for deadline in self._deadlines.values():
             deadline.timer.cancel()
-        for live in self._shards:
+        for live in self.shards:
             if live.shard.is_loaded:
-                self._shards.deliver(live.shard.unload())
+                self.shards.deliver(live.shard.unload())
 
     def partition_of(self, group_id: str) -> int:
-        return self._shards.index_of(group_id)
+        return self.shards.index_of(group_id)
 
     def partition_for(self, group_id: str) -> Partition:
-        return self._shards.live(self.partition_of(group_id)).partition
+        return self.shards.live(self.partition_of(group_id)).partition
 
     def is_ready(self, index: int) -> bool:
-        return self._shards.live(index).shard.is_loaded
+        return self.shards.live(index).shard.is_loaded
 
     def shard_of(self, group_id: str) -> GroupShard:
-        """For reading. Raises KafkaError while the shard cannot be asked."""
-        live = self._shards.live(self.partition_of(group_id))
+        """For reading. While it cannot be asked, raises what clients are to be told."""
+        try:
+            live = self.shards.live(self.partition_of(group_id))
+        except KafkaError as error:
+            raise KafkaError(error_for_failed_append(error.code), error.message) from error
         if not live.shard.is_loaded:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         if live.partition.log.has_failed:
@@ -110,7 +113,7 @@ class GroupRuntime:
     ) -> Promise[R]:
         """Runs an operation on the shard of a group and promises its answer, however long that takes."""
         try:
-            live = self._shards.live(self.partition_of(group_id))
+            live = self.shards.live(self.partition_of(group_id))
         except KafkaError as error:
             log.warning("group %s cannot be served: %s", group_id, error)
             return Promise.resolved(refused(error_for_failed_append(error.code)))
@@ -121,7 +124,7 @@ class GroupRuntime:
         return promise
 
     def _write(self, live: LiveShard[GroupShard], outcome: Outcome, guard: VerificationGuard | None = None) -> None:
-        self._shards.write(live, outcome, guard, settled=lambda: self._reschedule(live))
+        self.shards.write(live, outcome, guard, settled=lambda: self._reschedule(live))
         if outcome.records:
             self._reschedule(live)  # they may not be committed yet, and time goes on meanwhile
 
@@ -149,18 +152,18 @@ class GroupRuntime:
 
     def complete_transaction(self, index: int, producer_id: int, *, commit: bool) -> None:
         """A marker in a partition of `__consumer_offsets` is committed."""
-        self._shards.live(index).shard.replay_marker(producer_id, commit=commit)
+        self.shards.live(index).shard.replay_marker(producer_id, commit=commit)
 
     def on_topic_deleted(self, topic: Topic) -> None:
         gone = PartitionToFetch(topic.name, 0, topic.topic_id)
-        for live in self._shards:
+        for live in self.shards:
             if live.shard.is_loaded:
                 self._write(live, live.shard.topics_deleted([gone]))
             else:
                 self._deleted_topics.setdefault(live.index, []).append(gone)
 
     def list_groups(self, states: Iterable[str], types: Iterable[str]) -> tuple[ErrorCode, list[ListedGroup]]:
-        shards = [live.shard for live in self._shards]
+        shards = [live.shard for live in self.shards]
         if not all(shard.is_loaded for shard in shards):
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, []
         states, types = list(states), list(types)
@@ -168,7 +171,7 @@ class GroupRuntime:
 
     def count_by_state(self) -> Counter[Any]:
         total: Counter[Any] = Counter()
-        for live in self._shards:
+        for live in self.shards:
             total.update(live.shard.group_count_by_state())
         return total
 

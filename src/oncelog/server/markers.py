@@ -87,7 +87,7 @@ class MarkerSender:
 
     def _leader_of(self, partition: TopicPartition) -> NodeId | None:
         """None when the topic was deleted: then there is nothing to write to, and the transaction may complete."""
-        return self._broker.node_id if self._broker.metadata.has_partition(*partition) else None
+        return self._broker.metadata.leader_of(partition)
 
     def _drain_local(self) -> None:
         queue = self._queues.get(self._broker.node_id)

@@ -61,7 +61,7 @@ class TxnRuntime:
             transactional_id_expiration_ms=settings.integer("transactional.id.expiration.ms"),
             two_phase_commit_enable=settings.boolean("transaction.two.phase.commit.enable"),
         )
-        self._shards: CoordinatorRuntime[TxnShard, SendMarkers] = CoordinatorRuntime(
+        self.shards: CoordinatorRuntime[TxnShard, SendMarkers] = CoordinatorRuntime(
             broker,
             TRANSACTION_STATE_TOPIC,
             log,
@@ -82,7 +82,7 @@ class TxnRuntime:
     # -- shards
 
     def start(self) -> None:
-        self._shards.start()
+        self.shards.start()
         settings = self._broker.settings
         self._every(
             "transaction time-outs",
@@ -101,24 +101,27 @@ class TxnRuntime:
                 self._give_up_waiting(parked)
 
     def partition_of(self, transactional_id: str) -> int:
-        return self._shards.index_of(transactional_id)
+        return self.shards.index_of(transactional_id)
 
     def _new_shard(self, index: int) -> TxnShard:
         return TxnShard(index, self._config, self._broker.metadata.next_producer_id)
 
-    def _find(self, transactional_id: str) -> LiveShard[TxnShard] | None:
-        """None while its partition cannot be opened: the next request tries again."""
+    def _find(self, transactional_id: str) -> LiveShard[TxnShard] | TxnShard:
+        """The shard of an id. Where there is none, one that is never loaded, which refuses everything."""
         index = self.partition_of(transactional_id)
         try:
-            return self._shards.live(index)
+            return self.shards.live(index)
         except KafkaError as error:
-            log.error("ids of %s-%d are not served before it opens: %s", TRANSACTION_STATE_TOPIC, index, error)
-            return None
+            shard = self._new_shard(index)
+            if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                shard.refusal = ErrorCode.NOT_COORDINATOR
+            else:
+                log.error("ids of %s-%d are not served before it opens: %s", TRANSACTION_STATE_TOPIC, index, error)
+            return shard
 
     def shard_of(self, transactional_id: str) -> TxnShard:
-        """Where there is none, one that is never loaded, which tells everybody to come back."""
-        live = self._find(transactional_id)
-        return self._new_shard(self.partition_of(transactional_id)) if live is None else live.shard
+        found = self._find(transactional_id)
+        return found if isinstance(found, TxnShard) else found.shard
 
     def _on_loaded(self, live: LiveShard[TxnShard]) -> None:
         self._broker.metadata.skip_producer_ids_above(live.shard.highest_producer_id)
@@ -138,7 +141,7 @@ class TxnRuntime:
 
     def _every(self, name: str, interval_ms: int, scan: Callable[[TxnShard], list[TxnOutcome[IdResult]]]) -> None:
         def run() -> None:
-            for live in self._shards:
+            for live in self.shards:
                 for outcome in scan(live.shard):
                     log.info("%s", outcome.response.reason)
                     if outcome.records:
@@ -151,8 +154,8 @@ class TxnRuntime:
     def run(self, transactional_id: str, operation: Callable[[TxnShard], TxnOutcome[R]]) -> Promise[R]:
         """Runs an operation on the shard of an id, logs and applies what it decides, and promises its answer."""
         live = self._find(transactional_id)
-        if live is None:
-            return Promise.resolved(operation(self.shard_of(transactional_id)).response)
+        if isinstance(live, TxnShard):
+            return Promise.resolved(operation(live).response)
         promise: Promise[R] = Promise()
         self._attempt(live, operation, promise)
         return promise
@@ -180,7 +183,7 @@ class TxnRuntime:
 
     def _write(self, live: LiveShard[TxnShard], outcome: TxnOutcome[R], answer: Callable[[R], None]) -> None:
         outcome.reply(answer, outcome.response)
-        self._shards.write(live, outcome, settled=lambda: self._wake(live, outcome.transactional_id or ""))
+        self.shards.write(live, outcome, settled=lambda: self._wake(live, outcome.transactional_id or ""))
 
     def _send_in_next_turn(self, order: SendMarkers) -> None:
         """The answer leaves first: nobody waits for the markers to get it."""
@@ -247,8 +250,8 @@ class TxnRuntime:
 
     def _markers_acknowledged(self, order: SendMarkers, partitions: frozenset[TopicPartition]) -> None:
         live = self._find(order.transactional_id)
-        if live is None:
-            return  # loading it again will yield the same markers
+        if isinstance(live, TxnShard):
+            return  # whoever loads it next sends the same markers
         outcome = live.shard.markers_acknowledged(order, partitions, self._broker.now_ms())
         if not outcome.records:
             return
@@ -295,12 +298,12 @@ class TxnRuntime:
 
     def list_transactions(self, wanted: TransactionFilter) -> list[TransactionListing]:
         now_ms = self._broker.now_ms()
-        return [entry for live in self._shards for entry in live.shard.list_transactions(wanted, now_ms)]
+        return [entry for live in self.shards for entry in live.shard.list_transactions(wanted, now_ms)]
 
     def count_by_state(self) -> Counter[str]:
         everything = TransactionFilter.of()
         now_ms = self._broker.now_ms()
-        loaded = [live.shard for live in self._shards if live.shard.is_loaded]
+        loaded = [live.shard for live in self.shards if live.shard.is_loaded]
         return Counter(entry.state for shard in loaded for entry in shard.list_transactions(everything, now_ms))
 
 

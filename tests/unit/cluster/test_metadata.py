@@ -8,14 +8,19 @@ import pytest
 
 from oncelog.cluster import metadata as metadata_module
 from oncelog.cluster.journal import Journal
-from oncelog.cluster.metadata import PRODUCER_ID_BLOCK, MetadataStore
+from oncelog.cluster.metadata import PRODUCER_ID_BLOCK, MetadataStore, Topic
 from oncelog.core import failpoints
+from oncelog.core.ids import NodeId
 
 _ID = uuid.UUID(int=7)
 
 
+def epoch_of(store: MetadataStore, topic: Topic) -> int:
+    return store.partition_state(topic, 0).leader_epoch
+
+
 def _open(folder: Path) -> MetadataStore:
-    store = MetadataStore(folder)
+    store = MetadataStore(folder, NodeId(1))
     store.open()
     if store.is_new:
         store.finish_adoption()
@@ -52,42 +57,42 @@ def test_producer_ids_are_never_handed_out_twice_even_after_a_crash(tmp_path: Pa
 def test_leader_epochs_count_the_starts_since_the_topic_was_made(tmp_path: Path) -> None:
     store = _open(tmp_path)
     old = store.create_topic("old", 1, {}, _ID)
-    assert store.leader_epoch(old) == 0
+    assert epoch_of(store, old) == 0
     store.close()
     store = _open(tmp_path)
     young = store.create_topic("young", 1, {}, uuid.UUID(int=9))
-    assert store.leader_epoch(store.topics["old"]) == 1
-    assert store.leader_epoch(young) == 0
+    assert epoch_of(store, store.topics["old"]) == 1
+    assert epoch_of(store, young) == 0
     store.close()
     store = _open(tmp_path)
-    assert [store.leader_epoch(store.topics[name]) for name in ("old", "young")] == [2, 1]
+    assert [epoch_of(store, store.topics[name]) for name in ("old", "young")] == [2, 1]
 
 
 def test_an_adopted_topic_goes_on_above_the_last_epoch_of_its_log(tmp_path: Path) -> None:
-    store = MetadataStore(tmp_path)
+    store = MetadataStore(tmp_path, NodeId(1))
     store.open()
     assert store.is_new
     topic = store.adopt_topic("orders", 2, _ID, leader_epoch=4)
     empty = store.adopt_topic("empty", 1, uuid.UUID(int=8), leader_epoch=-1)
-    assert [store.leader_epoch(topic), store.leader_epoch(empty)] == [5, 0]
+    assert [epoch_of(store, topic), epoch_of(store, empty)] == [5, 0]
     store.finish_adoption()
     store.close()
     again = _open(tmp_path)
-    assert [again.leader_epoch(again.topics[name]) for name in ("orders", "empty")] == [6, 1]
+    assert [epoch_of(again, again.topics[name]) for name in ("orders", "empty")] == [6, 1]
 
 
 def test_a_first_start_that_is_interrupted_is_followed_by_a_first_start(tmp_path: Path) -> None:
-    store = MetadataStore(tmp_path)
+    store = MetadataStore(tmp_path, NodeId(1))
     store.open()
     store.adopt_topic("orders", 2, _ID, leader_epoch=4)
     store.skip_producer_ids_above(5000)
     store.close()
-    again = MetadataStore(tmp_path)
+    again = MetadataStore(tmp_path, NodeId(1))
     again.open()
     assert again.is_new
     assert not again.topics
     topic = again.adopt_topic("orders", 2, _ID, leader_epoch=4)
-    assert again.leader_epoch(topic) == 5
+    assert epoch_of(again, topic) == 5
 
 
 def test_a_journal_that_has_nothing_but_starts_is_not_new(tmp_path: Path) -> None:
@@ -96,7 +101,7 @@ def test_a_journal_that_has_nothing_but_starts_is_not_new(tmp_path: Path) -> Non
     journal.open()
     journal.append({"kind": "start", "incarnation": 0})
     journal.close()
-    store = MetadataStore(tmp_path)
+    store = MetadataStore(tmp_path, NodeId(1))
     store.open()
     assert not store.is_new
     assert store.incarnation == 1

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from oncelog.cluster.partition import EndOfLog, Partition
+from oncelog.cluster.partition_state import PartitionState
 from oncelog.core.errors import ErrorCode, KafkaError
-from oncelog.core.ids import LeaderEpoch
+from oncelog.core.ids import LeaderEpoch, NodeId
 from oncelog.storage.log import Log
 from tests.unit.storage.cleaner_harness import read_committed
 from tests.unit.storage.log_harness import NOW_MS, SMALL, append, append_txn, end_txn, files, new_log, reopen
@@ -33,7 +34,8 @@ def delete_but_last(log: Log) -> int:
 
 
 def partition_of(log: Log) -> Partition:
-    return Partition(log, LeaderEpoch(0), EndOfLog())
+    alone = (NodeId(1),)
+    return Partition(log, PartitionState(NodeId(1), LeaderEpoch(0), alone, alone), NodeId(1), EndOfLog())
 
 
 def test_an_open_transaction_does_not_hold_back_deletion(log: Log) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 
 import pytest
 
 from oncelog.core import failpoints
 from oncelog.core.errors import ErrorCode
+from oncelog.core.ids import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, LeaderEpoch, NodeId, TopicPartition
+from oncelog.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from oncelog.protocol.messages.end_txn import EndTxnRequest
 from oncelog.server.broker import REPAIR_CHECK_INTERVAL_MS
 from tests.unit.server.harness import BrokerInProcess
 from tests.unit.server.held_worker import hold_worker
-from tests.unit.server.test_flusher import SETTINGS, commit_offset, fetch_offset, settle
+from tests.unit.server.test_flusher import SETTINGS, commit_offset, error_of, fetch_offset, send, settle
 from tests.unit.server.test_transactions import Producer
 
 
@@ -27,6 +30,26 @@ def node(node: BrokerInProcess) -> BrokerInProcess:
     return node
 
 
+def lose(node: BrokerInProcess, where: TopicPartition) -> None:
+    """Another broker is elected."""
+    change(node, where, NodeId(2))
+
+
+def regain(node: BrokerInProcess, where: TopicPartition) -> None:
+    change(node, where, node.broker.node_id)
+
+
+def change(node: BrokerInProcess, where: TopicPartition, leader: NodeId) -> None:
+    partition = node.broker.partitions.find(*where)
+    assert partition is not None
+    epoch = LeaderEpoch(partition.leader_epoch + 1)
+    node.broker.on_partition_state(where, replace(partition.state, leader=leader, leader_epoch=epoch))
+
+
+def describe() -> DescribeTransactionsRequest:
+    return DescribeTransactionsRequest(transactional_ids=["x"])
+
+
 def no_space() -> None:
     raise OSError(errno.ENOSPC, "injected")
 
@@ -36,12 +59,42 @@ def test_a_commit_in_flight_when_the_broker_resigns_is_answered_and_found_by_the
 ) -> None:
     worker = hold_worker(node)
     waiting = commit_offset(node)
-    shards = node.broker.groups._shards
-    shards.resign(node.broker.groups.partition_of("g"))
-    assert not waiting.done
-    settle(node, worker)
+    where = TopicPartition(GROUP_METADATA_TOPIC, node.broker.groups.partition_of("g"))
+    lose(node, where)
     assert waiting.value.topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
+    assert fetch_offset(node).value == (ErrorCode.NOT_COORDINATOR, -1)
+    settle(node, worker)
+    regain(node, where)
     assert fetch_offset(node).value == (ErrorCode.NONE, 5)
+
+
+def test_a_producer_that_waits_for_a_broker_that_resigns_is_sent_to_the_leader(node: BrokerInProcess) -> None:
+    worker = hold_worker(node)
+    waiting = send(node, b"1")
+    lose(node, TopicPartition("t", 0))
+    assert error_of(waiting) == error_of(send(node, b"2")) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    settle(node, worker)
+    regain(node, TopicPartition("t", 0))
+    later = send(node, b"3")
+    settle(node, worker)
+    assert error_of(later) == ErrorCode.NONE
+    assert [epoch for epoch, _ in node.broker.partitions.get("t", 0).log.leader_epochs.entries] == [0, 2]
+
+
+@pytest.mark.parametrize("settings", [{**SETTINGS, "oncelog.acks.fsync": "false"}])
+def test_a_transaction_is_carried_on_when_its_coordinator_is_back(node: BrokerInProcess) -> None:
+    producer = Producer(node, "x")
+    producer.init()
+    producer.produce("t", b"a")
+    where = TopicPartition(TRANSACTION_STATE_TOPIC, node.broker.transactions.partition_of("x"))
+    lose(node, where)
+    assert producer.end(True).value.error_code == ErrorCode.NOT_COORDINATOR
+    assert node.send(describe(), 0).value.transaction_states[0].error_code == ErrorCode.NOT_COORDINATOR
+    regain(node, where)
+    assert producer.end(True).value.error_code == ErrorCode.NONE
+    node.clock.advance_ms(1)
+    partition = node.broker.partitions.get("t", 0)
+    assert partition.last_stable_offset == partition.high_watermark == 2
 
 
 @pytest.mark.parametrize("settings", [{**SETTINGS, "oncelog.acks.fsync": "false"}])

@@ -74,6 +74,8 @@ class TxnShard:
         self.coordinator_epoch = NO_COORDINATOR_EPOCH
         self._allocate_producer_id = allocate_producer_id
         self._is_loaded = False
+        self.refusal = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        """What requests are answered while it is not loaded."""
         self._entries: dict[str, TxnEntry] = {}
         self._ongoing: set[str] = set()
 
@@ -101,6 +103,7 @@ class TxnShard:
 
     def unload(self) -> Outcome:
         self._is_loaded = False
+        self.refusal = ErrorCode.NOT_COORDINATOR
         self.coordinator_epoch = NO_COORDINATOR_EPOCH
         self._entries.clear()
         self._ongoing.clear()
@@ -303,9 +306,7 @@ class TxnShard:
 
     def _check_loaded(self) -> None:
         if not self._is_loaded:
-            raise KafkaError(
-                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{TRANSACTION_STATE_TOPIC}-{self.partition} is being loaded"
-            )
+            raise KafkaError(self.refusal, f"{TRANSACTION_STATE_TOPIC}-{self.partition} is not loaded here")
 
     def _find(self, transactional_id: str) -> TxnEntry | None:
         self._check_loaded()

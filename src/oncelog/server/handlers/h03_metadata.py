@@ -23,15 +23,17 @@ _TOPIC_ID_VERSION = 12
 
 
 def handle(broker: Broker, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
-    host, port = broker.advertised_for(context)
     topics = _topics(broker, request, context.api_version)
     if request.include_topic_authorized_operations:
         for described in topics:
             described.topic_authorized_operations = TOPIC_OPERATIONS
     return MetadataResponse(
-        brokers=[MetadataResponseBroker(node_id=broker.node_id, host=host, port=port, rack=None)],
+        brokers=[
+            MetadataResponseBroker(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
+            for node in broker.nodes(context).values()
+        ],
         cluster_id=broker.cluster_id,
-        controller_id=broker.node_id,
+        controller_id=broker.controller_id,
         topics=topics,
         cluster_authorized_operations=CLUSTER_OPERATIONS
         if request.include_cluster_authorized_operations
@@ -78,15 +80,19 @@ def _failed(name: str, code: ErrorCode) -> MetadataResponseTopic:
 
 
 def _describe(broker: Broker, topic: Topic) -> MetadataResponseTopic:
-    node, epoch = broker.node_id, broker.metadata.leader_epoch(topic)
+    states = [broker.metadata.partition_state(topic, index) for index in range(topic.partition_count)]
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL_TOPICS,
         partitions=[
             MetadataResponsePartition(
-                partition_index=index, leader_id=node, leader_epoch=epoch, replica_nodes=[node], isr_nodes=[node]
+                partition_index=index,
+                leader_id=state.leader,
+                leader_epoch=state.leader_epoch,
+                replica_nodes=list(state.replicas),
+                isr_nodes=list(state.in_sync),
             )
-            for index in range(topic.partition_count)
+            for index, state in enumerate(states)
         ],
     )

@@ -6,7 +6,6 @@ transaction is about to change is UNSTABLE_OFFSET_COMMIT.
 
 from __future__ import annotations
 
-from oncelog.coordinator.failed_append import error_for_failed_append
 from oncelog.coordinator.group.requests import FetchedOffset, PartitionToFetch
 from oncelog.coordinator.group.requests import OffsetFetchRequest as FetchRequest
 from oncelog.core.errors import ErrorCode, KafkaError
@@ -109,7 +108,7 @@ def _fetch_group(
     try:
         result = broker.groups.shard_of(group.group_id).fetch_offsets(fetch)
     except KafkaError as error:
-        return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error_for_failed_append(error.code))
+        return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error.code)
     topics = _by_topic(broker, result.offsets, by_id)
     return OffsetFetchResponseGroup(group_id=group.group_id, topics=[*topics, *unknown])
 

@@ -1,4 +1,4 @@
-"""FindCoordinator (10), v0-6: on one node every group and every transactional id is looked after here.
+"""FindCoordinator (10), v0-6: the leader of the partition that holds a group or a transactional id.
 
 The internal topic behind a coordinator is made when it is first asked for; Kafka answers COORDINATOR_NOT_AVAILABLE
 while it makes it, here it is there at once.
@@ -6,8 +6,10 @@ while it makes it, here it is there at once.
 
 from __future__ import annotations
 
+from oncelog.cluster.metadata import Topic
 from oncelog.core.errors import ErrorCode, KafkaError
-from oncelog.core.ids import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from oncelog.core.hashing import coordinator_partition
+from oncelog.core.ids import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, NodeId
 from oncelog.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
@@ -35,8 +37,12 @@ def _find(broker: Broker, key: str, key_type: int, context: RequestContext) -> C
         topic = _TOPIC_OF_KEY_TYPE.get(key_type)
         if topic is None:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"coordinators of key type {key_type} are not served")
-        broker.internal_topic(topic)
+        node = broker.nodes(context)[_coordinator_of(broker, broker.internal_topic(topic), key)]
     except KafkaError as error:
         return Coordinator(key=key, node_id=-1, port=-1, error_code=error.code, error_message=error.message)
-    host, port = broker.advertised_for(context)
-    return Coordinator(key=key, node_id=broker.node_id, host=host, port=port, error_message=None)
+    return Coordinator(key=key, node_id=node.node_id, host=node.host, port=node.port, error_message=None)
+
+
+def _coordinator_of(broker: Broker, topic: Topic, key: str) -> NodeId:
+    index = coordinator_partition(key, topic.partition_count)
+    return broker.metadata.partition_state(topic, index).leader

@@ -22,13 +22,15 @@ def handle(broker: Broker, request: DescribeClusterRequest, context: RequestCont
             error_message="This is a broker; there are no separate controllers to describe.",
             endpoint_type=_BROKERS,
         )
-    host, port = broker.advertised_for(context)
     return DescribeClusterResponse(
         error_message=None,
         endpoint_type=_BROKERS,
         cluster_id=broker.cluster_id,
-        controller_id=broker.node_id,
-        brokers=[DescribeClusterBroker(broker_id=broker.node_id, host=host, port=port, rack=None)],
+        controller_id=broker.controller_id,
+        brokers=[
+            DescribeClusterBroker(broker_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
+            for node in broker.nodes(context).values()
+        ],
         cluster_authorized_operations=CLUSTER_OPERATIONS
         if request.include_cluster_authorized_operations
         else NOT_ASKED,

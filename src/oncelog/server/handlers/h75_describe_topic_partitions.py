@@ -62,17 +62,18 @@ def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
 
 
 def _describe(broker: Broker, topic: Topic, first: int, last: int) -> DescribeTopicPartitionsResponseTopic:
-    node, epoch = broker.node_id, broker.metadata.leader_epoch(topic)
+    states = [(index, broker.metadata.partition_state(topic, index)) for index in range(first, last)]
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL_TOPICS,
         partitions=[
             DescribeTopicPartitionsResponsePartition(
-                partition_index=index, leader_id=node, leader_epoch=epoch, replica_nodes=[node], isr_nodes=[node],
+                partition_index=index, leader_id=state.leader, leader_epoch=state.leader_epoch,
+                replica_nodes=list(state.replicas), isr_nodes=list(state.in_sync),
                 eligible_leader_replicas=[], last_known_elr=[],
             )
-            for index in range(first, last)
+            for index, state in states
         ],
         topic_authorized_operations=TOPIC_OPERATIONS,
     )  # fmt: skip

@@ -198,4 +198,4 @@ def test_after_unloading_late_results_are_turned_away() -> None:
     harness.shard.unload()
     assert harness.shard.markers_acknowledged(sent, [P0], harness.now_ms).response.error is ErrorCode.NOT_COORDINATOR
     assert harness.fail(complete, ErrorCode.NOT_LEADER_OR_FOLLOWER) is ErrorCode.NOT_COORDINATOR
-    assert harness.init_outcome().response.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert harness.init_outcome().response.error is ErrorCode.NOT_COORDINATOR
