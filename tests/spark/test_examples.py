@@ -110,3 +110,14 @@ def test_spark_submit_runs_a_program_on_a_session_of_its_own(kafka: Kafka, name:
         command += ["--conf", f"{key}={value}"]
     run_program(*command, str(program), kafka.servers, source, target, str(tmp_path / "checkpoint"))
     assert kafka.values(target) == [b"a", b"b"]
+
+
+def test_a_program_that_fails_shows_where(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("import signal\nprint(signal.getsignal(signal.SIGTERM))\nopen('/no/such/file')\n")
+    command = [sys.executable, "-m", "oncelog", "run", str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "Handlers.SIG_DFL" in done.stdout or done.stdout.strip() == "0", "signals are those of a plain program"
+    assert "open('/no/such/file')" in done.stderr
+    assert "FileNotFoundError" in done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import tempfile
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -164,6 +165,7 @@ def run_command(
     arguments: tuple[str, ...],
 ) -> None:
     """Run a PySpark PROGRAM on a Spark set up for exactly-once pipelines."""
+    from oncelog.cli import interruption
     from oncelog.spark.java import JavaMissing
     from oncelog.spark.runner import run_program
 
@@ -174,7 +176,11 @@ def run_command(
             raise click.BadParameter(f"{assignment!r} is not spark.KEY=VALUE", param_hint="--conf")
         settings[key] = value
     _require_spark()
+    interruption.treat_signals_as_python_does()
     try:
         run_program(program, arguments, master=master, settings=settings, bootstrap_servers=bootstrap_servers)
     except JavaMissing as missing:
         raise click.ClickException(str(missing)) from None
+    except Exception:  # noqa: BLE001  # of the program, whose author needs all of it
+        traceback.print_exc()
+        sys.exit(1)

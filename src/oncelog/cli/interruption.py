@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Final, NoReturn
 
 LOOK_EVERY_S: Final = 0.5
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
 
 
 class Terminated(KeyboardInterrupt):
@@ -24,9 +25,16 @@ class Terminated(KeyboardInterrupt):
 
 def treat_signals_as_ctrl_c() -> None:
     """Signals that are ignored stay so: `nohup` means it. Only for the main thread."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in _SIGNALS:
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _terminate)
+
+
+def treat_signals_as_python_does() -> None:
+    """For programs of others, which expect nothing else."""
+    for number in _SIGNALS:
+        if signal.getsignal(number) is _terminate:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _terminate(signal_number: int, _: FrameType | None) -> NoReturn:

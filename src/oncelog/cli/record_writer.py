@@ -279,7 +279,8 @@ class TransactionalWriter(RecordWriter):
     @property
     def _earlier(self) -> str:
         """What was written before the present transaction."""
-        return f"{count_of(self._committed, 'record')} were committed before it" if self._committed else ""
+        was = "was" if self._committed == 1 else "were"
+        return f"{count_of(self._committed, 'record')} {was} committed before it" if self._committed else ""
 
 
 def _sentence(*parts: str) -> str:

@@ -231,7 +231,7 @@ def _print_held(connection: Connection, held: HeldBackPartition, waiting: int | 
     how_many = count_of(waiting, "record") if waiting is not None else "more than a million offsets"
     click.echo(
         f"{held.partition}: the last stable offset is {held.offsets.last_stable}, the end is {held.offsets.end}: "
-        f"{how_many} wait"
+        f"{how_many} {'waits' if waiting == 1 else 'wait'}"
     )
     if not held.blocking:
         click.echo("  the marker of the transaction is there, and waits for the high watermark to pass it")

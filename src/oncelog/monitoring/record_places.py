@@ -15,6 +15,8 @@ WINDOW_OFFSETS_MIN: Final = 100
 
 def start_of_last(reader: RangeReader, partition: TopicPartition, start: int, end: int, count: int) -> int:
     """The offset of the first of the last `count` records that the reader sees in [start, end); else `start`."""
+    if count >= end - start:
+        return start
     high, missing, width = end, count, max(count, WINDOW_OFFSETS_MIN)
     found = end
     while missing > 0 and high > start:

@@ -32,6 +32,33 @@ def test_one_ready_line_and_a_clean_end_on_a_signal(tmp_path: Path, stop_signal:
     assert json.loads((tmp_path / "data" / ".kafka_cleanshutdown").read_text())["version"] == 0
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells how signals are handled")
+def test_a_hang_up_that_is_ignored_stays_so(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "oncelog",
+        "serve",
+        "--data-dir",
+        str(tmp_path / "data"),
+        "--listen",
+        "127.0.0.1:0",
+    ]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("oncelog ready on")
+    status = dict(line.split(":\t") for line in Path(f"/proc/{process.pid}/status").read_text().splitlines())
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+    assert int(status["SigIgn"], 16) & 1 << (signal.SIGHUP - 1)
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

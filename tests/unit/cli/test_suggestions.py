@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +11,6 @@ from click.testing import CliRunner, Result
 
 from oncelog.cli.main import cli
 from oncelog.client import Producer
-from tests.unit.cli.conftest import Background
 
 Run = Callable[..., Result]
 
@@ -89,32 +85,3 @@ def test_what_the_environment_says_is_not_repeated(
 def test_a_missing_broker_is_suggested_where_it_was_looked_for() -> None:
     result = CliRunner().invoke(cli, ["topic", "list", "-b", "127.0.0.1:1"])
     assert "'oncelog serve --listen 127.0.0.1:1'" in result.stderr
-
-
-def test_a_properties_file_in_latin_1_is_read(run: Run, servers: str, tmp_path: Path) -> None:
-    config = tmp_path / "client.properties"
-    config.write_bytes(f"# Gr\xfc\xdfe\nclient.id=b\xfcro\nbootstrap.servers={servers}\n".encode("latin-1"))
-    assert run("topic", "list", "--config", config).exit_code == 0
-
-
-def test_a_broker_reads_a_properties_file_in_latin_1_and_stops_at_a_hang_up(
-    background: Background, tmp_path: Path
-) -> None:
-    config = tmp_path / "server.properties"
-    config.write_bytes("# Gr\xfc\xdfe\nnum.partitions=3\n".encode("latin-1"))
-    child = background("serve", "--config", config, "--data-dir", tmp_path / "data", "--listen", "127.0.0.1:0")
-    assert child.stdout is not None
-    assert child.stdout.readline().startswith("oncelog ready on ")
-    child.send_signal(signal.SIGHUP)
-    assert child.wait(30) == 0
-    assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
-
-
-def test_a_folder_that_cannot_be_written_is_no_traceback(tmp_path: Path) -> None:
-    blocked = tmp_path / "file"
-    blocked.touch()
-    for command in (["lab", "filter", "--keep", str(blocked / "kept")], ["serve", "--data-dir", str(blocked / "data")]):
-        done = subprocess.run([sys.executable, "-m", "oncelog", *command], capture_output=True, text=True, timeout=60)
-        assert done.returncode == 1
-        assert "Traceback" not in done.stderr
-        assert str(blocked) in done.stderr

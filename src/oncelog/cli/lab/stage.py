@@ -59,7 +59,11 @@ class Stage:
             folder = keep or resources.enter_context(temporary_folder("oncelog-lab-"))
             broker = BrokerProcess(folder / "data", SETTINGS, log_level="warning")
             resources.callback(broker.stop)
-            yield cls(broker.start(), resources, quiet=quiet, pause=pause)
+            try:
+                broker.start()
+            except RuntimeError as error:
+                raise click.ClickException(str(error)) from error
+            yield cls(broker, resources, quiet=quiet, pause=pause)
 
     # Telling
 
