@@ -8,7 +8,6 @@ from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -333,7 +332,6 @@ class LogMachine(RuleBasedStateMachine):
         assert found == self.model.epochs()
 
 
-@pytest.mark.xfail(reason="a snapshot that was rebuilt in memory is not written again")
 def test_a_lost_snapshot_is_written_again_before_the_batches_that_it_came_from_are_deleted() -> None:
     """A falsifying example, kept: the retry was written twice after a kill."""
     machine = LogMachine()
