@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests import open_files
 from tests.data import kafka
 
 
@@ -17,12 +18,14 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(autouse=True)
+def _descriptors_of_crashed_logs_are_given_back() -> Iterator[None]:
+    before = open_files.last_number()
+    yield
+    open_files.close_opened_since(before)
+
+
 @pytest.fixture
 def kafka_data(tmp_path: Path) -> Callable[[str], Path]:
     """Unpack a data folder that Apache Kafka wrote ("tv0", "tv1", "tv2", "tv2-killed") into the test's own folder."""
     return lambda name: kafka.unpack(name, tmp_path)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Spark comes first: its callbacks go through select(), which knows no descriptor above 1023."""
-    items.sort(key=lambda item: item.get_closest_marker("spark") is None)

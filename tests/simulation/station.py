@@ -14,7 +14,7 @@ import os
 import random
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -25,6 +25,7 @@ from oncelog.core.clock import Timer, VirtualScheduler
 from oncelog.core.promise import Promise
 from oncelog.server.broker import Broker, Environment
 from oncelog.server.loop import InlineWorker
+from tests import open_files
 
 T = TypeVar("T")
 
@@ -63,7 +64,6 @@ CRASH_POINTS: Final = (
 )
 """All failpoints of the broker that can be met here: see the calls of `hit` in src/oncelog."""
 
-_DESCRIPTORS: Final = Path("/proc/self/fd")
 _APPEND_ONLY: Final = frozenset({".log", ".index", ".timeindex", ".txnindex", ".journal"})
 
 
@@ -259,11 +259,8 @@ class Station:
             self._scheduler.alive = False
         for callback in self.on_down:
             callback()
-        # A process that dies in its constructor leaves descriptors that nobody holds any more.
-        for entry in _DESCRIPTORS.iterdir() if _DESCRIPTORS.is_dir() else ():
-            with suppress(OSError):
-                if entry.readlink().is_relative_to(self.folder):
-                    os.close(int(entry.name))
+        # A broker that dies in its constructor is not there to be closed.
+        open_files.close_under(self.folder)
 
     def _unfinished_write(self) -> tuple[Path, int] | None:
         """The file in which the last append lies that was not taken over, and its size without it."""

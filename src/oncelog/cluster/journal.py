@@ -101,9 +101,12 @@ class Journal:
             os.fsync(fd)
             hit("journal.rewrite.before_rename")
             temporary.rename(self.path)
-        except OSError as error:
+        except BaseException as error:
             with suppress(OSError):
                 os.close(fd)
+            if not isinstance(error, OSError):
+                raise
+            with suppress(OSError):
                 temporary.unlink()
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{temporary} cannot be written: {error}") from error
         # From the rename on the new file is the journal, whatever else fails.

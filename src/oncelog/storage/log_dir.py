@@ -138,12 +138,16 @@ class LogDir:
             on_locked()
             was_clean = clean_shutdown.take_marker(path)
             log_dir = cls(path, lock, meta, was_clean=was_clean, now_ms=now_ms, open_files_max=open_files_max)
-            log_dir._open_logs(config_for)
         except MetaPropertiesError as error:
             os.close(lock)
             raise LogDirError(str(error)) from error
         except BaseException:
             os.close(lock)
+            raise
+        try:
+            log_dir._open_logs(config_for)
+        except BaseException:
+            log_dir.abandon()
             raise
         return log_dir
 

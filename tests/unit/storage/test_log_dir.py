@@ -136,6 +136,21 @@ def test_lock_is_given_back_when_the_start_fails(tmp_path: Path) -> None:
     start(tmp_path)
 
 
+def test_descriptors_are_given_back_when_a_log_cannot_be_opened(tmp_path: Path) -> None:
+    filled(tmp_path).abandon()
+
+    def config_for(name: str) -> LogConfig:
+        if name == B0.topic:
+            raise RuntimeError("this log cannot be opened")
+        return SMALL
+
+    before = open_descriptors()
+    with pytest.raises(RuntimeError, match="cannot be opened"):
+        start(tmp_path, config_for=config_for)
+    assert open_descriptors() == before
+    start(tmp_path).abandon()
+
+
 def test_checkpoint_moves_the_recovery_points(tmp_path: Path) -> None:
     log_dir = filled(tmp_path)
     log_dir.logs[A1].delete_records(4)
