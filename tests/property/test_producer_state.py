@@ -26,6 +26,7 @@ from oncelog.storage.producer_state import (
 from tests.unit.storage.producer_headers import NOW_MS, ORDERS, data, marker
 
 FOREVER_MS = 2**60
+IDLE_MS = 1_000_000
 PIDS = (1, 2, 3)
 
 Verdict = ErrorCode | DuplicateBatch | None
@@ -56,6 +57,8 @@ class Model:
         self.events: list[Event] = []
         self.asked: dict[int, Asked] = {}
         self.reloaded_at: int | None = None
+        self.forgotten: dict[int, int] = {}
+        """By producer: where the log ended when it was forgotten."""
         self.heard_ms: dict[int, int] = {}
         """By producer: the clock when it was last heard of."""
         self.loaded_ms: dict[int, int] = {}
@@ -70,7 +73,7 @@ class Model:
         for header, control in self.events:
             if not trimmed and self.reloaded_at is not None and header.base_offset >= self.reloaded_at:
                 known, trimmed = self.trim(pid, known), True
-            if header.producer_id == pid:
+            if header.producer_id == pid and header.base_offset >= self.forgotten.get(pid, 0):
                 known = self.step(known, header, control)
         return known if trimmed else self.trim(pid, known)
 
@@ -298,6 +301,18 @@ class ProducerStateMachine(RuleBasedStateMachine):
     def advance_high_watermark(self, behind: int) -> None:
         self.high_watermark = max(self.high_watermark, self.model.end - behind)
         self.state.on_high_watermark(self.high_watermark)
+
+    @rule()
+    def everybody_is_idle_for_long(self) -> None:
+        """Who has no transaction open is forgotten."""
+        idle = {pid for pid in PIDS if self.model.producer(pid).opened < 0 <= self.model.producer(pid).epoch}
+        self.clock_ms += 2 * IDLE_MS
+        self.state.producer_expiration_ms = IDLE_MS
+        assert self.state.expire(self.clock_ms) == len(idle)
+        self.state.producer_expiration_ms = FOREVER_MS
+        self.model.forgotten.update(dict.fromkeys(idle, self.model.end))
+        self.model.asked.clear()
+        self.snapshots.clear()
 
     @rule()
     def take_snapshot(self) -> None:
