@@ -46,10 +46,17 @@ SERVER_MUTANTS = [
         (histories(60, "exactly-once", "all-or-nothing", "no-duplicates", theme="repetitions"), _POWER_CUT),
     ),
     Mutant(
+        "DeleteRecords is answered before its log start is on disk",
+        "oncelog.server.handlers.h21_delete_records",
+        "    return broker.log_starts.save(moved).map(lambda saved: _answer(response, saved)) if moved else response\n",
+        "    return response\n",
+        (histories(40, "start-moves-on", theme="removal"),),
+    ),
+    Mutant(
         "DeleteRecords deletes one too many",
         "oncelog.server.handlers.h21_delete_records",
-        "        partition.log.delete_records(offset)\n",
-        "        partition.log.delete_records(min(offset + 1, partition.high_watermark))\n",
+        "partition.log.delete_records(offset)",
+        "partition.log.delete_records(min(offset + 1, partition.high_watermark))",
         (histories(40, "exactly-once", "all-or-nothing", "offsets-atomic", "reader-consistent", theme="removal"),),
     ),
 ]

@@ -41,6 +41,7 @@ class Written:
     pid: int = -1
     is_committed: bool | None = True
     """None while the transaction is open."""
+    written_ms: int = 0
 
 
 class CleanerMachine(RuleBasedStateMachine):
@@ -61,7 +62,7 @@ class CleanerMachine(RuleBasedStateMachine):
 
     def added(self, first: int, records: list[tuple[str, str | None]], pid: int, committed: bool | None) -> None:
         for number, (key, value) in enumerate(records):
-            self.written[first + number] = Written(key, value, pid, committed)
+            self.written[first + number] = Written(key, value, pid, committed, self.now_ms)
 
     @rule(records=pairs, step_ms=st.integers(0, 3))
     def put_plain(self, records: list[tuple[str, str | None]], step_ms: int) -> None:
@@ -86,7 +87,9 @@ class CleanerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.open)
     @rule(data=st.data(), commit=st.booleans(), bump=st.booleans())
     def end(self, data: st.DataObject, commit: bool, bump: bool) -> None:
-        pid = data.draw(st.sampled_from(sorted(self.open)))
+        self.end_of(data.draw(st.sampled_from(sorted(self.open))), commit, bump)
+
+    def end_of(self, pid: int, commit: bool, bump: bool) -> None:
         if bump:
             self.epochs[pid] = self.epochs.get(pid, 0) + 1
             self.sequences[pid] = 0
@@ -109,6 +112,35 @@ class CleanerMachine(RuleBasedStateMachine):
         assert after >= before
         self.first_dirty = after
         self.nothing_superseded_is_left(before)
+
+    @rule(records=txn_pairs, pid=st.sampled_from(TXN_PIDS), commit=st.booleans())
+    def a_transaction_ends_in_a_later_segment_and_is_cleaned(
+        self, records: list[tuple[str, str | None]], pid: int, commit: bool
+    ) -> None:
+        """A snapshot in between knows it as open, and the first segment is too full to be merged with the next."""
+        self.roll()
+        self.put_plain([(f"anchor {len(self.written)} {number}", "x" * 220) for number in range(2)], 0)
+        self.put_in_transaction(records[:1], pid)
+        self.roll()
+        self.end_of(pid, commit, bump=True)
+        for _ in range(2):
+            self.clean(entries=8, roll=True)
+            self.wait(CONFIG.delete_retention_ms + 1)
+
+    @rule(lost=st.integers(1, 3))
+    def restart_without_the_newest_snapshots(self, lost: int) -> None:
+        known = self.producers()
+        self.log.close()
+        for path in sorted(self.log.folder.glob("*.snapshot"))[-lost:]:
+            path.unlink()
+        self.log = Log(
+            LogPlace(self.log.folder, ORDERS, NOW_MS),
+            CONFIG,
+            clean=True,
+            log_start_offset=0,
+            recovery_point=self.log.recovery_point,
+        )
+        assert {pid: state for pid, state in self.producers().items() if state[1] >= 0} == known
 
     def nothing_superseded_is_left(self, before: int) -> None:
         """Of keys that were dirty and are clean now, only the newest record below the new bound."""
@@ -166,7 +198,8 @@ class CleanerMachine(RuleBasedStateMachine):
         shown = {key: offset for offset, (key, _) in seen.items() if key is not None}
         for key, offset in newest.items():
             value = committed[offset][1]
-            if value is not None:
+            is_young = self.now_ms < self.written[offset].written_ms + CONFIG.delete_retention_ms
+            if value is not None or is_young:
                 assert shown.get(key) == offset
             elif key in shown:
                 assert shown[key] == offset

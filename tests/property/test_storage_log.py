@@ -185,7 +185,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(share=st.floats(0, 1))
     def delete_records(self, share: float) -> None:
-        before = self.model.start + int((self.model.end - self.model.start) * share)
+        before = int(self.model.end * share)
         self.model.start = max(self.model.start, before)
         assert self.log.delete_records(before) == self.model.start
         segments = self.log.segments

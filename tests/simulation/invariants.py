@@ -9,7 +9,7 @@ record of its key is there |
 | in-order | the records of a producer are read in the order they were sent, per partition |
 | offsets-atomic | committed offsets belong to committed transactions; they and the output agree, and do not go back |
 | no-duplicates | a repeated batch is not appended again, and is answered with its old offset |
-| start-moves-on | the log start moves forward only, for a reason, and never past the last stable offset |
+| start-moves-on | the log start moves forward only, over kills too if anybody was told, and not past the LSO |
 | goes-in-time | what is too old, superseded or forgotten by time does go: segments, records and producers |
 | lso-moves-on | the last stable offset never moves back, and reaches the high watermark when all is decided |
 | epochs-grow | epochs of a transactional id never go back, and a new instance gets a new one |
@@ -68,7 +68,10 @@ def check_ends(history: History, before: dict[Place, Ends]) -> None:
         place = (partition.topic_partition.topic, partition.topic_partition.partition)
         now = Ends(partition.log.log_start_offset, partition.last_stable_offset, life)
         last = before.get(place, Ends(0, 0, life))
-        # A kill may take back a log start that was not written down yet, and a last stable offset that rests on it.
+        said = history.model.removals.deleted.get(place, 0)
+        if now.start < said:
+            history.model.violated("start-moves-on", f"{place} was said to start at {said}, and starts at {now.start}")
+        # A kill may take back a log start that nobody was told of, and a last stable offset that rests on it.
         is_taken_back = now.start < last.start and now.life != last.life
         if now.stable < last.stable and not is_taken_back:
             history.model.violated("lso-moves-on", f"{place}: from {last.stable} back to {now.stable}")
@@ -108,9 +111,6 @@ def _check_gone(history: History) -> None:
                 idle_ms = now_ms - producer.last_timestamp
                 if producer.txn_first_offset < 0 and idle_ms > plan.producer_expiration_ms + GOES_WITHIN_MS:
                     raise Violation("goes-in-time", f"{producer} of {topic} is idle for {idle_ms} ms and still known")
-        deleted = history.model.removals.deleted.get((topic, partition.topic_partition.partition), 0)
-        if log.log_start_offset < deleted and not plan.crashes and not plan.restart_in_peace:
-            raise Violation("start-moves-on", f"{topic} was said to start at {deleted}, not at {log.log_start_offset}")
 
 
 def check_progress(history: History) -> None:
