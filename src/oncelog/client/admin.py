@@ -12,7 +12,7 @@ from typing import Any, Self
 from oncelog.client.admin_cluster import ClusterAdmin, ClusterDescription, LogDirectory
 from oncelog.client.admin_configs import ConfigAdmin, ConfigEntry, ConfigResource, ConfigSource, ResourceType
 from oncelog.client.admin_groups import GroupAdmin, GroupDescription, GroupListing, GroupMember
-from oncelog.client.admin_topics import NewTopic, OffsetResult, OffsetSpec, TopicAdmin
+from oncelog.client.admin_topics import NewTopic, OffsetResult, TopicAdmin
 from oncelog.client.admin_transactions import (
     ProducerDescription,
     TransactionAdmin,
@@ -22,6 +22,7 @@ from oncelog.client.admin_transactions import (
 from oncelog.client.blocking import Blocking, blocking
 from oncelog.client.cluster import Cluster
 from oncelog.client.config import ClientConfig
+from oncelog.protocol.messages.list_offsets import OffsetSpec
 
 __all__ = [
     "Admin",

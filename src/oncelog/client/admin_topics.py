@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from enum import IntEnum
 from typing import NamedTuple
 
 from oncelog.client.admin_base import AdminBase, raise_first
@@ -40,14 +39,6 @@ from oncelog.protocol.messages.list_offsets import (
 )
 
 CONSUMER_REPLICA_ID = -1
-
-
-class OffsetSpec(IntEnum):
-    """Offsets asked for by meaning; any other number is a timestamp in milliseconds."""
-
-    LATEST = -1
-    EARLIEST = -2
-    MAX_TIMESTAMP = -3
 
 
 class NewTopic(NamedTuple):

@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from oncelog.client.admin_topics import OffsetSpec, TopicAdmin
+from oncelog.client.admin_topics import TopicAdmin
 from oncelog.client.cluster import Cluster
 from oncelog.client.consumer_config import ConsumerConfig
 from oncelog.client.consumer_fetcher import ConsumerFetcher
@@ -48,6 +48,7 @@ from oncelog.client.offsets import (
     full_offset,
 )
 from oncelog.core.ids import TopicPartition
+from oncelog.protocol.messages.list_offsets import OffsetSpec
 
 Take = Callable[[PartitionPosition, FetchedChunk], bool]
 """Takes what it can of a chunk, moves the position, and says whether to go on to the next partition."""

@@ -44,6 +44,7 @@ from oncelog.server.loop import Worker
 from oncelog.server.markers import MarkerSender
 from oncelog.server.metrics import Metrics
 from oncelog.server.recurring import RecurringWork
+from oncelog.server.troubles import Troubles
 from oncelog.server.txn_runtime import TxnRuntime
 from oncelog.server.unsent import Unsent
 from oncelog.storage.clean_shutdown import read_broker_epoch
@@ -129,8 +130,7 @@ class Broker:
         self.topics.on_deleted += [self.groups.on_topic_deleted, self.cleaner.on_topic_deleted]
         self.dispatcher = Dispatcher(self)
         self._is_checkpointing = False
-        self._troubled: set[tuple[str, TopicPartition]] = set()
-        """Recurring work that failed for a log the last time."""
+        self._troubles = Troubles(log)
         self._has_ended = False
         self.stopped = False
 
@@ -255,15 +255,13 @@ class Broker:
 
     @contextmanager
     def _apart(self, work: str, key: TopicPartition) -> Iterator[None]:
-        """What goes wrong with one log must not keep the others from their turn. It is told when it begins."""
+        """What goes wrong with one log must not keep the others from their turn."""
         try:
             yield
         except (OSError, KafkaError) as error:
-            level = logging.DEBUG if (work, key) in self._troubled else logging.ERROR
-            log.log(level, "%s of %s failed and will be tried again: %s", work, key, error)
-            self._troubled.add((work, key))
+            self._troubles.tell((work, key), "%s of %s failed and will be tried again: %s", work, key, error)
         else:
-            self._troubled.discard((work, key))
+            self._troubles.over((work, key))
 
     def _unlink_deleted(self) -> None:
         paths = self.log_dir.take_deletions(self.now_ms())

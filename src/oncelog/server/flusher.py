@@ -15,9 +15,9 @@ from typing import Final
 
 from oncelog.cluster.partition import Partition
 from oncelog.core.clock import Scheduler
-from oncelog.core.ids import TopicPartition
 from oncelog.core.promise import Promise, gather
 from oncelog.server.loop import Worker
+from oncelog.server.troubles import Troubles
 from oncelog.storage.flush_work import FileNotOpened, FlushWork
 from oncelog.storage.log import Log
 
@@ -37,8 +37,7 @@ class Flusher:
         self._uncommitted: dict[Partition, None] = {}
         self._put_off: dict[Partition, None] = {}
         self._retry_ms = RETRY_MS
-        self._troubled: set[TopicPartition] = set()
-        """Logs that were put off the last time."""
+        self._troubles = Troubles(log)
         self._is_running = False
         self._stopped = False
         self.rounds = 0
@@ -102,12 +101,11 @@ class Flusher:
     def _finish(self, partition_log: Log, work: FlushWork, error: Exception | None) -> bool:
         """Whatever went wrong: what is not known to be on disk must not be acknowledged."""
         if isinstance(error, FileNotOpened):
-            level = logging.DEBUG if work.partition in self._troubled else logging.ERROR
-            log.log(level, "%s is not flushed yet and will be tried again: %s", work.partition, error)
-            self._troubled.add(work.partition)
+            message = "%s is not flushed yet and will be tried again: %s"
+            self._troubles.tell(work.partition, message, work.partition, error)
             partition_log.put_off_flush()
             return False
-        self._troubled.discard(work.partition)
+        self._troubles.over(work.partition)
         if error is not None:
             log.error("%s cannot be flushed", work.partition, exc_info=error)
             partition_log.fail_flush(error)

@@ -19,6 +19,7 @@ from oncelog.coordinator.txn.markers import MarkerReaction, reaction_to
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.failpoints import hit
 from oncelog.core.ids import GROUP_METADATA_TOPIC, NodeId, TopicPartition
+from oncelog.server.troubles import Troubles
 
 if TYPE_CHECKING:
     from oncelog.server.broker import Broker
@@ -48,8 +49,7 @@ class MarkerSender:
         self._broker = broker
         self._queues: dict[NodeId, dict[SendMarkers, set[TopicPartition]]] = {}
         self._retry_pending = False
-        self._troubled: set[TopicPartition] = set()
-        """Partitions that did not take the last marker that was meant for them."""
+        self._troubles = Troubles(log, logging.WARNING)
         self.on_acknowledged: Acknowledge = _not_connected
         self.on_given_up: GiveUp = _not_connected
 
@@ -137,14 +137,14 @@ class MarkerSender:
         try:
             partition, offset = self._append(marker, where)
         except KafkaError as error:
-            self._log_trouble(where, "a marker for %s is refused: %s", where, error)
+            self._troubles.tell(where, "a marker for %s is refused: %s", where, error)
             done(error.code)
             return
         except Exception:  # noqa: BLE001  whatever it is concerns this partition only, others wait for their markers
-            self._log_trouble(where, "a marker for %s could not be written", where, exc_info=True)
+            self._troubles.tell(where, "a marker for %s could not be written", where, exc_info=True)
             done(ErrorCode.UNKNOWN_SERVER_ERROR)
             return
-        self._troubled.discard(where)
+        self._troubles.over(where)
 
         def committed(error: KafkaError | None) -> None:
             if error is None and where.topic == GROUP_METADATA_TOPIC:
@@ -167,12 +167,6 @@ class MarkerSender:
             now_ms=broker.now_ms(),
         )
         return partition, info.last_offset
-
-    def _log_trouble(self, where: TopicPartition, message: str, *details: object, exc_info: bool = False) -> None:
-        """Markers are tried many times a second: what begins is for the operator, that it goes on is not."""
-        level = logging.DEBUG if where in self._troubled else logging.WARNING
-        log.log(level, message, *details, exc_info=exc_info)
-        self._troubled.add(where)
 
 
 def _not_connected(*_: object) -> None:

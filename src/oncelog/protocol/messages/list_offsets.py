@@ -1,12 +1,25 @@
-"""ListOffsets (2): the offset for a timestamp, or for -1 latest, -2 earliest, -3 max timestamp, -4 earliest local.
+"""ListOffsets (2): the offset for a timestamp, or for one of the special ones of `OffsetSpec`.
 
 v2 brings the isolation level, v4 fencing by leader epoch; later versions only add meanings of the timestamp.
 """
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.schema import Message, array, int8, int16, int32, int64, string
+
+
+class OffsetSpec(IntEnum):
+    """Offsets asked for by meaning; any other number is a timestamp in milliseconds."""
+
+    LATEST = -1
+    EARLIEST = -2
+    MAX_TIMESTAMP = -3
+    EARLIEST_LOCAL = -4
+    LATEST_TIERED = -5
+    EARLIEST_PENDING_UPLOAD = -6
 
 
 class ListOffsetsPartition(Message):

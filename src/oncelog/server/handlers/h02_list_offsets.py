@@ -17,14 +17,18 @@ from oncelog.protocol.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
+    OffsetSpec,
 )
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 
-LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
-
 # The version from which each special timestamp is understood; below it UNSUPPORTED_VERSION is the answer.
-_SINCE_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+_SINCE_VERSION: dict[int, int] = {
+    OffsetSpec.MAX_TIMESTAMP: 7,
+    OffsetSpec.EARLIEST_LOCAL: 8,
+    OffsetSpec.LATEST_TIERED: 9,
+    OffsetSpec.EARLIEST_PENDING_UPLOAD: 11,
+}
 
 
 def handle(broker: Broker, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
@@ -75,18 +79,18 @@ def _look_up(broker: Broker, topic: str, wanted: ListOffsetsPartition, read_comm
     partition.check_leader_epoch(wanted.current_leader_epoch)
     log = partition.log
     match wanted.timestamp:
-        case -1:
+        case OffsetSpec.LATEST:
             return -1, partition.readable_end(read_committed), partition.leader_epoch
-        case -2 | -4:
+        case OffsetSpec.EARLIEST | OffsetSpec.EARLIEST_LOCAL:
             start = log.log_start_offset
             # Nothing is written yet from the start on: whatever will be is ours.
             is_empty = start == log.log_end_offset
             return -1, start, partition.leader_epoch if is_empty else log.leader_epochs.epoch_for_offset(start)
-        case -3:
+        case OffsetSpec.MAX_TIMESTAMP:
             found = log.max_timestamp_offset()
             if found is not None and found.offset >= partition.readable_end(read_committed):
                 found = None
-        case -5 | -6:
+        case OffsetSpec.LATEST_TIERED | OffsetSpec.EARLIEST_PENDING_UPLOAD:
             return -1, -1, -1
         case timestamp if timestamp < 0:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{timestamp} is no special timestamp of this version")
