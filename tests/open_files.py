@@ -17,7 +17,6 @@ from typing import Any, Final, NamedTuple
 from oncelog.cluster.journal import Journal
 from oncelog.storage.file_cache import FileCache
 from oncelog.storage.log_dir import LogDir
-from oncelog.storage.txn_index import TxnIndex
 
 
 class Kind(NamedTuple):
@@ -51,7 +50,6 @@ _KINDS: Final = (
         lambda cache: [handle.path for handle in cache._open],
         FileCache.close_all,
     ),
-    Kind(TxnIndex, "_open", lambda index: [index.path] if index._fd is not None else [], TxnIndex.close),
     Kind(LogDir, "__init__", lambda folder: [folder.path] if getattr(folder, "_lock", -1) >= 0 else [], LogDir.abandon),
     Kind(Journal, "open", lambda journal: [journal.path] if journal._fd >= 0 else [], Journal.close),
 )

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from oncelog.cluster.journal import Journal
 from oncelog.storage.log_dir import LogDir
-from oncelog.storage.txn_index import AbortedTxn, TxnIndex
 from tests import open_files
 from tests.unit.storage.log_harness import NOW_MS, SMALL, append, append_txn, end_txn, new_log, open_descriptors, ranges
 
@@ -18,7 +17,6 @@ def crash_everything(folder: Path) -> None:
     end_txn(log, 1, commit=False)
     LogDir.open(folder / "data", node_id=1, config_for=lambda _: SMALL, now_ms=NOW_MS)
     Journal(folder / "journal").open()
-    TxnIndex(folder / "0.txnindex", 0).append(AbortedTxn(1, 0, 1, 2))
 
 
 def test_what_a_crash_leaves_open_is_closed(tmp_path: Path) -> None:
