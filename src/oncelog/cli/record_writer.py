@@ -119,12 +119,12 @@ class RecordWriter(ABC):
     def _check_deliveries(self, leave: int) -> None:
         """Raises what went wrong with the oldest deliveries, and waits for all but `leave` of them."""
         while self._unchecked and (len(self._unchecked) > leave or self._unchecked[0].done()):
-            self._unchecked[0].result()
-            self._delivered(self._unchecked.popleft())
+            self._delivered(self._unchecked[0].result())
+            self._unchecked.popleft()
 
-    def _delivered(self, future: Any) -> None:
+    def _delivered(self, delivery: Any) -> None:
         # The delivery of columns is that of a batch, the others are of one record.
-        self._acknowledged += getattr(future.result(), "records_count", 1)
+        self._acknowledged += getattr(delivery, "records_count", 1)
 
 
 class PlainWriter(RecordWriter):
@@ -143,7 +143,7 @@ class PlainWriter(RecordWriter):
         for future in self._unchecked:
             error = future.exception()
             if error is None:
-                self._delivered(future)
+                self._delivered(future.result())
             else:
                 undecided = undecided or not isinstance(error, KafkaError) or error.code in _UNDECIDED
         self._unchecked.clear()
