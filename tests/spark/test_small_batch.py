@@ -15,6 +15,7 @@ from oncelog.spark.progress import MicroBatch
 from oncelog.spark.small_batch import (
     BATCH_OFFSETS,
     COLLECTED_BYTES,
+    COLUMN_BYTES_MIN,
     LARGE_RUN,
     TOO_LONG,
     Limits,
@@ -32,16 +33,40 @@ def batch(number: int, records: int) -> MicroBatch:
     return MicroBatch("q", number, "file:/c", {PARTITION: 0}, {PARTITION: records}, only_kafka=True)
 
 
-@given(st.integers(0, BATCH_OFFSETS), st.integers(1, 1000), st.integers(1, 5))
-def test_what_is_collected_is_bounded_however_many_tasks_there_are(records: int, tasks: int, columns: int) -> None:
+@given(st.lists(st.integers(0, 100), min_size=1, max_size=50), st.integers(1, 1000), st.integers(1, 5))
+def test_what_is_collected_is_bounded_however_many_tasks_there_are(
+    records: list[int], tasks: int, columns: int
+) -> None:
     allowed = limits(records, tasks, columns)
-    assert allowed.rows >= records
-    assert allowed.rows * tasks * columns * allowed.column_bytes <= COLLECTED_BYTES
+    if allowed is not None:
+        assert allowed.rows >= max(records)
+        assert allowed.rows * tasks * columns * allowed.column_bytes <= COLLECTED_BYTES
+        assert allowed.column_bytes >= COLUMN_BYTES_MIN
+
+
+def bytes_of_a_column(records: list[int], tasks: int, columns: int = 2) -> int:
+    allowed = limits(records, tasks, columns)
+    assert allowed is not None
+    return allowed.column_bytes
 
 
 def test_small_records_of_a_small_batch_fit() -> None:
-    assert limits(BATCH_OFFSETS, 8, 2).column_bytes >= 1024
-    assert limits(100, 2, 2).column_bytes >= 32_768
+    assert bytes_of_a_column([BATCH_OFFSETS], tasks=8) >= 1024
+    assert bytes_of_a_column([50, 50], tasks=2) >= 32_768
+
+
+def test_small_records_of_many_tasks_fit_too() -> None:
+    """Nearly every batch was computed twice: 16 bytes of a column were allowed."""
+    assert bytes_of_a_column([5] * 1000, tasks=1000) >= 4096
+    allowed = limits([5] * 1000, tasks=1000, columns=2)
+    assert allowed is not None
+    assert allowed.rows >= 10
+
+
+def test_a_batch_of_too_many_tasks_is_not_computed_twice() -> None:
+    """Rows that were shuffled may all come to one task, so each of them may hand over all."""
+    assert limits([5] * 1000, tasks=200, columns=2) is None
+    assert limits([4000, *[1] * 999], tasks=1000, columns=2) is None
 
 
 def test_a_table_that_was_cut_is_not_taken() -> None:

@@ -4,12 +4,13 @@ Theory of operation. The number of input records of a batch is known beforehand,
 they become is not. So rows are collected under limits that Spark itself keeps, on the executors and without Python: a
 task hands over one row more than is allowed at most, and of a column one byte more. What comes is COLLECTED_BYTES at
 most, and when it is more than allowed the batch is NotSmall. Nothing is written by then, so tasks write it in the same
-transaction; and as its rows were computed for nothing, the next batches of the query are not taken for small.
+transaction; and as its rows were computed for nothing, the next batches of the query are not taken for small. Where so
+many tasks share COLLECTED_BYTES that ordinary rows would be above the limits, the batch is not taken for small either.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow.compute as pc
@@ -26,6 +27,10 @@ COLLECTED_BYTES = 128 * 1024 * 1024
 """About what the driver gets to hold at most, whatever becomes of those records."""
 ROWS_MIN = 1024
 """So many rows are few, however few the input records were: state has rows of its own."""
+ROWS_PER_RECORD = 2
+"""A task that reads a partition may make so many of each record."""
+COLUMN_BYTES_MIN = 256
+"""Below that most batches would be computed twice."""
 LARGE_RUN = 50
 """After a batch that was not small, so many are not taken for small."""
 TOO_LONG = "oncelog_too_long"
@@ -42,11 +47,23 @@ class Limits(NamedTuple):
     column_bytes: int
 
 
-def limits(input_records: int, tasks: int, columns: int) -> Limits:
-    """Changes in steps of two, because Spark compiles a query anew for every other number in it."""
-    rows = 1 << (max(input_records, ROWS_MIN) - 1).bit_length()
+def limits(records: Sequence[int], tasks: int, columns: int) -> Limits | None:
+    """For a batch that reads so many records of each partition; None when too many tasks share what there is.
+
+    Changes in steps of two, because Spark compiles a query anew for every other number in it.
+    """
+    rows = _rows_of_a_task(records, max(tasks, 1))
+    rows = 1 << (rows - 1).bit_length()
     share = COLLECTED_BYTES // (rows * max(tasks, 1) * columns)
-    return Limits(rows, max(1, 1 << share.bit_length() >> 1))
+    return None if share < COLUMN_BYTES_MIN else Limits(rows, 1 << share.bit_length() >> 1)
+
+
+def _rows_of_a_task(records: Sequence[int], tasks: int) -> int:
+    """As many tasks as partitions: each reads one. Otherwise rows were shuffled, and may all have come to one task."""
+    read = [count for count in records if count]
+    if tasks == len(read):
+        return max(ROWS_PER_RECORD * max(read), -(-ROWS_MIN // tasks))
+    return max(sum(read), ROWS_MIN)
 
 
 class SmallBatches:
@@ -59,6 +76,10 @@ class SmallBatches:
     def may_have(self, batch: MicroBatch) -> bool:
         bound = batch.size_bound
         return bound is not None and bound <= BATCH_OFFSETS and batch.batch_id >= self._large_until
+
+    def limits(self, batch: MicroBatch, tasks: int, columns: int) -> Limits | None:
+        start = batch.start or {}
+        return limits([end - start.get(partition, 0) for partition, end in batch.end.items()], tasks, columns)
 
     def was_large(self, batch: MicroBatch) -> None:
         self._large_until = batch.batch_id + 1 + LARGE_RUN

@@ -27,7 +27,7 @@ from oncelog.core.ids import ProducerIdAndEpoch, TopicPartition
 from oncelog.spark.progress import MicroBatch, task_count
 from oncelog.spark.rows import plain_columns
 from oncelog.spark.sink_options import SinkOptions
-from oncelog.spark.small_batch import NotSmall, SmallBatches, limits
+from oncelog.spark.small_batch import NotSmall, SmallBatches
 from oncelog.spark.source_options import OptionError
 from oncelog.spark.topic_facts import TopicFacts
 from oncelog.spark.worker_client import worker_client
@@ -136,16 +136,26 @@ def run_write_job(
     given = plain_columns(frame, options.topic) if columns is None else columns
     if batch is None:
         return run_orders(frame, given, orders)
-    if small is not None and small.may_have(batch):
-        allowed = limits(batch.size_bound or 0, task_count(frame), len(given))
-        try:
-            rows = small.collect(frame, given, allowed)
-        except NotSmall:
-            logger.info("batch %d is too large for the driver: tasks write it", batch.batch_id)
-            small.was_large(batch)
-        else:
-            return write_here(rows, replace(orders, way=Way.DRIVER))
+    if small is not None and (rows := _collected(frame, given, batch, small)) is not None:
+        return write_here(rows, replace(orders, way=Way.DRIVER))
     return run_orders(frame, given, replace(orders, way=_way(frame, given, orders)))
+
+
+def _collected(
+    frame: DataFrame, columns: Mapping[str, Column], batch: MicroBatch, small: SmallBatches
+) -> pa.Table | None:
+    """The rows, if the driver may write them."""
+    if not small.may_have(batch):
+        return None
+    allowed = small.limits(batch, task_count(frame), len(columns))
+    if allowed is None:
+        return None
+    try:
+        return small.collect(frame, columns, allowed)
+    except NotSmall:
+        logger.info("batch %d is too large for the driver: tasks write it", batch.batch_id)
+        small.was_large(batch)
+        return None
 
 
 def run_orders(frame: DataFrame, columns: Mapping[str, Column], orders: TaskOrders) -> Written:
