@@ -189,7 +189,7 @@ def test_what_is_sent_compressed_is_judged_compressed() -> None:
 
 def test_no_batch_is_larger_than_its_topic_takes() -> None:
     rows = make_rows(*({"topic": "narrow", "value": bytes(300)} for _ in range(20)))
-    sent = list(_encode(make_orders(), 0, rows))
+    sent = list(_encode(make_orders(), 0, iter([rows])))
     assert sum(encoded.records_count for _, encoded in sent) == 20
     assert max(encoded.size_bytes for _, encoded in sent) <= 1000
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 from collections import deque
+from collections.abc import Collection, Iterable
 from concurrent.futures import Future
 from typing import NamedTuple
 
@@ -20,6 +23,8 @@ DELIVERY_TIMEOUT_MS = 120_000
 """Kafka's default of `delivery.timeout.ms`. A batch that is not acknowledged by then fails the task."""
 IN_FLIGHT_BYTES_MAX = 32 * 1024 * 1024
 """What one task holds encoded and unacknowledged; beyond it the task waits, whatever the size of its share."""
+SENT_TOGETHER_BYTES = 512 * 1024
+"""Batches are handed to the event loop in such portions: small ones of many partitions share a request there."""
 
 
 class PartitionTotal(NamedTuple):
@@ -30,14 +35,20 @@ class PartitionTotal(NamedTuple):
 
 
 class _Target:
-    """One output partition of this task: its stream, and the deliveries still awaited, oldest first."""
+    """One output partition of this task, with the deliveries still awaited, oldest first."""
 
-    def __init__(self, stream: PartitionStream) -> None:
-        self.stream = stream
+    def __init__(self, partition: TopicPartition) -> None:
+        self.partition = partition
         self.awaited: deque[tuple[Future[Delivery], int]] = deque()
         self.records = 0
         self.size_bytes = 0
         self.first_offset = -1
+
+
+class _Unsent(NamedTuple):
+    target: _Target
+    batch: EncodedBatch
+    delivered: Future[Delivery]
 
 
 class TaskWriter:
@@ -57,20 +68,30 @@ class TaskWriter:
         self._transaction_version = transaction_version
         self._channel: ProduceChannel | None = None
         self._targets: dict[TopicPartition, _Target] = {}
+        self._streams: dict[TopicPartition, PartitionStream] = {}
+        self._unsent: list[_Unsent] = []
+        self._unsent_bytes = 0
         self._in_flight_bytes = 0
+        self._oldest: deque[_Target] = deque()
+        """For each batch its target, in the order in which they were written."""
 
     def write(self, partition: TopicPartition, batch: EncodedBatch) -> None:
         """Send a batch behind those already written to this partition. No other task may write to it."""
-        target = self._target(partition)
+        target = self._targets.setdefault(partition, _Target(partition))
         while len(target.awaited) >= IN_FLIGHT_MAX:
             self._await_oldest(target)
         while self._in_flight_bytes > IN_FLIGHT_BYTES_MAX:
-            self._await_oldest(max(self._targets.values(), key=lambda t: len(t.awaited)))
-        future = self._client.submit(_append(target.stream, batch))
-        target.awaited.append((future, batch.size_bytes))
+            self._await_oldest(self._oldest.popleft())
+        delivered: Future[Delivery] = Future()
+        self._unsent.append(_Unsent(target, batch, delivered))
+        self._unsent_bytes += batch.size_bytes
+        self._oldest.append(target)
+        target.awaited.append((delivered, batch.size_bytes))
         target.records += batch.records_count
         target.size_bytes += batch.size_bytes
         self._in_flight_bytes += batch.size_bytes
+        if self._unsent_bytes >= SENT_TOGETHER_BYTES:
+            self._send()
 
     def finish(self) -> list[PartitionTotal]:
         """Wait until everything is acknowledged. Raises AbortableError or FatalError for the first that is not."""
@@ -86,15 +107,22 @@ class TaskWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._client.run(_close([target.stream for target in self._targets.values()]))
+        self._client.run(_close(self._streams.values()))
 
-    def _target(self, partition: TopicPartition) -> _Target:
-        target = self._targets.get(partition)
-        if target is None:
-            target = self._targets[partition] = _Target(self._client.run(self._open(partition)))
-        return target
+    def _send(self) -> None:
+        unsent, self._unsent, self._unsent_bytes = self._unsent, [], 0
+        self._client.run(self._start(unsent))
 
-    async def _open(self, partition: TopicPartition) -> PartitionStream:
+    async def _start(self, unsent: list[_Unsent]) -> None:
+        new = {one.target.partition for one in unsent} - self._streams.keys()
+        if new:
+            await self._open(sorted(new))
+        deadline = Deadline(DELIVERY_TIMEOUT_MS)
+        for target, batch, delivered in unsent:
+            appended = self._streams[target.partition].append(batch, deadline)
+            appended.add_done_callback(functools.partial(_hand_over, delivered))
+
+    async def _open(self, partitions: Collection[TopicPartition]) -> None:
         if self._channel is None:
             before_tv2 = self._transactional_id is not None and self._transaction_version < 2
             self._channel = ProduceChannel(
@@ -103,9 +131,12 @@ class TaskWriter:
                 version_max=PRODUCE_VERSION_BEFORE_TV2 if before_tv2 else None,
             )
         if self._transactional_id is not None:
-            # Over transaction version 2 this sends nothing: the broker adds the partition by itself.
-            await self._conversation().add_partitions([partition])
-        return PartitionStream(self._client.cluster, self._channel, partition, self._identity, mode=Mode.GIVEN)
+            # Over transaction version 2 this sends nothing: the broker adds partitions by itself.
+            await self._conversation().add_partitions(partitions)
+        for partition in partitions:
+            self._streams[partition] = PartitionStream(
+                self._client.cluster, self._channel, partition, self._identity, mode=Mode.GIVEN
+            )
 
     def _conversation(self) -> AsyncTransactionClient:
         conversation = AsyncTransactionClient(self._client.cluster)
@@ -115,12 +146,16 @@ class TaskWriter:
         return conversation
 
     def _await_oldest(self, target: _Target) -> None:
+        if not target.awaited:
+            return
+        if self._unsent:
+            self._send()
         future, size_bytes = target.awaited.popleft()
         self._in_flight_bytes -= size_bytes
         try:
             delivery = future.result()
         except KafkaError as error:
-            raise self._explain(target.stream.partition, error) from error
+            raise self._explain(target.partition, error) from error
         if target.first_offset < 0:
             target.first_offset = delivery.base_offset
 
@@ -132,10 +167,15 @@ class TaskWriter:
         return transaction_error(Step.PRODUCE, error.code, f"{partition}: {error.message}")
 
 
-async def _append(stream: PartitionStream, batch: EncodedBatch) -> Delivery:
-    return await stream.append(batch, Deadline(DELIVERY_TIMEOUT_MS))
+def _hand_over(delivered: Future[Delivery], done: asyncio.Future[Delivery]) -> None:
+    if done.cancelled():
+        delivered.set_exception(TimedOut("the task has ended"))
+    elif (error := done.exception()) is not None:
+        delivered.set_exception(error)
+    else:
+        delivered.set_result(done.result())
 
 
-async def _close(streams: list[PartitionStream]) -> None:
+async def _close(streams: Iterable[PartitionStream]) -> None:
     for stream in streams:
         stream.close(TimedOut("the task has ended"))

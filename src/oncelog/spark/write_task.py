@@ -49,20 +49,36 @@ ENCODED_FIELDS = pa.schema(
 
 Addressed = tuple[TopicPartition, EncodedBatch]
 
+GATHERED_BYTES = 64 * 1024
+"""Of rows for each output partition: gathered before they are encoded."""
+GATHERED_BYTES_MAX = 32 * 1024 * 1024
+"""For all of them: what a task may hold of rows."""
+SHUFFLED_BYTES = 8 * 1024 * 1024
+"""Of record batches, in one Arrow batch to the shuffle."""
+
 
 def encode_stage(orders: TaskOrders, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The first stage of a shuffled job: rows in, one row per record batch out, with the task it goes to."""
-    task = _task_number()
-    for batch in batches:
-        addressed = list(_encode(orders, task, batch))
-        places = [_place(orders, target) for target, _ in addressed]
-        columns: list[list[Any]] = [
-            places,
-            [target.topic for target, _ in addressed],
-            [target.partition for target, _ in addressed],
-            *([encoded[i] for _, encoded in addressed] for i in range(5)),
-        ]
-        yield _record_batch(columns, ENCODED_FIELDS)
+    addressed: list[Addressed] = []
+    size_bytes = 0
+    for one in _encode(orders, _task_number(), batches):
+        addressed.append(one)
+        size_bytes += one[1].size_bytes
+        if size_bytes >= SHUFFLED_BYTES:
+            yield _packed(orders, addressed)
+            addressed, size_bytes = [], 0
+    if addressed:
+        yield _packed(orders, addressed)
+
+
+def _packed(orders: TaskOrders, addressed: list[Addressed]) -> pa.RecordBatch:
+    columns: list[list[Any]] = [
+        [_place(orders, target) for target, _ in addressed],
+        [target.topic for target, _ in addressed],
+        [target.partition for target, _ in addressed],
+        *([encoded[i] for _, encoded in addressed] for i in range(5)),
+    ]
+    return _record_batch(columns, ENCODED_FIELDS)
 
 
 def _place(orders: TaskOrders, target: TopicPartition) -> int:
@@ -100,19 +116,19 @@ def write_batches(orders: TaskOrders, task: int, batches: Iterator[pa.RecordBatc
         transactional_id=orders.transactional_id,
         transaction_version=orders.transaction_version,
     ) as writer:
-        for batch in batches:
-            arriving = _unpack(batch) if orders.way is Way.SHUFFLED else _encode(orders, task, batch)
-            for target, encoded in arriving:
-                writer.write(target, encoded)
+        arriving = _unpack(batches) if orders.way is Way.SHUFFLED else _encode(orders, task, batches)
+        for target, encoded in arriving:
+            writer.write(target, encoded)
         return _result(writer.finish())
 
 
-def _unpack(batch: pa.RecordBatch) -> Iterator[Addressed]:
-    # Bodies are copied one at a time, and not all of the batch at once: they are nearly all of its size.
-    bodies = batch.column("body")
-    for i, row in enumerate(batch.select([name for name in batch.schema.names if name != "body"]).to_pylist()):
-        counts = row["records"], row["base_timestamp"], row["max_timestamp"], row["codec"]
-        yield TopicPartition(row["topic"], row["partition"]), EncodedBatch(*counts, bodies[i].as_py())
+def _unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[Addressed]:
+    for batch in batches:
+        # Bodies are copied one at a time, and not all of the batch at once: they are nearly all of its size.
+        bodies = batch.column("body")
+        for i, row in enumerate(batch.select([name for name in batch.schema.names if name != "body"]).to_pylist()):
+            counts = row["records"], row["base_timestamp"], row["max_timestamp"], row["codec"]
+            yield TopicPartition(row["topic"], row["partition"]), EncodedBatch(*counts, bodies[i].as_py())
 
 
 def _task_number(*, allowed_again: bool = True) -> int:
@@ -148,12 +164,31 @@ def _record_batch(columns: list[list[Any]], schema: pa.Schema) -> pa.RecordBatch
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _encode(orders: TaskOrders, task: int, batch: pa.RecordBatch) -> Iterator[Addressed]:
-    for target, rows in by_target(orders, task, batch):
-        facts = facts_of(orders, [target.topic])[target.topic]
-        size_max = facts.record_bytes_max(orders.max_request_size)
-        for encoded in encode_rows(orders, rows, max(1, min(BATCH_BYTES, size_max - HEADER_BYTES))):
-            yield target, encoded
+def _encode(orders: TaskOrders, task: int, batches: Iterator[pa.RecordBatch]) -> Iterator[Addressed]:
+    """As record batches. Rows for many partitions are gathered first, so that those are not of a few rows each."""
+    held: list[pa.RecordBatch] = []
+    held_bytes, targets = 0, orders.partition_count
+    for batch in batches:
+        held.append(batch)
+        held_bytes += batch.nbytes
+        if held_bytes >= min(GATHERED_BYTES_MAX, targets * GATHERED_BYTES):
+            encoded = _encoded(orders, task, held)
+            targets = len({target for target, _ in encoded})
+            held, held_bytes = [], 0
+            yield from encoded
+    if held:
+        yield from _encoded(orders, task, held)
+
+
+def _encoded(orders: TaskOrders, task: int, batches: list[pa.RecordBatch]) -> list[Addressed]:
+    addressed: list[Addressed] = []
+    for gathered in pa.Table.from_batches(batches).combine_chunks().to_batches():
+        for target, rows in by_target(orders, task, gathered):
+            facts = facts_of(orders, [target.topic])[target.topic]
+            size_max = facts.record_bytes_max(orders.max_request_size)
+            wanted_bytes = max(1, min(BATCH_BYTES, size_max - HEADER_BYTES))
+            addressed += [(target, encoded) for encoded in encode_rows(orders, rows, wanted_bytes)]
+    return addressed
 
 
 def by_target(orders: TaskOrders, task: int, batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
