@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from oncelog.client.offsets import OffsetAndMetadata
 from oncelog.core.ids import TopicPartition
@@ -12,9 +14,9 @@ from oncelog.spark.notes import METADATA_BYTES_MAX, Note
 from oncelog.spark.offsets import Offsets, StreamOffset, merge, parse_source_offset, uneven
 from oncelog.spark.planning import OffsetRange, bounds_text
 from oncelog.spark.progress import MicroBatch
-from oncelog.spark.resume import CannotResume, NewCheckpoint, Verdict, check_tables, judge, offsets_to_commit
+from oncelog.spark.resume import CannotResume, NewCheckpoint, Verdict, check_tables, judge, news, offsets_to_commit
 
-P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
+P0, P1, P2 = (TopicPartition("orders", number) for number in range(3))
 STAND_IN = TopicPartition("out", 0)
 
 
@@ -320,3 +322,49 @@ def test_a_batch_that_is_run_again_for_its_state_must_read_the_tables_it_read() 
     # Notes of earlier versions do not tell, and those of other batches tell nothing about this one.
     check_tables(one, committed("q", 3, {P0: 10}), now)
     check_tables(batch(4, {P0: 20}), found, now)
+
+
+def test_only_what_moved_is_committed_and_the_first_partition() -> None:
+    found = committed("q", 3, {P0: 10, P1: 5, P2: 7})
+    now = offsets_to_commit(batch(4, {P0: 10, P1: 6, P2: 7}), STAND_IN)
+    assert news(now, found) == {P0: now[P0], P1: now[P1]}
+    assert news(now, committed("another", 3, {P0: 10, P1: 6, P2: 7})) == now
+    assert news(now, {}) == now
+    uneven_now = offsets_to_commit(batch(4, {P0: 10, P2: 7}, uneven_end={P2: (7, 9)}), STAND_IN)
+    assert news(uneven_now, found) == uneven_now
+    assert news(offsets_to_commit(batch(4, {}), STAND_IN), {}).keys() == {STAND_IN}
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 2), min_size=3, max_size=3), min_size=1, max_size=6),
+    st.booleans(),
+    st.data(),
+)
+def test_the_verdict_is_the_same_as_if_all_offsets_were_committed(
+    steps: list[list[int]], stateful: bool, data: st.DataObject
+) -> None:
+    """A history of batches, each of which moves some partitions; then any batch of it, or one that was planned anew."""
+    positions = [0, 0, 0]
+    planned: list[tuple[Offsets, Offsets]] = []
+    for step in steps:
+        start = dict(zip((P0, P1, P2), positions, strict=True))
+        positions = [position + moved for position, moved in zip(positions, step, strict=True)]
+        planned.append((start, dict(zip((P0, P1, P2), positions, strict=True))))
+    done = data.draw(st.integers(1, len(steps)))
+    everything: dict[TopicPartition, OffsetAndMetadata] = {}
+    moved: dict[TopicPartition, OffsetAndMetadata] = {}
+    for number, (start, end) in enumerate(planned[:done]):
+        offsets = offsets_to_commit(batch(number, end, start), STAND_IN)
+        everything = {**everything, **offsets}
+        moved = {**moved, **(news(offsets, moved) if number else offsets)}
+    number = data.draw(st.integers(0, len(steps) - 1))
+    begin = data.draw(st.integers(0, number))
+    one = batch(number, planned[number][1], planned[begin][0], plan=data.draw(st.sampled_from([number, 99])))
+    assert _outcome(one, moved, stateful) == _outcome(one, everything, stateful)
+
+
+def _outcome(one: MicroBatch, found: dict[TopicPartition, OffsetAndMetadata], stateful: bool) -> str:
+    try:
+        return verdict(one, found, stateful=stateful).value
+    except CannotResume as error:
+        return str(error)

@@ -12,8 +12,9 @@ import pytest
 
 import oncelog.spark
 from oncelog.client.config import ClientConfig
+from oncelog.client.transaction import TransactionClient
 from oncelog.core.hashing import partition_for_key
-from oncelog.spark import small_batch, topic_facts
+from oncelog.spark import sink, small_batch, topic_facts
 from oncelog.spark.demo.audit import audit
 from oncelog.spark.notes import Note
 from oncelog.spark.sink import ExactlyOnceSink
@@ -24,6 +25,7 @@ from oncelog.testing import broker
 from peers.spark.connector import connector_jars
 from tests.spark.kafka import Kafka
 from tests.spark.pipeline import Pipeline
+from tests.spark.waiting import wait_for
 
 pytestmark = pytest.mark.spark
 
@@ -51,7 +53,7 @@ def test_output_and_input_offsets_are_committed_together(
     notes = [Note.from_text(offset.metadata) for offset in worker_client(config).committed(pipeline.id).values()]
     query = json.loads((Path(pipeline.checkpoint) / "metadata").read_text())["id"]
     planned = json.loads((Path(pipeline.checkpoint) / "offsets" / "1").read_text().splitlines()[1])["batchTimestampMs"]
-    assert notes == [Note(query, 1, planned)] * 2
+    assert notes == [Note(query, 1, planned, writer=pipeline.id)] * 2
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
@@ -194,6 +196,43 @@ def test_a_batch_without_rows_still_moves_the_offsets(pipeline: Pipeline) -> Non
     pipeline.run(pipeline.read().where("value is null").select("value"))
     assert pipeline.kafka.read(pipeline.target) == []
     assert pipeline.kafka.group_offsets(pipeline.id, pipeline.source, 2) == [2, 0]
+
+
+def test_a_batch_fetches_and_commits_only_the_offsets_that_moved(
+    pipeline: Pipeline, name: Name, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafka = pipeline.kafka
+    pipeline.source = kafka.create(name("many"), 50)
+    for partition in range(50):
+        kafka.send(pipeline.source, [b"a"], partition=partition)
+    commit, fetch = TransactionClient.commit_offsets, TransactionClient.fetch_offsets
+    committed: list[set[int]] = []
+    fetched: list[int | None] = []
+
+    def noting_commit(client: Any, group: str, offsets: Any, *rest: Any, **more: Any) -> None:
+        committed.append({partition.partition for partition in offsets})
+        commit(client, group, offsets, *rest, **more)
+
+    def noting_fetch(client: Any, group: str, partitions: Any = None, *rest: Any, **more: Any) -> Any:
+        fetched.append(None if partitions is None else len(partitions))
+        return fetch(client, group, partitions, *rest, **more)
+
+    monkeypatch.setattr(TransactionClient, "commit_offsets", noting_commit)
+    monkeypatch.setattr(TransactionClient, "fetch_offsets", noting_fetch)
+    query = pipeline.start(processingTime="0 seconds")
+    for number in range(1, 4):
+        wait_for(lambda number=number: sum(kafka.group_offsets(pipeline.id, pipeline.source, 50)) >= 49 + number)
+        kafka.send(pipeline.source, [b"b"], partition=7)
+    wait_for(lambda: kafka.group_offsets(pipeline.id, pipeline.source, 50)[7] == 4)
+    query.stop()
+    assert committed == [set(range(50)), {0, 7}, {0, 7}, {0, 7}]
+    assert fetched == [None, 50, 2, 2, 2]
+    assert len(kafka.read(pipeline.target)) == 53
+    # Once in an hour all of them are, as otherwise the broker would forget those of idle partitions.
+    monkeypatch.setattr(sink, "ALL_OFFSETS_S", 0.0)
+    kafka.send(pipeline.source, [b"c"], partition=7)
+    pipeline.run()
+    assert committed[4:] == [set(range(50))]
 
 
 def test_keys_of_one_source_partition_keep_their_order(pipeline: Pipeline) -> None:

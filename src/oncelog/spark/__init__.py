@@ -15,6 +15,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from oncelog.spark.batch_report import last_progress, on_progress
     from oncelog.spark.batch_write import write_batch
     from oncelog.spark.java import JavaMissing
     from oncelog.spark.resume import CannotResume
@@ -35,6 +36,8 @@ _HOMES = {
     "RowError": "oncelog.spark.routing",
     "UnsafeSetting": "oncelog.spark.spark_session",
     "explain": "oncelog.spark.spark_session",
+    "last_progress": "oncelog.spark.batch_report",
+    "on_progress": "oncelog.spark.batch_report",
     "read_table": "oncelog.spark.tables",
     "register": "oncelog.spark.spark_session",
     "session": "oncelog.spark.spark_session",
@@ -51,6 +54,8 @@ __all__ = [
     "RowError",
     "UnsafeSetting",
     "explain",
+    "last_progress",
+    "on_progress",
     "read_table",
     "register",
     "session",

@@ -33,6 +33,8 @@ class MicroBatch:
     start: Offsets | None
     end: Offsets
     query_name: str | None = None
+    run_id: str = ""
+    """Of this start of the query."""
     only_kafka: bool = False
     """Whether all sources of the query have Kafka's offsets."""
     planned_ms: int | None = None
@@ -81,6 +83,7 @@ def running_batch(spark: SparkSession, frame: DataFrame, batch_id: int) -> Micro
     return MicroBatch(
         query_id=str(query_id),
         query_name=execution.name(),
+        run_id=str(execution.runId()),
         batch_id=batch_id,
         checkpoint=str(execution.resolvedCheckpointRoot()),
         start=merge(starts) if len(starts) == len(ranges) else None,

@@ -23,6 +23,7 @@ the note is the truth about what was written, whatever Spark's checkpoint rememb
     any, and another query's lies over it  reads on in that partition                          refuse: the same
 
 The first transaction of a query commits all its positions, so that whoever writes one of them later is another query.
+Later ones commit what has moved, and from time to time all of them, so that none expires while the others are in use.
 The sink looks again right before it commits: a group whose offsets have moved since the verdict is judged anew.
 
 Offsets compare batches only when all sources have Kafka's and no partition is read at two positions. Otherwise only
@@ -85,6 +86,20 @@ def offsets_to_commit(
             "the query has no Kafka source, so its batch ids are kept under the output topic: give the option topic"
         )
     return {stand_in: OffsetAndMetadata(batch.batch_id, note(stand_in))}
+
+
+def news(offsets: Committed, committed: Committed) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Those of a batch's offsets that the group does not have yet, and always the first one: it has the note of the
+    batch, also where nothing moved."""
+    first = min(offsets)
+    return {p: offset for p, offset in offsets.items() if p == first or _is_new(offset, committed.get(p))}
+
+
+def _is_new(offset: OffsetAndMetadata, before: OffsetAndMetadata | None) -> bool:
+    if before is None or before.offset != offset.offset:
+        return True
+    old, new = Note.from_text(before.metadata), Note.from_text(offset.metadata)
+    return old is None or new is None or (old.query_id, old.ends) != (new.query_id, new.ends)
 
 
 def check_tables(batch: MicroBatch, committed: Committed, tables: str) -> None:

@@ -12,18 +12,21 @@ what the attempt believed. A task that Spark runs a second time within one epoch
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from oncelog.core import failpoints
 from oncelog.core.ids import ProducerIdAndEpoch, TopicPartition
+from oncelog.spark.batch_report import REPORTS_MAX, BatchReport
 from oncelog.spark.checkpoint import DEFAULT_LOCATION, is_made_up
 from oncelog.spark.identity import Identity
 from oncelog.spark.progress import MicroBatch, is_running, keeps_state, running_batch
-from oncelog.spark.resume import Committed, Verdict, check_tables, judge, offsets_to_commit
+from oncelog.spark.resume import Committed, Verdict, check_tables, judge, news, offsets_to_commit
 from oncelog.spark.rows import plain_columns
 from oncelog.spark.sink_options import (
     BATCH_ATTEMPTS,
@@ -45,6 +48,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 OFFSET_LOG_VERSION = "spark.sql.streaming.offsetLog.formatVersion"
+ALL_OFFSETS_S = 3600.0
+"""How often offsets that have not moved are committed too: brokers forget each by itself, after a week by default."""
 ABSENCE_DOUBTS = 10
 ABSENCE_DOUBT_S = 0.5
 
@@ -104,6 +109,24 @@ def write_stream(
     return writer_for(frame, ExactlyOnceSink(frame.sparkSession, Transactor(options)))
 
 
+@dataclass(frozen=True)
+class GroupState:
+    """What a run of a query knows of its group: fetched once, and then kept up with what the sink commits itself.
+
+    It is asked for again after any failure. Whether somebody else has written is looked up before each commit, for the
+    partitions that are committed.
+    """
+
+    run_id: str
+    committed: Committed
+    all_committed_s: float = -math.inf
+    """When this run has last committed all its offsets."""
+
+    def after(self, offsets: Committed, *, is_all: bool) -> GroupState:
+        all_committed_s = time.monotonic() if is_all else self.all_committed_s
+        return GroupState(self.run_id, {**self.committed, **offsets}, all_committed_s)
+
+
 class GroupMoved(RuntimeError):
     """The group's offsets are not what they were when the batch was judged."""
 
@@ -117,6 +140,8 @@ class ExactlyOnceSink:
     written: Written | None = None
     _columns: dict[str, Column] | None = None
     _committed_for: str | None = None
+    _group: GroupState | None = None
+    _reports: deque[BatchReport] = field(default_factory=lambda: deque(maxlen=REPORTS_MAX))
     _has_tables: bool | None = None
     _small: SmallBatches = field(default_factory=SmallBatches)
     _busy: threading.Lock = field(default_factory=threading.Lock)
@@ -140,14 +165,18 @@ class ExactlyOnceSink:
         if self._has_tables is None:
             self._has_tables = has_tables(self.spark, batch.query_id)
         what = f"batch {batch_id} of query {batch.query_id}"
-        attempts = itertools.count()
+        attempts = itertools.count(1)
         self.written = self.transactor.run(
             what,
-            lambda identity, producer: self._write(identity, producer, batch, frame, first=next(attempts) == 0),
+            lambda identity, producer: self._write(identity, producer, batch, frame, attempt=next(attempts)),
             wanted=lambda: is_running(self.spark, batch.query_id),
         )
         if self._has_tables:
             renew_tables(self.spark, batch.query_id)
+
+    def report(self, batch_id: int) -> BatchReport | None:
+        """Of one of the newest batches."""
+        return next((report for report in reversed(self._reports) if report.batch_id == batch_id), None)
 
     def enter(self, query_id: str) -> None:
         """Close what queries that are over have left open: nobody tells a sink that a batch was its last."""
@@ -174,11 +203,14 @@ class ExactlyOnceSink:
         return self.spark.sparkContext._jsc is not None and is_running(self.spark, query_id)
 
     def _write(
-        self, identity: Identity, producer: ProducerIdAndEpoch, batch: MicroBatch, frame: DataFrame, *, first: bool
+        self, identity: Identity, producer: ProducerIdAndEpoch, batch: MicroBatch, frame: DataFrame, *, attempt: int
     ) -> Written | None:
         """One attempt at a micro-batch, in an epoch of its own: older drivers and earlier attempts are fenced."""
         options = self.transactor.options
-        committed = identity.client.fetch_offsets(options.group_id)
+        group, self._group = self._group, None
+        if group is None or group.run_id != batch.run_id:
+            group = GroupState(batch.run_id, identity.client.fetch_offsets(options.group_id))
+        committed = group.committed
         known = as_known_to(options, batch, committed)
         tables = self._tables_read(batch)
         offsets = offsets_to_commit(known, options.stand_in, options.transactional_id, tables)
@@ -187,9 +219,12 @@ class ExactlyOnceSink:
             if tables is not None:
                 check_tables(known, committed, tables)
             drain(frame)
+            self._group = group
+            self._reports.append(BatchReport(batch.batch_id, attempt))
             return None
         # 2. All tasks write with the driver's producer id and epoch.
         failpoints.hit("spark.sink.before_write")
+        began_s = time.monotonic()
         written = run_write_job(
             frame,
             options,
@@ -197,16 +232,31 @@ class ExactlyOnceSink:
             transaction_version=identity.client.transaction_version,
             columns=self._plain_columns(frame),
             batch=batch,
-            small=self._small if first else None,
+            small=self._small if attempt == 1 else None,
         )
+        written_s = time.monotonic()
         # 3. Input offsets, and the note that this batch is done, join the transaction.
         failpoints.hit("spark.sink.before_offsets")
-        self._check_unmoved(identity, committed, offsets)
-        identity.client.commit_offsets(options.group_id, offsets)
+        committing = news(offsets, committed) if group.all_committed_s > time.monotonic() - ALL_OFFSETS_S else offsets
+        self._check_unmoved(identity, committed, committing)
+        identity.client.commit_offsets(options.group_id, committing)
         # 4. The decision: output, offsets and note become visible together.
         failpoints.hit("spark.sink.before_commit")
         identity.commit()
         self._committed_for = batch.query_id
+        self._group = group.after(committing, is_all=committing is offsets)
+        self._reports.append(
+            BatchReport(
+                batch.batch_id,
+                attempt,
+                producer,
+                rows=written.records,
+                size_bytes=written.size_bytes,
+                rows_by_topic=written.records_by_topic,
+                write_ms=round((written_s - began_s) * 1000),
+                commit_ms=round((time.monotonic() - written_s) * 1000),
+            )
+        )
         failpoints.hit("spark.sink.after_commit")
         return written
 
@@ -246,6 +296,11 @@ class ExactlyOnceSink:
 _entered: dict[str, ExactlyOnceSink] = {}
 """By the id of the query: the sinks of this process that have connections, those of the last query that ended too."""
 _entering = threading.Lock()
+
+
+def sink_of(query_id: str) -> ExactlyOnceSink | None:
+    """Of a query of this process, as long as it runs and until another one is started."""
+    return _entered.get(query_id)
 
 
 def as_known_to(options: SinkOptions, batch: MicroBatch, committed: Committed) -> MicroBatch:

@@ -17,6 +17,7 @@ of them at a time however large its share is.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -65,6 +66,7 @@ class Written:
     records: int
     size_bytes: int
     partitions: tuple[TopicPartition, ...]
+    records_by_topic: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +184,11 @@ def _written(totals: list[dict[str, Any]]) -> Written:
     for total in totals:
         if total["error"] is not None:
             raise TaskFailed(total["error"])
+    by_topic: Counter[str] = Counter()
+    for total in totals:
+        by_topic[total["topic"]] += total["records"]
     return Written(
+        records_by_topic=dict(by_topic),
         records=sum(total["records"] for total in totals),
         size_bytes=sum(total["size_bytes"] for total in totals),
         partitions=tuple(sorted({TopicPartition(total["topic"], total["partition"]) for total in totals})),

@@ -1,0 +1,133 @@
+"""Several drivers of one pipeline, as processes: stopped, doubled and killed ones."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.spark.kafka import Kafka
+from tests.spark.test_cluster import run_driver, start_driver
+from tests.spark.waiting import wait_for
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+
+PATIENCE_S = 240
+
+
+class Drivers:
+    """Of one pipeline from a topic of two partitions to another. Those that still run when the test ends are killed."""
+
+    def __init__(self, kafka: Kafka, name: Callable[[str], str], folder: Path) -> None:
+        self.kafka = kafka
+        self.source, self.target = kafka.create(name("in"), 2), kafka.create(name("out"), 2)
+        self.order: dict[str, Any] = {
+            "master": "local[2]",
+            "servers": kafka.servers,
+            "source": self.source,
+            "target": self.target,
+            "id": name("id"),
+            "checkpoint": str(folder / "checkpoint"),
+            "options": {"maxOffsetsPerTrigger": "40"},
+        }
+        self._folder = folder
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def start(self, log: str, **more: Any) -> subprocess.Popen[bytes]:
+        process = start_driver(self._folder / log, **{**self.order, **more})
+        self._started.append(process)
+        return process
+
+    def said(self, log: str) -> str:
+        return (self._folder / log).read_text(errors="replace")
+
+    def kill_all(self) -> None:
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+            process.wait(60)
+
+    def send(self, first: int, count: int) -> list[bytes]:
+        values = [b"%05d" % number for number in range(first, first + count)]
+        self.kafka.send(self.source, [(value, value) for value in values])
+        return values
+
+    def check(self, records: list[bytes]) -> None:
+        """Every record once, and the group at the end of the input."""
+        assert self.kafka.values(self.target) == sorted(records)
+        ends = [sum(1 for seen in self.kafka.read(self.source) if seen.partition == p) for p in range(2)]
+        assert self.kafka.group_offsets(self.order["id"], self.source, 2) == ends
+
+
+@pytest.fixture
+def drivers(kafka: Kafka, name: Callable[[str], str], tmp_path: Path) -> Iterator[Drivers]:
+    made = Drivers(kafka, name, tmp_path)
+    yield made
+    made.kill_all()
+
+
+def is_stopped(process: subprocess.Popen[bytes]) -> bool:
+    assert process.poll() is None, "the driver has ended"
+    state = Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    return state == "T"
+
+
+@pytest.mark.parametrize("point", ["before_write", "before_commit"])
+def test_a_zombie_driver_that_slept_through_its_successors_whole_life_writes_nothing(
+    drivers: Drivers, point: str
+) -> None:
+    records = drivers.send(0, 120)
+    zombie = drivers.start("zombie", stop_at=point)
+    wait_for(lambda: is_stopped(zombie), PATIENCE_S)
+    assert run_driver(**drivers.order) == 0
+    drivers.check(records)
+    os.kill(zombie.pid, signal.SIGCONT)
+    assert zombie.wait(PATIENCE_S) not in (0, -signal.SIGKILL)
+    assert f"another driver has taken over transactional id {drivers.order['id']}" in drivers.said("zombie")
+    drivers.check(records)
+    records += drivers.send(1000, 50)
+    assert run_driver(**drivers.order) == 0
+    drivers.check(records)
+
+
+def test_of_two_drivers_with_one_id_one_stops_and_nothing_is_written_twice(drivers: Drivers) -> None:
+    """Both on one checkpoint, as when a scheduler starts a pipeline a second time while input comes in."""
+    always = {"trigger": {"processingTime": "0 seconds"}}
+    records = drivers.send(0, 80)
+    first = drivers.start("first", **always)
+    wait_for(lambda: first.poll() is None and drivers.kafka.values(drivers.target), PATIENCE_S)
+    second = drivers.start("second", **always)
+
+    def one_has_stopped() -> bool:
+        records.extend(drivers.send(len(records), 5))
+        return first.poll() is not None or second.poll() is not None
+
+    wait_for(one_has_stopped, PATIENCE_S)
+    stopped = "first" if first.poll() is not None else "second"
+    assert any(
+        reason in drivers.said(stopped)
+        for reason in ("another driver has taken over transactional id", "Multiple streaming jobs detected")
+    )
+    drivers.kill_all()
+    assert run_driver(**drivers.order) == 0
+    drivers.check(records)
+
+
+def test_state_and_output_agree_after_a_driver_was_killed_at_each_step(drivers: Drivers, spark: Any) -> None:
+    words = [b"a", b"b", b"a", b"c", b"a", b"b", b"d"] * 60
+    drivers.kafka.send(drivers.source, [(word, b"") for word in words])
+    drivers.order |= {"counts": True}
+    for point in ("before_write", "before_offsets", "before_commit", "after_commit"):
+        assert run_driver(**drivers.order, die_at=point) == -signal.SIGKILL
+    assert run_driver(**drivers.order) == 0
+    written = {seen.key: int(seen.value or b"") for seen in drivers.kafka.read(drivers.target)}
+    rows = spark.read.format("statestore").load(drivers.order["checkpoint"]).collect()
+    state = {bytes(row.key[0]): int(row.value[0]) for row in rows}
+    assert written == dict(Counter(words))
+    assert state == written
