@@ -22,7 +22,7 @@ def crash_everything(folder: Path) -> None:
 def test_what_a_crash_leaves_open_is_closed(tmp_path: Path) -> None:
     before, number = open_descriptors(), open_files.last_number()
     crash_everything(tmp_path)
-    assert open_descriptors() >= before + 5
+    assert open_descriptors() >= before + 4
     open_files.close_opened_since(number)
     assert open_descriptors() == before
 
