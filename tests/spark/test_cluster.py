@@ -29,7 +29,7 @@ def run_driver(**order: Any) -> int:
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=600,
         check=False,
     )
     assert done.returncode in (0, -signal.SIGKILL), done.stderr[-4000:]

@@ -128,14 +128,14 @@ def test_a_driver_killed_in_its_first_batch_from_committed_is_followed_by_one_wi
 
 def test_a_rebuilt_state_survives_a_crash_in_its_first_batch(pipeline: Pipeline, tmp_path: Path) -> None:
     pipeline.kafka.send(pipeline.source, keyed(HUNDRED[:22]))
-    run_counts(pipeline, counts(pipeline, snapshot=True))
+    run_counts(pipeline, counts(pipeline, rebuilt=True))
     pipeline.kafka.send(pipeline.source, keyed(TEN))
     pipeline.checkpoint = str(tmp_path / "rebuilt")
     pipeline.options |= {"startingOffsets": "committed", "kafka.group.id": pipeline.id}
-    die("after_commit", lambda: run_counts(pipeline, counts(pipeline, snapshot=True)))
+    die("after_commit", lambda: run_counts(pipeline, counts(pipeline, rebuilt=True)))
     assert as_table(pipeline) == {b"all": 32}
     pipeline.kafka.send(pipeline.source, keyed([b"one more"]))
-    run_counts(pipeline, counts(pipeline, snapshot=True))
+    run_counts(pipeline, counts(pipeline, rebuilt=True))
     assert as_table(pipeline) == {b"all": 33}
 
 
@@ -161,6 +161,23 @@ def test_a_partition_that_appeared_is_read_again_from_where_it_began(pipeline: P
     with pytest.raises(Exception, match=r"-2: offsets 0 to 60 are deleted already"):
         pipeline.run()
     assert pipeline.kafka.values(pipeline.target) == [b"first"]
+
+
+def test_a_topic_that_was_created_again_is_written_from_its_beginning_where_data_may_be_lost(
+    pipeline: Pipeline,
+) -> None:
+    pipeline.kafka.send(pipeline.source, HUNDRED[:50], partition=0)
+    pipeline.run()
+    pipeline.kafka.delete(pipeline.source)
+    pipeline.kafka.create(pipeline.source, 2)
+    pipeline.kafka.send(pipeline.source, HUNDRED[50:] + TEN, partition=0)
+    with pytest.raises(Exception, match=f"topic {pipeline.source} was deleted and created again"):
+        pipeline.run()
+    assert pipeline.kafka.values(pipeline.target) == HUNDRED[:50]
+    pipeline.options["failOnDataLoss"] = "false"
+    pipeline.run()
+    assert pipeline.kafka.values(pipeline.target) == HUNDRED + TEN
+    assert pipeline.kafka.group_offsets(pipeline.id, pipeline.source, 1) == [60]
 
 
 def test_a_first_batch_of_one_trigger_reads_what_is_there(pipeline: Pipeline) -> None:
