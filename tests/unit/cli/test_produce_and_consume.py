@@ -18,6 +18,7 @@ import pytest
 from click.testing import Result
 
 from oncelog.client import Admin, NewTopic, Producer
+from tests.unit.cli.conftest import Background
 
 Run = Callable[..., Result]
 Process = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -153,9 +154,8 @@ def test_json_of_another_shape_is_explained(run: Run, topic: str, tmp_path: Path
     assert complaint in result.stderr
 
 
-def test_ctrl_c_in_a_transaction_aborts_it_and_says_so(run: Run, servers: str, topic: str) -> None:
-    command = [sys.executable, "-m", "oncelog", "produce", topic, "--transactional-id", f"interrupted-{topic}"]
-    child = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ})
+def test_ctrl_c_in_a_transaction_aborts_it_and_says_so(run: Run, topic: str, background: Background) -> None:
+    child = background("produce", topic, "--transactional-id", f"interrupted-{topic}")
     assert child.stdin is not None
     child.stdin.write("one\ntwo\n")
     child.stdin.flush()
@@ -199,9 +199,10 @@ def test_a_group_goes_on_where_it_was(process: Process, run: Run, topic: str, tm
     assert [row["lag"] for row in described["offsets"]] == [0]
 
 
-def test_following_prints_what_comes_and_ends_quietly_on_ctrl_c(process: Process, servers: str, topic: str) -> None:
-    command = [sys.executable, "-m", "oncelog", "consume", topic, "--follow"]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ})
+def test_following_prints_what_comes_and_ends_quietly_on_ctrl_c(
+    process: Process, topic: str, background: Background
+) -> None:
+    child = background("consume", topic, "--follow")
     assert child.stdout is not None
     process("produce", topic, stdin="first\n")
     assert child.stdout.readline() == "first\n"
