@@ -1,0 +1,90 @@
+"""What a task does when records of its range go while it reads: fail, or go on behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from oncelog.client.errors import KafkaError, TimedOut
+from oncelog.client.fetch import FetchSettings
+from oncelog.client.visibility import IsolationLevel
+from oncelog.core.errors import ErrorCode
+from oncelog.core.ids import TopicPartition
+from oncelog.spark import read_task
+from oncelog.spark.planning import OffsetRange
+from oncelog.spark.source_options import parse_source_options
+from oncelog.spark.topic_plan import DataLost
+
+P0 = TopicPartition("a", 0)
+GONE = KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, "gone")
+
+
+class Topic:
+    """Answers with ten offsets at a time. What is below `earliest` goes after the first answer."""
+
+    def __init__(self, earliest: int, error: KafkaError = GONE, exists: bool = True) -> None:
+        self.earliest = earliest
+        self.error = error
+        self.exists = exists
+        self.answers = 0
+
+    def read(self, wanted: OffsetRange, settings: FetchSettings) -> Iterator[Any]:
+        for position in range(wanted.start, wanted.end, 10):
+            if self.answers and not self.earliest <= position < self.earliest + 1000:
+                raise self.error
+            self.answers += 1
+            yield SimpleNamespace(start_offset=position, next_offset=position + 10)
+
+    def list_offsets(
+        self, wanted: Mapping[TopicPartition, int], isolation: IsolationLevel
+    ) -> dict[TopicPartition, int]:
+        return dict.fromkeys(wanted, self.earliest)
+
+    def partitions_of(self, topics: Collection[str]) -> dict[str, list[TopicPartition]]:
+        return {"a": [P0]} if self.exists else {}
+
+
+def begins(monkeypatch: pytest.MonkeyPatch, topic: Topic, wanted: OffsetRange, **options: str) -> list[int]:
+    """Where each answer begins that a task takes."""
+    monkeypatch.setattr(read_task, "worker_client", lambda _: topic)
+    given = {"kafka.bootstrap.servers": "nowhere:1", "subscribe": "a", **options}
+    settings = FetchSettings(IsolationLevel.READ_COMMITTED)
+    parsed = parse_source_options(given, streaming=True)
+    return [chunk.start_offset for chunk in read_task._chunks(parsed, wanted, settings)]
+
+
+@pytest.mark.parametrize(
+    ("earliest", "taken"),
+    [(40, [0, 40, 50]), (45, [0, 45, 55]), (60, [0]), (200, [0])],
+    ids=["some", "some to the middle", "to the end", "beyond the end"],
+)
+def test_a_task_goes_on_behind_what_went(monkeypatch: pytest.MonkeyPatch, earliest: int, taken: list[int]) -> None:
+    wanted = OffsetRange(P0, 0, 60)
+    assert begins(monkeypatch, Topic(earliest), wanted, failOnDataLoss="false") == taken
+    lost = rf"a-0: offsets 10 to {min(earliest, 60)} went while the batch was running\. Set the option failOnDataLoss"
+    with pytest.raises(DataLost, match=lost):
+        begins(monkeypatch, Topic(earliest), wanted)
+
+
+def test_a_task_ends_where_a_log_was_cut_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The topic was created again, say, and is shorter: nothing of the range will come any more."""
+    cut = Topic(0)
+    cut.answers = 1
+    assert begins(monkeypatch, cut, OffsetRange(P0, 2000, 2050), failOnDataLoss="false") == []
+
+
+@pytest.mark.parametrize("error", [TimedOut("no leader"), KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "gone")])
+def test_a_task_ends_with_its_topic(monkeypatch: pytest.MonkeyPatch, error: KafkaError) -> None:
+    wanted = OffsetRange(P0, 0, 60)
+    assert begins(monkeypatch, Topic(40, error, exists=False), wanted, failOnDataLoss="false") == [0]
+    with pytest.raises(DataLost, match="offsets 10 to 60 went while the batch was running"):
+        begins(monkeypatch, Topic(40, error, exists=False), wanted)
+
+
+@pytest.mark.parametrize("error", [TimedOut("busy"), KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "no")])
+def test_other_failures_are_not_taken_for_loss(monkeypatch: pytest.MonkeyPatch, error: KafkaError) -> None:
+    with pytest.raises(type(error), match=str(error)):
+        begins(monkeypatch, Topic(40, error), OffsetRange(P0, 0, 60), failOnDataLoss="false")
