@@ -14,6 +14,8 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 PARTITIONS = 3
 KEYS = 7
 _DEADLINE_S = 60
+_BACKLOG_RECORDS_MAX = 2_000
+"""That are sent and not answered. librdkafka would take fifty times as many before it refuses more."""
 QUICK_RECONNECT = {
     "reconnect.backoff.max.ms": 200,
     # With its default, to start over from the bootstrap servers, librdkafka 2.16 keeps a group's coordinator in mind
@@ -42,6 +44,10 @@ class _NumberedLoad:
         )
 
     def send(self, count: int) -> None:
+        """Nothing, if the broker is behind: on a busy machine it is away for longer than it works."""
+        self._producer.poll(0)
+        if len(self._producer) > _BACKLOG_RECORDS_MAX:
+            return
         for number in range(self._next, self._next + count):
             self._next += 1
             key, value = self._record(number)
@@ -211,7 +217,7 @@ def log_starts(bootstrap: str, topic: str) -> dict[int, int]:
 
 
 def check_idempotent(load: IdempotentLoad, values: dict[int, list[str]]) -> None:
-    assert load.failed == []
+    assert not load.failed, Counter(load.failed)
     for partition, numbers in load.acknowledged.items():
         kept = [int(value) for value in values[partition]]
         assert kept == sorted(kept), "order was not kept"
@@ -226,7 +232,7 @@ def check_transactional(load: TransactionalLoad, values: dict[int, list[str]]) -
 
 
 def check_keyed(load: KeyedLoad, values: dict[int, list[str]]) -> None:
-    assert load.failed == []
+    assert not load.failed, Counter(load.failed)
     for partition, newest in load.acknowledged.items():
         kept: dict[int, list[int]] = defaultdict(list)
         for value in values[partition]:
@@ -239,7 +245,7 @@ def check_keyed(load: KeyedLoad, values: dict[int, list[str]]) -> None:
 
 def check_retained(load: IdempotentLoad, values: dict[int, list[str]]) -> None:
     """The oldest may be gone; from the first that is left on, all are there. `values` come from `read_retained`."""
-    assert load.failed == []
+    assert not load.failed, Counter(load.failed)
     for partition, numbers in load.acknowledged.items():
         kept = [int(value) for value in values[partition]]
         assert kept, "all records were lost"
