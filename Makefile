@@ -8,7 +8,7 @@ STAMP := $(VENV)/.oncelog-ready
 .PHONY: help setup demo test test-fast test-crash test-mutants lint bench bench-quick bench-spark simulate clean
 
 help: ## what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## a virtual environment with everything, pinned
 

@@ -9,7 +9,7 @@ search and reports whether the mutant was found. One that only makes tests hang 
 to guess what is wrong.
 
     make test-mutants                                 # all of them, some minutes
-    python -m tests.mutants the-name-of-one           # one, with what its searches said
+    python -m tests.mutants "the name of one"         # one, with what its searches said
     python -m tests.mutants --list
 
 To add one, append it to the catalogue of its layer. `make test` checks that every mutant can still be applied and runs

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.mutants.catalogue import MUTANTS
+from tests.mutants.catalogue import COORDINATOR_MUTANTS, MUTANTS, SERVER_MUTANTS, STORAGE_MUTANTS
 from tests.mutants.mutant import Histories, Mutant, histories, suite
 from tests.mutants.runner import run
 
@@ -28,10 +28,15 @@ def test_a_quick_mutant_is_found(mutant: Mutant) -> None:
     assert verdict.is_found, verdict.text
 
 
+def test_every_mutant_has_a_name_of_its_own() -> None:
+    assert len(MUTANTS) == len(COORDINATOR_MUTANTS) + len(STORAGE_MUTANTS) + len(SERVER_MUTANTS)
+
+
 def test_a_mutant_that_breaks_another_promise_than_expected_counts_as_survived() -> None:
-    search = QUICK[0].found_by[0]
+    mutant = MUTANTS["read_committed sees everything"]
+    search = mutant.found_by[0]
     assert isinstance(search, Histories)
-    verdict = run(QUICK[0], replace(search, promises=frozenset({"producer-ids-unique"})))
+    verdict = run(mutant, replace(search, promises=frozenset({"producer-ids-unique"})))
     assert not verdict.is_found
 
 

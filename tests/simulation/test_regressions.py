@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.messages.delete_groups import DeleteGroupsRequest
 from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from tests.simulation import wire
 from tests.simulation.conftest import FEW_PARTITIONS
 from tests.simulation.history import short_epochs
@@ -411,3 +413,56 @@ def test_an_offset_is_not_taken_for_one_of_the_topic_that_was_made_again(scene: 
     scene.station.start()
     scene.create("t")
     assert scene.committed_offset("group", "t") == -1
+
+
+# -- a clock that is set back
+
+
+def _join(scene: Scene, member_id: str) -> list[Any]:
+    request = JoinGroupRequest(
+        group_id="group",
+        session_timeout_ms=6_000,
+        rebalance_timeout_ms=10_000,
+        member_id=member_id,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="split", metadata=b"")],
+    )
+    return scene.sends(ApiKey.JOIN_GROUP, 5, request)
+
+
+def test_a_rebalance_does_not_take_longer_because_the_clock_is_set_back(scene: Scene) -> None:
+    """It waits for a member that is gone; and would for as much longer as the clock was set back."""
+    gone = _join(scene, _join(scene, "")[0].member_id)
+    scene.wait(3_000)
+    assert gone[0].error_code == 0
+    answers = _join(scene, _join(scene, "")[0].member_id)
+    scene.wait(2_000)
+    assert answers == []
+    scene.station.skew_ms = -1_500_000
+    scene.wait(20_000)
+    assert [answer.error_code for answer in answers] == [0]
+
+
+def test_a_transaction_times_out_although_the_clock_is_set_back(scene: Scene) -> None:
+    scene.create("t")
+    producer = scene.producer("id", timeout_ms=20_000)
+    assert producer.send("t", "held back") == 0
+    scene.wait(5_000)
+    scene.station.skew_ms = -1_500_000
+    scene.wait(40_000)
+    assert scene.state("id") == "CompleteAbort"
+    assert scene.end_offset("t") == scene.end_offset("t", committed=False)
+
+
+def test_topics_are_compacted_although_the_clock_is_set_back(memory: Path) -> None:
+    settings = {**FEW_PARTITIONS, "log.cleaner.backoff.ms": "1000"}
+    with Scene(memory, settings).opened() as scene:
+        scene.create("t", cleanup_policy="compact", min_cleanable_dirty_ratio="0.01", internal_segment_bytes="300")
+        producer = scene.producer("id")
+        scene.wait(5_000)
+        scene.station.skew_ms = -1_500_000
+        for number in range(10):
+            assert producer.send("t", str(number), key="key") == 0
+            assert producer.commit() == 0
+        scene.wait(10_000)
+        assert len(scene.read("t")) < 4

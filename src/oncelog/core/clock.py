@@ -22,6 +22,25 @@ class Scheduler(Clock, Protocol):
     def call_later_ms(self, delay_ms: int, callback: Callable[[], None]) -> Timer: ...
 
 
+class SteadyClock:
+    """Follows another clock and does not go back: what is due in ten seconds stays so when the time of day is set back.
+
+    Once that has happened it is ahead of the other clock by as much.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last_ms = clock.now_ms()
+        self._ahead_ms = 0
+
+    def now_ms(self) -> int:
+        now_ms = self._clock.now_ms()
+        if now_ms < self._last_ms:
+            self._ahead_ms += self._last_ms - now_ms
+        self._last_ms = now_ms
+        return now_ms + self._ahead_ms
+
+
 class VirtualTimer:
     __slots__ = ("callback",)
 

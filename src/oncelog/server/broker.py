@@ -23,7 +23,7 @@ from oncelog.cluster.partition_state import PartitionState
 from oncelog.cluster.partitions import PartitionTable
 from oncelog.cluster.topic_settings import BrokerSettings
 from oncelog.cluster.topics import TopicCatalog
-from oncelog.core.clock import Scheduler
+from oncelog.core.clock import Scheduler, SteadyClock
 from oncelog.core.config import Settings
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import (
@@ -83,6 +83,7 @@ class Environment:
 class Broker:
     def __init__(self, data_dir: Path, settings: Settings, environment: Environment) -> None:
         self.scheduler = environment.scheduler
+        self._steady_clock = SteadyClock(self.scheduler)
         self.worker = environment.worker
         self._environment = environment
         self.node_id = NodeId(settings.integer("node.id"))
@@ -142,6 +143,10 @@ class Broker:
 
     def now_ms(self) -> int:
         return self.scheduler.now_ms()
+
+    def steady_ms(self) -> int:
+        """For time-outs that somebody waits for: the same, but not set back with the time of day."""
+        return self._steady_clock.now_ms()
 
     def new_member_suffix(self) -> str:
         return str(self._environment.new_uuid())

@@ -81,7 +81,7 @@ class LogCleaner:
         if not settings.boolean("log.cleaner.enable"):
             return
         self.first_dirty = self._broker.log_dir.read_cleaner_offsets()
-        self._next_full_look_ms = self._broker.now_ms() + settings.integer("log.cleaner.backoff.ms")
+        self._next_full_look_ms = self._broker.steady_ms() + settings.integer("log.cleaner.backoff.ms")
         self._look_later()
 
     def stop(self) -> None:
@@ -108,7 +108,7 @@ class LogCleaner:
         if self._stopped:
             return
         if delay_ms is None:
-            until_full_ms = self._next_full_look_ms - self._broker.now_ms()
+            until_full_ms = self._next_full_look_ms - self._broker.steady_ms()
             delay_ms = max(1, min(until_full_ms, self._interval_ms))
             self._interval_ms *= 2
         self._timer = self._broker.scheduler.call_later_ms(delay_ms, self._look)
@@ -116,7 +116,8 @@ class LogCleaner:
     def _look(self) -> None:
         """All logs, as often as `log.cleaner.backoff.ms` says, and internal ones more often."""
         now_ms = self._broker.now_ms()
-        looks_at_all = now_ms >= self._next_full_look_ms
+        steady_ms = self._broker.steady_ms()
+        looks_at_all = steady_ms >= self._next_full_look_ms
         try:
             found = self._dirtiest(now_ms, internal_only=not looks_at_all)
             if found is not None:
@@ -130,7 +131,7 @@ class LogCleaner:
             log.exception("looking for a log to clean failed and will be tried again")
         backoff_ms = self._broker.settings.integer("log.cleaner.backoff.ms")
         if looks_at_all:
-            self._next_full_look_ms = now_ms + backoff_ms
+            self._next_full_look_ms = steady_ms + backoff_ms
         self._interval_ms = min(self._interval_ms, INTERNAL_LOOK_INTERVAL_MAX_MS, backoff_ms)
         self._look_later()
 

@@ -121,7 +121,7 @@ class CoordinatorRuntime(Generic[S, E]):
 
         def begin() -> Replayer:
             live.shard = self._new_shard(index)
-            return _ShardReplayer(live, self._broker.now_ms(), self._log)
+            return _ShardReplayer(live, self._broker.steady_ms(), self._log)
 
         load_shard(partition, self._broker.later, begin, lambda: self._on_loaded(live))
         return live
@@ -175,7 +175,7 @@ class CoordinatorRuntime(Generic[S, E]):
 
     def _apply(self, live: LiveShard[S], outcome: Outcome, info: AppendInfo) -> None:
         producer_id = NO_PRODUCER_ID if outcome.producer is None else outcome.producer.producer_id
-        now_ms = self._broker.now_ms()
+        now_ms = self._broker.steady_ms()
         effects: list[E] = []
         for number, record in enumerate(outcome.records):
             replayed: Replayed[E] = live.shard.replay(  # type: ignore[assignment]  # the effects of S are E
@@ -190,7 +190,7 @@ class CoordinatorRuntime(Generic[S, E]):
     def _fail(self, live: LiveShard[S], outcome: Outcome, error: KafkaError) -> None:
         self._log.warning("%s: records were not written: %s", live.partition.topic_partition, error)
         live.is_stale |= live.partition.log.has_failed
-        instead = live.shard.append_failed(outcome, error.code, error.message, self._broker.now_ms())
+        instead = live.shard.append_failed(outcome, error.code, error.message, self._broker.steady_ms())
         self.write(live, instead)
 
 

@@ -92,7 +92,7 @@ class GroupRuntime:
         return live.shard
 
     def _on_loaded(self, live: LiveShard[GroupShard]) -> None:
-        self._write(live, live.shard.loaded(self._broker.now_ms()))
+        self._write(live, live.shard.loaded(self._broker.steady_ms()))
         deleted = self._deleted_topics.pop(live.index, None)
         if deleted is not None:
             self._write(live, live.shard.topics_deleted(deleted))
@@ -120,7 +120,7 @@ class GroupRuntime:
         if not live.shard.is_loaded:
             return Promise.resolved(refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
         promise: Promise[R] = Promise()
-        self._write(live, operation(live.shard, promise.resolve, self._broker.now_ms()), guard)
+        self._write(live, operation(live.shard, promise.resolve, self._broker.steady_ms()), guard)
         return promise
 
     def _write(self, live: LiveShard[GroupShard], outcome: Outcome, guard: VerificationGuard | None = None) -> None:
@@ -139,14 +139,14 @@ class GroupRuntime:
             return
         if current is not None:
             current.timer.cancel()
-        delay_ms = due_ms - self._broker.now_ms()
+        delay_ms = due_ms - self._broker.steady_ms()
         timer = self._broker.scheduler.call_later_ms(delay_ms, lambda: self._tick(live))
         self._deadlines[live.index] = _Deadline(due_ms, timer)
 
     def _tick(self, live: LiveShard[GroupShard]) -> None:
         del self._deadlines[live.index]
         if live.shard.is_loaded:
-            self._write(live, live.shard.tick(self._broker.now_ms()))
+            self._write(live, live.shard.tick(self._broker.steady_ms()))
 
     # -- what other parts of the broker ask for
 

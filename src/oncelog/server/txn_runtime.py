@@ -87,12 +87,12 @@ class TxnRuntime:
         self._every(
             "transaction time-outs",
             settings.integer("transaction.abort.timed.out.transaction.cleanup.interval.ms"),
-            lambda shard: shard.abort_timed_out(self._broker.now_ms()),
+            lambda shard: shard.abort_timed_out(self._broker.steady_ms()),
         )
         self._every(
             "expiry of transactional ids",
             settings.integer("transaction.remove.expired.transaction.cleanup.interval.ms"),
-            lambda shard: shard.expire_ids(self._broker.now_ms()),
+            lambda shard: shard.expire_ids(self._broker.steady_ms()),
         )
 
     def stop(self) -> None:
@@ -125,7 +125,7 @@ class TxnRuntime:
 
     def _on_loaded(self, live: LiveShard[TxnShard]) -> None:
         self._broker.metadata.skip_producer_ids_above(live.shard.highest_producer_id)
-        for effect in live.shard.on_loaded(CoordinatorEpoch(live.epoch), self._broker.now_ms()):
+        for effect in live.shard.on_loaded(CoordinatorEpoch(live.epoch), self._broker.steady_ms()):
             log.info(
                 "%r (producer %d, epoch %d) was %s when this coordinator stopped: its markers are sent again",
                 effect.transactional_id, effect.producer_id, effect.producer_epoch,
@@ -252,7 +252,7 @@ class TxnRuntime:
         live = self._find(order.transactional_id)
         if isinstance(live, TxnShard):
             return  # whoever loads it next sends the same markers
-        outcome = live.shard.markers_acknowledged(order, partitions, self._broker.now_ms())
+        outcome = live.shard.markers_acknowledged(order, partitions, self._broker.steady_ms())
         if not outcome.records:
             return
 
@@ -283,7 +283,7 @@ class TxnRuntime:
 
         def operation(shard: TxnShard) -> TxnOutcome[PartitionsResult]:
             if add:
-                now_ms = self._broker.now_ms()
+                now_ms = self._broker.steady_ms()
                 return shard.add_partitions(transactional_id, pid, epoch, wanted, TransactionVersion.TV2, now_ms)
             return shard.verify_partitions(transactional_id, pid, epoch, wanted)
 
@@ -297,12 +297,12 @@ class TxnRuntime:
         return self.run(transactional_id, operation).map(refusals)
 
     def list_transactions(self, wanted: TransactionFilter) -> list[TransactionListing]:
-        now_ms = self._broker.now_ms()
+        now_ms = self._broker.steady_ms()
         return [entry for live in self.shards for entry in live.shard.list_transactions(wanted, now_ms)]
 
     def count_by_state(self) -> Counter[str]:
         everything = TransactionFilter.of()
-        now_ms = self._broker.now_ms()
+        now_ms = self._broker.steady_ms()
         loaded = [live.shard for live in self.shards if live.shard.is_loaded]
         return Counter(entry.state for shard in loaded for entry in shard.list_transactions(everything, now_ms))
 

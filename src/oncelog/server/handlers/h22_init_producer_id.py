@@ -36,7 +36,7 @@ def handle(
             expected,
             request.enable2_pc,
             request.keep_prepared_txn,
-            broker.now_ms(),
+            broker.steady_ms(),
         ),
     )
     return answer.map(lambda result: _respond(broker, result, version))

@@ -62,7 +62,7 @@ def _add(broker: Broker, transaction: AddPartitionsToTxnTransaction, version: in
         if transaction.verify_only:
             return shard.verify_partitions(transactional_id, producer_id, epoch, wanted)
         client_version = version_of_add_partitions(version)
-        return shard.add_partitions(transactional_id, producer_id, epoch, wanted, client_version, broker.now_ms())
+        return shard.add_partitions(transactional_id, producer_id, epoch, wanted, client_version, broker.steady_ms())
 
     def respond(result: PartitionsResult) -> AddPartitionsToTxnResult:
         if result.error is not ErrorCode.NONE:

@@ -26,7 +26,7 @@ def handle(
             ProducerEpoch(request.producer_epoch),
             [partition],
             TransactionVersion.TV0,
-            broker.now_ms(),
+            broker.steady_ms(),
         ),
     )
 

@@ -24,7 +24,7 @@ def handle(broker: Broker, request: EndTxnRequest, context: RequestContext) -> P
             ProducerEpoch(request.producer_epoch),
             request.committed,
             version_of_end_txn(version),
-            broker.now_ms(),
+            broker.steady_ms(),
         ),
     )
 
