@@ -142,7 +142,7 @@ def _parse(data: bytes, path: Path) -> tuple[list[JournalEntry], int]:
     position = 0
     while position < len(data):
         end = data.find(b"\n", position)
-        entry = _parse_line(data[position:end]) if end >= 0 else None
+        entry = parse_line(data[position:end]) if end >= 0 else None
         if entry is None:
             if end >= 0 and _parse_any(data[end + 1 :]):
                 raise JournalDamaged(_damage(path, position))
@@ -163,10 +163,11 @@ def _damage(path: Path, position: int) -> str:
 
 
 def _parse_any(rest: bytes) -> bool:
-    return any(_parse_line(line) is not None for line in rest.split(b"\n"))
+    return any(parse_line(line) is not None for line in rest.split(b"\n"))
 
 
-def _parse_line(line: bytes) -> JournalEntry | None:
+def parse_line(line: bytes) -> JournalEntry | None:
+    """The entry of a line without its newline, or None if it is torn or damaged."""
     if len(line) < 10 or line[8:9] != b" ":
         return None
     body = line[9:]

@@ -24,13 +24,18 @@ from oncelog.protocol.messages.cluster_metadata import (
 from oncelog.protocol.primitives import MalformedRequest
 from oncelog.protocol.schema import Message
 from oncelog.storage.log_dir import CLUSTER_METADATA_TOPIC
-from oncelog.storage.segment import LOG_SUFFIX, offset_of
+from oncelog.storage.segment import LOG_SUFFIX
 
 log = logging.getLogger("oncelog.server")
 
 _SNAPSHOT: Final = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
-_TOPIC: Final = 2
+TOPIC_RESOURCE: Final = 2
 """The type of resource that a topic is."""
+
+
+class SnapshotName(NamedTuple):
+    end_offset: int
+    epoch: int
 
 
 class KraftSettings(NamedTuple):
@@ -53,35 +58,47 @@ def kraft_settings(data_folder: Path) -> KraftSettings:
                     names[topic_id] = name
                 case RemoveTopicRecord(topic_id=topic_id):
                     configs.pop(names.pop(topic_id, ""), None)
-                case ConfigRecord(resource_type=kind, resource_name=topic, name=name, value=value) if kind == _TOPIC:
-                    if value is None:
-                        configs.get(topic, {}).pop(name, None)
-                    else:
-                        configs.setdefault(topic, {})[name] = value
+                case ConfigRecord(resource_type=kind) if kind != TOPIC_RESOURCE:
+                    continue
+                case ConfigRecord(resource_name=topic, name=name, value=None):
+                    configs.get(topic, {}).pop(name, None)
+                case ConfigRecord(resource_name=topic, name=name, value=str(value)):
+                    configs.setdefault(topic, {})[name] = value
     except (KafkaError, MalformedRequest, IndexError) as error:
         log.warning("what Kafka's controllers wrote in %s is not read to its end: %s", folder, error)
         return KraftSettings(configs, is_complete=False)
     return KraftSettings(configs, is_complete=True)
 
 
+def parse_snapshot_name(name: str) -> SnapshotName | None:
+    match = _SNAPSHOT.fullmatch(name)
+    return None if match is None else SnapshotName(int(match[1]), int(match[2]))
+
+
 def _messages(folder: Path) -> Iterator[Message]:
-    snapshots = sorted(path for path in folder.iterdir() if _SNAPSHOT.fullmatch(path.name))
-    logs = sorted(folder.glob(f"*{LOG_SUFFIX}"))
-    start = offset_of(snapshots[-1].name.partition("-")[0]) or 0 if snapshots else 0
+    snapshots, logs = metadata_files(folder)
+    newest = parse_snapshot_name(snapshots[-1].name) if snapshots else None
+    start = newest.end_offset if newest is not None else 0
     for path in snapshots[-1:]:
-        yield from _messages_of(path, 0)
+        yield from messages_of(path)
     for path in logs[:-1]:
-        yield from _messages_of(path, start)
+        yield from messages_of(path, start)
     try:
         for path in logs[-1:]:
-            yield from _messages_of(path, start)
+            yield from messages_of(path, start)
     except CorruptBatchError as error:
         # A torn end is what a kill leaves, and nobody was told that it is there.
         log.info("%s ends with what is no batch: %s", logs[-1], error)
 
 
-def _messages_of(path: Path, start: int) -> Iterator[Message]:
-    """Of batches from offset `start` on."""
+def metadata_files(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Snapshots and segments, by offset."""
+    snapshots = sorted(path for path in folder.iterdir() if parse_snapshot_name(path.name) is not None)
+    return snapshots, sorted(folder.glob(f"*{LOG_SUFFIX}"))
+
+
+def messages_of(path: Path, start: int = 0) -> Iterator[Message]:
+    """Of batches from offset `start` on. Raises KafkaError, MalformedRequest or IndexError where it is damaged."""
     data = path.read_bytes()
     for position, header in iter_headers(data):
         if crc_of(data, position, header.size_bytes) != header.crc:

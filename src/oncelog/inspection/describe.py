@@ -164,14 +164,14 @@ def _with_state_name(value: dict[str, Any] | None) -> dict[str, Any] | None:
 
 def _offset_index(file: StoredFile) -> Iterator[Row]:
     content = entries.read_offset_index(file.path, file.base_offset)
-    for offset, position in content.offsets:
+    for offset, position in content.entries:
         yield {"kind": "index entry", "offset": offset, "position": position}
     yield from _after_entries(content.odd_bytes, content.is_padded)
 
 
 def _time_index(file: StoredFile) -> Iterator[Row]:
     content = entries.read_time_index(file.path, file.base_offset)
-    for timestamp, offset in content.times:
+    for timestamp, offset in content.entries:
         yield {"kind": "time index entry", "timestamp": timestamp, "offset": offset}
     yield from _after_entries(content.odd_bytes, content.is_padded)
 

@@ -10,77 +10,60 @@ import json
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
-import google_crc32c
-
+from oncelog.cluster.journal import parse_line
 from oncelog.core.ids import TopicPartition
 from oncelog.storage.checkpoints import CorruptCheckpointError, decode_offsets
+from oncelog.storage.index_file import count_entries
 from oncelog.storage.leader_epochs import CorruptLeaderEpochsError, EpochStart, decode_epochs
 from oncelog.storage.offset_index import OffsetIndex, OffsetPosition
 from oncelog.storage.producer_entry import ProducerEntry
 from oncelog.storage.producer_snapshot import CorruptSnapshotError, decode_snapshot
 from oncelog.storage.time_index import TimeIndex, TimestampEntry
-from oncelog.storage.txn_index import ENTRY_SIZE_BYTES, AbortedTxn
+from oncelog.storage.txn_index import ENTRY_SIZE_BYTES, AbortedTxn, decode_entries
 
-_TXN_ENTRY: Final = struct.Struct(">hqqqq")
-_JOURNAL_CRC_CHARS: Final = 8
+Entry = TypeVar("Entry")
+TxnIndexContent = tuple[list[tuple[int, AbortedTxn]], int]
+"""Entries with their versions, and how many bytes follow the last whole one."""
 
 
 class Unreadable(Exception):
     """The file is not what its name says. The text says why."""
 
 
-class IndexContent(NamedTuple):
+class IndexContent(NamedTuple, Generic[Entry]):
     """Entries up to the zeros of a preallocated file, and how many bytes follow the last whole entry."""
 
-    offsets: list[OffsetPosition]
+    entries: list[Entry]
     odd_bytes: int
     is_padded: bool
 
 
-class TimeIndexContent(NamedTuple):
-    times: list[TimestampEntry]
-    odd_bytes: int
-    is_padded: bool
+def read_offset_index(path: Path, base_offset: int) -> IndexContent[OffsetPosition]:
+    fields, odd_bytes, is_padded = _read_index(path, OffsetIndex.entry_format)
+    found = [OffsetPosition(base_offset + relative, position) for relative, position in fields]
+    return IndexContent(found, odd_bytes, is_padded)
 
 
-class VersionedAbort(NamedTuple):
-    version: int
-    aborted: AbortedTxn
+def read_time_index(path: Path, base_offset: int) -> IndexContent[TimestampEntry]:
+    fields, odd_bytes, is_padded = _read_index(path, TimeIndex.entry_format)
+    found = [TimestampEntry(timestamp, base_offset + relative) for timestamp, relative in fields]
+    return IndexContent(found, odd_bytes, is_padded)
 
 
-def read_offset_index(path: Path, base_offset: int) -> IndexContent:
+def _read_index(path: Path, entry_format: struct.Struct) -> tuple[Iterator[tuple[int, ...]], int, bool]:
+    data, size = path.read_bytes(), entry_format.size
+    room, odd_bytes = divmod(len(data), size)
+    count = count_entries(room, lambda number: not any(data[number * size : (number + 1) * size]))
+    is_padded = count < room
+    return entry_format.iter_unpack(data[: count * size]), 0 if is_padded else odd_bytes, is_padded
+
+
+def read_txn_index(path: Path) -> TxnIndexContent:
     data = path.read_bytes()
-    size = OffsetIndex.entry_format.size
-    whole = data[: len(data) // size * size]
-    found: list[OffsetPosition] = []
-    for relative, position in OffsetIndex.entry_format.iter_unpack(whole):
-        # The first batch of a segment has no entry, so a relative offset of 0 is the filling of a preallocated file.
-        if relative == 0:
-            return IndexContent(found, 0, True)
-        found.append(OffsetPosition(base_offset + relative, position))
-    return IndexContent(found, len(data) - len(whole), False)
-
-
-def read_time_index(path: Path, base_offset: int) -> TimeIndexContent:
-    data = path.read_bytes()
-    size = TimeIndex.entry_format.size
-    whole = data[: len(data) // size * size]
-    found: list[TimestampEntry] = []
-    for number, (timestamp, relative) in enumerate(TimeIndex.entry_format.iter_unpack(whole)):
-        if (timestamp, relative) == (0, 0) and (number or len(whole) > size):
-            return TimeIndexContent(found, 0, True)
-        found.append(TimestampEntry(timestamp, base_offset + relative))
-    return TimeIndexContent(found, len(data) - len(whole), False)
-
-
-def read_txn_index(path: Path) -> tuple[list[VersionedAbort], int]:
-    """The entries, and how many bytes follow the last whole one."""
-    data = path.read_bytes()
-    whole = data[: len(data) // ENTRY_SIZE_BYTES * ENTRY_SIZE_BYTES]
-    found = [VersionedAbort(version, AbortedTxn(*fields)) for version, *fields in _TXN_ENTRY.iter_unpack(whole)]
-    return found, len(data) - len(whole)
+    odd_bytes = len(data) % ENTRY_SIZE_BYTES
+    return list(decode_entries(data[: len(data) - odd_bytes])), odd_bytes
 
 
 def read_snapshot(path: Path) -> list[ProducerEntry]:
@@ -137,16 +120,11 @@ def read_json_file(path: Path) -> dict[str, Any]:
 
 def read_journal(path: Path) -> Iterator[dict[str, Any]]:
     """The changes in `oncelog-metadata.journal`. Raises Unreadable at the first line that is torn or damaged."""
-    content = path.read_bytes()
-    for number, line in enumerate(content.split(b"\n"), start=1):
-        if not line:
-            continue
-        crc, _, text = line.partition(b" ")
-        try:
-            matches = len(crc) == _JOURNAL_CRC_CHARS and int(crc, 16) == google_crc32c.value(text)
-            entry = json.loads(text) if matches else None
-        except ValueError:
-            entry = None
-        if not isinstance(entry, dict):
+    *lines, rest = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        entry = parse_line(line)
+        if entry is None:
             raise Unreadable(f"line {number} is torn or damaged")
         yield entry
+    if rest:
+        raise Unreadable(f"line {len(lines) + 1} is torn or damaged")

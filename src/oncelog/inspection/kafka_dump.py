@@ -16,12 +16,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from oncelog.cluster.kraft_metadata import parse_snapshot_name
 from oncelog.core.errors import KafkaError
 from oncelog.inspection import entries
 from oncelog.inspection.batch_file import BatchFile, DecodedRecord, StoredBatch
 from oncelog.inspection.describe import codec_name
 from oncelog.inspection.internal_topics import Decode, InternalRecord, decoder_for
-from oncelog.inspection.layout import BOOTSTRAP_FILE, Kind, StoredFile, snapshot_epoch
+from oncelog.inspection.layout import Kind, StoredFile
 from oncelog.inspection.metadata_records import control_record
 from oncelog.storage.log_dir import CLUSTER_METADATA_TOPIC
 
@@ -83,12 +84,12 @@ class KafkaDump:
 
     def _offset_index(self, file: StoredFile, shown: str) -> Iterator[str]:
         content = entries.read_offset_index(file.path, file.base_offset)
-        if not content.offsets:
+        if not content.entries:
             yield f"{shown} is empty."
             return
-        lasts = _last_offsets_at(file.sibling(".log"), {position for _, position in content.offsets})
+        lasts = _last_offsets_at(file.sibling(".log"), {position for _, position in content.entries})
         wrong = []
-        for offset, position in content.offsets:
+        for offset, position in content.entries:
             if lasts.get(position) != offset:
                 wrong.append(f"  Index offset: {offset}, log offset: {lasts.get(position, -1)}")
             yield f"offset: {offset} position: {position}"
@@ -96,7 +97,7 @@ class KafkaDump:
             self.remarks += [f"Mismatches in :{shown}", *reversed(wrong)]
 
     def _time_index(self, file: StoredFile, shown: str) -> Iterator[str]:
-        times = entries.read_time_index(file.path, file.base_offset).times
+        times = entries.read_time_index(file.path, file.base_offset).entries
         ends = _batch_ends(file.sibling(".log"), sorted({offset for _, offset in times}))
         before = -1
         mismatches, disorder, missing = [], [], []
@@ -161,9 +162,10 @@ def _batch_ends(log: Path, offsets: list[int]) -> dict[int, tuple[int, int]]:
 def _title(file: StoredFile) -> str:
     if file.kind is Kind.LOG:
         return f"Log starting offset: {file.base_offset}"
-    if file.path.name == BOOTSTRAP_FILE:
+    name = parse_snapshot_name(file.path.name)
+    if name is None:
         return "KRaft bootstrap snapshot"
-    return f"Snapshot end offset: {file.base_offset}, epoch: {snapshot_epoch(file.path)}"
+    return f"Snapshot end offset: {name.end_offset}, epoch: {name.epoch}"
 
 
 def _txn_index(path: Path) -> Iterator[str]:

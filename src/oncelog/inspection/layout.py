@@ -10,7 +10,6 @@ folder is listed again then, but not for ever: the file may be all that a crash 
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,21 +17,28 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
+from oncelog.cluster.kraft_metadata import parse_snapshot_name
+from oncelog.cluster.metadata import JOURNAL_FILE
 from oncelog.core.ids import TopicPartition
 from oncelog.storage import checkpoints, clean_shutdown, leader_epochs, meta_properties, partition_metadata
+from oncelog.storage.folder_names import parse_folder_name
+from oncelog.storage.interrupted_files import CLEANED_SUFFIX, SWAP_SUFFIX
 from oncelog.storage.log_dir import LOCK_FILE
-from oncelog.storage.segment import offset_of
+from oncelog.storage.segment import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    file_name,
+    offset_of,
+)
+from oncelog.storage.snapshot_files import SNAPSHOT_SUFFIX
 
-JOURNAL_FILE: Final = "oncelog-metadata.journal"
 QUORUM_STATE_FILE: Final = "quorum-state"
 BOOTSTRAP_FILE: Final = "bootstrap.checkpoint"
 
-_PARTITION_FOLDER: Final = re.compile(
-    r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)(\.[0-9a-f]{32}-(delete|stray|future))?"
-)
-_KRAFT_SNAPSHOT: Final = re.compile(r"(?P<offset>\d{20})-(?P<epoch>\d{10})\.checkpoint")
-_SWAP_SUFFIX: Final = ".swap"
-_SECOND_SUFFIXES: Final = (".deleted", ".cleaned", _SWAP_SUFFIX)
+_SECOND_SUFFIXES: Final = (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX)
 _SWAP_LOOKS_MAX: Final = 20
 _SWAP_WAIT_S: Final = 0.01
 """A swap takes a millisecond, on a busy machine some more."""
@@ -60,11 +66,11 @@ class Kind(Enum):
 
 
 SEGMENT_KINDS: Final = {
-    ".log": Kind.LOG,
-    ".index": Kind.OFFSET_INDEX,
-    ".timeindex": Kind.TIME_INDEX,
-    ".txnindex": Kind.TXN_INDEX,
-    ".snapshot": Kind.SNAPSHOT,
+    LOG_SUFFIX: Kind.LOG,
+    INDEX_SUFFIX: Kind.OFFSET_INDEX,
+    TIME_INDEX_SUFFIX: Kind.TIME_INDEX,
+    TXN_INDEX_SUFFIX: Kind.TXN_INDEX,
+    SNAPSHOT_SUFFIX: Kind.SNAPSHOT,
 }
 _NAMES: Final = {
     leader_epochs.FILE_NAME: Kind.LEADER_EPOCHS,
@@ -102,7 +108,7 @@ class StoredFile:
 
     def sibling(self, suffix: str) -> Path:
         """The file of the same segment with another suffix, deleted or swapped in alike."""
-        return self.path.with_name(f"{self.base_offset:020d}{suffix}{self.second_suffix}")
+        return self.path.with_name(file_name(self.base_offset, suffix) + self.second_suffix)
 
 
 def identify(path: Path) -> StoredFile | None:
@@ -110,8 +116,8 @@ def identify(path: Path) -> StoredFile | None:
     name, second_suffix = path.name, ""
     if name in _NAMES:
         return StoredFile(path, _NAMES[name])
-    if (snapshot := _KRAFT_SNAPSHOT.fullmatch(name)) is not None:
-        return StoredFile(path, Kind.METADATA_SNAPSHOT, int(snapshot["offset"]))
+    if (snapshot := parse_snapshot_name(name)) is not None:
+        return StoredFile(path, Kind.METADATA_SNAPSHOT, snapshot.end_offset)
     for candidate in _SECOND_SUFFIXES:
         if name.endswith(candidate):
             name, second_suffix = name.removesuffix(candidate), candidate
@@ -122,22 +128,10 @@ def identify(path: Path) -> StoredFile | None:
     return StoredFile(path, kind, base_offset, second_suffix)
 
 
-def snapshot_epoch(path: Path) -> int:
-    """The epoch in the name of a metadata snapshot."""
-    match = _KRAFT_SNAPSHOT.fullmatch(path.name)
-    return int(match["epoch"]) if match is not None else -1
-
-
 def partition_of(folder: Path) -> TopicPartition | None:
     """The partition that a folder is named after, also when it is marked to be deleted."""
-    match = _PARTITION_FOLDER.fullmatch(folder.resolve().name)
-    return None if match is None else TopicPartition(match["topic"], int(match["partition"]))
-
-
-def is_marked(folder: Path) -> bool:
-    """Whether the folder is on its way out: `-delete`, `-stray` or `-future`."""
-    match = _PARTITION_FOLDER.fullmatch(folder.resolve().name)
-    return match is not None and match[3] is not None
+    found = parse_folder_name(folder.resolve().name)
+    return None if found is None else found.partition
 
 
 class PartitionFolder:
@@ -165,7 +159,7 @@ class PartitionFolder:
 def _settled_files(folder: Path) -> list[StoredFile]:
     for _ in range(_SWAP_LOOKS_MAX):
         files = list(_known_files(folder))
-        if all(file.second_suffix != _SWAP_SUFFIX for file in files):
+        if all(file.second_suffix != SWAP_SUFFIX for file in files):
             break
         time.sleep(_SWAP_WAIT_S)
     return files
@@ -178,11 +172,11 @@ def _known_files(folder: Path) -> Iterator[StoredFile]:
 
 
 def partition_folders(data_folder: Path) -> list[PartitionFolder]:
-    """By topic and number."""
+    """Those in use, by topic and number."""
     found = [
         PartitionFolder(path)
         for path in data_folder.iterdir()
-        if path.is_dir() and partition_of(path) is not None and not is_marked(path)
+        if path.is_dir() and (name := parse_folder_name(path.resolve().name)) is not None and name.mark is None
     ]
     return sorted(found, key=lambda folder: folder.partition)
 

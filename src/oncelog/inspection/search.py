@@ -44,7 +44,7 @@ def find_offset(folder: PartitionFolder, offset: int) -> Found | None:
 def _index_lookup(file: StoredFile, offset: int) -> tuple[int, dict[str, Any]]:
     way: dict[str, Any] = {"segment": file.path.name, "index_entry": None, "batches_scanned": 0}
     index = file.sibling(".index")
-    offsets = entries.read_offset_index(index, file.base_offset).offsets if index.exists() else []
+    offsets = entries.read_offset_index(index, file.base_offset).entries if index.exists() else []
     floor = bisect_right(offsets, offset, key=lambda entry: entry.offset) - 1
     if floor < 0:
         return 0, way
@@ -84,7 +84,7 @@ def _time_lookup(file: StoredFile, timestamp: int) -> tuple[int, dict[str, Any]]
     """Nothing up to the offset of the last entry below `timestamp` can be new enough."""
     way: dict[str, Any] = {"segment": file.path.name, "time_index_entry": None}
     index = file.sibling(".timeindex")
-    times = entries.read_time_index(index, file.base_offset).times if index.exists() else []
+    times = entries.read_time_index(index, file.base_offset).entries if index.exists() else []
     below = [entry for entry in times if entry.timestamp < timestamp]
     if not below:
         return file.base_offset, way

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
+from oncelog.cluster.kraft_metadata import TOPIC_RESOURCE, messages_of, metadata_files
+from oncelog.cluster.metadata import JOURNAL_FILE
 from oncelog.core.errors import KafkaError
 from oncelog.inspection import entries
-from oncelog.inspection.batch_walk import walk
-from oncelog.inspection.layout import JOURNAL_FILE, PartitionFolder
-from oncelog.inspection.metadata_records import metadata_record
+from oncelog.protocol.messages.cluster_metadata import ConfigRecord
 from oncelog.protocol.primitives import MalformedRequest
 from oncelog.storage.log_dir import CLUSTER_METADATA_TOPIC
 
 CLEANUP_POLICY: Final = "cleanup.policy"
-_TOPIC_RESOURCE: Final = 2
 
 
 def compacted_topics(data_folder: Path) -> set[str]:
@@ -40,20 +40,21 @@ def _from_journal(path: Path) -> set[str]:
 
 def _from_cluster_metadata(data_folder: Path) -> set[str]:
     found: set[str] = set()
-    for path in sorted(data_folder.glob(f"{CLUSTER_METADATA_TOPIC}-*")):
-        for _, batch in walk(PartitionFolder(path)):
-            if batch.header.is_control:
-                continue
-            try:
-                records = [metadata_record(record.value or b"") for record in batch.records()]
-            except (KafkaError, MalformedRequest, IndexError):
-                continue
-            for record in records:
-                data = record["data"]
-                is_policy = record["type"] == "CONFIG_RECORD" and data.get("name") == CLEANUP_POLICY
-                if is_policy and data.get("resourceType") == _TOPIC_RESOURCE and _is_compact(data.get("value")):
-                    found.add(data["resourceName"])
+    folder = data_folder / f"{CLUSTER_METADATA_TOPIC}-0"
+    for path in chain(*metadata_files(folder)) if folder.is_dir() else ():
+        try:
+            for message in messages_of(path):
+                if isinstance(message, ConfigRecord) and _compacts_topic(message):
+                    found.add(message.resource_name)
+        except (KafkaError, MalformedRequest, IndexError, FileNotFoundError):
+            # As above. A controller that runs removes old files at any time.
+            continue
     return found
+
+
+def _compacts_topic(record: ConfigRecord) -> bool:
+    key = record.resource_type, record.name
+    return key == (TOPIC_RESOURCE, CLEANUP_POLICY) and _is_compact(record.value)
 
 
 def _is_compact(policy: str | None) -> bool:

@@ -135,7 +135,7 @@ def read_history(folder: PartitionFolder, *, producer_ids: Iterable[int] | None 
         history.spans += tracker.feed(batch)
         history.end_offset = batch.header.next_offset
     for file in folder.of_kind(Kind.TXN_INDEX):
-        history.aborted += [entry.aborted for entry in entries.read_txn_index(file.path)[0]]
+        history.aborted += [aborted for _, aborted in entries.read_txn_index(file.path)[0]]
     if producer_ids is not None:
         wanted = frozenset(producer_ids)
         history.spans = [s for s in history.spans if s.producer_id in wanted or s.outcome is Outcome.OPEN]

@@ -51,8 +51,9 @@ class FileHandle:
 
 
 class FileCache:
-    def __init__(self, open_files_max: int = OPEN_FILES_MAX) -> None:
+    def __init__(self, open_files_max: int = OPEN_FILES_MAX, *, read_only: bool = False) -> None:
         self._open_files_max = open_files_max
+        self._flags = os.O_CLOEXEC | (os.O_RDONLY if read_only else os.O_RDWR)
         self._open: dict[FileHandle, None] = {}
 
     def __len__(self) -> int:
@@ -64,7 +65,7 @@ class FileCache:
     def open(self, handle: FileHandle, *, creates: bool = False) -> int:
         while len(self._open) >= self._open_files_max:
             self._evict()
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if creates else 0)
+        flags = self._flags | (os.O_CREAT if creates else 0)
         while (descriptor := self._try_to_open(handle.path, flags)) is None:
             self._evict()
         handle._descriptor = descriptor

@@ -15,7 +15,7 @@ import logging
 import os
 import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from oncelog.storage.file_cache import FileHandle
@@ -30,6 +30,17 @@ _READ_CHUNK_ENTRIES: Final = 1024
 
 class CorruptIndexError(Exception):
     """The file cannot be trusted: rebuild it from the log."""
+
+
+def count_entries(count: int, is_zero: Callable[[int], bool]) -> int:
+    """Entries of a file that has room for `count`: one that was preallocated ends with zeros.
+
+    Only the first entry can be zero and an entry, if another follows it.
+    """
+    if count <= 1 or not is_zero(count - 1):
+        return count
+    found = bisect_left(range(count), True, lo=1, key=is_zero)
+    return 0 if found == 1 and is_zero(0) else found
 
 
 class IndexFile:
@@ -57,9 +68,9 @@ class IndexFile:
         entry_size = self.entry_format.size
         self._tail.clear()
         self._last = None
-        self._written = size // entry_size
-        if self._written > 1 and self._is_zero(self._written - 1):
-            self._written = self._count_before_zeros()
+        self._written = room = size // entry_size
+        self._written = count_entries(room, self._is_zero)
+        if self._written < room:
             os.ftruncate(self.file.descriptor(), self._written * entry_size)
         elif size % entry_size:
             raise CorruptIndexError(f"{self.file.path}: {size} bytes are no multiple of {entry_size}")
@@ -134,11 +145,6 @@ class IndexFile:
         self._tail.clear()
         self._written = count
         os.ftruncate(self.file.descriptor(), count * self.entry_format.size)
-
-    def _count_before_zeros(self) -> int:
-        """Entries of a preallocated file. Only the first one can be zero and an entry, if another follows it."""
-        count = bisect_left(range(self._written), True, lo=1, key=self._is_zero)
-        return 0 if count == 1 and self._is_zero(0) else count
 
     def _is_zero(self, index: int) -> bool:
         return not any(self._entry(index))

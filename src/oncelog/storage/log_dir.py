@@ -18,7 +18,6 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from oncelog.storage.checkpoints import CheckpointFiles
 from oncelog.storage.deletions import DeletionQueue, unlink_all
 from oncelog.storage.file_cache import OPEN_FILES_MAX, FileCache
 from oncelog.storage.flush_work import FileNotOpened, FlushWork
+from oncelog.storage.folder_names import DELETE_MARK, STRAY_MARK, parse_folder_name
 from oncelog.storage.log import Log
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.meta_properties import MetaProperties, MetaPropertiesError, ensure_meta_properties
@@ -43,9 +43,6 @@ from oncelog.storage.recovery import LogPlace
 LOCK_FILE: Final = ".lock"
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 FOLDER_NAME_CHARS_MAX: Final = 255
-
-_LOG_FOLDER: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)")
-_MARKED_FOLDER: Final = re.compile(r".+\.[0-9a-f]{32}-(?P<mark>delete|stray|future)")
 
 logger = logging.getLogger("oncelog.storage")
 
@@ -197,17 +194,15 @@ class LogDir:
         with os.scandir(self.path) as entries:
             names = sorted(entry.name for entry in entries if entry.is_dir())
         for name in names:
-            marked = _MARKED_FOLDER.fullmatch(name)
-            match = _LOG_FOLDER.fullmatch(name)
-            if marked is not None:
-                if marked["mark"] == "delete":
-                    self.deletions.add([self.path / name], 0)
-                else:
-                    logger.warning("leaving %s alone: it is marked as %s", self.path / name, marked["mark"])
-            elif match is None:
+            found = parse_folder_name(name)
+            if found is None:
                 logger.warning("leaving %s alone: it is not named like a partition", self.path / name)
-            elif match["topic"] != CLUSTER_METADATA_TOPIC:
-                yield TopicPartition(match["topic"], int(match["partition"]))
+            elif found.mark == DELETE_MARK:
+                self.deletions.add([self.path / name], 0)
+            elif found.mark is not None:
+                logger.warning("leaving %s alone: it is marked as %s", self.path / name, found.mark)
+            elif found.partition.topic != CLUSTER_METADATA_TOPIC:
+                yield found.partition
 
     def _place(self, partition: TopicPartition, now_ms: int) -> LogPlace:
         return LogPlace(self.path / str(partition), partition, now_ms, self._files, self.deletions.add)
@@ -238,12 +233,12 @@ class LogDir:
         """Rename the folder, so that it is gone at once; it is unlinked later. Unknown logs are no error."""
         log = self.logs.pop(partition, None)
         if log is not None:
-            target = self._rename_folder(log, f"{(deletion_id or uuid.uuid4()).hex}-delete")
+            target = self._rename_folder(log, f"{(deletion_id or uuid.uuid4()).hex}-{DELETE_MARK}")
             self.deletions.add([target], log.config.file_delete_delay_ms)
 
     def set_aside(self, partition: TopicPartition) -> Path:
         """Take a log out of use and keep its folder, under a name that no start looks at."""
-        return self._rename_folder(self.logs.pop(partition), f"{uuid.uuid4().hex}-stray")
+        return self._rename_folder(self.logs.pop(partition), f"{uuid.uuid4().hex}-{STRAY_MARK}")
 
     def _rename_folder(self, log: Log, mark: str) -> Path:
         partition = log.topic_partition

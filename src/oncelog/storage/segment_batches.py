@@ -52,14 +52,18 @@ class SegmentBatches:
         self.log_file = log_file
         self.size_bytes = size_bytes
 
-    def batches(self, position: int = 0, end: int | None = None, *, checked: bool = False) -> Iterator[FileBatch]:
+    def batches(
+        self, position: int = 0, end: int | None = None, *, whole: bool = False, checked: bool = False
+    ) -> Iterator[FileBatch]:
         """The batches from `position`, where one must start, to `end`. CorruptBatchError at the first that is none.
 
-        With `checked` they are read whole and compared with their CRC. The loop of recovery and of the cleaner: logs
-        of coordinators are many small batches, so that it matters what one of them costs.
+        With `whole` all their bytes are read, with `checked` they are compared with their CRC as well. The loop of
+        recovery and of the cleaner: logs of coordinators are many small batches, so that it matters what one of them
+        costs.
         """
         end = self.size_bytes if end is None else end
-        chunk_bytes = WHOLE_CHUNK_BYTES if checked else HEADER_CHUNK_BYTES
+        whole = whole or checked
+        chunk_bytes = WHOLE_CHUNK_BYTES if whole else HEADER_CHUNK_BYTES
         chunk, chunk_position, chunk_end = b"", position, position
         while position < end:
             if position + HEADER_BYTES > chunk_end:
@@ -73,15 +77,14 @@ class SegmentBatches:
                     f"{self.log_file.path}: no batch at byte {position}: magic {header.magic}, "
                     f"size {next_position - position}, {end - position} bytes left"
                 )
-            if checked:
-                if next_position > chunk_end:
-                    wanted = max(next_position - position, min(chunk_bytes, end - position))
-                    chunk, chunk_position, start = self._pread(wanted, position), position, 0
-                    chunk_end = position + wanted
-                if google_crc32c.value(chunk[start + PREFIX_BYTES : next_position - chunk_position]) != header.crc:
-                    raise CorruptBatchError(
-                        f"{self.log_file.path}: the CRC of the batch at byte {position} does not match"
-                    )
+            if whole and next_position > chunk_end:
+                wanted = max(next_position - position, min(chunk_bytes, end - position))
+                chunk, chunk_position, start = self._pread(wanted, position), position, 0
+                chunk_end = position + wanted
+            if checked and (
+                google_crc32c.value(chunk[start + PREFIX_BYTES : next_position - chunk_position]) != header.crc
+            ):
+                raise CorruptBatchError(f"{self.log_file.path}: the CRC of the batch at byte {position} does not match")
             yield FileBatch(position, header, chunk, start)
             position = next_position
 

@@ -51,6 +51,11 @@ class AbortedTxn(NamedTuple):
         return _ENTRY.pack(ENTRY_VERSION, *self)
 
 
+def decode_entries(data: bytes) -> Iterator[tuple[int, AbortedTxn]]:
+    """Whole entries, of any version, which comes first."""
+    return ((version, AbortedTxn(*fields)) for version, *fields in _ENTRY.iter_unpack(data))
+
+
 class TxnIndexSearch(NamedTuple):
     """`complete` means that no later segment can hold another aborted transaction of the range."""
 
@@ -182,7 +187,7 @@ class TxnIndex:
             raw = os.pread(self._file.descriptor(), wanted, index * ENTRY_SIZE_BYTES)
             if len(raw) != wanted:
                 raise CorruptTxnIndexError(f"{self.path}: entry {index + len(raw) // ENTRY_SIZE_BYTES} is missing")
-            for version, *fields in _ENTRY.iter_unpack(raw):
+            for version, aborted in decode_entries(raw):
                 if version != ENTRY_VERSION:
                     raise CorruptTxnIndexError(f"{self.path}: version {version} is unknown, expected {ENTRY_VERSION}")
-                yield AbortedTxn(*fields)
+                yield aborted

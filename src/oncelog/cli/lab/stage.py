@@ -215,9 +215,9 @@ class Stage:
         """The transaction index: producer id, first offset, marker offset."""
         self._catch_up()
         found = [
-            (entry.aborted.producer_id, entry.aborted.first_offset, entry.aborted.last_offset)
+            (aborted.producer_id, aborted.first_offset, aborted.last_offset)
             for file in self.folder(topic, partition).of_kind(Kind.TXN_INDEX)
-            for entry in entries.read_txn_index(file.path)[0]
+            for _, aborted in entries.read_txn_index(file.path)[0]
         ]
         self.say(f"   transaction index of {topic}-{partition}:" + ("" if found else " empty"))
         for producer_id, first, last in found:

@@ -8,16 +8,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from oncelog.cluster.metadata import JOURNAL_FILE
 from oncelog.coordinator.txn.state import NAME_OF, TxnState
 from oncelog.core.ids import TopicPartition
 from oncelog.inspection import entries
 from oncelog.inspection.batch_walk import walk
-from oncelog.inspection.layout import (
-    JOURNAL_FILE,
-    PartitionFolder,
-    folders_of,
-    is_data_folder,
-)
+from oncelog.inspection.layout import PartitionFolder, folders_of, is_data_folder
 from oncelog.inspection.transactional_ids import TransactionalIds, read_transactional_ids
 from oncelog.inspection.verification.finding import Report, Severity
 from oncelog.inspection.verification.folder_state import FolderState, read_folder_state

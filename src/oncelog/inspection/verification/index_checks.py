@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Final, TypeVar
 
-from oncelog.inspection.entries import IndexContent, TimeIndexContent
+from oncelog.inspection.entries import IndexContent
 from oncelog.inspection.verification.finding import Finding, Report, Severity
 from oncelog.inspection.verification.segment_facts import SegmentFacts
 from oncelog.inspection.verification.start_plan import StartPlan
@@ -65,13 +65,15 @@ def _check_form(
             )
 
 
-def _check_offset_index(facts: SegmentFacts, index: IndexContent, plan: StartPlan, report: Report) -> None:
+def _check_offset_index(
+    facts: SegmentFacts, index: IndexContent[OffsetPosition], plan: StartPlan, report: Report
+) -> None:
     def follows(before: OffsetPosition, after: OffsetPosition) -> bool:
         return after.offset > before.offset and after.position > before.position
 
-    _check_form(facts, ".index", index.offsets, index.odd_bytes, follows, plan, report)
+    _check_form(facts, ".index", index.entries, index.odd_bytes, follows, plan, report)
     path = facts.path(".index")
-    for offset, position in index.offsets:
+    for offset, position in index.entries:
         found = facts.last_offsets.get(position)
         if found == offset:
             continue
@@ -86,10 +88,10 @@ def _check_offset_index(facts: SegmentFacts, index: IndexContent, plan: StartPla
         )
 
 
-def _check_density(facts: SegmentFacts, index: IndexContent, report: Report) -> None:
+def _check_density(facts: SegmentFacts, index: IndexContent[OffsetPosition], report: Report) -> None:
     """Entries lie about an interval and a batch apart. The interval is the topic's, and a restart begins to count anew,
     so this is only a remark."""
-    positions = [0, *(entry.position for entry in index.offsets), facts.end_position]
+    positions = [0, *(entry.position for entry in index.entries), facts.end_position]
     widest = max(after - before for before, after in pairwise(positions))
     if widest > 2 * (INDEX_INTERVAL_BYTES + facts.largest_batch_bytes):
         report.note(
@@ -101,14 +103,14 @@ def _check_density(facts: SegmentFacts, index: IndexContent, report: Report) -> 
 
 
 def _check_time_index(
-    facts: SegmentFacts, index: TimeIndexContent, plan: StartPlan, report: Report, *, is_final: bool
+    facts: SegmentFacts, index: IndexContent[TimestampEntry], plan: StartPlan, report: Report, *, is_final: bool
 ) -> None:
     def follows(before: TimestampEntry, after: TimestampEntry) -> bool:
         return after.timestamp > before.timestamp and after.offset >= before.offset
 
-    _check_form(facts, ".timeindex", index.times, index.odd_bytes, follows, plan, report)
+    _check_form(facts, ".timeindex", index.entries, index.odd_bytes, follows, plan, report)
     path = facts.path(".timeindex")
-    for timestamp, offset in index.times:
+    for timestamp, offset in index.entries:
         fact = facts.times.get(offset)
         if fact is None or fact.last_offset != offset:
             what = f"no batch ends at offset {offset}"
@@ -125,7 +127,7 @@ def _check_time_index(
             plan.about_index(facts.base_offset) + "; until then offsets by time are wrong",
             offset=offset,
         )
-    last = index.times[-1].timestamp if index.times else -1
+    last = index.entries[-1].timestamp if index.entries else -1
     if is_final and facts.largest_timestamp > last:
         report.error(
             "timeindex.end",

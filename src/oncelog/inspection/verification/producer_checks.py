@@ -20,6 +20,7 @@ from oncelog.inspection.verification.segment_facts import SegmentFacts
 from oncelog.inspection.verification.start_plan import StartPlan
 from oncelog.protocol.batch import BatchHeader
 from oncelog.storage.producer_entry import ProducerEntry
+from oncelog.storage.producer_replay import complete_txn
 from oncelog.storage.producer_snapshot import decode_snapshot
 from oncelog.storage.producer_state import ProducerStateManager
 from oncelog.storage.segment import file_name
@@ -110,12 +111,7 @@ class ProducerChecks:
             facts.abort_markers[header.base_offset] = header.producer_id
         completed = self._state.apply(header, control=marker, now_ms=-1)
         if completed is not None:
-            if completed.aborted:
-                lso = self._state.lso_after(completed)
-                facts.aborted[completed.last_offset] = AbortedTxn(
-                    completed.producer_id, completed.first_offset, completed.last_offset, lso
-                )
-            self._state.complete(completed)
+            complete_txn(self._state, completed, facts.add_aborted)
 
     def _check_sender(self, path: Path, batch: StoredBatch) -> None:
         header = batch.header

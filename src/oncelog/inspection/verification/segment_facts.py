@@ -8,8 +8,10 @@ from pathlib import Path
 from oncelog.core.ids import NO_TIMESTAMP
 from oncelog.inspection import entries
 from oncelog.inspection.batch_file import StoredBatch, TornEnd
-from oncelog.inspection.entries import IndexContent, TimeIndexContent, VersionedAbort
+from oncelog.inspection.entries import IndexContent, TxnIndexContent
 from oncelog.inspection.layout import StoredFile
+from oncelog.storage.offset_index import OffsetPosition
+from oncelog.storage.time_index import TimestampEntry
 from oncelog.storage.txn_index import AbortedTxn
 
 
@@ -27,11 +29,10 @@ class SegmentFacts:
     """Indexes as they are in the files, None where there is none, and what the log says they should be."""
 
     log: StoredFile
-    offset_index: IndexContent | None
-    time_index: TimeIndexContent | None
-    txn_index: tuple[list[VersionedAbort], int] | None
+    offset_index: IndexContent[OffsetPosition] | None
+    time_index: IndexContent[TimestampEntry] | None
+    txn_index: TxnIndexContent | None
     torn: TornEnd | None = None
-    first_offset: int | None = None
     end_offset: int = 0
     end_position: int = 0
     batches: int = 0
@@ -39,8 +40,6 @@ class SegmentFacts:
     largest_timestamp: int = NO_TIMESTAMP
     last_offsets: dict[int, int] = field(default_factory=dict)
     """By position, of batches to which the offset index points."""
-    batch_starts: dict[int, int] = field(default_factory=dict)
-    """By last offset, of batches that the offset index names."""
     times: dict[int, TimeFact] = field(default_factory=dict)
     """By offset in the time index."""
     abort_markers: dict[int, int] = field(default_factory=dict)
@@ -68,6 +67,9 @@ class SegmentFacts:
     def path(self, suffix: str) -> Path:
         return self.log.sibling(suffix)
 
+    def add_aborted(self, aborted: AbortedTxn) -> None:
+        self.aborted[aborted.last_offset] = aborted
+
     def watch(self) -> Watch:
         return Watch(self)
 
@@ -77,25 +79,20 @@ class Watch:
 
     def __init__(self, facts: SegmentFacts) -> None:
         self.facts = facts
-        index = facts.offset_index.offsets if facts.offset_index is not None else []
+        index = facts.offset_index.entries if facts.offset_index is not None else []
         self._positions = {entry.position for entry in index}
-        self._offsets = {entry.offset for entry in index}
-        times = facts.time_index.times if facts.time_index is not None else []
+        times = facts.time_index.entries if facts.time_index is not None else []
         self._waiting = sorted({entry.offset for entry in times}, reverse=True)
 
     def note(self, batch: StoredBatch) -> None:
         facts, header = self.facts, batch.header
         facts.batches += 1
-        if facts.first_offset is None:
-            facts.first_offset = header.base_offset
         facts.end_offset = header.next_offset
         facts.end_position = batch.end_position
         facts.largest_batch_bytes = max(facts.largest_batch_bytes, header.size_bytes)
         facts.largest_timestamp = max(facts.largest_timestamp, header.max_timestamp)
         if batch.position in self._positions:
             facts.last_offsets[batch.position] = header.last_offset
-        if header.last_offset in self._offsets:
-            facts.batch_starts[header.last_offset] = batch.position
         while self._waiting and self._waiting[-1] <= header.last_offset:
             facts.times[self._waiting.pop()] = TimeFact(
                 header.last_offset, header.max_timestamp, facts.largest_timestamp

@@ -92,7 +92,7 @@ def plan_start(segments: Sequence[SegmentFacts], *, was_clean: bool, recovery_po
 
 def _end_of(facts: SegmentFacts) -> tuple[int, bool]:
     """The end of the segment as a broker finds it after a clean stop, from the last index entry on."""
-    offsets = facts.offset_index.offsets if facts.offset_index is not None else []
+    offsets = facts.offset_index.entries if facts.offset_index is not None else []
     position = offsets[-1].position if offsets else 0
     end = facts.base_offset
     file = BatchFile(facts.log.path)
@@ -104,7 +104,7 @@ def _end_of(facts: SegmentFacts) -> tuple[int, bool]:
 def _scan_position(facts: SegmentFacts, recovery_point: int) -> int:
     """Behind the batch of the last index entry below the recovery point; 0 if there is none that fits its batch."""
     index = facts.offset_index
-    usable = [entry for entry in index.offsets if entry.offset < recovery_point] if index is not None else []
+    usable = [entry for entry in index.entries if entry.offset < recovery_point] if index is not None else []
     batch = BatchFile(facts.log.path).batch_at(usable[-1].position) if usable else None
     return batch.end_position if batch is not None and batch.header.last_offset == usable[-1].offset else 0
 
