@@ -13,6 +13,8 @@ from oncelog.cluster.topics import check_configs, check_name
 from oncelog.core.config import ConfigError, ConfigKey, ConfigTable, ConfigType, format_value
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.topic_config import TOPIC_CONFIG
+from oncelog.server.authorization import Operation, Resource
+from oncelog.server.context import RequestContext
 
 if TYPE_CHECKING:
     from oncelog.server.broker import Broker
@@ -40,6 +42,13 @@ class DescribedConfig:
     source: Source
     read_only: bool
     synonyms: list[Synonym]
+
+
+def authorize(context: RequestContext, operation: Operation, resource_type: int, name: str) -> None:
+    if resource_type == ResourceType.TOPIC:
+        context.require(operation, Resource.TOPIC, name)
+    else:
+        context.require(operation, Resource.CLUSTER)
 
 
 def describe(broker: Broker, resource_type: int, name: str, wanted: Iterable[str] | None) -> list[DescribedConfig]:

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
+
+from oncelog.core.errors import KafkaError
+from oncelog.server.authorization import (
+    ANONYMOUS,
+    CLUSTER_NAME,
+    OPERATIONS,
+    REFUSALS,
+    AllowEverything,
+    Authorizer,
+    Operation,
+    Resource,
+)
 
 
 @dataclass(slots=True)
 class Peer:
-    """The two ends of a connection, as far as an answer can depend on them."""
+    """A connection, as far as an answer can depend on it: its two ends, and who is at the other one."""
 
     client_host: str
     local_host: str
     """The address of ours that the client reached: what to tell it to come back to, when we listen on all."""
     connected: bool = True
     """Whether anybody is there to be answered."""
+    principal: str = ANONYMOUS
 
 
 class HangUp(Enum):
-    """Of a request without an answer that failed: closing its connection is all that can tell the client."""
+    """The answer to a failed request that has no response, such as Produce with acks=0: the connection is closed, which
+    is all that can tell the client."""
 
     HANG_UP = auto()
 
@@ -32,3 +46,21 @@ class RequestContext:
     api_version: int
     client_id: str
     peer: Peer
+    authorizer: Authorizer = field(default_factory=AllowEverything)
+
+    def may(self, operation: Operation, resource: Resource, name: str = CLUSTER_NAME) -> bool:
+        return self.authorizer.allows(self.peer.principal, self.peer.client_host, operation, resource, name)
+
+    def may_any(self, operation: Operation, resource: Resource) -> bool:
+        return self.authorizer.allows_any(self.peer.principal, self.peer.client_host, operation, resource)
+
+    def require(self, operation: Operation, resource: Resource, name: str = CLUSTER_NAME) -> None:
+        """Raises the refusal of the kind of resource. It says nothing about whether the resource exists."""
+        if not self.may(operation, resource, name):
+            raise KafkaError(
+                REFUSALS[resource], f"{self.peer.principal} has no {operation.name} on {resource.name} {name!r}"
+            )
+
+    def operations_on(self, resource: Resource, name: str = CLUSTER_NAME) -> int:
+        """The set of operations for `authorized_operations`."""
+        return sum(1 << operation for operation in OPERATIONS[resource] if self.may(operation, resource, name))

@@ -67,7 +67,7 @@ class Dispatcher:
             body: Any = None
         else:
             body = decode_request(key, version, frame[position:])
-        context = RequestContext(version, header.client_id or "", peer)
+        context = RequestContext(version, header.client_id or "", peer, self._broker.authorizer)
         answer = self._handler(key)(self._broker, body, context)
         metrics = self._broker.metrics
         if isinstance(answer, Promise):

@@ -26,6 +26,7 @@ from oncelog.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import HANG_UP, HangUp, RequestContext
 from oncelog.storage.verification import VerificationGuard
@@ -47,11 +48,12 @@ def handle(broker: Broker, request: ProduceRequest, context: RequestContext) -> 
 class _Produce:
     """One request from its checks to its answer."""
 
-    __slots__ = ("_broker", "_guards", "_request", "_version")
+    __slots__ = ("_broker", "_context", "_guards", "_request", "_version")
 
     def __init__(self, broker: Broker, request: ProduceRequest, context: RequestContext) -> None:
         self._broker = broker
         self._request = request
+        self._context = context
         self._version = context.api_version
         self._guards: Guards = {}
 
@@ -79,13 +81,13 @@ class _Produce:
         return answer
 
     def _locate(self, topic: TopicProduceData, index: int) -> Partition:
-        if self._version < _TOPIC_ID_VERSION:
-            return self._broker.partitions.get(topic.name, index)
-        known = self._broker.metadata.topics_by_id.get(topic.topic_id)
-        if known is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with id {topic.topic_id}")
-        topic.name = known.name
-        return self._broker.partitions.get(known.name, index)
+        if self._version >= _TOPIC_ID_VERSION:
+            known = self._broker.metadata.topics_by_id.get(topic.topic_id)
+            if known is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with id {topic.topic_id}")
+            topic.name = known.name
+        self._context.require(Operation.WRITE, Resource.TOPIC, topic.name)
+        return self._broker.partitions.get(topic.name, index)
 
     def _partitions_to_verify(self) -> list[tuple[Partition, BatchHeader]]:
         """Partitions on which this request would open a transaction. Raises what refuses the whole request."""
@@ -108,6 +110,9 @@ class _Produce:
                     raise KafkaError(
                         ErrorCode.INVALID_PRODUCER_ID_MAPPING, "one request carries batches of several producers"
                     )
+                if identity is None:
+                    transactional_id = self._request.transactional_id
+                    self._context.require(Operation.WRITE, Resource.TRANSACTIONAL_ID, transactional_id)
                 identity = this
                 self._note_unverified(topic, data.index, header, unverified)
         return unverified

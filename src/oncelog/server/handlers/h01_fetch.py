@@ -21,8 +21,9 @@ from oncelog.protocol.messages.fetch import (
     FetchResponse,
     PartitionData,
 )
+from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
-from oncelog.server.context import Peer, RequestContext
+from oncelog.server.context import RequestContext
 from oncelog.server.fetch_session import FetchSession, FetchTarget, PartitionKey, partition_key
 
 _TOPIC_ID_VERSION = 13
@@ -43,7 +44,7 @@ def handle(broker: Broker, request: FetchRequest, context: RequestContext) -> Fe
     except KafkaError as error:
         return FetchResponse(error_code=error.code)
     by_id = context.api_version >= _TOPIC_ID_VERSION
-    fetch = _Fetch(broker, request, context.peer, session, wanted, incremental, by_id)
+    fetch = _Fetch(broker, request, context, session, wanted, incremental, by_id)
     return fetch.start()
 
 
@@ -76,10 +77,10 @@ class _Fetch:
     __slots__ = (
         "_broker",
         "_by_id",
+        "_context",
         "_incremental",
         "_max_bytes",
         "_min_bytes",
-        "_peer",
         "_promise",
         "_read_committed",
         "_request",
@@ -95,7 +96,7 @@ class _Fetch:
         self,
         broker: Broker,
         request: FetchRequest,
-        peer: Peer,
+        context: RequestContext,
         session: FetchSession | None,
         wanted: list[FetchTarget],
         incremental: bool,
@@ -103,7 +104,7 @@ class _Fetch:
     ) -> None:
         self._broker = broker
         self._request = request
-        self._peer = peer
+        self._context = context
         self._session = session
         self._wanted = wanted
         self._incremental = incremental
@@ -143,7 +144,7 @@ class _Fetch:
         self._wake_pending = False
         if self._promise is None:
             return
-        if not self._peer.connected:
+        if not self._context.peer.connected:
             self._finish([])
         elif self._has_enough():
             self._finish(self._read_all()[0])
@@ -206,6 +207,7 @@ class _Fetch:
             if topic is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
             target.topic = topic.name
+        self._context.require(Operation.READ, Resource.TOPIC, target.topic)
         return self._broker.partitions.get(target.topic, target.partition)
 
     def _read_partition(

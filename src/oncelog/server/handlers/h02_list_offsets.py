@@ -19,6 +19,7 @@ from oncelog.protocol.messages.list_offsets import (
     ListOffsetsTopicResponse,
     OffsetSpec,
 )
+from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 
@@ -46,7 +47,7 @@ def handle(broker: Broker, request: ListOffsetsRequest, context: RequestContext)
                         topic.name,
                         wanted,
                         request.isolation_level == 1,
-                        context.api_version,
+                        context,
                         seen[topic.name, wanted.partition_index] > 1,
                     )
                     for wanted in topic.partitions
@@ -58,13 +59,19 @@ def handle(broker: Broker, request: ListOffsetsRequest, context: RequestContext)
 
 
 def _answer(
-    broker: Broker, topic: str, wanted: ListOffsetsPartition, read_committed: bool, version: int, duplicate: bool
+    broker: Broker,
+    topic: str,
+    wanted: ListOffsetsPartition,
+    read_committed: bool,
+    context: RequestContext,
+    duplicate: bool,
 ) -> ListOffsetsPartitionResponse:
     index = wanted.partition_index
     try:
+        context.require(Operation.DESCRIBE, Resource.TOPIC, topic)
         if duplicate:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "a partition is asked about twice")
-        if wanted.timestamp < 0 and version < _SINCE_VERSION.get(wanted.timestamp, 0):
+        if wanted.timestamp < 0 and context.api_version < _SINCE_VERSION.get(wanted.timestamp, 0):
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
         timestamp, offset, epoch = _look_up(broker, topic, wanted, read_committed)
     except KafkaError as error:

@@ -14,7 +14,7 @@ from oncelog.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from oncelog.server.authorization import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from oncelog.server.authorization import NOT_ASKED, Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 
@@ -23,10 +23,10 @@ _TOPIC_ID_VERSION = 12
 
 
 def handle(broker: Broker, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
-    topics = _topics(broker, request, context.api_version)
+    topics = _topics(broker, request, context)
     if request.include_topic_authorized_operations:
         for described in topics:
-            described.topic_authorized_operations = TOPIC_OPERATIONS
+            described.topic_authorized_operations = context.operations_on(Resource.TOPIC, described.name or "")
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
@@ -35,36 +35,49 @@ def handle(broker: Broker, request: MetadataRequest, context: RequestContext) ->
         cluster_id=broker.cluster_id,
         controller_id=broker.controller_id,
         topics=topics,
-        cluster_authorized_operations=CLUSTER_OPERATIONS
+        cluster_authorized_operations=context.operations_on(Resource.CLUSTER)
         if request.include_cluster_authorized_operations
         else NOT_ASKED,
     )
 
 
-def _topics(broker: Broker, request: MetadataRequest, version: int) -> list[MetadataResponseTopic]:
-    asked = request.topics
+def _topics(broker: Broker, request: MetadataRequest, context: RequestContext) -> list[MetadataResponseTopic]:
+    asked, version = request.topics, context.api_version
     # Version 0 knew no null: an empty list meant all topics.
     if asked is None or (version == 0 and not asked):
-        return [_describe(broker, topic) for topic in broker.metadata.topics.values()]
+        return [
+            _describe(broker, topic)
+            for topic in broker.metadata.topics.values()
+            if context.may(Operation.DESCRIBE, Resource.TOPIC, topic.name)
+        ]
     if version < _TOPIC_ID_VERSION and any(topic.name is None or topic.topic_id != NULL_UUID for topic in asked):
         # Versions 10 and 11 have the fields, but an answer of theirs cannot leave a name out.
         return [_failed(topic.name or "", ErrorCode.INVALID_REQUEST) for topic in asked]
     may_create = request.allow_auto_topic_creation or version < _AUTO_CREATION_FLAG_VERSION
     # A small request must not get a huge answer by asking for the same topic again and again.
     once = {(topic.topic_id, topic.name): topic for topic in asked}
-    return [_answer(broker, topic, may_create) for topic in once.values()]
+    return [_answer(broker, topic, context, may_create) for topic in once.values()]
 
 
-def _answer(broker: Broker, asked: MetadataRequestTopic, may_create: bool) -> MetadataResponseTopic:
+def _answer(
+    broker: Broker, asked: MetadataRequestTopic, context: RequestContext, may_create: bool
+) -> MetadataResponseTopic:
     if asked.topic_id != NULL_UUID:
         topic = broker.metadata.topics_by_id.get(asked.topic_id)
         if topic is None:
             return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=asked.topic_id)
+        if not context.may(Operation.DESCRIBE, Resource.TOPIC, topic.name):
+            refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            return MetadataResponseTopic(error_code=refused, name=None, topic_id=asked.topic_id)
         return _describe(broker, topic)
     name = asked.name or ""
+    if not context.may(Operation.DESCRIBE, Resource.TOPIC, name):
+        return _failed(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     topic = broker.metadata.topics.get(name)
     if topic is None and may_create and name_problem(name) is None:
         try:
+            if not context.may(Operation.CREATE, Resource.CLUSTER):
+                context.require(Operation.CREATE, Resource.TOPIC, name)
             topic = broker.auto_create_topic(name)
         except KafkaError as error:
             return _failed(name, error.code)

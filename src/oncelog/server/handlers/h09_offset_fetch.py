@@ -20,6 +20,7 @@ from oncelog.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 
@@ -32,7 +33,7 @@ def handle(broker: Broker, request: OffsetFetchRequest, context: RequestContext)
     version = context.api_version
     if version >= _SEVERAL_GROUPS_VERSION:
         by_id = version >= _TOPIC_ID_VERSION
-        fetched = [_fetch_group(broker, group, request.require_stable, by_id) for group in request.groups]
+        fetched = [_fetch_group(broker, context, group, request.require_stable, by_id) for group in request.groups]
         return OffsetFetchResponse(groups=fetched)
     topics = request.topics
     group = OffsetFetchRequestGroup(
@@ -41,7 +42,7 @@ def handle(broker: Broker, request: OffsetFetchRequest, context: RequestContext)
             OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes) for topic in topics
         ],
     )  # fmt: skip
-    return _as_single(_fetch_group(broker, group, request.require_stable, by_id=False), group, version)
+    return _as_single(_fetch_group(broker, context, group, request.require_stable, by_id=False), group, version)
 
 
 def _as_single(fetched: OffsetFetchResponseGroup, group: OffsetFetchRequestGroup, version: int) -> OffsetFetchResponse:
@@ -83,9 +84,11 @@ def _as_single(fetched: OffsetFetchResponseGroup, group: OffsetFetchRequestGroup
 
 
 def _fetch_group(
-    broker: Broker, group: OffsetFetchRequestGroup, require_stable: bool, by_id: bool
+    broker: Broker, context: RequestContext, group: OffsetFetchRequestGroup, require_stable: bool, by_id: bool
 ) -> OffsetFetchResponseGroup:
-    unknown: list[OffsetFetchResponseTopics] = []
+    if not context.may(Operation.DESCRIBE, Resource.GROUP, group.group_id):
+        return OffsetFetchResponseGroup(group_id=group.group_id, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    refused: list[OffsetFetchResponseTopics] = []
     wanted: list[PartitionToFetch] | None = None
     if group.topics is not None:
         wanted = []
@@ -94,9 +97,12 @@ def _fetch_group(
                 broker.metadata.topics_by_id.get(topic.topic_id) if by_id else broker.metadata.topics.get(topic.name)
             )
             if known is None and by_id:
-                unknown.append(_unknown(topic))
+                refused.append(_refused(topic, ErrorCode.UNKNOWN_TOPIC_ID))
                 continue
             name = known.name if known is not None else topic.name
+            if not context.may(Operation.DESCRIBE, Resource.TOPIC, name):
+                refused.append(_refused(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+                continue
             topic_id = known.topic_id if known is not None else topic.topic_id
             wanted += [PartitionToFetch(name, index, topic_id) for index in topic.partition_indexes]
     fetch = FetchRequest(
@@ -109,23 +115,23 @@ def _fetch_group(
         result = broker.groups.shard_of(group.group_id).fetch_offsets(fetch)
     except KafkaError as error:
         return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error.code)
-    topics = _by_topic(broker, result.offsets, by_id)
-    return OffsetFetchResponseGroup(group_id=group.group_id, topics=[*topics, *unknown])
+    offsets = [each for each in result.offsets if context.may(Operation.DESCRIBE, Resource.TOPIC, each.topic)]
+    topics = _by_topic(broker, offsets, by_id)
+    return OffsetFetchResponseGroup(group_id=group.group_id, topics=[*topics, *refused])
 
 
-def _unknown(topic: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:
+def _refused(topic: OffsetFetchRequestTopics, code: ErrorCode) -> OffsetFetchResponseTopics:
     return OffsetFetchResponseTopics(
+        name=topic.name,
         topic_id=topic.topic_id,
         partitions=[
-            OffsetFetchResponsePartitions(
-                partition_index=index, committed_offset=-1, metadata="", error_code=ErrorCode.UNKNOWN_TOPIC_ID
-            )
+            OffsetFetchResponsePartitions(partition_index=index, committed_offset=-1, metadata="", error_code=code)
             for index in topic.partition_indexes
         ],
     )
 
 
-def _by_topic(broker: Broker, offsets: tuple[FetchedOffset, ...], by_id: bool) -> list[OffsetFetchResponseTopics]:
+def _by_topic(broker: Broker, offsets: list[FetchedOffset], by_id: bool) -> list[OffsetFetchResponseTopics]:
     topics: dict[str, OffsetFetchResponseTopics] = {}
     for fetched in offsets:
         topic = topics.get(fetched.topic)

@@ -11,10 +11,14 @@ from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.hashing import coordinator_partition
 from oncelog.core.ids import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, NodeId
 from oncelog.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 
-_TOPIC_OF_KEY_TYPE = {0: GROUP_METADATA_TOPIC, 1: TRANSACTION_STATE_TOPIC}
+_KEY_TYPES = {
+    0: (GROUP_METADATA_TOPIC, Resource.GROUP),
+    1: (TRANSACTION_STATE_TOPIC, Resource.TRANSACTIONAL_ID),
+}
 
 
 def handle(broker: Broker, request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse:
@@ -34,9 +38,10 @@ def handle(broker: Broker, request: FindCoordinatorRequest, context: RequestCont
 
 def _find(broker: Broker, key: str, key_type: int, context: RequestContext) -> Coordinator:
     try:
-        topic = _TOPIC_OF_KEY_TYPE.get(key_type)
-        if topic is None:
+        if key_type not in _KEY_TYPES:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"coordinators of key type {key_type} are not served")
+        topic, resource = _KEY_TYPES[key_type]
+        context.require(Operation.DESCRIBE, resource, key)
         node = broker.nodes(context)[_coordinator_of(broker, broker.internal_topic(topic), key)]
     except KafkaError as error:
         return Coordinator(key=key, node_id=-1, port=-1, error_code=error.code, error_message=error.message)

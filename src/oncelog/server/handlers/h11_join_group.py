@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from oncelog.coordinator.group.requests import JoinProtocol, JoinRequest, JoinResult
+from oncelog.core.errors import ErrorCode
 from oncelog.core.promise import Promise
 from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
+from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 
@@ -13,8 +15,12 @@ _NULLABLE_PROTOCOL_VERSION = 7
 _SKIP_ASSIGNMENT_VERSION = 9
 
 
-def handle(broker: Broker, request: JoinGroupRequest, context: RequestContext) -> Promise[JoinGroupResponse]:
+def handle(
+    broker: Broker, request: JoinGroupRequest, context: RequestContext
+) -> JoinGroupResponse | Promise[JoinGroupResponse]:
     version = context.api_version
+    if not context.may(Operation.READ, Resource.GROUP, request.group_id):
+        return JoinGroupResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     join = JoinRequest(
         group_id=request.group_id,
         session_timeout_ms=request.session_timeout_ms,

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from oncelog.coordinator.group import requests
+from oncelog.core.errors import ErrorCode
 from oncelog.core.promise import Promise
 from oncelog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 
 
-def handle(broker: Broker, request: HeartbeatRequest, context: RequestContext) -> Promise[HeartbeatResponse]:
+def handle(
+    broker: Broker, request: HeartbeatRequest, context: RequestContext
+) -> HeartbeatResponse | Promise[HeartbeatResponse]:
+    if not context.may(Operation.READ, Resource.GROUP, request.group_id):
+        return HeartbeatResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     heartbeat = requests.HeartbeatRequest(
         group_id=request.group_id,
         generation_id=request.generation_id,

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from oncelog.coordinator.group.requests import LeaveRequest, LeaveResult, LeavingMember
+from oncelog.core.errors import ErrorCode
 from oncelog.core.promise import Promise
 from oncelog.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
+from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 
 _SEVERAL_MEMBERS_VERSION = 3
 
 
-def handle(broker: Broker, request: LeaveGroupRequest, context: RequestContext) -> Promise[LeaveGroupResponse]:
+def handle(
+    broker: Broker, request: LeaveGroupRequest, context: RequestContext
+) -> LeaveGroupResponse | Promise[LeaveGroupResponse]:
+    if not context.may(Operation.READ, Resource.GROUP, request.group_id):
+        return LeaveGroupResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     several = context.api_version >= _SEVERAL_MEMBERS_VERSION
     if several:
         members = tuple(

@@ -6,6 +6,7 @@ from oncelog.coordinator.group.requests import SyncRequest, SyncResult
 from oncelog.core.errors import ErrorCode
 from oncelog.core.promise import Promise
 from oncelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 
@@ -15,6 +16,8 @@ _PROTOCOL_REQUIRED_VERSION = 5
 def handle(
     broker: Broker, request: SyncGroupRequest, context: RequestContext
 ) -> SyncGroupResponse | Promise[SyncGroupResponse]:
+    if not context.may(Operation.READ, Resource.GROUP, request.group_id):
+        return SyncGroupResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     has_protocol = request.protocol_type is not None and request.protocol_name is not None
     if context.api_version >= _PROTOCOL_REQUIRED_VERSION and not has_protocol:
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)

@@ -9,7 +9,7 @@ from oncelog.protocol.messages.describe_groups import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
-from oncelog.server.authorization import GROUP_OPERATIONS
+from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 
@@ -17,19 +17,20 @@ _NOT_FOUND_VERSION = 6
 
 
 def handle(broker: Broker, request: DescribeGroupsRequest, context: RequestContext) -> DescribeGroupsResponse:
-    groups = [_describe(broker, group, context.api_version) for group in request.groups]
+    groups = [_describe(broker, group, context) for group in request.groups]
     if request.include_authorized_operations:
         for group in groups:
-            group.authorized_operations = GROUP_OPERATIONS
+            group.authorized_operations = context.operations_on(Resource.GROUP, group.group_id)
     return DescribeGroupsResponse(groups=groups)
 
 
-def _describe(broker: Broker, group_id: str, version: int) -> DescribedGroup:
+def _describe(broker: Broker, group_id: str, context: RequestContext) -> DescribedGroup:
     try:
+        context.require(Operation.DESCRIBE, Resource.GROUP, group_id)
         group = broker.groups.shard_of(group_id).describe_group(group_id)
     except KafkaError as error:
         return DescribedGroup(group_id=group_id, error_code=error.code)
-    unknown_to_client = group.error is ErrorCode.GROUP_ID_NOT_FOUND and version < _NOT_FOUND_VERSION
+    unknown_to_client = group.error is ErrorCode.GROUP_ID_NOT_FOUND and context.api_version < _NOT_FOUND_VERSION
     return DescribedGroup(
         error_code=ErrorCode.NONE if unknown_to_client else group.error,
         error_message=group.error_message,

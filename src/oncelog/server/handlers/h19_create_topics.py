@@ -17,6 +17,7 @@ from oncelog.protocol.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 
@@ -25,14 +26,18 @@ def handle(broker: Broker, request: CreateTopicsRequest, context: RequestContext
     counts = Counter(topic.name for topic in request.topics)
     return CreateTopicsResponse(
         topics=[
-            _answer(broker, topic, request.validate_only, duplicate=counts[topic.name] > 1)
+            _answer(broker, context, topic, request.validate_only, duplicate=counts[topic.name] > 1)
             for topic in {topic.name: topic for topic in request.topics}.values()
         ]
     )
 
 
-def _answer(broker: Broker, wanted: CreatableTopic, validate_only: bool, duplicate: bool) -> CreatableTopicResult:
+def _answer(
+    broker: Broker, context: RequestContext, wanted: CreatableTopic, validate_only: bool, duplicate: bool
+) -> CreatableTopicResult:
     try:
+        if not context.may(Operation.CREATE, Resource.CLUSTER):
+            context.require(Operation.CREATE, Resource.TOPIC, wanted.name)
         if duplicate:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
         count, configs = _check(broker, wanted)
@@ -42,12 +47,13 @@ def _answer(broker: Broker, wanted: CreatableTopic, validate_only: bool, duplica
             name=wanted.name, error_code=error.code, error_message=error.message or None,
             num_partitions=-1, replication_factor=-1, configs=None,
         )  # fmt: skip
-    result = CreatableTopicResult(
-        name=wanted.name,
-        num_partitions=count,
-        replication_factor=1,
-        configs=_describe(broker, Topic(wanted.name, NULL_UUID, count, configs)),
-    )
+    result = CreatableTopicResult(name=wanted.name)
+    if context.may(Operation.DESCRIBE_CONFIGS, Resource.TOPIC, wanted.name):
+        result.num_partitions, result.replication_factor = count, 1
+        result.configs = _describe(broker, Topic(wanted.name, NULL_UUID, count, configs))
+    else:
+        result.num_partitions = result.replication_factor = -1
+        result.configs, result.topic_config_error_code = None, ErrorCode.TOPIC_AUTHORIZATION_FAILED
     if topic is not None:
         result.topic_id = topic.topic_id
     return result

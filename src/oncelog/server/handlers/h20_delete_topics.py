@@ -16,6 +16,7 @@ from oncelog.protocol.messages.delete_topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
+from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 
@@ -25,21 +26,24 @@ def handle(broker: Broker, request: DeleteTopicsRequest, context: RequestContext
     counts = Counter((topic.name, topic.topic_id) for topic in wanted)
     return DeleteTopicsResponse(
         responses=[
-            _answer(broker, DeleteTopicState(name=name, topic_id=topic_id), context.api_version, duplicate=count > 1)
+            _answer(broker, context, DeleteTopicState(name=name, topic_id=topic_id), duplicate=count > 1)
             for (name, topic_id), count in counts.items()
         ]
     )
 
 
-def _answer(broker: Broker, wanted: DeleteTopicState, version: int, duplicate: bool) -> DeletableTopicResult:
+def _answer(broker: Broker, context: RequestContext, wanted: DeleteTopicState, duplicate: bool) -> DeletableTopicResult:
     try:
         if duplicate:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Duplicate topic {'id' if wanted.name is None else 'name'}.")
+        if wanted.name is not None and wanted.topic_id == NULL_UUID:
+            _authorize(context, wanted.name)
         topic = _find(broker, wanted)
+        _authorize(context, topic.name)
         if topic.name in INTERNAL_TOPICS:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"{topic.name} holds all groups or transactions and stays.")
         if not broker.settings.boolean("delete.topic.enable"):
-            disabled = ErrorCode.TOPIC_DELETION_DISABLED if version >= 3 else ErrorCode.INVALID_REQUEST
+            disabled = ErrorCode.TOPIC_DELETION_DISABLED if context.api_version >= 3 else ErrorCode.INVALID_REQUEST
             raise KafkaError(disabled, "Topic deletion is disabled: delete.topic.enable is false.")
         broker.topics.delete(topic)
     except KafkaError as error:
@@ -47,6 +51,11 @@ def _answer(broker: Broker, wanted: DeleteTopicState, version: int, duplicate: b
             name=wanted.name, topic_id=wanted.topic_id, error_code=error.code, error_message=error.message or None
         )
     return DeletableTopicResult(name=topic.name, topic_id=topic.topic_id)
+
+
+def _authorize(context: RequestContext, name: str) -> None:
+    if not context.may(Operation.DELETE, Resource.CLUSTER):
+        context.require(Operation.DELETE, Resource.TOPIC, name)
 
 
 def _find(broker: Broker, wanted: DeleteTopicState) -> Topic:

@@ -16,6 +16,7 @@ from oncelog.protocol.messages.delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
+from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 from oncelog.server.log_starts import Saved
@@ -29,7 +30,8 @@ def handle(
     response = DeleteRecordsResponse(
         topics=[
             DeleteRecordsTopicResult(
-                name=topic.name, partitions=[_delete(broker, topic.name, wanted, moved) for wanted in topic.partitions]
+                name=topic.name,
+                partitions=[_delete(broker, context, topic.name, wanted, moved) for wanted in topic.partitions],
             )
             for topic in request.topics
         ]
@@ -38,9 +40,10 @@ def handle(
 
 
 def _delete(
-    broker: Broker, topic: str, wanted: DeleteRecordsPartition, moved: list[Log]
+    broker: Broker, context: RequestContext, topic: str, wanted: DeleteRecordsPartition, moved: list[Log]
 ) -> DeleteRecordsPartitionResult:
     try:
+        context.require(Operation.DELETE, Resource.TOPIC, topic)
         if topic in INTERNAL_TOPICS:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot delete records of internal topic {topic}")
         partition = broker.partitions.get(topic, wanted.partition_index)

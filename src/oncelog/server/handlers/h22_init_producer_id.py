@@ -13,6 +13,7 @@ from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.promise import Promise
 from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 
@@ -22,6 +23,7 @@ def handle(
 ) -> InitProducerIdResponse | Promise[InitProducerIdResponse]:
     version = context.api_version
     try:
+        _authorize(request, context)
         expected = expected_identity(request.producer_id, request.producer_epoch)
     except KafkaError as error:
         return _respond(broker, InitProducerIdResult.failed(error.code, error.message), version)
@@ -40,6 +42,15 @@ def handle(
         ),
     )
     return answer.map(lambda result: _respond(broker, result, version))
+
+
+def _authorize(request: InitProducerIdRequest, context: RequestContext) -> None:
+    if request.transactional_id is not None:
+        context.require(Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id)
+        if request.enable2_pc:
+            context.require(Operation.TWO_PHASE_COMMIT, Resource.TRANSACTIONAL_ID, request.transactional_id)
+    elif not context.may_any(Operation.WRITE, Resource.TOPIC):
+        context.require(Operation.IDEMPOTENT_WRITE, Resource.CLUSTER)
 
 
 def _respond(broker: Broker, result: InitProducerIdResult, version: int) -> InitProducerIdResponse:

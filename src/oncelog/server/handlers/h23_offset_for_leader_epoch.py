@@ -10,6 +10,7 @@ from oncelog.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
+from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 
@@ -20,15 +21,17 @@ def handle(
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(
-                topic=topic.topic, partitions=[_answer(broker, topic.topic, wanted) for wanted in topic.partitions]
+                topic=topic.topic,
+                partitions=[_answer(broker, context, topic.topic, wanted) for wanted in topic.partitions],
             )
             for topic in request.topics
         ]
     )
 
 
-def _answer(broker: Broker, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+def _answer(broker: Broker, context: RequestContext, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
     try:
+        context.require(Operation.DESCRIBE, Resource.TOPIC, topic)
         partition = broker.partitions.get(topic, wanted.partition)
         partition.check_leader_epoch(wanted.current_leader_epoch)
     except KafkaError as error:

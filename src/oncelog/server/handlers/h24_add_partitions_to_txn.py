@@ -19,6 +19,7 @@ from oncelog.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopicResult,
     AddPartitionsToTxnTransaction,
 )
+from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 
@@ -30,7 +31,10 @@ def handle(
 ) -> Promise[AddPartitionsToTxnResponse]:
     version = context.api_version
     if version >= _BROKER_VERSION:
-        return gather([_add(broker, transaction, version) for transaction in request.transactions]).map(
+        if not context.may(Operation.CLUSTER_ACTION, Resource.CLUSTER):
+            refused = AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+            return Promise.resolved(refused)
+        return gather([_add(broker, context, transaction) for transaction in request.transactions]).map(
             lambda results: AddPartitionsToTxnResponse(results_by_transaction=results)
         )
     transaction = AddPartitionsToTxnTransaction(
@@ -39,21 +43,20 @@ def handle(
         producer_epoch=request.v3_and_below_producer_epoch,
         topics=request.v3_and_below_topics,
     )
-    return _add(broker, transaction, version).map(
+    return _add(broker, context, transaction).map(
         lambda result: AddPartitionsToTxnResponse(results_by_topic_v3_and_below=result.topic_results)
     )
 
 
-def _add(broker: Broker, transaction: AddPartitionsToTxnTransaction, version: int) -> Promise[AddPartitionsToTxnResult]:
-    transactional_id = transaction.transactional_id
+def _add(
+    broker: Broker, context: RequestContext, transaction: AddPartitionsToTxnTransaction
+) -> Promise[AddPartitionsToTxnResult]:
+    version, transactional_id = context.api_version, transaction.transactional_id
     wanted = [TopicPartition(topic.name, index) for topic in transaction.topics for index in topic.partitions]
-    unknown = {entry for entry in wanted if not broker.metadata.has_partition(*entry)}
-    if unknown:
+    refused = _refused(broker, context, transactional_id, wanted)
+    if refused:
         # All or nothing: one bad partition, and none is added.
-        codes = {
-            entry: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if entry in unknown else ErrorCode.OPERATION_NOT_ATTEMPTED
-            for entry in wanted
-        }
+        codes = {entry: refused.get(entry, ErrorCode.OPERATION_NOT_ATTEMPTED) for entry in wanted}
         return Promise.resolved(_result(transactional_id, codes))
     producer_id = ProducerId(transaction.producer_id)
     epoch = ProducerEpoch(transaction.producer_epoch)
@@ -74,6 +77,20 @@ def _add(broker: Broker, transaction: AddPartitionsToTxnTransaction, version: in
         return _result(transactional_id, codes)
 
     return broker.transactions.run(transactional_id, operation).map(respond)
+
+
+def _refused(
+    broker: Broker, context: RequestContext, transactional_id: str, wanted: list[TopicPartition]
+) -> dict[TopicPartition, ErrorCode]:
+    """Other brokers were checked already, and ask on behalf of clients that they have checked."""
+    if context.api_version < _BROKER_VERSION:
+        if not context.may(Operation.WRITE, Resource.TRANSACTIONAL_ID, transactional_id):
+            return dict.fromkeys(wanted, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        forbidden = [entry for entry in wanted if not context.may(Operation.WRITE, Resource.TOPIC, entry.topic)]
+        if forbidden:
+            return dict.fromkeys(forbidden, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    unknown = [entry for entry in wanted if not broker.metadata.has_partition(*entry)]
+    return dict.fromkeys(unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 def _result(transactional_id: str, codes: dict[TopicPartition, ErrorCode]) -> AddPartitionsToTxnResult:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from oncelog.coordinator.txn.errors import error_for_version
 from oncelog.coordinator.txn.results import PartitionsResult
 from oncelog.coordinator.txn.versions import TransactionVersion
-from oncelog.core.errors import ErrorCode
+from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import GROUP_METADATA_TOPIC, ProducerEpoch, ProducerId, TopicPartition
 from oncelog.core.promise import Promise
 from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 
@@ -17,6 +18,11 @@ from oncelog.server.context import RequestContext
 def handle(
     broker: Broker, request: AddOffsetsToTxnRequest, context: RequestContext
 ) -> Promise[AddOffsetsToTxnResponse]:
+    try:
+        context.require(Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id)
+        context.require(Operation.READ, Resource.GROUP, request.group_id)
+    except KafkaError as error:
+        return Promise.resolved(AddOffsetsToTxnResponse(error_code=error.code))
     partition = TopicPartition(GROUP_METADATA_TOPIC, broker.groups.partition_of(request.group_id))
     answer = broker.transactions.run(
         request.transactional_id,

@@ -10,12 +10,16 @@ from oncelog.core.ids import ProducerEpoch, ProducerId
 from oncelog.core.promise import Promise
 from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 
 
 def handle(broker: Broker, request: EndTxnRequest, context: RequestContext) -> Promise[EndTxnResponse]:
     version = context.api_version
+    if not context.may(Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id):
+        refused = EndTxnResponse(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        return Promise.resolved(refused)
     answer = broker.transactions.run(
         request.transactional_id,
         lambda shard: shard.end_txn(

@@ -13,6 +13,7 @@ from oncelog.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 from oncelog.server.markers import Marker
@@ -23,9 +24,23 @@ Written = tuple[TopicPartition, ErrorCode]
 def handle(
     broker: Broker, request: WriteTxnMarkersRequest, context: RequestContext
 ) -> Promise[WriteTxnMarkersResponse]:
+    if not context.may(Operation.ALTER, Resource.CLUSTER) and not context.may(
+        Operation.CLUSTER_ACTION, Resource.CLUSTER
+    ):
+        refused = [_refused(marker) for marker in request.markers]
+        return Promise.resolved(WriteTxnMarkersResponse(markers=refused))
     return gather([_write(broker, marker) for marker in request.markers]).map(
         lambda results: WriteTxnMarkersResponse(markers=results)
     )
+
+
+def _refused(wanted: WritableTxnMarker) -> WritableTxnMarkerResult:
+    code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    return _result(wanted.producer_id, [(partition, code) for partition in _partitions(wanted)])
+
+
+def _partitions(wanted: WritableTxnMarker) -> list[TopicPartition]:
+    return [TopicPartition(topic.name, index) for topic in wanted.topics for index in topic.partition_indexes]
 
 
 def _write(broker: Broker, wanted: WritableTxnMarker) -> Promise[WritableTxnMarkerResult]:
@@ -36,8 +51,7 @@ def _write(broker: Broker, wanted: WritableTxnMarker) -> Promise[WritableTxnMark
         wanted.coordinator_epoch,
         wanted.transaction_version,
     )
-    partitions = [TopicPartition(topic.name, index) for topic in wanted.topics for index in topic.partition_indexes]
-    written = [_write_one(broker, marker, partition) for partition in partitions]
+    written = [_write_one(broker, marker, partition) for partition in _partitions(wanted)]
     return gather(written).map(lambda results: _result(wanted.producer_id, results))
 
 

@@ -23,6 +23,7 @@ from oncelog.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
+from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 from oncelog.storage.verification import VerificationGuard
@@ -33,20 +34,26 @@ _TV2_VERSION = 5
 def handle(
     broker: Broker, request: TxnOffsetCommitRequest, context: RequestContext
 ) -> Promise[TxnOffsetCommitResponse]:
-    return _TxnOffsetCommit(broker, request, context.api_version).run()
+    return _TxnOffsetCommit(broker, request, context).run()
 
 
 class _TxnOffsetCommit:
-    def __init__(self, broker: Broker, request: TxnOffsetCommitRequest, version: int) -> None:
+    def __init__(self, broker: Broker, request: TxnOffsetCommitRequest, context: RequestContext) -> None:
         self._broker = broker
         self._request = request
-        self._version = version
+        self._context = context
+        self._version = context.api_version
         self._answer: Promise[TxnOffsetCommitResponse] = Promise()
         self._offsets: list[OffsetToCommit] = []
         self._errors: dict[TopicPartition, ErrorCode] = {}
         for topic in request.topics:
             known = broker.metadata.topics.get(topic.name)
+            may_read = context.may(Operation.READ, Resource.TOPIC, topic.name)
             for entry in topic.partitions:
+                if not may_read:
+                    refused = TopicPartition(topic.name, entry.partition_index)
+                    self._errors[refused] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                    continue
                 if known is None or not 0 <= entry.partition_index < known.partition_count:
                     unknown = TopicPartition(topic.name, entry.partition_index)
                     self._errors[unknown] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -63,7 +70,12 @@ class _TxnOffsetCommit:
                 )
 
     def run(self) -> Promise[TxnOffsetCommitResponse]:
-        if not self._offsets:
+        request = self._request
+        if not self._context.may(Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id):
+            self._refuse_all(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        elif not self._context.may(Operation.READ, Resource.GROUP, request.group_id):
+            self._refuse_all(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        elif not self._offsets:
             self._respond({})
         elif not self._request.group_id:
             self._fail(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
@@ -140,6 +152,14 @@ class _TxnOffsetCommit:
         return OffsetCommitResult(
             partitions=tuple(PartitionError(entry.topic, entry.partition, code) for entry in self._offsets)
         )
+
+    def _refuse_all(self, code: ErrorCode) -> None:
+        self._errors = {
+            TopicPartition(topic.name, entry.partition_index): code
+            for topic in self._request.topics
+            for entry in topic.partitions
+        }
+        self._respond({})
 
     def _fail(self, code: ErrorCode, reason: str) -> None:
         self._broker.log_refusal("TxnOffsetCommit", code, reason)

@@ -12,18 +12,22 @@ from oncelog.protocol.messages.describe_configs import (
     DescribeConfigsSynonym,
 )
 from oncelog.server import config_resources
+from oncelog.server.authorization import Operation
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 
 
 def handle(broker: Broker, request: DescribeConfigsRequest, context: RequestContext) -> DescribeConfigsResponse:
-    return DescribeConfigsResponse(results=[_answer(broker, resource, request) for resource in request.resources])
+    return DescribeConfigsResponse(
+        results=[_answer(broker, context, resource, request) for resource in request.resources]
+    )
 
 
 def _answer(
-    broker: Broker, resource: DescribeConfigsResource, request: DescribeConfigsRequest
+    broker: Broker, context: RequestContext, resource: DescribeConfigsResource, request: DescribeConfigsRequest
 ) -> DescribeConfigsResult:
     try:
+        config_resources.authorize(context, Operation.DESCRIBE_CONFIGS, resource.resource_type, resource.resource_name)
         described = config_resources.describe(
             broker, resource.resource_type, resource.resource_name, resource.configuration_keys
         )

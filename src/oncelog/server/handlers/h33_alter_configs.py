@@ -10,19 +10,23 @@ from oncelog.protocol.messages.alter_configs import (
     AlterConfigsResponse,
 )
 from oncelog.server import config_resources
+from oncelog.server.authorization import Operation
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 
 
 def handle(broker: Broker, request: AlterConfigsRequest, context: RequestContext) -> AlterConfigsResponse:
     return AlterConfigsResponse(
-        responses=[_answer(broker, resource, request.validate_only) for resource in request.resources]
+        responses=[_answer(broker, context, resource, request.validate_only) for resource in request.resources]
     )
 
 
-def _answer(broker: Broker, resource: AlterConfigsResource, validate_only: bool) -> AlterConfigsResourceResponse:
+def _answer(
+    broker: Broker, context: RequestContext, resource: AlterConfigsResource, validate_only: bool
+) -> AlterConfigsResourceResponse:
     code, message = ErrorCode.NONE, None
     try:
+        config_resources.authorize(context, Operation.ALTER_CONFIGS, resource.resource_type, resource.resource_name)
         entries = {config.name: config.value for config in resource.configs}
         config_resources.replace(broker, resource.resource_type, resource.resource_name, entries, validate_only)
     except KafkaError as error:

@@ -11,6 +11,7 @@ from oncelog.protocol.messages.create_partitions import (
     CreatePartitionsTopic,
     CreatePartitionsTopicResult,
 )
+from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 
@@ -18,14 +19,17 @@ from oncelog.server.context import RequestContext
 def handle(broker: Broker, request: CreatePartitionsRequest, context: RequestContext) -> CreatePartitionsResponse:
     counts = Counter(topic.name for topic in request.topics)
     return CreatePartitionsResponse(
-        results=[_answer(broker, topic, request.validate_only, counts[topic.name] > 1) for topic in request.topics]
+        results=[
+            _answer(broker, context, topic, request.validate_only, counts[topic.name] > 1) for topic in request.topics
+        ]
     )
 
 
 def _answer(
-    broker: Broker, wanted: CreatePartitionsTopic, validate_only: bool, duplicate: bool
+    broker: Broker, context: RequestContext, wanted: CreatePartitionsTopic, validate_only: bool, duplicate: bool
 ) -> CreatePartitionsTopicResult:
     try:
+        context.require(Operation.ALTER, Resource.TOPIC, wanted.name)
         if duplicate:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
         topic = broker.topics.require(wanted.name)

@@ -11,6 +11,7 @@ from oncelog.protocol.messages.describe_producers import (
     ProducerState,
     TopicResponse,
 )
+from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 
@@ -19,15 +20,17 @@ def handle(broker: Broker, request: DescribeProducersRequest, context: RequestCo
     return DescribeProducersResponse(
         topics=[
             TopicResponse(
-                name=topic.name, partitions=[_answer(broker, topic.name, index) for index in topic.partition_indexes]
+                name=topic.name,
+                partitions=[_answer(broker, context, topic.name, index) for index in topic.partition_indexes],
             )
             for topic in request.topics
         ]
     )
 
 
-def _answer(broker: Broker, topic: str, index: int) -> PartitionResponse:
+def _answer(broker: Broker, context: RequestContext, topic: str, index: int) -> PartitionResponse:
     try:
+        context.require(Operation.READ, Resource.TOPIC, topic)
         if (problem := name_problem(topic)) is not None:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
         partition = broker.partitions.get(topic, index)

@@ -9,6 +9,7 @@ from oncelog.protocol.messages.list_transactions import (
     ListTransactionsResponse,
     TransactionState,
 )
+from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 
@@ -33,5 +34,6 @@ def handle(broker: Broker, request: ListTransactionsRequest, context: RequestCon
                 transaction_state=entry.state,
             )
             for entry in found
+            if context.may(Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, entry.transactional_id)
         ],
     )

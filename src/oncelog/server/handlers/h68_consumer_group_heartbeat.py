@@ -11,6 +11,7 @@ from oncelog.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
+from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 
@@ -18,6 +19,8 @@ from oncelog.server.context import RequestContext
 def handle(
     broker: Broker, request: ConsumerGroupHeartbeatRequest, context: RequestContext
 ) -> ConsumerGroupHeartbeatResponse:
+    if not context.may(Operation.READ, Resource.GROUP, request.group_id):
+        return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     return ConsumerGroupHeartbeatResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,
         error_message="This broker has no groups of KIP-848: set group.protocol=classic.",

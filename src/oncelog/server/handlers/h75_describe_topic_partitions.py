@@ -16,7 +16,7 @@ from oncelog.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
-from oncelog.server.authorization import TOPIC_OPERATIONS
+from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 
@@ -35,15 +35,19 @@ def handle(
     room = max(1, min(request.response_partition_limit, _PARTITIONS_PER_ANSWER_MAX))
     response = DescribeTopicPartitionsResponse(next_cursor=None)
     for name in names:
+        if not context.may(Operation.DESCRIBE, Resource.TOPIC, name):
+            if request.topics:
+                response.topics.append(_failed(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED, context))
+            continue
         topic = broker.metadata.topics.get(name)
         if topic is None:
-            response.topics.append(_unknown(name))
+            response.topics.append(_unknown(name, context))
             continue
         if room == 0:
             response.next_cursor = Cursor(topic_name=name, partition_index=first_partition)
             break
         last = min(topic.partition_count, first_partition + room)
-        response.topics.append(_describe(broker, topic, first_partition, last))
+        response.topics.append(_describe(broker, context, topic, first_partition, last))
         room -= last - first_partition
         if last < topic.partition_count:
             response.next_cursor = Cursor(topic_name=name, partition_index=last)
@@ -52,16 +56,20 @@ def handle(
     return response
 
 
-def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
-    valid = name_problem(name) is None
-    return DescribeTopicPartitionsResponseTopic(
-        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if valid else ErrorCode.INVALID_TOPIC_EXCEPTION,
-        name=name,
-        topic_authorized_operations=TOPIC_OPERATIONS,
-    )
+def _unknown(name: str, context: RequestContext) -> DescribeTopicPartitionsResponseTopic:
+    is_valid = name_problem(name) is None
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_valid else ErrorCode.INVALID_TOPIC_EXCEPTION
+    return _failed(name, code, context)
 
 
-def _describe(broker: Broker, topic: Topic, first: int, last: int) -> DescribeTopicPartitionsResponseTopic:
+def _failed(name: str, code: ErrorCode, context: RequestContext) -> DescribeTopicPartitionsResponseTopic:
+    operations = context.operations_on(Resource.TOPIC, name)
+    return DescribeTopicPartitionsResponseTopic(error_code=code, name=name, topic_authorized_operations=operations)
+
+
+def _describe(
+    broker: Broker, context: RequestContext, topic: Topic, first: int, last: int
+) -> DescribeTopicPartitionsResponseTopic:
     states = [(index, broker.metadata.partition_state(topic, index)) for index in range(first, last)]
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
@@ -75,5 +83,5 @@ def _describe(broker: Broker, topic: Topic, first: int, last: int) -> DescribeTo
             )
             for index, state in states
         ],
-        topic_authorized_operations=TOPIC_OPERATIONS,
+        topic_authorized_operations=context.operations_on(Resource.TOPIC, topic.name),
     )  # fmt: skip
