@@ -20,6 +20,7 @@ from oncelog.cluster import journal
 from oncelog.cluster.partition import Partition
 from oncelog.core import failpoints
 from oncelog.core.errors import KafkaError
+from oncelog.core.ids import TRANSACTION_STATE_TOPIC
 from oncelog.core.promise import Promise
 from oncelog.protocol.batch import Record, build_batch
 from oncelog.protocol.messages.delete_records import (
@@ -35,6 +36,7 @@ from oncelog.storage import atomic_file, clean_shutdown, cleaner, flush_work, lo
 from oncelog.storage.log import Log, Origin
 from tests.unit.server.harness import BrokerInProcess
 from tests.unit.server.power_cut import DiskImage, StrictDisk
+from tests.unit.server.test_lost_tails import Client
 from tests.unit.storage.cleaner_harness import keyed, read_committed
 from tests.unit.storage.log_harness import append_txn, end_txn
 
@@ -97,7 +99,7 @@ class Machine:
         return target
 
     def started_on(self, folder: Path) -> BrokerInProcess:
-        return BrokerInProcess(folder, self._settings)
+        return BrokerInProcess(folder, self._settings, boot_id="the next boot")
 
     def check_at_each_answer(self, topic: str, sent: Sequence[str], images: Sequence[DiskImage]) -> None:
         """All that was answered so far is there if the power goes when an answer leaves."""
@@ -362,6 +364,29 @@ PROMISES = [
 @pytest.mark.parametrize("promise", PROMISES)
 def test_what_is_promised_survives_a_power_cut(tmp_path: Path, promise: Promised) -> None:
     promise(tmp_path, lambda _: None)
+
+
+def test_the_next_transaction_after_a_cut_is_not_taken_for_one_of_before(tmp_path: Path) -> None:
+    """`flush.messages=1` keeps the topic, and the coordinator's log goes back to what the last checkpoint had."""
+    with machine(tmp_path, lambda _: None) as one:
+        one.node.create("t", flush_messages="1")
+        producer = Client(one.node, tv2=False, topic="t")
+        for value, commit in ((b"a", True), (b"b", False)):
+            assert producer.init() == 0
+            assert producer.produce(value)
+            assert producer.end(commit) == 0
+            if value == b"a":
+                one.node.clock.advance_ms(MINUTE_MS)
+        with restarted(one) as after:
+            assert after.broker.partitions.get(TRANSACTION_STATE_TOPIC, 0).log.log_end_offset < (
+                one.node.broker.partitions.get(TRANSACTION_STATE_TOPIC, 0).log.log_end_offset
+            )
+            assert values_in(after, "t") == ["a"]
+            successor = Client(after, tv2=False, topic="t")
+            assert successor.init() == 0
+            assert successor.produce(b"c")
+            assert successor.end(commit=True) == 0
+            assert values_in(after, "t") == ["a", "c"]
 
 
 # Without one fsync

@@ -217,7 +217,9 @@ class Station:
         scheduler = IncarnationScheduler(self.clock, lambda: self.skew_ms)
         worker: Any = SlowWorker(scheduler, self._rng) if self._slow_worker else InlineWorker()
         rng = random.Random(self._rng.random())
-        environment = Environment(scheduler, worker, lambda: uuid.UUID(int=rng.getrandbits(128)), rng.randrange)
+        environment = Environment(
+            scheduler, worker, lambda: uuid.UUID(int=rng.getrandbits(128)), rng.randrange, boot_id="one boot"
+        )
         self._scheduler = scheduler
         try:
             broker = Broker(self.folder, self._settings, environment)

@@ -12,22 +12,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
-from oncelog.core.ids import TopicPartition
+from oncelog.coordinator.txn.recovery import OpenTransaction
 from oncelog.storage.log import Log
 
 PRODUCER_IDS_END: Final = 1 << 62
 COORDINATOR_EPOCHS_END: Final = 1 << 30
 """Nobody gets as far as these. A larger number was made up by a client, and there must be room to go on above it."""
-
-
-class OpenTransaction(NamedTuple):
-    partition: TopicPartition
-    producer_id: int
-    producer_epoch: int
-    coordinator_epoch: int
-    """Of the producer's last marker on this partition, -1 if there was none."""
 
 
 @dataclass(slots=True)
@@ -58,8 +50,10 @@ def survey_logs(logs: Iterable[Log]) -> LogSurvey:
             survey.producer_epochs[producer.producer_id] = max(epoch, producer.epoch)
             if survey.coordinator_epoch < producer.coordinator_epoch < COORDINATOR_EPOCHS_END:
                 survey.coordinator_epoch = producer.coordinator_epoch
-            if producer.txn_first_offset >= 0:
-                survey.open_transactions.append(
-                    OpenTransaction(partition, producer.producer_id, producer.epoch, producer.coordinator_epoch)
+        for entry in log.producer_state.in_transaction():
+            survey.open_transactions.append(
+                OpenTransaction(
+                    partition, entry.producer_id, entry.epoch, entry.coordinator_epoch, entry.last_marker_ms
                 )
+            )
     return survey

@@ -5,7 +5,8 @@ into the image. Loading applies the same entries. Entry kinds:
 
 | kind | fields |
 | --- | --- |
-| start | incarnation: how often a broker was started on this folder |
+| start | incarnation: how often a broker was started on this folder; boot: of the machine, if that is known; |
+| | doubtful: the last incarnation that began after the machine had gone down under a broker, -1 for none |
 | topic | name, id, partitions, configs, born (incarnation), internal |
 | partitions | name, count |
 | topic_config | name, configs (all of them) |
@@ -76,11 +77,15 @@ class MetadataStore:
         self.is_cut = False
         """Whether the journal has lost its end, and `finish_adoption` has not made up for it yet."""
         self._stopped_incarnation: int | None = None
+        self._boot_id: str | None = None
+        self._doubtful_incarnation = -1
         self._next_producer_id = 0
         self._block = range(0)
         self._rewrite_above_lines = 0
 
-    def open(self, stopped_incarnation: int | None = None) -> None:
+    def open(
+        self, *, stopped_incarnation: int | None = None, was_clean: bool = False, boot_id: str | None = None
+    ) -> None:
         """Loads the image and counts this start.
 
         `stopped_incarnation` is what the folder says was the last to be stopped in order, None if it does not.
@@ -93,11 +98,23 @@ class MetadataStore:
             self.mark_cut(f"its last {torn_bytes} bytes are torn or damaged")
         elif entries and self._lacks_stop_of(stopped_incarnation):
             self.mark_cut(f"the stop of start {stopped_incarnation} is not in it")
-        start: JournalEntry = {"kind": "start", "incarnation": self.incarnation + 1}
-        if self.is_new:
-            self._apply(start)
-        else:
-            self._commit(start)
+        went_down = bool(entries) and not was_clean and (boot_id is None or boot_id != self._boot_id)
+        incarnation = self.incarnation + 1
+        self._boot_id = boot_id
+        self._doubtful_incarnation = incarnation if went_down else self._doubtful_incarnation
+        self._commit(self._start_entry(incarnation))
+
+    def _start_entry(self, incarnation: int) -> JournalEntry:
+        return {
+            "kind": "start",
+            "incarnation": incarnation,
+            "boot": self._boot_id,
+            "doubtful": self._doubtful_incarnation,
+        }
+
+    def doubtful_below_epoch(self, topic: Topic) -> int:
+        """Batches of the topic with a lower leader epoch were the last of a log that may have lost its end; 0: none."""
+        return self._doubtful_incarnation - topic.born if self._doubtful_incarnation >= 0 else 0
 
     def _lacks_stop_of(self, incarnation: int | None) -> bool:
         return incarnation is not None and self.incarnation <= incarnation != self._stopped_incarnation
@@ -197,7 +214,9 @@ class MetadataStore:
 
     def raise_incarnation(self, incarnation: int) -> None:
         if incarnation > self.incarnation:
-            self._commit({"kind": "start", "incarnation": incarnation})
+            if self._doubtful_incarnation == self.incarnation:
+                self._doubtful_incarnation = incarnation
+            self._commit(self._start_entry(incarnation))
 
     def next_producer_id(self) -> ProducerId:
         """Ids are reserved a block at a time, so that a crash can waste some and never hand one out twice."""
@@ -230,7 +249,7 @@ class MetadataStore:
 
     def _image_entries(self) -> list[JournalEntry]:
         entries: list[JournalEntry] = [
-            {"kind": "start", "incarnation": self.incarnation},
+            self._start_entry(self.incarnation),
             {"kind": "producer_ids", "next": self._next_producer_id},
         ]
         entries += [_topic_entry(topic) for topic in self.topics.values()]
@@ -246,6 +265,8 @@ class MetadataStore:
                 self._stopped_incarnation = entry["incarnation"]
             case "start":
                 self.incarnation = entry["incarnation"]
+                self._boot_id = entry.get("boot")
+                self._doubtful_incarnation = entry.get("doubtful", -1)
             case "topic":
                 topic_id = uuid_from_text(entry["id"])
                 topic = Topic(entry["name"], topic_id, entry["partitions"], dict(entry["configs"]), entry["born"])

@@ -48,7 +48,7 @@ from oncelog.server.recurring import RecurringWork
 from oncelog.server.troubles import Troubles
 from oncelog.server.txn_runtime import TxnRuntime
 from oncelog.server.unsent import Unsent
-from oncelog.storage.clean_shutdown import read_broker_epoch
+from oncelog.storage import clean_shutdown
 from oncelog.storage.deletions import unlink_all
 from oncelog.storage.log import Log
 from oncelog.storage.log_config import LogConfig
@@ -79,6 +79,8 @@ class Environment:
     worker: Worker
     new_uuid: Callable[[], uuid.UUID]
     random_below: Callable[[int], int]
+    boot_id: str | None = None
+    """Another one after each start of the machine. None where the system has no such thing."""
 
 
 class Broker:
@@ -104,18 +106,20 @@ class Broker:
             on_locked=self._load_metadata,
             config_for=self._log_config_by_name,
         )
-        self.log_survey = survey_logs(self.log_dir.logs.values()) if self._needs_survey() else None
-        """What the logs had seen when this start was not one after a clean stop."""
-        adopted = adopt_folders(self.log_dir, self.metadata, self.settings, self.log_survey)
+        is_first = self.metadata.is_new
+        survey = survey_logs(self.log_dir.logs.values()) if self._needs_survey() else None
+        adopted = adopt_folders(self.log_dir, self.metadata, self.settings, survey)
+        self.log_survey = None if is_first else survey
+        """What the logs had seen, unless this start is one after a clean stop, or on a folder of somebody else's."""
         self.flusher = Flusher(self.scheduler, self.worker)
-        self._acks_fsync = self.settings.boolean("oncelog.acks.fsync")
+        self.acks_fsync = self.settings.boolean("oncelog.acks.fsync")
         self.partitions = PartitionTable(
             self.log_dir,
             self.metadata,
             self.node_id,
             self.log_config,
             self.now_ms,
-            self.flusher if self._acks_fsync else EndOfLog(),
+            self.flusher if self.acks_fsync else EndOfLog(),
             verifies=lambda: self.settings.boolean("transaction.partition.verification.enable"),
         )
         for topic in adopted:
@@ -174,7 +178,11 @@ class Broker:
             coordinator.shards.follow(kept)
 
     def _load_metadata(self) -> None:
-        self.metadata.open(read_broker_epoch(self._data_dir))
+        self.metadata.open(
+            stopped_incarnation=clean_shutdown.read_broker_epoch(self._data_dir),
+            was_clean=clean_shutdown.has_marker(self._data_dir),
+            boot_id=self._environment.boot_id,
+        )
         self._load_settings()
         complete_internal_topics(self.metadata, self.settings)
         self.unsent = Unsent(
@@ -230,7 +238,7 @@ class Broker:
     # -- start, recurring work, stop
 
     def start(self) -> None:
-        if self._acks_fsync:
+        if self.acks_fsync:
             # What was found after a crash may have been in the page cache only; from here on it counts as committed.
             self.log_dir.checkpoint(self.log_dir.high_watermarks)
         self.transactions.start()

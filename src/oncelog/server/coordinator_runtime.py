@@ -79,13 +79,16 @@ class CoordinatorRuntime(Generic[S, E]):
 
     def start(self) -> None:
         """Loads what has data. Other partitions are loaded when somebody asks for them."""
+        for index in sorted(self.with_data()):
+            try:
+                self.live(index)
+            except KafkaError as error:
+                self._log.error("%s-%d is not served before it opens: %s", self._topic, index, error)
+
+    def with_data(self) -> set[int]:
         topic = self._broker.metadata.topics.get(self._topic)
-        for index in range(topic.partition_count if topic is not None else 0):
-            if self._broker.partitions.has_data(self._topic, index):
-                try:
-                    self.live(index)
-                except KafkaError as error:
-                    self._log.error("%s-%d is not served before it opens: %s", self._topic, index, error)
+        indexes = range(topic.partition_count if topic is not None else 0)
+        return {index for index in indexes if self._broker.partitions.has_data(self._topic, index)}
 
     def follow(self, partition: Partition) -> None:
         """The leader epoch of a partition has changed: its shard is given up, and loaded anew if this broker leads."""

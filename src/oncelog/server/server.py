@@ -25,6 +25,8 @@ T = TypeVar("T")
 
 _SCRAPE_TIMEOUT_S: Final = 10
 _LAST_APPENDS_S: Final = 10
+_BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
+"""Linux has it. Elsewhere every crash may have been one of the machine."""
 
 
 class Server:
@@ -32,7 +34,9 @@ class Server:
         loop = asyncio.get_running_loop()
         self._loop = loop
         self._worker = LoopWorker(loop)
-        self._environment = Environment(LoopScheduler(loop), self._worker, uuid.uuid4, random.SystemRandom().randrange)
+        self._environment = Environment(
+            LoopScheduler(loop), self._worker, uuid.uuid4, random.SystemRandom().randrange, _boot_id()
+        )
         self._data_dir = data_dir
         self._broker: Broker | None = None
         self._settings = settings
@@ -157,3 +161,10 @@ class Server:
 
         self._stop_metrics = stop
         log.info("metrics for Prometheus on http://%s:%d/metrics", host, port)
+
+
+def _boot_id() -> str | None:
+    try:
+        return _BOOT_ID_FILE.read_text().strip() or None
+    except OSError:
+        return None

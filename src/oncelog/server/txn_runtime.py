@@ -18,6 +18,7 @@ from oncelog.coordinator.txn.effects import SendMarkers
 from oncelog.coordinator.txn.listing import TransactionFilter
 from oncelog.coordinator.txn.machine import TxnShard
 from oncelog.coordinator.txn.outcome import TxnOutcome
+from oncelog.coordinator.txn.recovery import MissingMarker
 from oncelog.coordinator.txn.results import IdResult, PartitionsResult, Result, TransactionListing
 from oncelog.coordinator.txn.versions import TransactionVersion
 from oncelog.core.clock import Timer
@@ -71,6 +72,12 @@ class TxnRuntime:
             on_resigned=self._on_resigned,
             carry_out=self._send_in_next_turn,
         )
+        survey = broker.log_survey
+        self._producer_epochs = {} if survey is None else survey.producer_epochs
+        self._open_transactions = [] if survey is None else survey.open_transactions
+        """Of partitions, at the start after a crash, as long as no shard has said that it knows them."""
+        self._unloaded: set[int] = set()
+        """Shards with data that have not been loaded since the start."""
         self._parked: dict[str, deque[_Parked]] = {}
         self._waking: set[str] = set()
         self.parked_count = 0
@@ -82,7 +89,9 @@ class TxnRuntime:
     # -- shards
 
     def start(self) -> None:
+        self._unloaded = self.shards.with_data()
         self.shards.start()
+        self._abort_unknown_transactions()
         settings = self._broker.settings
         self._every(
             "transaction time-outs",
@@ -124,14 +133,53 @@ class TxnRuntime:
         return found if isinstance(found, TxnShard) else found.shard
 
     def _on_loaded(self, live: LiveShard[TxnShard]) -> None:
-        self._broker.metadata.skip_producer_ids_above(live.shard.highest_producer_id)
-        for effect in live.shard.on_loaded(CoordinatorEpoch(live.epoch), self._broker.steady_ms()):
+        broker, shard = self._broker, live.shard
+        broker.metadata.skip_producer_ids_above(shard.highest_producer_id)
+        recovered = shard.recover(self._producer_epochs, self._open_transactions, self._doubtful_below_offset(live))
+        self._open_transactions = recovered.unknown
+        epoch = CoordinatorEpoch(live.epoch)
+        effects = shard.on_loaded(epoch, broker.steady_ms())
+        # First of all: what is open beside the transaction that a marker is for must not be ended by it.
+        for missing in recovered.missing:
+            self._write_missing(missing, epoch)
+        for effect in effects:
             log.info(
                 "%r (producer %d, epoch %d) was %s when this coordinator stopped: its markers are sent again",
                 effect.transactional_id, effect.producer_id, effect.producer_epoch,
                 "committing" if effect.commit else "aborting",
             )  # fmt: skip
-            self._broker.markers.send(effect)
+            broker.markers.send(effect)
+        for outcome in shard.abort_doubtful(broker.steady_ms()):
+            log.warning("%s", outcome.response.reason)
+            if outcome.records:
+                self._write(live, outcome, _log_failure)
+        self._unloaded.discard(live.index)
+        self._abort_unknown_transactions()
+
+    def _doubtful_below_offset(self, live: LiveShard[TxnShard]) -> int:
+        """Where the log ended when the machine last went down under a broker that did not wait for the disk."""
+        broker = self._broker
+        epoch = broker.metadata.doubtful_below_epoch(broker.metadata.topics[TRANSACTION_STATE_TOPIC])
+        if broker.acks_fsync or epoch <= 0:
+            return 0
+        return live.partition.log.leader_epochs.start_offset_from(epoch, live.partition.log.log_end_offset)
+
+    def _abort_unknown_transactions(self) -> None:
+        """What is open on a partition and known to no shard: nobody else would ever end it."""
+        if self._unloaded:
+            return
+        unknown, self._open_transactions = self._open_transactions, []
+        for transaction in unknown:
+            self._write_missing(MissingMarker(transaction, "", commit=False), CoordinatorEpoch(0))
+
+    def _write_missing(self, missing: MissingMarker, coordinator_epoch: CoordinatorEpoch) -> None:
+        log.warning(
+            "%s: a transaction of producer %d is open that %s; it is %s",
+            missing.open.partition, missing.open.producer_id,
+            f"{missing.transactional_id!r} does not have open" if missing.transactional_id else "no coordinator knows",
+            "committed, as was decided" if missing.commit else "aborted",
+        )  # fmt: skip
+        self._broker.markers.send(missing.order(coordinator_epoch))
 
     def _on_resigned(self, live: LiveShard[TxnShard]) -> None:
         self._broker.markers.withdraw(lambda order: self.partition_of(order.transactional_id) == live.index)
@@ -249,6 +297,8 @@ class TxnRuntime:
     # -- markers
 
     def _markers_acknowledged(self, order: SendMarkers, partitions: frozenset[TopicPartition]) -> None:
+        if not order.transactional_id:
+            return  # nobody waits for the end of a transaction that is known to no shard
         live = self._find(order.transactional_id)
         if isinstance(live, TxnShard):
             return  # whoever loads it next sends the same markers
@@ -264,6 +314,8 @@ class TxnRuntime:
         self._write(live, outcome, logged)
 
     def _markers_given_up(self, order: SendMarkers, code: ErrorCode) -> None:
+        if not order.transactional_id:
+            return
         log.warning("%s", self.shard_of(order.transactional_id).markers_given_up(order, code))
 
     # -- what other parts of the broker ask for

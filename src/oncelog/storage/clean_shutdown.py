@@ -27,6 +27,10 @@ def write_marker(folder: Path, broker_epoch: int = NO_BROKER_EPOCH) -> None:
     replace_file(folder / FILE_NAME, content.encode())
 
 
+def has_marker(folder: Path) -> bool:
+    return (folder / FILE_NAME).exists()
+
+
 def read_broker_epoch(folder: Path) -> int | None:
     """What the marker says, which stays where it is. None without a marker, or if it does not say."""
     try:

@@ -12,7 +12,7 @@ found again when the log is replayed.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -82,6 +82,11 @@ class LeaderEpochs:
         """The epoch that wrote `offset`, or -1."""
         index = bisect_right(self.entries, offset, key=lambda entry: entry.start_offset) - 1
         return self.entries[index].epoch if index >= 0 else NO_EPOCH
+
+    def start_offset_from(self, epoch: int, log_end_offset: int) -> int:
+        """Where the batches of `epoch` and later ones start."""
+        first = bisect_left(self.entries, epoch, key=lambda entry: entry.epoch)
+        return self.entries[first].start_offset if first < len(self.entries) else log_end_offset
 
     def end_offset_for_epoch(self, epoch: int, log_end_offset: int) -> EpochEnd:
         """The largest known epoch that is not above `epoch`, and where the next one starts."""

@@ -50,6 +50,7 @@ class ProducerEntry:
         "coordinator_epoch",
         "epoch",
         "last_append_ms",
+        "last_marker_ms",
         "last_timestamp",
         "next_sequence",
         "producer_id",
@@ -71,6 +72,8 @@ class ProducerEntry:
         self.coordinator_epoch = coordinator_epoch
         self.last_timestamp = last_timestamp
         self.last_append_ms: int = NO_TIMESTAMP
+        self.last_marker_ms: int = NO_TIMESTAMP
+        """Not part of a snapshot: what a crash may have taken lies behind the last one."""
         self.txn_first_offset: int = txn_first_offset
         self.batches: list[CachedBatch] = [] if batch is None else [batch]
         self.next_sequence = 0 if batch is None else next_sequence(batch.last_sequence)
@@ -126,7 +129,7 @@ class ProducerEntry:
             self._start_epoch(header.producer_epoch)
         self.coordinator_epoch = marker.coordinator_epoch
         self.txn_first_offset = NO_OFFSET
-        self.last_timestamp = header.max_timestamp
+        self.last_timestamp = self.last_marker_ms = header.max_timestamp
 
     def before(self, offset: int) -> ProducerEntry | None:
         """What was known of it when the log ended at `offset`, as far as later batches leave that to be seen.
@@ -155,6 +158,7 @@ class ProducerEntry:
             txn_first_offset=self.txn_first_offset,
         )
         twin.last_append_ms = self.last_append_ms
+        twin.last_marker_ms = self.last_marker_ms
         twin.batches = self.batches.copy()
         twin.next_sequence = self.next_sequence
         return twin

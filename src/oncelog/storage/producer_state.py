@@ -478,6 +478,10 @@ class ProducerStateManager:
             for entry in self._producers.values()
         ]
 
+    def in_transaction(self) -> list[ProducerEntry]:
+        """Producers with an open transaction, in the order of their first offsets."""
+        return [self._producers[producer_id] for producer_id in self._ongoing.values()]
+
     def last_records(self) -> dict[int, LastRecord]:
         """By producer: what compaction must not remove, so that a replay of the log finds this state again."""
         return {producer_id: entry.last_record for producer_id, entry in self._producers.items()}

@@ -148,3 +148,27 @@ def test_the_journal_is_rewritten_before_it_grows_without_end(tmp_path: Path, mo
     path = tmp_path / metadata_module.JOURNAL_FILE
     assert len(path.read_bytes().splitlines()) < 60
     assert _open(tmp_path).topics["orders"].configs == {"retention.ms": "499"}
+
+
+@pytest.mark.parametrize(
+    ("was_clean", "boot_id", "is_doubtful"),
+    [(False, "second", True), (False, None, True), (False, "first", False), (True, "second", False)],
+)
+def test_logs_are_doubtful_after_the_machine_went_down_under_a_broker(
+    tmp_path: Path, was_clean: bool, boot_id: str | None, is_doubtful: bool
+) -> None:
+    store = MetadataStore(tmp_path, NodeId(1))
+    store.open(boot_id="first")
+    store.finish_adoption()
+    topic = store.create_topic("orders", 1, {}, _ID)
+    assert store.doubtful_below_epoch(topic) == 0
+    store.close()
+    again = MetadataStore(tmp_path, NodeId(1))
+    again.open(was_clean=was_clean, boot_id=boot_id)
+    assert (again.doubtful_below_epoch(again.topics["orders"]) == 1) is is_doubtful
+    again._journal.rewrite(again._image_entries())
+    again.close()
+    later = MetadataStore(tmp_path, NodeId(1))
+    later.open(was_clean=False, boot_id=boot_id or "third")
+    expected = 2 if boot_id is None else 1
+    assert (later.doubtful_below_epoch(later.topics["orders"]) == expected) is is_doubtful, "until something is logged"

@@ -26,8 +26,11 @@ class BrokerInProcess:
         settings: dict[str, str] | None = None,
         seed: int = 1,
         clock: VirtualScheduler | None = None,
+        boot_id: str | None = "one boot",
     ) -> None:
+        """With another `boot_id` than before, the machine went down and not only the broker."""
         self.folder = folder
+        self.boot_id = boot_id
         self.clock = clock or VirtualScheduler()
         self._entries = settings or {}
         self.peer = Peer("127.0.0.1", "127.0.0.1")
@@ -41,6 +44,7 @@ class BrokerInProcess:
             InlineWorker(),
             lambda: uuid.UUID(int=self._random.getrandbits(128), version=4),
             self._random.randrange,
+            self.boot_id,
         )
         broker = Broker(self.folder, settings, environment)
         broker.advertised_port = 9092

@@ -47,7 +47,13 @@ def check_not_prepared(entry: TxnEntry) -> None:
         )
 
 
+def check_not_doubtful(entry: TxnEntry, presented: ProducerIdAndEpoch) -> None:
+    if entry.is_doubtful:
+        raise fenced(entry, presented)
+
+
 def check_producer_id(entry: TxnEntry, presented: ProducerIdAndEpoch) -> None:
+    check_not_doubtful(entry, presented)
     current = entry.client_identity
     if presented.producer_id != current.producer_id:
         raise wrong_producer_id(entry, presented)

@@ -18,6 +18,7 @@ from oncelog.coordinator.txn import epochs
 from oncelog.coordinator.txn.decision import (
     Transition,
     check_identity,
+    check_not_doubtful,
     check_not_pending,
     check_not_prepared,
     check_producer_id,
@@ -137,6 +138,7 @@ def _judge_tv2(entry: TxnEntry, request: EndArguments) -> Verdict:
     # Before the producer id is looked at: the client may already have the new one of a rotation that is still pending
     # (KAFKA-18660).
     check_not_pending(entry)
+    check_not_doubtful(entry, request.presented)
     presented, current, state = request.presented, entry.client_identity, entry.metadata.state
     if _is_retry_after_rotation(entry.metadata, presented):
         if state in COMPLETED or (state in PREPARED and entry.metadata.keeps_prepared):

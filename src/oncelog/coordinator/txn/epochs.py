@@ -7,6 +7,7 @@
 | InitProducerId, e expected (KIP-360)                         | e+1            | e          | same             |
 | InitProducerId, last epoch expected (retry of a lost answer) | e              | unchanged  | same             |
 | InitProducerId at e >= 32766, nothing or e expected          | 0              | -1 or e    | new              |
+| InitProducerId of a doubtful id (see `recovery`)             | 0              | -1         | new              |
 | EndTxn TV0/1                                                 | e              | unchanged  | same             |
 | EndTxn TV2, e < 32766                                        | e+1            | e          | same             |
 | EndTxn TV2, e >= 32766                                       | 32767, then 0  | e          | same, then new   |
@@ -62,6 +63,8 @@ def initialised(
     timeout_ms: int,
     now_ms: int,
     allocate_producer_id: AllocateProducerId,
+    *,
+    is_doubtful: bool = False,
 ) -> TxnMetadata:
     """By InitProducerId while no transaction is open."""
     epoch = current.producer_epoch
@@ -76,7 +79,11 @@ def initialised(
     else:
         raise StaleEpoch
 
-    identity = current.transaction_identity if is_retry else _bumped(current.transaction_identity, allocate_producer_id)
+    identity = current.transaction_identity
+    if is_doubtful:
+        identity = _first_of_new_id(allocate_producer_id)
+    elif not is_retry:
+        identity = _bumped(identity, allocate_producer_id)
     return replace(
         current,
         producer_id=identity.producer_id,
@@ -173,5 +180,9 @@ def completed(current: TxnMetadata, now_ms: int) -> TxnMetadata:
 
 def _bumped(identity: ProducerIdAndEpoch, allocate_producer_id: AllocateProducerId) -> ProducerIdAndEpoch:
     if is_exhausted(identity.epoch):
-        return ProducerIdAndEpoch(allocate_producer_id(), ProducerEpoch(0))
+        return _first_of_new_id(allocate_producer_id)
     return ProducerIdAndEpoch(identity.producer_id, ProducerEpoch(identity.epoch + 1))
+
+
+def _first_of_new_id(allocate_producer_id: AllocateProducerId) -> ProducerIdAndEpoch:
+    return ProducerIdAndEpoch(allocate_producer_id(), ProducerEpoch(0))

@@ -1,8 +1,10 @@
-"""The abort that the coordinator decides by itself, against the will of the producer: a time-out, a newer producer."""
+"""The abort that the coordinator decides by itself, against the will of the producer: a time-out, a newer producer,
+a crash that may have taken a part of the transaction."""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Callable
+from typing import TypeAlias, TypeVar
 
 from oncelog.coordinator.txn import epochs
 from oncelog.coordinator.txn.config import TxnConfig
@@ -13,6 +15,8 @@ from oncelog.coordinator.txn.results import IdResult
 from oncelog.coordinator.txn.state import TxnState
 
 R = TypeVar("R")
+
+OwnAbort: TypeAlias = Callable[[TxnEntry, TxnConfig, AllocateProducerId, int], Transition[IdResult]]
 
 
 def fencing_abort(
@@ -61,4 +65,12 @@ def abort_timed_out(
         transactional_id=entry.transactional_id,
         identity=metadata.client_identity,
     )
+    return fencing_abort(entry, config, allocate_producer_id, now_ms, why, response)
+
+
+def abort_doubtful(
+    entry: TxnEntry, config: TxnConfig, allocate_producer_id: AllocateProducerId, now_ms: int
+) -> Transition[IdResult]:
+    why = "the transaction was aborted because a crash may have taken a part of it"
+    response = IdResult(reason=why, transactional_id=entry.transactional_id, identity=entry.metadata.client_identity)
     return fencing_abort(entry, config, allocate_producer_id, now_ms, why, response)

@@ -16,7 +16,13 @@ from typing import Final
 
 from oncelog.coordinator.txn import epochs
 from oncelog.coordinator.txn.config import TxnConfig
-from oncelog.coordinator.txn.decision import Transition, check_not_pending, check_not_prepared, fenced
+from oncelog.coordinator.txn.decision import (
+    Transition,
+    check_not_doubtful,
+    check_not_pending,
+    check_not_prepared,
+    fenced,
+)
 from oncelog.coordinator.txn.epochs import AllocateProducerId, StaleEpoch
 from oncelog.coordinator.txn.fencing import fencing_abort
 from oncelog.coordinator.txn.metadata import (
@@ -113,8 +119,10 @@ def decide(
     now_ms: int,
 ) -> Transition[InitProducerIdResult] | InitProducerIdResult:
     check_not_pending(entry)
-    if request.expected is not None and not _may_expect(entry.metadata, request.expected):
-        raise fenced(entry, request.expected)
+    if request.expected is not None:
+        check_not_doubtful(entry, request.expected)
+        if not _may_expect(entry.metadata, request.expected):
+            raise fenced(entry, request.expected)
     check_not_prepared(entry)
     if entry.metadata.state is not TxnState.ONGOING:
         return _initialise(entry, request, allocate_producer_id, now_ms)
@@ -136,7 +144,12 @@ def _initialise(
     current = entry.metadata
     try:
         target = epochs.initialised(
-            current, request.expected_epoch, request.stored_timeout_ms, now_ms, allocate_producer_id
+            current,
+            request.expected_epoch,
+            request.stored_timeout_ms,
+            now_ms,
+            allocate_producer_id,
+            is_doubtful=entry.is_doubtful,
         )
     except StaleEpoch:
         raise _stale(entry, request) from None

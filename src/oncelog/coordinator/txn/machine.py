@@ -11,7 +11,7 @@ state, the last epoch of a client that asked for a bump, and the memory of why s
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -27,6 +27,7 @@ from oncelog.coordinator.txn import (
     markers,
     partitions,
     records,
+    recovery,
 )
 from oncelog.coordinator.txn.config import TxnConfig
 from oncelog.coordinator.txn.decision import Transition
@@ -38,6 +39,7 @@ from oncelog.coordinator.txn.listing import TransactionFilter
 from oncelog.coordinator.txn.metadata import PendingTransition, TxnEntry, TxnMetadata
 from oncelog.coordinator.txn.outcome import TxnOutcome
 from oncelog.coordinator.txn.records import DecodedRecord, UnknownRecord
+from oncelog.coordinator.txn.recovery import OpenTransaction, Recovered
 from oncelog.coordinator.txn.results import (
     EndTxnResult,
     IdResult,
@@ -109,6 +111,15 @@ class TxnShard:
         self._ongoing.clear()
         return Outcome()
 
+    def recover(
+        self,
+        producer_epochs: Mapping[int, int],
+        open_transactions: Iterable[OpenTransaction],
+        doubtful_below_offset: int,
+    ) -> Recovered:
+        """Between the replay and `on_loaded`: what partitions have seen is compared with the log."""
+        return recovery.recover(self._entries.values(), producer_epochs, open_transactions, doubtful_below_offset)
+
     def replay(
         self, record: CoordinatorRecord, *, offset: int, now_ms: int, producer_id: int = NO_PRODUCER_ID
     ) -> Replayed[SendMarkers]:
@@ -122,6 +133,9 @@ class TxnShard:
             return Replayed()
         entry = self._entries.get(transactional_id) or TxnEntry(transactional_id, metadata)
         self._finish_transition(entry)
+        entry.record_offset = offset
+        if metadata.state is TxnState.EMPTY:
+            entry.is_doubtful = False
         self._install(entry, metadata)
         if not self._is_loaded or metadata.state not in PREPARED:
             return Replayed()
@@ -290,7 +304,20 @@ class TxnShard:
         if not self._is_loaded:
             return []
         entries = [self._entries[transactional_id] for transactional_id in sorted(self._ongoing)]
-        return [self._abort_timed_out(entry, now_ms) for entry in entries if fencing.has_timed_out(entry, now_ms)]
+        return [
+            self._abort(entry, fencing.abort_timed_out, now_ms)
+            for entry in entries
+            if fencing.has_timed_out(entry, now_ms)
+        ]
+
+    def abort_doubtful(self, now_ms: int) -> list[TxnOutcome[IdResult]]:
+        """One outcome for each open transaction of which a part may be lost; right after `on_loaded`."""
+        entries = [self._entries[transactional_id] for transactional_id in sorted(self._ongoing)]
+        return [
+            self._abort(entry, fencing.abort_doubtful, now_ms)
+            for entry in entries
+            if entry.is_doubtful and entry.pending_state is None
+        ]
 
     def expire_ids(self, now_ms: int) -> list[TxnOutcome[IdResult]]:
         """One outcome with a tombstone for each id nobody has used for longer than `transactional.id.expiration.ms`."""
@@ -328,10 +355,10 @@ class TxnShard:
         entry = self._entries.get(sent.transactional_id)
         return entry if entry is not None and entry.markers is sent else None
 
-    def _abort_timed_out(self, entry: TxnEntry, now_ms: int) -> TxnOutcome[IdResult]:
+    def _abort(self, entry: TxnEntry, decide: fencing.OwnAbort, now_ms: int) -> TxnOutcome[IdResult]:
         identity = entry.metadata.client_identity
         try:
-            decision = fencing.abort_timed_out(entry, self.config, self._allocate_producer_id, now_ms)
+            decision = decide(entry, self.config, self._allocate_producer_id, now_ms)
         except KafkaError as error:
             reason = f"{self._subject(entry.transactional_id, identity)}: not aborted yet, {error.message}"
             return TxnOutcome(response=IdResult(error.code, reason, entry.transactional_id, identity))

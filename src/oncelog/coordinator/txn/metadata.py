@@ -135,6 +135,10 @@ class TxnEntry:
     has_failed_epoch_fence: bool = False
     """A fence was decided under TV0/1 but could not be logged: the producer stays fenced all the same."""
     fences: tuple[Fence, ...] = ()
+    record_offset: int = -1
+    """Of its newest record in the log."""
+    is_doubtful: bool = False
+    """What happened to it last may be lost (see `recovery`): nobody's identity counts until InitProducerId."""
 
     @property
     def is_settled(self) -> bool:
@@ -166,6 +170,8 @@ class TxnEntry:
 
     def why_fenced(self, presented: ProducerIdAndEpoch) -> str:
         """In words, as far as this process remembers."""
+        if self.is_doubtful:
+            return "after a crash the coordinator may have lost what this id did last; initialise the producer again"
         current = self.client_identity
         if presented.producer_id == current.producer_id and presented.epoch > current.epoch:
             return f"the current epoch is {current.epoch}; epoch {presented.epoch} was never given out"
