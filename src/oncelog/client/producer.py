@@ -50,7 +50,7 @@ def to_bytes(topic: str, value: Any) -> bytes | None:
     raise TypeError(f"a record for {topic} is a {type(value).__name__}: give bytes or text, or set a serializer")
 
 
-class _Face:
+class _RecordAppender:
     """What both producers do on the caller's side: serialise, choose a partition, append."""
 
     def __init__(self, core: ProducerCore, key_serializer: Serializer | None, value_serializer: Serializer | None):
@@ -146,7 +146,7 @@ class Producer(Blocking):
         super().__init__(settings.client)
         self.settings = settings
         self.core: ProducerCore = self._run(_make_core(self.cluster, settings))
-        self._face = _Face(self.core, key_serializer, value_serializer)
+        self._appender = _RecordAppender(self.core, key_serializer, value_serializer)
         self._closed = False
 
     @property
@@ -170,16 +170,16 @@ class Producer(Blocking):
         on_delivery: Callable[[RecordFuture], None] | None = None,
     ) -> RecordFuture:
         """Queue a record. Raises KafkaError, BufferExhausted after `max.block.ms`, or what the transaction is in."""
-        face = self._face
-        raw_key, raw_value, raw_headers, stamp = face.prepare(topic, value, key, headers, timestamp_ms)
-        count = face.known_partition_count(topic)
+        appender = self._appender
+        raw_key, raw_value, raw_headers, stamp = appender.prepare(topic, value, key, headers, timestamp_ms)
+        count = appender.known_partition_count(topic)
         deadline = None
         if not count:
             deadline = Deadline(self.settings.max_block_ms)
             count = self._run(self.cluster.partition_count(topic, deadline))
         while True:
-            target = face.target(topic, raw_key, partition, count)
-            future = face.append(target, raw_key, raw_value, raw_headers, stamp)
+            target = appender.target(topic, raw_key, partition, count)
+            future = appender.append(target, raw_key, raw_value, raw_headers, stamp)
             if future is not None:
                 break
             deadline = deadline or Deadline(self.settings.max_block_ms)
@@ -202,10 +202,10 @@ class Producer(Blocking):
         import oncelog.client.columns  # noqa: F401  # before the topic is asked for, which may create it
 
         deadline = Deadline(self.settings.max_block_ms)
-        count = self._face.known_partition_count(topic) or self._run(self.cluster.partition_count(topic, deadline))
+        count = self._appender.known_partition_count(topic) or self._run(self.cluster.partition_count(topic, deadline))
         columns = {"key": key, "headers": headers, "timestamp_ms": timestamp_ms}
         futures = []
-        for target, batches in self._face.encode_columns(topic, count, partition, value, columns):
+        for target, batches in self._appender.encode_columns(topic, count, partition, value, columns):
             for batch in batches:
                 futures.append(self._append_encoded(target, batch).delivered)
         return futures
@@ -270,7 +270,7 @@ class AsyncProducer:
         self.settings = config if isinstance(config, ProducerConfig) else ProducerConfig.parse(config)
         self.cluster = Cluster(self.settings.client)
         self.core = ProducerCore(self.cluster, self.settings)
-        self._face = _Face(self.core, key_serializer, value_serializer)
+        self._appender = _RecordAppender(self.core, key_serializer, value_serializer)
         self._room = asyncio.Event()
         self.core.sender.on_room = self._room.set
 
@@ -289,13 +289,13 @@ class AsyncProducer:
         timestamp_ms: int | None = None,
     ) -> RecordFuture:
         """Queue a record; await the result for its delivery. Waits only for metadata or room."""
-        face = self._face
-        raw_key, raw_value, raw_headers, stamp = face.prepare(topic, value, key, headers, timestamp_ms)
+        appender = self._appender
+        raw_key, raw_value, raw_headers, stamp = appender.prepare(topic, value, key, headers, timestamp_ms)
         deadline = Deadline(self.settings.max_block_ms)
-        count = face.known_partition_count(topic) or await self.cluster.partition_count(topic, deadline)
+        count = appender.known_partition_count(topic) or await self.cluster.partition_count(topic, deadline)
         while True:
-            target = face.target(topic, raw_key, partition, count)
-            future = face.append(target, raw_key, raw_value, raw_headers, stamp)
+            target = appender.target(topic, raw_key, partition, count)
+            future = appender.append(target, raw_key, raw_value, raw_headers, stamp)
             if future is not None:
                 return future
             await self._wait_for_room(deadline)

@@ -47,14 +47,14 @@ class Connection(asyncio.BufferedProtocol):
         self._accept = accept
         self._forget = forget
         self._waiting: deque[memoryview] = deque()
-        self._in_service = False
-        self._serving = False
+        self._awaits_answer = False
+        self._is_serving = False
         self._writable = True
         self._reading = True
-        self._ended = False
+        self._has_eof = False
         self._transport: asyncio.Transport | None = None
-        self._ends = Peer("", "")
-        self.peer = ""
+        self._peer = Peer("", "")
+        self.address = ""
         self.active = True
         """Set by traffic, cleared by the idle sweep."""
 
@@ -62,15 +62,15 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         address = transport.get_extra_info("peername")
         if address:
-            self._ends = Peer(str(address[0]), str(transport.get_extra_info("sockname")[0]))
-            self.peer = f"{address[0]}:{address[1]}"
+            self._peer = Peer(str(address[0]), str(transport.get_extra_info("sockname")[0]))
+            self.address = f"{address[0]}:{address[1]}"
         self._transport.set_write_buffer_limits(high=self._unsent.connection_max_bytes)
         if not self._accept(self):
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._ends.connected = False
+        self._peer.connected = False
         self._waiting.clear()
         self._hold(0)
         self._forget(self)
@@ -92,8 +92,8 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         # Answers that are ready are still sent. One that is being waited for is not: nobody can tell a client that
         # only closed its side from one that is gone, and a long poll may last for weeks.
-        self._ended = True
-        return bool(self._waiting) and not self._in_service
+        self._has_eof = True
+        return bool(self._waiting) and not self._awaits_answer
 
     def pause_writing(self) -> None:
         self._writable = False
@@ -112,48 +112,48 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def is_waiting(self) -> bool:
         """A request of this client is being served, perhaps for long: it is not idle."""
-        return self._in_service
+        return self._awaits_answer
 
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
 
     def _serve(self) -> None:
-        if self._serving:
+        if self._is_serving:
             return
-        self._serving = True
+        self._is_serving = True
         served = 0
         try:
-            while self._waiting and not self._in_service and self._writable and self._transport is not None:
+            while self._waiting and not self._awaits_answer and self._writable and self._transport is not None:
                 if served == REQUESTS_PER_TURN_MAX:
                     asyncio.get_running_loop().call_soon(self._serve)
                     break
                 served += 1
                 self._serve_one(self._waiting.popleft())
         finally:
-            self._serving = False
+            self._is_serving = False
         self._set_reading(not self._waiting)
-        if self._ended and not self._waiting:
+        if self._has_eof and not self._waiting:
             self.close()
 
     def _serve_one(self, frame: memoryview) -> None:
         try:
-            answer = self._dispatcher.serve(frame, self._ends)
+            answer = self._dispatcher.serve(frame, self._peer)
         except (MalformedRequest, UnservedRequest) as error:
             self._refuse(str(error))
             return
         except Exception:
-            log.exception("a request from %s failed; its connection is closed", self.peer)
+            log.exception("a request from %s failed; its connection is closed", self.address)
             self._refuse(None)
             return
         if isinstance(answer, Promise):
-            self._in_service = True
+            self._awaits_answer = True
             answer.then(self._answer_later)
         else:
             self._send(answer)
 
     def _answer_later(self, buffers: Buffers | None) -> None:
-        self._in_service = False
+        self._awaits_answer = False
         self._send(buffers)
         self._serve()
 
@@ -174,7 +174,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _refuse(self, reason: str | None) -> None:
         if reason is not None:
-            log.warning("closing the connection of %s: %s", self.peer, reason)
+            log.warning("closing the connection of %s: %s", self.address, reason)
         self._waiting.clear()
         if self._transport is not None:
             self._transport.abort()

@@ -106,7 +106,7 @@ class Server:
         if limit > self._connections_max:
             limit, why = self._connections_max, "what `ulimit -n` leaves for connections"
         if len(self._connections) >= limit:
-            log.warning("a connection of %s is refused: %s is %d", connection.peer, why, limit)
+            log.warning("a connection of %s is refused: %s is %d", connection.address, why, limit)
             return False
         self._connections.add(connection)
         self.broker.metrics.connections = len(self._connections)

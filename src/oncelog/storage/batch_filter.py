@@ -66,7 +66,7 @@ class BatchFilter:
     now_ms: int
     delete_retention_ms: int
     last_records: Mapping[int, LastRecord] = field(default_factory=dict)
-    breathe: Callable[[], None] = _nothing
+    yield_turn: Callable[[], None] = _nothing
 
     def filter(self, header: BatchHeader, data: bytes, start: int) -> KeptBatch | None:
         """What is left of the batch that begins at `start` of `data`, whose checksum is right."""
@@ -96,7 +96,7 @@ class BatchFilter:
 
     def _filter_records(self, header: BatchHeader, data: bytes, start: int, keeps_header: bool) -> KeptBatch | None:
         section = records_section(header, data, start)
-        records = slice_records(section, header, self.breathe)
+        records = slice_records(section, header, self.yield_turn)
         kept = self._kept_records(header, records)
         if not kept:
             return _emptied(header) if keeps_header else None

@@ -118,7 +118,7 @@ class CleaningPass:
             now_ms=self._now_ms,
             delete_retention_ms=self._config.delete_retention_ms,
             last_records=self._last_records,
-            breathe=self.pace.breathe,
+            yield_turn=self.pace.yield_turn,
         )
         cleaned = [source for source in self._sources if source.base_offset < self.end_offset]
         self.groups = group_segments(cleaned, self._config)
@@ -194,7 +194,7 @@ class CleaningPass:
         key = sole_key(header, data, start)
         if key is not None:
             return self._offsets.put(key, header.base_offset)
-        records = slice_records(records_section(header, data, start), header, self.pace.breathe)
+        records = slice_records(records_section(header, data, start), header, self.pace.yield_turn)
         return self._offsets.add(header.base_offset, records, self.cleanable.first_dirty_offset)
 
     def _batches(self, source: SourceSegment) -> Iterator[FileBatch]:
@@ -209,7 +209,7 @@ class CleaningPass:
         try:
             # Checked, because a batch that is written anew gets a new checksum, which would hide damage for ever.
             for batch in segment.batches(checked=True):
-                self.pace.breathe()
+                self.pace.yield_turn()
                 yield batch
         finally:
             segment.close()

@@ -19,7 +19,7 @@ class CleaningStopped(Exception):
 
 
 class Pace:
-    """`breathe` is called by the thread that cleans, `stop` by any other."""
+    """`yield_turn` is called by the thread that cleans, `stop` by any other."""
 
     def __init__(self, work_s: float = WORK_S, rest_s: float = REST_S) -> None:
         self._work_s = work_s
@@ -30,7 +30,7 @@ class Pace:
     def stop(self) -> None:
         self._stopped = True
 
-    def breathe(self) -> None:
+    def yield_turn(self) -> None:
         """Rest if it is time to. Raises CleaningStopped if there is to be no more work."""
         if self._stopped:
             raise CleaningStopped

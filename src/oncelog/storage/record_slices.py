@@ -44,14 +44,14 @@ def records_section(header: BatchHeader, data: bytes, start: int) -> bytes:
     return compression.decompress(header.codec, section) if header.codec else section
 
 
-def slice_records(section: bytes, header: BatchHeader, breathe: Callable[[], None] = _nothing) -> list[RecordSlice]:
+def slice_records(section: bytes, header: BatchHeader, yield_turn: Callable[[], None] = _nothing) -> list[RecordSlice]:
     """All records of a batch. CorruptBatchError unless they fill the section as the header says."""
     slices: list[RecordSlice] = []
     cursor, count = 0, header.records_count
     try:
         for first in range(0, count, BREATH_RECORDS):
             cursor = _slice_some(section, cursor, min(BREATH_RECORDS, count - first), slices)
-            breathe()
+            yield_turn()
     except (IndexError, MalformedRequest) as error:
         raise CorruptBatchError(
             f"record {len(slices)} of the batch at offset {header.base_offset} is malformed: {error}"
