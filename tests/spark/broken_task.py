@@ -30,3 +30,25 @@ def breaking_once(honest: Writing, mark: str, deed: Callable[[], None]) -> Writi
         return write
 
     return breaking
+
+
+def breaking_while_writing(honest: Writing, mark: str, deed: Callable[[], None]) -> Writing:
+    """The same, but in the middle: the first task that has sent one record batch and has another does the deed."""
+
+    def breaking(orders: Any) -> Any:
+        inner = honest(orders)
+
+        def broken(batches: Any) -> Any:
+            from oncelog.spark import task_writer
+
+            task_writer.SENT_TOGETHER_BYTES = 1
+            for number, batch in enumerate(batches):
+                if number == 1 and not os.path.exists(mark):  # noqa: PTH110  # pickled by value: no imports
+                    with open(mark, "w"):  # noqa: PTH123
+                        pass
+                    deed()
+                yield batch
+
+        return lambda batches: inner(broken(batches))
+
+    return breaking

@@ -9,23 +9,26 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import oncelog.spark
 from oncelog.core import failpoints
 from oncelog.spark import small_batch, write_job
-from tests.spark.broken_task import breaking_once
+from tests.spark.broken_task import breaking_once, breaking_while_writing
 from tests.spark.conftest import QUIET
 
 
-def kill_an_executor_once(mark: str) -> None:
-    """The first task that has written kills the JVM it runs in, and with it the shuffle files the others still need."""
+def signal_executor_once(mark: str, number: int, breaking: Callable[..., Any]) -> None:
+    """The first task to come to a certain point sends a signal to the JVM it runs in. With its death the shuffle files
+    are gone that the others still need."""
 
-    def kill() -> None:
+    def send() -> None:
         with open(f"/proc/{os.getppid()}/stat") as stat:  # noqa: PTH123  # pickled by value: no imports
             executor = int(stat.read().rsplit(")", 1)[1].split()[1])
-        os.kill(executor, signal.SIGKILL)
+        os.kill(executor, number)
 
-    write_job._writing = breaking_once(write_job._writing, mark, kill)
+    write_job._writing = breaking(write_job._writing, mark, send)
 
 
 def main() -> None:
@@ -33,8 +36,15 @@ def main() -> None:
     if order.get("die_at"):
         die = failpoints.on_nth_hit(order.get("die_at_hit", 2), lambda: os.kill(os.getpid(), signal.SIGKILL))
         failpoints.arm(f"spark.sink.{order['die_at']}", die)
+    if order.get("stop_at"):
+        stop = failpoints.on_nth_hit(2, lambda: os.kill(os.getpid(), signal.SIGSTOP))
+        failpoints.arm(f"spark.sink.{order['stop_at']}", stop)
     if order.get("kill_mark"):
-        kill_an_executor_once(order["kill_mark"])
+        signal_executor_once(order["kill_mark"], signal.SIGKILL, breaking_once)
+    if order.get("kill_while_writing_mark"):
+        signal_executor_once(order["kill_while_writing_mark"], signal.SIGKILL, breaking_while_writing)
+    if order.get("decommission_while_writing_mark"):
+        signal_executor_once(order["decommission_while_writing_mark"], signal.SIGPWR, breaking_while_writing)
     # So few records would be written by one task; here they are to be shuffled between executors, as many are.
     small_batch.BATCH_OFFSETS = 0
     config = {
@@ -42,6 +52,7 @@ def main() -> None:
         "spark.executor.memory": "512m",
         "spark.executor.extraJavaOptions": QUIET["spark.driver.extraJavaOptions"],
         "spark.driver.host": "127.0.0.1",
+        **order.get("config", {}),
     }
     spark = oncelog.spark.session(master=order["master"], config=config)
     reader = spark.readStream.format("oncelog").option("kafka.bootstrap.servers", order["servers"])
@@ -58,7 +69,7 @@ def main() -> None:
         )
         .outputMode("update")
         .option("checkpointLocation", order["checkpoint"])
-        .trigger(availableNow=True)
+        .trigger(**order.get("trigger", {"availableNow": True}))
         .start()
     )
     query.awaitTermination()

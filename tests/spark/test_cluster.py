@@ -21,6 +21,18 @@ pytestmark = pytest.mark.spark
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def start_driver(log: Path, **order: Any) -> subprocess.Popen[bytes]:
+    """In the background. What it says goes to a file."""
+    with log.open("wb") as written:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.spark.driver", json.dumps(order)],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
+            stdout=written,
+            stderr=written,
+        )
+
+
 def run_driver(**order: Any) -> int:
     """Returns the exit code; a driver that killed itself has -9."""
     done = subprocess.run(
@@ -59,3 +71,34 @@ def test_a_killed_driver_and_a_killed_executor_cost_nothing(
     assert kafka.values(target) == records
     ends = [sum(1 for s in kafka.read(source) if s.partition == p) for p in range(2)]
     assert kafka.group_offsets(str(order["id"]), source, 2) == ends
+
+
+@pytest.mark.timeout(700)
+def test_executors_killed_and_decommissioned_while_they_write_cost_nothing(
+    kafka: Kafka, name: Callable[[str], str], checkpoint: str, tmp_path: Path
+) -> None:
+    """The task has sent a part of its share and is about to send the next."""
+    source, target = kafka.create(name("in"), 2), kafka.create(name("out"), 2)
+    records: list[bytes] = []
+    with StandaloneCluster(tmp_path / "cluster") as cluster:
+        order = {
+            "master": cluster.master_url,
+            "servers": kafka.servers,
+            "source": source,
+            "target": target,
+            "id": name("id"),
+            "checkpoint": checkpoint,
+            # Each row is a record batch there, so that a writing task gets more than one Arrow batch.
+            "config": {"spark.sql.execution.arrow.maxRecordsPerBatch": "1", "spark.decommission.enabled": "true"},
+            "options": {"maxOffsetsPerTrigger": "20"},
+        }
+        for deed in ("kill", "decommission"):
+            more = [b"%s-%04d" % (deed.encode(), i) for i in range(60)]
+            kafka.send(source, [(value, value) for value in more])
+            records += more
+            mark = tmp_path / deed
+            assert run_driver(**order, **{f"{deed}_while_writing_mark": str(mark)}) == 0
+            assert mark.exists()
+            assert kafka.values(target) == sorted(records)
+    # What the killed executor had sent is in the log, and aborted.
+    assert len(kafka.read(target, committed=False)) > len(records)

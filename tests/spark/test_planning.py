@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 
 from oncelog.core.ids import TopicPartition
 from oncelog.spark.offsets import NOT_STARTED, Offsets, StreamOffset, from_wire, merge, parse_source_offset, to_wire
-from oncelog.spark.planning import OffsetRange, bounds_text, ends_of_bounds, limit_offsets, split_ranges
+from oncelog.spark.planning import (
+    TASK_OFFSETS,
+    TASKS_ALONE,
+    OffsetRange,
+    bounds_text,
+    ends_of_bounds,
+    group_ranges,
+    limit_offsets,
+    split_ranges,
+)
 from oncelog.spark.progress import SourceRange, source_range
 
 PARTITIONS = st.builds(TopicPartition, st.sampled_from(["a", "b"]), st.integers(0, 5))
@@ -121,3 +130,26 @@ def test_the_bounds_of_very_many_partitions_are_kept_as_their_digest() -> None:
     assert len(text) < 100
     assert text != bounds_text(ranges[:-1])
     assert ends_of_bounds(text) is None
+
+
+def sizes_of_groups(sizes: list[int]) -> list[list[int]]:
+    ranges = [OffsetRange(TopicPartition("t", number), 7, 7 + size) for number, size in enumerate(sizes)]
+    groups = group_ranges(ranges)
+    assert [one for group in groups for one in group] == ranges
+    return [[one.size for one in group] for group in groups]
+
+
+def test_small_ranges_of_many_partitions_share_tasks() -> None:
+    """A thousand tasks of five records take minutes on a small machine."""
+    groups = sizes_of_groups([5] * 1000)
+    assert TASKS_ALONE <= len(groups) < 2 * TASKS_ALONE
+    assert max(map(sum, groups)) <= 5 * 1000 // TASKS_ALONE
+
+
+def test_a_range_that_is_worth_a_task_has_one() -> None:
+    assert sizes_of_groups([1] * TASKS_ALONE) == [[1]] * TASKS_ALONE
+    assert sizes_of_groups([TASK_OFFSETS] * 100) == [[TASK_OFFSETS]] * 100
+    uneven = sizes_of_groups([1_000_000, *[1] * 999])
+    assert uneven[0] == [1_000_000]
+    assert len(uneven) == 2
+    assert sizes_of_groups([]) == []

@@ -324,3 +324,16 @@ def test_committed_starts_where_the_group_stands(spark: Any, kafka: Kafka, name:
     options = {"kafka.group.id": group, "startingOffsets": "committed"}
     batches = run_all(stream(spark, kafka, subscribe=topic, **options), checkpoint)
     assert values(batches[0][1]) == [b"0-3", b"1-0", b"1-1", b"1-2", b"1-3"]
+
+
+def test_small_ranges_of_many_partitions_are_read_by_few_tasks(
+    spark: Any, kafka: Kafka, name: Callable[[str], str]
+) -> None:
+    topic = kafka.create(name("wide"), 200)
+    kafka.send(topic, [{"value": b"%03d" % number, "partition": number} for number in range(200)])
+    reader = spark.read.format("oncelog").option("kafka.bootstrap.servers", kafka.servers)
+    rows = reader.option("subscribe", topic).load()
+    assert 64 <= rows.rdd.getNumPartitions() < 128
+    assert sorted(bytes(row.value) for row in rows.collect()) == [b"%03d" % number for number in range(200)]
+    alone = reader.options(subscribe=topic, minPartitions="200").load()
+    assert alone.rdd.getNumPartitions() == 200

@@ -16,6 +16,11 @@ BOUNDS_TEXT_MAX = 2000
 DIGEST = "sha256:"
 
 
+TASKS_ALONE = 64
+"""So many tasks a batch may have however few records each of them reads: enough for as many cores."""
+TASK_OFFSETS = 10_000
+
+
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
     """Offsets [start, end) of one partition. Markers and compaction leave gaps, so it may hold fewer records."""
@@ -63,6 +68,26 @@ def split_ranges(
     large_total = sum(r.size for r in large)
     pieces = [piece for r in large for piece in _cut(r, math.ceil(tasks * r.size / large_total))]
     return sorted([*small, *pieces], key=lambda r: (r.partition, r.start))
+
+
+def group_ranges(ranges: list[OffsetRange]) -> list[tuple[OffsetRange, ...]]:
+    """What tasks read: one range each, but small ones together where there are more than TASKS_ALONE.
+
+    A task costs as much as some thousand records, so one with fewer than TASK_OFFSETS is better shared. What is put
+    together stays in its order.
+    """
+    if len(ranges) <= TASKS_ALONE:
+        return [(one,) for one in ranges]
+    wanted = min(TASK_OFFSETS, sum(one.size for one in ranges) // TASKS_ALONE)
+    groups: list[list[OffsetRange]] = [[]]
+    size = 0
+    for one in ranges:
+        if groups[-1] and size + one.size > wanted:
+            groups.append([])
+            size = 0
+        groups[-1].append(one)
+        size += one.size
+    return [tuple(group) for group in groups]
 
 
 def _cut(whole: OffsetRange, pieces: int) -> list[OffsetRange]:

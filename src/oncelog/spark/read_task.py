@@ -1,4 +1,4 @@
-"""Reads one range on an executor: each answer of the broker becomes one Arrow batch.
+"""Reads ranges on an executor: each answer of the broker becomes one Arrow batch.
 
 A range was there when its batch was planned. What is deleted before it is read fails the task, or is left out where
 data may be lost.
@@ -7,7 +7,7 @@ data may be lost.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import pyarrow as pa
@@ -37,6 +37,12 @@ ARROW_FIELDS = [
 ]
 HEADERS_FIELD = pa.field("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
 """Exactly what Spark derives from the source's schema: it compares types, order and nullability before it reads."""
+
+
+def read_ranges(options: SourceOptions, ranges: Iterable[OffsetRange]) -> Iterator[pa.RecordBatch]:
+    """One after the other."""
+    for wanted in ranges:
+        yield from read_range(options, wanted)
 
 
 def read_range(options: SourceOptions, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:

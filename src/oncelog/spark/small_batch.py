@@ -27,8 +27,10 @@ COLLECTED_BYTES = 128 * 1024 * 1024
 """About what the driver gets to hold at most, whatever becomes of those records."""
 ROWS_MIN = 1024
 """So many rows are few, however few the input records were: state has rows of its own."""
+TASKS_OF_ALL = 8
+"""So many tasks may each hand over all rows of a batch."""
 ROWS_PER_RECORD = 2
-"""A task that reads a partition may make so many of each record."""
+"""Each of more tasks may hand over so many times its share, the largest partition included."""
 COLUMN_BYTES_MIN = 256
 """Below that most batches would be computed twice."""
 LARGE_RUN = 50
@@ -59,11 +61,12 @@ def limits(records: Sequence[int], tasks: int, columns: int) -> Limits | None:
 
 
 def _rows_of_a_task(records: Sequence[int], tasks: int) -> int:
-    """As many tasks as partitions: each reads one. Otherwise rows were shuffled, and may all have come to one task."""
-    read = [count for count in records if count]
-    if tasks == len(read):
-        return max(ROWS_PER_RECORD * max(read), -(-ROWS_MIN // tasks))
-    return max(sum(read), ROWS_MIN)
+    """Few tasks may each hand over all rows. Many share them about evenly: as the source shares out partitions, or by
+    the keys of a shuffle."""
+    total, largest = sum(records), max(records, default=0)
+    if tasks <= TASKS_OF_ALL:
+        return max(total, ROWS_MIN)
+    return max(ROWS_PER_RECORD * (total // tasks + largest), -(-ROWS_MIN // tasks))
 
 
 class SmallBatches:

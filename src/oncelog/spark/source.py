@@ -30,8 +30,8 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from oncelog.spark.offsets import NOT_STARTED, Offsets, StreamOffset, to_wire
-from oncelog.spark.planning import OffsetRange, limit_offsets, split_ranges
-from oncelog.spark.read_task import read_range
+from oncelog.spark.planning import OffsetRange, group_ranges, limit_offsets, split_ranges
+from oncelog.spark.read_task import read_ranges
 from oncelog.spark.snapshot import SnapshotReader
 from oncelog.spark.source_options import OptionError, SourceOptions, includes_headers, parse_source_options
 from oncelog.spark.topic_plan import TopicPlan
@@ -47,13 +47,13 @@ HEADERS_SCHEMA = ", headers array<struct<key: string, value: binary>>"
 
 
 class RangePartition(InputPartition):
-    """One task: a range of one partition."""
+    """One task: a range of one partition, or small ones of several."""
 
-    def __init__(self, wanted: OffsetRange) -> None:
-        self.wanted = wanted
+    def __init__(self, ranges: tuple[OffsetRange, ...]) -> None:
+        self.ranges = ranges
 
     def __repr__(self) -> str:
-        return f"{self.wanted.partition}[{self.wanted.start}, {self.wanted.end})"
+        return ", ".join(f"{one.partition}[{one.start}, {one.end})" for one in self.ranges)
 
 
 class OncelogDataSource(DataSource):
@@ -103,7 +103,7 @@ class TopicReader(DataSourceReader):
         # Spark asks for one empty task when there is nothing to read.
         if not isinstance(partition, RangePartition):
             return iter(())
-        return read_range(self.options, partition.wanted)
+        return read_ranges(self.options, partition.ranges)
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -186,7 +186,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, RangePartition):
             return iter(())
-        return read_range(self.options, partition.wanted)
+        return read_ranges(self.options, partition.ranges)
 
 
 def starting_offsets(plan: TopicPlan, options: SourceOptions) -> Offsets:
@@ -206,5 +206,7 @@ def starting_offsets(plan: TopicPlan, options: SourceOptions) -> Offsets:
 
 
 def _tasks(ranges: list[OffsetRange], options: SourceOptions) -> list[InputPartition]:
+    if options.min_partitions is None and options.max_records_per_partition is None:
+        return [RangePartition(group) for group in group_ranges([one for one in ranges if one.size])]
     pieces = split_ranges(ranges, at_least=options.min_partitions, size_max=options.max_records_per_partition)
-    return [RangePartition(piece) for piece in pieces]
+    return [RangePartition((piece,)) for piece in pieces]

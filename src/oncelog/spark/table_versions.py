@@ -57,7 +57,7 @@ def _tasks(scan: Any) -> Iterator[OffsetRange]:
     for planned in elements(scan.inputPartitions()):
         task = pickle.loads(bytes(planned.pickedPartition()))  # our own source made it
         if isinstance(task, RangePartition):
-            yield task.wanted
+            yield from task.ranges
 
 
 def _nodes(plan: Any) -> Iterator[Any]:

@@ -18,6 +18,7 @@ from oncelog.protocol.batch import HEADER_BYTES
 from oncelog.spark.dead_letters import dead_letters
 from oncelog.spark.routing import RowError, by_key, encode_rows, facts_of, partition_numbers
 from oncelog.spark.task_writer import PartitionTotal, TaskWriter
+from oncelog.spark.topic_facts import TopicFacts
 from oncelog.spark.worker_client import worker_client
 from oncelog.spark.write_job import TaskOrders, TaskRanAgain, Way
 
@@ -184,7 +185,8 @@ def _encoded(orders: TaskOrders, task: int, batches: list[pa.RecordBatch]) -> li
     addressed: list[Addressed] = []
     for gathered in pa.Table.from_batches(batches).combine_chunks().to_batches():
         for target, rows in by_target(orders, task, gathered):
-            facts = facts_of(orders, [target.topic])[target.topic]
+            # A topic may have been deleted since its rows were judged: the broker will say so.
+            facts = facts_of(orders, [target.topic]).get(target.topic, TopicFacts(0))
             size_max = facts.record_bytes_max(orders.max_request_size)
             wanted_bytes = max(1, min(BATCH_BYTES, size_max - HEADER_BYTES))
             addressed += [(target, encoded) for encoded in encode_rows(orders, rows, wanted_bytes)]
