@@ -46,6 +46,16 @@ SERVER_MUTANTS = [
         (histories(60, "exactly-once", "all-or-nothing", "no-duplicates", theme="repetitions"), _POWER_CUT),
     ),
     Mutant(
+        "time-outs follow a clock that is set back",
+        "oncelog.server.broker",
+        "return self._steady_clock.now_ms()",
+        "return self.now_ms()",
+        (
+            suite("tests/simulation/test_regressions.py", "-k", "clock_is_set_back"),
+            histories(40, "nobody-waits", "lso-moves-on", theme="clock"),
+        ),
+    ),
+    Mutant(
         "DeleteRecords is answered before its log start is on disk",
         "oncelog.server.handlers.h21_delete_records",
         "    return broker.log_starts.save(moved).map(lambda saved: _answer(response, saved)) if moved else response\n",

@@ -76,6 +76,7 @@ class History:
         self.past_votes: list[Vote] = []
         self.topic_ids: dict[str, UUID] = {}
         self._latest_skew_ms = 0
+        self._starts_before_jump = 0
         self._describe_removals()
         self.transactional_ids = [f"id-{number}" for number in range(self.plan.ids)]
         self._speaks_tv2: dict[int, bool] = {}
@@ -348,10 +349,16 @@ class History:
         self.station.skew_ms += self.rng.choice((-1, 1)) * self.rng.choice((2_000, 60_000, 1_500_000))
         self.trace("clock", f"is wrong by {self.station.skew_ms} ms")
         self._latest_skew_ms = max(self._latest_skew_ms, self.station.skew_ms)
+        self._starts_before_jump = self.station.starts
 
-    def put_clock_right(self) -> None:
-        """Later than it has ever been: what is to happen at some time happens, however far the clock was set back."""
-        self.station.skew_ms = self._latest_skew_ms
+    def _put_clock_right(self) -> None:
+        """Later than it has ever been: a start over a clock that was set back gives open transactions more time."""
+        if self.station.starts != self._starts_before_jump or self._restarts_in_peace:
+            self.station.skew_ms = self._latest_skew_ms
+
+    @property
+    def _restarts_in_peace(self) -> bool:
+        return self.station.broker is None or (self.plan.restart_in_peace and not self.plan.is_calm)
 
     def _arm(self) -> None:
         """The next death of the broker, and the troubles of its disk."""
@@ -445,12 +452,12 @@ class History:
         self.station.disarm()
         self.station.lag_ms = lambda: 0
         self.network.weather = Weather()
-        self.put_clock_right()
+        self._put_clock_right()
         if not self.plan.drains:
             self._everybody_leaves()
         if self.station.broker is None:
             self._come_back_in_peace()
-        elif self.plan.restart_in_peace and not self.plan.is_calm:
+        elif self._restarts_in_peace:
             self._start_over(stop=self.station.crash)
         self._run_for(self.plan.txn_timeout_ms + 16_000)
         self._everybody_leaves()

@@ -29,7 +29,8 @@ THEMES: Final = {
     "forgetting": 0.04,
     "repetitions": 0.04,
     "dawdling": 0.02,
-    "anything": 0.52,
+    "clock": 0.03,
+    "anything": 0.49,
 }
 """What histories are about, and the share of those that are."""
 
@@ -319,6 +320,23 @@ class Plan:
             idempotent=2,
             weather=Weather(break_after=rng.choice((100, 300))),
         )
+
+    @classmethod
+    def _draw_clock(cls, rng: random.Random) -> Plan:
+        """The clock is set again and again, and nobody puts it right."""
+        plan = cls(
+            clock_jumps=5,
+            ids=2,
+            rounds=4,
+            pauses=250,
+            client_kills=3,
+            restart_in_peace=False,
+            segment_bytes=rng.choice((None, 300)),
+            weather=Weather(break_after=rng.choice((0, 40))),
+        )
+        if rng.random() < 0.5:
+            plan.workers, plan.ids, plan.contenders, plan.txn_timeout_ms = 3, 0, 0, rng.choice((4_000, 25_000))
+        return plan
 
     @classmethod
     def _draw_dawdling(cls, rng: random.Random) -> Plan:
