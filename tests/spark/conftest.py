@@ -39,18 +39,41 @@ def unzipped_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def spark(unzipped_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Two cores, with task retries as a cluster has them."""
+    """Two cores, with task retries as a cluster has them. Spark's JVM ends with the tests of this folder."""
     folder = tmp_path_factory.mktemp("spark")
-    config = {**QUIET, "spark.local.dir": str(folder), "spark.sql.warehouse.dir": str(folder / "warehouse")}
+    error_file = folder / "jvm-error.log"
+    config = {
+        **QUIET,
+        "spark.local.dir": str(folder),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.driver.extraJavaOptions": f"{QUIET['spark.driver.extraJavaOptions']} -XX:ErrorFile={error_file}",
+    }
     if jars := connector_jars():
         config["spark.jars"] = ",".join(jars)
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("SPARK_HOME", str(unzipped_home))
         session = oncelog.spark.session(app_name="oncelog tests", master="local[2,4]", config=config)
     yield session
+    end_jvm(session, error_file)
+
+
+def end_jvm(session: Any, error_file: Path) -> None:
+    """PySpark itself keeps the JVM of a stopped session to the end of the Python process."""
+    from pyspark import SparkContext
+
+    gateway = session.sparkContext._gateway
+    code = gateway.proc.poll()
+    if code is not None:
+        report = error_file.read_text()[:2000] if error_file.exists() else "It left no report of a crash."
+        SparkContext._gateway = SparkContext._jvm = None
+        pytest.fail(f"Spark's JVM ended by itself, with code {code} (a signal, if negative). {report}")
     session.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(60)
+    SparkContext._gateway = SparkContext._jvm = None
 
 
 @pytest.fixture

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import pickle
+import subprocess
+import sys
 import time
 from collections.abc import Coroutine
 from dataclasses import replace
@@ -325,14 +326,22 @@ def test_blocking_calls_on_the_loop_itself_are_refused_instead_of_hanging() -> N
         loop.run(inner())
 
 
-def test_a_forked_child_gets_a_loop_of_its_own() -> None:
+FORKING = """
+import asyncio, os, sys
+from oncelog.client import loop
+
+loop.run(asyncio.sleep(0))
+child = os.fork()
+if child == 0:
     loop.run(asyncio.sleep(0))
-    child = os.fork()
-    if child == 0:
-        loop.run(asyncio.sleep(0))
-        os._exit(7)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 7
+    os._exit(7)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_child_gets_a_loop_of_its_own() -> None:
+    """In a process of its own: a child of the tests' process would share the connections of all other clients in it."""
+    assert subprocess.run([sys.executable, "-c", FORKING], timeout=60, check=False).returncode == 7
 
 
 def test_a_client_of_another_process_says_what_to_do() -> None:
