@@ -88,5 +88,5 @@ def test_records_are_deleted_grow_old_and_are_superseded() -> None:
             for value, record in history.model.records.items()
         )
     assert deleted > 50
-    assert started > 50
+    assert started > 20, "of logs that were not emptied"
     assert superseded > 20
