@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from oncelog.cli.main import cli
 from oncelog.client import Producer
 from peers.kafka.kafka import KafkaServer, kafka_available
+from tests.conformance.clients import eventually
 
 pytestmark = [
     pytest.mark.conformance,
@@ -46,6 +47,8 @@ def run(kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Re
 
 def test_a_day_with_apache_kafka(run: Callable[..., Result], kafka: KafkaServer, tmp_path: Path) -> None:
     assert run("topic", "create", "orders", "-p", 2, "--topic-config", "retention.ms=-1").exit_code == 0
+    # Apache Kafka's controller answers before its broker knows, and a commit or an abort before it is seen.
+    eventually(lambda: run("topic", "describe", "orders").exit_code == 0, "the topic is there")
     (described,) = json.loads(run("topic", "describe", "orders", "-o", "json").stdout)
     assert described["settings"]["retention.ms"] == "-1"
     assert json.loads(run("cluster", "info", "-o", "json").stdout)["features"]["transaction.version"] == 2
@@ -54,6 +57,9 @@ def test_a_day_with_apache_kafka(run: Callable[..., Result], kafka: KafkaServer,
     lines.write_text("a:1\nb:2\nc:3\n")
     imported = run("produce", "orders", lines, "-K:", "--transactional-id", "import", "-q")
     assert imported.exit_code == 0, imported.stderr
+    eventually(
+        lambda: len(run("consume", "orders", "-F", "{key}={value}").stdout.split()) == 3, "all three records are shown"
+    )
     assert sorted(run("consume", "orders", "-F", "{key}={value}").stdout.split()) == ["a=1", "b=2", "c=3"]
     assert len(run("consume", "orders", "--group", "billing").stdout.split()) == 3
     (group,) = json.loads(run("group", "describe", "billing", "-o", "json").stdout)
@@ -69,7 +75,7 @@ def test_a_day_with_apache_kafka(run: Callable[..., Result], kafka: KafkaServer,
     assert run("txn", "hanging", "--older-than", "0s").exit_code == 0
     assert "Ongoing" in run("txn", "describe", "slow").stdout
     assert run("txn", "fence", "slow", "--yes").exit_code == 0
-    assert "nothing is held back" in run("txn", "blocking", "orders").stdout
+    eventually(lambda: "nothing is held back" in run("txn", "blocking", "orders").stdout, "nothing is held back")
     held.close(timeout_ms=1_000)
 
     whats = [event["what"] for event in json.loads(run("txn", "history", "import", "-o", "json").stdout)]
