@@ -20,7 +20,7 @@ COORDINATOR_MUTANTS = [
         _TXN + "machine",
         "if fencing.has_timed_out(entry, now_ms)",
         "if False",
-        (histories(150, "nobody-waits", "lso-moves-on"),),
+        (histories(20, "nobody-waits", "lso-moves-on", theme="dawdling"),),
     ),
     Mutant(
         "whoever is one epoch below may repeat the end of a transaction",

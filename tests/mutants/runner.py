@@ -18,6 +18,8 @@ SEARCH_SECONDS_MAX: Final = 600
 HYPOTHESIS_SEED: Final = "20240229"
 TESTS_FAILED: Final = 1
 """As pytest exits. Anything else but 0 means that it could not run the tests."""
+PROMISE_BROKEN: Final = 10
+"""As `search` exits, likewise."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class Verdict:
 
 
 def run(mutant: Mutant, search: Search, *, seconds_max: float = SEARCH_SECONDS_MAX) -> Verdict:
+    """ValueError if the mutant cannot be put in."""
+    mutant.source()
     started_s = time.monotonic()
     try:
         done = subprocess.run(
@@ -65,9 +69,9 @@ def _command(search: Search) -> list[str]:
 
 
 def _is_found(search: Search, code: int, output: str) -> bool:
-    if code != TESTS_FAILED:
-        return False
-    if isinstance(search, Suite) or not search.promises:
-        return True
+    if isinstance(search, Suite):
+        return code == TESTS_FAILED
+    if code != PROMISE_BROKEN or not search.promises:
+        return code == PROMISE_BROKEN
     promise = output.partition(": ")[2].partition(":")[0]
     return promise in search.promises

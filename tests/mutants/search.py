@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from tests.mutants import hook  # noqa: F401  before anything of the broker is imported
+from tests.mutants.runner import PROMISE_BROKEN
 from tests.simulation.runner import play
 
 
@@ -14,7 +15,7 @@ def main() -> int:
         failure = play(seed, theme)[1]
         if failure is not None:
             print(f"history {seed}: {failure.text}")  # noqa: T201
-            return 1
+            return PROMISE_BROKEN
     print(f"{within} histories, and every promise was kept")  # noqa: T201
     return 0
 
