@@ -23,6 +23,27 @@ COORDINATOR_MUTANTS = [
         (histories(20, "nobody-waits", "lso-moves-on", theme="dawdling"),),
     ),
     Mutant(
+        "a lost marker is taken for an abort",
+        _TXN + "recovery",
+        "return Verdict.COMMIT if state is TxnState.COMPLETE_COMMIT else Verdict.ABORT",
+        "return Verdict.ABORT",
+        (suite("tests/unit/server/test_lost_tails.py", "-k", "decision_is_known"),),
+    ),
+    Mutant(
+        "after a power cut an id keeps its producer id",
+        _TXN + "epochs",
+        "    if is_doubtful:\n",
+        "    if False:\n",
+        (suite("tests/unit/server/test_lost_tails.py", "-k", "next_instance"),),
+    ),
+    Mutant(
+        "a load leaves out tombstones that newer records follow",
+        "oncelog.server.shard_log",
+        "        if key in deleted:",
+        "        if False:",
+        (suite("tests/property/test_reload.py"),),
+    ),
+    Mutant(
         "whoever is one epoch below may repeat the end of a transaction",
         _TXN + "end_txn",
         "if presented.epoch + 1 == current.epoch and was_bumped:",

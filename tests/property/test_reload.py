@@ -94,13 +94,20 @@ class Reload(RuleBasedStateMachine):
             producer_epoch=producer.epoch,
             topics=[TxnOffsetCommitRequestTopic(name=TOPIC, partitions=[entry])],
         )
-        self.node.call(request, 5)
+        if self.node.call(request, 5).topics[0].partitions[0].error_code:
+            producer.init()
 
     @rule(group=groups, wanted=st.sets(partitions, min_size=1))
     def delete_offsets(self, group: str, wanted: set[int]) -> None:
         entries = [OffsetDeleteRequestPartition(partition_index=partition) for partition in wanted]
         topics = [OffsetDeleteRequestTopic(name=TOPIC, partitions=entries)]
         self.node.call(OffsetDeleteRequest(group_id=group, topics=topics), 0)
+
+    @rule(group=groups, partition=partitions)
+    def delete_and_commit(self, group: str, partition: int) -> None:
+        """As an operator does who sets a group back."""
+        self.delete_offsets(group, {partition})
+        self.commit(group, partition)
 
     @rule(group=groups)
     def delete_group(self, group: str) -> None:

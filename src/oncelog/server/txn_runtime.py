@@ -182,7 +182,9 @@ class TxnRuntime:
         self._broker.markers.send(missing.order(coordinator_epoch))
 
     def _on_resigned(self, live: LiveShard[TxnShard]) -> None:
-        self._broker.markers.withdraw(lambda order: self.partition_of(order.transactional_id) == live.index)
+        self._broker.markers.withdraw(
+            lambda order: bool(order.transactional_id) and self.partition_of(order.transactional_id) == live.index
+        )
         for transactional_id in [each for each in self._parked if self.partition_of(each) == live.index]:
             for parked in self._parked.pop(transactional_id):
                 self._give_up_waiting(parked)
