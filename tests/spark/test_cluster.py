@@ -48,6 +48,7 @@ def run_driver(**order: Any) -> int:
     return done.returncode
 
 
+@pytest.mark.timeout(900)
 def test_a_killed_driver_and_a_killed_executor_cost_nothing(
     kafka: Kafka, name: Callable[[str], str], checkpoint: str, tmp_path: Path
 ) -> None:
