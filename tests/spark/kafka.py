@@ -16,6 +16,9 @@ from confluent_kafka.admin import (
     NewTopic,
 )
 
+from oncelog.client import Admin
+from tests.spark.waiting import wait_for
+
 QUIET = {"log_level": 0}
 
 
@@ -38,11 +41,22 @@ class Kafka:
         wanted = NewTopic(topic, partitions, 1, config=settings)
         for future in self._admin.create_topics([wanted]).values():
             future.result(30)
+        self._await_partitions(topic, partitions)
         return topic
 
     def grow(self, topic: str, partitions: int) -> None:
         for future in self._admin.create_partitions([NewPartitions(topic, partitions)]).values():
             future.result(30)
+        self._await_partitions(topic, partitions)
+
+    def _await_partitions(self, topic: str, partitions: int) -> None:
+        """Apache Kafka's controller answers a change before its broker knows of it."""
+
+        def is_led() -> bool:
+            found = self._admin.list_topics(topic, 30).topics[topic].partitions
+            return len(found) == partitions and all(part.error is None for part in found.values())
+
+        wait_for(is_led)
 
     def set(self, topic: str, **config: str) -> None:
         """Settings of a topic that is there, written as for `create`."""
@@ -87,6 +101,7 @@ class Kafka:
 
     def read(self, topic: str, *, committed: bool = True) -> list[Seen]:
         """Everything in a topic up to its end now, in order of partition and offset."""
+        self._await_decided()
         consumer = Consumer(
             {
                 "bootstrap.servers": self.servers,
@@ -106,6 +121,11 @@ class Kafka:
             return _drain(consumer, len(partitions))
         finally:
             consumer.close()
+
+    def _await_decided(self) -> None:
+        """The end of a transaction is answered when it is decided, and seen by readers a moment later."""
+        with Admin({"bootstrap.servers": self.servers}) as admin:
+            wait_for(lambda: not admin.list_transactions(states=["PrepareCommit", "PrepareAbort"]))
 
     def values(self, topic: str, *, committed: bool = True) -> list[bytes | None]:
         return sorted((seen.value for seen in self.read(topic, committed=committed)), key=lambda v: v or b"")
