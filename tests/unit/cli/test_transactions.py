@@ -17,6 +17,8 @@ from click.testing import Result
 
 from oncelog.client import Admin, ClientConfig, Producer, ProducerFenced, TopicPartition
 from oncelog.protocol.batch import Record, build_batch
+from oncelog.storage.log_config import LogConfig
+from oncelog.storage.log_dir import LogDir
 from oncelog.testing import BrokerProcess
 from tests.unit.cli.conftest import SETTINGS
 
@@ -131,7 +133,9 @@ def leave_hanging(process: BrokerProcess, place: TopicPartition) -> None:
     )
     with (process.data_dir / str(place) / f"{0:020d}.log").open("ab") as log:
         log.write(batch)
+    # As if it had been there at the stop: a start after a crash would abort what no coordinator knows.
     (process.data_dir / ".kafka_cleanshutdown").unlink()
+    LogDir.open(process.data_dir, node_id=1, config_for=lambda _: LogConfig(), now_ms=0).close({})
 
 
 def test_a_hanging_transaction_is_found_and_aborted(run: Run, hanging: TopicPartition) -> None:
