@@ -157,6 +157,6 @@ COORDINATOR_MUTANTS = [
         "oncelog.cluster.metadata",
         'self._commit({"kind": "producer_ids", "next": first + PRODUCER_ID_BLOCK})',
         "self._next_producer_id = first + PRODUCER_ID_BLOCK",
-        (histories(100, "producer-ids-unique", "epochs-grow"),),
+        (suite("tests/unit/cluster", "-k", "producer_id"),),
     ),
 ]

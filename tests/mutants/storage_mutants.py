@@ -43,7 +43,7 @@ STORAGE_MUTANTS = [
         "oncelog.storage.producer_entry",
         "        for batch in self.batches:\n            if batch.first_sequence",
         "        for batch in self.batches[-1:]:\n            if batch.first_sequence",
-        (_STATE_PROPERTY, histories(200, "no-duplicates", "exactly-once")),
+        (_STATE_PROPERTY, histories(60, "no-duplicates", "exactly-once")),
     ),
     Mutant(
         "an older epoch may write",
@@ -57,14 +57,14 @@ STORAGE_MUTANTS = [
         _STATE,
         "if self.verification_enabled and not is_open and not is_guarded:",
         "if False:",
-        (_STATE_PROPERTY, histories(200)),
+        (_STATE_PROPERTY,),
     ),
     Mutant(
         "a late marker ends the next transaction",
         _STATE,
         "            marker_tv >= _STRICT_MARKER_TV\n",
         "            False\n",
-        (_STATE_PROPERTY, histories(200)),
+        (_STATE_PROPERTY,),
     ),
     Mutant(
         "aborted transactions are not indexed",
