@@ -27,8 +27,8 @@ from peers.kafka.jars import QUICK_OPTIONS, cache_dir, jars, java_command, kafka
 __all__ = ["CLUSTER_ID", "KafkaServer", "cache_dir", "free_port", "jars", "java_command", "kafka_available", "run_java"]
 
 CLUSTER_ID: Final = "b25jZWxvZy1wZWVyLTAwMQ"
-READY_TIMEOUT_S: Final = 60.0
-STOP_TIMEOUT_S: Final = 30.0
+READY_TIMEOUT_S: Final = 180.0
+STOP_TIMEOUT_S: Final = 60.0
 _POLL_S: Final = 0.05
 
 _running: weakref.WeakSet[KafkaServer] = weakref.WeakSet()

@@ -24,8 +24,8 @@ from peers.kafka.kafka import KafkaServer, kafka_available
 from tests.conformance.wire import Wire
 
 KINDS: Final = ("oncelog", "kafka")
-READY_TIMEOUT_S: Final = 30.0
-STOP_TIMEOUT_S: Final = 20.0
+READY_TIMEOUT_S: Final = 120.0
+STOP_TIMEOUT_S: Final = 60.0
 _READY: Final = re.compile(rb"oncelog ready on (\S+):(\d+)")
 
 COMMON: Final[dict[str, str]] = {

@@ -454,7 +454,7 @@ class _AioTransactions:
         await asyncio.gather(*rest, return_exceptions=True)
 
 
-def eventually(condition: Callable[[], bool], what: str, timeout_s: float = WAIT_S) -> None:
+def eventually(condition: Callable[[], bool], what: str, timeout_s: float = 4 * WAIT_S) -> None:
     """Wait until a condition holds, or fail saying what did not come true."""
     deadline = time.monotonic() + timeout_s
     while not condition():

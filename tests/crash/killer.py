@@ -73,7 +73,7 @@ def work_until_killed(broker: BrokerProcess, failpoint: str, work: Callable[[], 
     broker.start(extra_arguments=["--failpoint", failpoint])
     reviver = threading.Thread(target=_revive, args=(broker,))
     reviver.start()
-    deadline_s = time.monotonic() + 60
+    deadline_s = time.monotonic() + 180
     while reviver.is_alive() and time.monotonic() < deadline_s:
         work()
         time.sleep(0.005)
@@ -85,5 +85,5 @@ def work_until_killed(broker: BrokerProcess, failpoint: str, work: Callable[[], 
 
 
 def _revive(broker: BrokerProcess) -> None:
-    assert broker.wait(90) == -9
+    assert broker.wait(240) == -9
     broker.start()

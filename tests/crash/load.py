@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 PARTITIONS = 3
 KEYS = 7
-_DEADLINE_S = 60
+_DEADLINE_S = 180
 _BACKLOG_RECORDS_MAX = 2_000
 """That are sent and not answered. librdkafka would take fifty times as many before it refuses more."""
 QUICK_RECONNECT = {

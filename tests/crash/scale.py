@@ -13,7 +13,7 @@ _KILLS_PER_ROUND: Final = 40
 
 ROUNDS: Final = max(1, KILLS // _KILLS_PER_ROUND)
 """How many times the broker is killed at each failpoint, at another hit of it each time."""
-TIMEOUT_S: Final = 240 + KILLS
+TIMEOUT_S: Final = 600 + KILLS
 
 
 def random_kills(short: int) -> int:

@@ -76,7 +76,7 @@ def run_kept_commands(commands: list[str]) -> None:
                 assert process.stdout is not None
                 assert "ready" in process.stdout.readline()
                 continue
-            done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+            done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
             assert done.returncode == 0, command + done.stderr
             assert done.stdout.strip(), command
 

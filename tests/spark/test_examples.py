@@ -69,7 +69,7 @@ def test_what_cannot_be_read_goes_to_the_dead_letters(spark: Any, kafka: Kafka, 
 
 def run_program(*command: str) -> None:
     environment = {**os.environ, "JAVA_HOME": str(find_java().home), "PYSPARK_PYTHON": sys.executable}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=150, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
 
 
@@ -116,7 +116,7 @@ def test_a_program_that_fails_shows_where(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("import signal\nprint(signal.getsignal(signal.SIGTERM))\nopen('/no/such/file')\n")
     command = [sys.executable, "-m", "oncelog", "run", str(program)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 1
     assert "Handlers.SIG_DFL" in done.stdout or done.stdout.strip() == "0", "signals are those of a plain program"
     assert "open('/no/such/file')" in done.stderr

@@ -16,7 +16,7 @@ from typing import Self
 
 from oncelog.spark.java import use_java
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 180.0
 DAEMON_MEMORY = "256m"
 DAEMON_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 _MASTER_READY = re.compile(r"Starting Spark master at (spark://\S+)")
