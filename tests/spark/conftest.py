@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import oncelog.spark
-from oncelog.spark.cluster import spark_home
 from oncelog.testing import BrokerProcess
 from peers.spark.connector import connector_jars
+from tests.spark.home import make_unzipped_home
 from tests.spark.kafka import Kafka
 from tests.spark.pipeline import Pipeline
 
@@ -28,15 +28,7 @@ QUIET = {
 
 @pytest.fixture(scope="session")
 def unzipped_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home of Spark whose Python processes import PySpark from where it is installed.
-
-    From the zip in Spark's own home they import it half a second slower, as no bytecode is kept of it, and every query
-    starts such a process.
-    """
-    folder = tmp_path_factory.mktemp("spark-home")
-    for part in ("bin", "jars"):
-        (folder / part).symlink_to(spark_home() / part)
-    return folder
+    return make_unzipped_home(tmp_path_factory.mktemp("spark-home"))
 
 
 @pytest.fixture(scope="package")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -101,8 +102,13 @@ def test_of_two_drivers_with_one_id_one_stops_and_nothing_is_written_twice(drive
     wait_for(lambda: first.poll() is None and drivers.kafka.values(drivers.target), PATIENCE_S)
     second = drivers.start("second", **always)
 
+    fed_s = 0.0
+
     def one_has_stopped() -> bool:
-        records.extend(drivers.send(len(records), 5))
+        nonlocal fed_s
+        if time.monotonic() - fed_s > 1:
+            records.extend(drivers.send(len(records), 5))
+            fed_s = time.monotonic()
         return first.poll() is not None or second.poll() is not None
 
     wait_for(one_has_stopped, PATIENCE_S)
@@ -112,6 +118,7 @@ def test_of_two_drivers_with_one_id_one_stops_and_nothing_is_written_twice(drive
         for reason in ("another driver has taken over transactional id", "Multiple streaming jobs detected")
     )
     drivers.kill_all()
+    drivers.order["options"] = {}
     assert run_driver(**drivers.order) == 0
     drivers.check(records)
 
