@@ -18,6 +18,9 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 import oncelog
+from oncelog.client import Admin
+from oncelog.client.errors import TimedOut
+from oncelog.core.ids import TopicPartition
 from oncelog.storage import checkpoints
 from oncelog.testing import BrokerProcess
 from tests.crash.files import stop_and_check_files
@@ -69,6 +72,7 @@ TRANSACTIONS = {
     "log.append.before_txn_index": 5,
     "txn_index.append.before_write": 5,
 }
+COMMITTING_OFFSETS = {"group.record.before_append": 12, "group.record.after_append": 12, "group.record.after_apply": 12}
 CLEANING = {
     "cleaner.before_fsync": 3,
     "cleaner.swap.before_rename": 14,
@@ -96,11 +100,13 @@ ELSEWHERE = {"log.truncate.before": "tests/unit/storage/test_log_truncation.py"}
 """Failpoints that no request leads a single broker to, and where they are tested."""
 
 _HIT = re.compile(r"\bhit\(\s*(f?)\"([^\"]+)\"\s*\)")
+_HIT_OF_A_COORDINATOR = re.compile(r"f\"\{failpoints\}([^\"]+)\"")
+_COORDINATOR = re.compile(r"\bfailpoints=\"(\w+)\"")
 
 
 def failpoints_in_the_source() -> set[str]:
     source = Path(oncelog.__file__).parent
-    names = set()
+    names = failpoints_of_coordinators(source / "server")
     for path in source.rglob("*.py"):
         for is_pattern, name in _HIT.findall(path.read_text()):
             if path.name == "failpoints.py" or path.parent.name == "spark":
@@ -115,6 +121,12 @@ def failpoints_in_the_source() -> set[str]:
     return names
 
 
+def failpoints_of_coordinators(source: Path) -> set[str]:
+    runtime = (source / "coordinator_runtime.py").read_text()
+    coordinators = [found for path in source.glob("*.py") for found in _COORDINATOR.findall(path.read_text())]
+    return {name + step for name in coordinators for step in _HIT_OF_A_COORDINATOR.findall(runtime)}
+
+
 CHECKPOINTS = (
     checkpoints.SUMS,
     checkpoints.RECOVERY_POINTS,
@@ -125,7 +137,7 @@ CHECKPOINTS = (
 
 
 def test_every_failpoint_has_a_crash_test() -> None:
-    tested = {*APPENDING, *TRANSACTIONS, *CLEANING, *RETENTION, *STOPPING, *CHANGING_TOPICS}
+    tested = {*APPENDING, *TRANSACTIONS, *COMMITTING_OFFSETS, *CLEANING, *RETENTION, *STOPPING, *CHANGING_TOPICS}
     assert tested | set(ELSEWHERE) == failpoints_in_the_source()
     for name, path in ELSEWHERE.items():
         assert name in Path(path).read_text(), f"{name} is not in {path}"
@@ -235,6 +247,47 @@ class TopicChanges:
             resource = ConfigResource(ResourceType.TOPIC, name)
             configs = admin.describe_configs([resource])[resource].result(10)
             assert configs["retention.ms"].value == str(expected), name
+
+
+@dataclass
+class OffsetCommits:
+    """Commits one offset after the other for a group; remembers what was confirmed."""
+
+    broker: BrokerProcess
+    topic: str
+    tried: int = 0
+    confirmed: int = 0
+
+    def __call__(self) -> None:
+        with self._admin() as admin:
+            for _ in range(40):
+                self.tried += 1
+                try:
+                    admin.alter_group_offsets("g", {TopicPartition(self.topic, 0): self.tried})
+                except TimedOut:
+                    return
+                self.confirmed = self.tried
+
+    def _admin(self) -> Admin:
+        """Not librdkafka's, which aborts its process when a broker dies under alter_consumer_group_offsets."""
+        return Admin({"bootstrap.servers": self.broker.bootstrap_servers, "default.api.timeout.ms": "2000"})
+
+    def check(self) -> None:
+        with self._admin() as admin:
+            found = admin.group_offsets("g")[TopicPartition(self.topic, 0)].offset
+        assert self.confirmed <= found <= self.tried
+
+
+@pytest.mark.parametrize("number", range(ROUNDS))
+def test_kill_at_each_step_of_a_commit_of_offsets(busy_broker: BrokerProcess, number: int) -> None:
+    create(busy_broker, "numbers")
+    commits = OffsetCommits(busy_broker, "numbers")
+    kill_at_each(busy_broker, COMMITTING_OFFSETS, number, commits)
+    commits.check()
+    commits()
+    commits.check()
+    assert commits.confirmed == commits.tried
+    stop_and_check_files(busy_broker)
 
 
 @pytest.mark.parametrize("number", range(ROUNDS))
