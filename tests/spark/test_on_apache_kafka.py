@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from peers.kafka.kafka import KafkaServer, kafka_available
-from tests.spark import test_sink, test_sink_failures, test_state
+from tests.spark import test_first_offsets, test_sink, test_sink_failures, test_state
 from tests.spark.kafka import Kafka
 from tests.spark.pipeline import Pipeline
 from tests.spark.test_sink_failures import disarmed, loaded  # noqa: F401  # fixtures
@@ -89,3 +89,9 @@ def test_a_killed_python_worker_leaves_nothing_behind(
 
 def test_state_lost_with_its_checkpoint_is_rebuilt(counted: Pipeline, tmp_path: Path) -> None:  # noqa: F811
     test_state.test_state_lost_with_its_checkpoint_is_rebuilt_from_the_changelog(counted, tmp_path)
+
+
+def test_a_topic_that_was_created_again_is_noticed_by_its_id(pipeline: Pipeline) -> None:
+    test_first_offsets.test_a_topic_that_was_created_again_is_written_from_its_beginning_where_data_may_be_lost(
+        pipeline
+    )
