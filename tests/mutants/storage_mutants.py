@@ -86,7 +86,7 @@ STORAGE_MUTANTS = [
         "oncelog.storage.log_cutting",
         "        snapshots.end_transactions(first)\n",
         "",
-        (_CLEANER_PROPERTY, histories(60, "lso-moves-on", "nobody-waits", theme="table")),
+        (_CLEANER_PROPERTY,),
     ),
     Mutant(
         "a delete horizon lies in the past",
