@@ -262,8 +262,12 @@ class Segment(SegmentBatches):
 
     def rebuild_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
         """Both indexes, from the headers of all batches. CorruptBatchError, and nothing changed, if one is damaged."""
-        for _ in self.batches():
-            pass
+        next_offset = self.base_offset
+        for batch in self.batches():
+            if batch.header.base_offset < next_offset:
+                where = f"{self.log_file.path}, byte {batch.position}"
+                raise CorruptBatchError(f"{where}: offset {batch.header.base_offset} is below {next_offset}")
+            next_offset = batch.header.next_offset
         offset_index, time_index = self.reset_indexes()
         for batch in self.batches():
             self.add_to_indexes(batch.header, batch.position)

@@ -337,3 +337,19 @@ def test_loading_is_put_off_and_changes_nothing_on_disk(tmp_path: Path) -> None:
     assert again.prepare_flush() is None
     assert not again.is_loaded
     assert {path: path.stat().st_mtime_ns for path in log.folder.iterdir()} == before
+
+
+def test_an_index_is_not_rebuilt_over_a_batch_whose_offset_went_back(tmp_path: Path) -> None:
+    """The batch of the last index entry has another offset, which no checksum covers: the log is cut there."""
+    log = new_log(tmp_path)
+    for _ in range(25):
+        append(log)
+    log.close()
+    segment = log.segments[-1]
+    damaged = segment.offset_index.last
+    with segment.log_file.path.open("r+b") as file:
+        file.seek(damaged.position)
+        file.write((1).to_bytes(8, "big"))
+    again = reopen(log)
+    again.load()
+    assert again.log_end_offset == damaged.offset

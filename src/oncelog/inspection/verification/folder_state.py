@@ -10,6 +10,7 @@ from oncelog.inspection import entries
 from oncelog.inspection.topic_settings import compacted_topics
 from oncelog.inspection.verification.finding import Report
 from oncelog.storage import checkpoints, clean_shutdown
+from oncelog.storage.checkpoints import CheckpointFiles, CorruptCheckpointError
 
 Offsets = dict[TopicPartition, int]
 
@@ -49,7 +50,9 @@ def read_folder_state(data_folder: Path, report: Report) -> FolderState:
         report.files += 1
         try:
             offsets.update(entries.read_checkpoint(path))
-        except entries.Unreadable as error:
+            _check_sum(data_folder, name)
+        except (entries.Unreadable, CorruptCheckpointError) as error:
+            offsets.clear()
             report.error(
                 "checkpoint.unreadable",
                 path,
@@ -57,3 +60,14 @@ def read_folder_state(data_folder: Path, report: Report) -> FolderState:
                 "goes without it and reads every log to find the offsets out",
             )
     return state
+
+
+def _check_sum(data_folder: Path, name: str) -> None:
+    """Raises CorruptCheckpointError if the file is not what Oncelog wrote.
+
+    Once more if it was replaced between a look at the sums and one at the file.
+    """
+    try:
+        CheckpointFiles(data_folder).read(name)
+    except CorruptCheckpointError:
+        CheckpointFiles(data_folder).read(name)

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 from oncelog.inspection.entries import IndexContent
 from oncelog.inspection.verification.finding import Finding, Report, Severity
-from oncelog.inspection.verification.segment_facts import SegmentFacts
+from oncelog.inspection.verification.segment_facts import SegmentFacts, offsets_ascend, times_ascend
 from oncelog.inspection.verification.start_plan import StartPlan
 from oncelog.storage.offset_index import OffsetPosition
 from oncelog.storage.time_index import TimestampEntry
@@ -68,10 +68,7 @@ def _check_form(
 def _check_offset_index(
     facts: SegmentFacts, index: IndexContent[OffsetPosition], plan: StartPlan, report: Report
 ) -> None:
-    def follows(before: OffsetPosition, after: OffsetPosition) -> bool:
-        return after.offset > before.offset and after.position > before.position
-
-    _check_form(facts, ".index", index.entries, index.odd_bytes, follows, plan, report)
+    _check_form(facts, ".index", index.entries, index.odd_bytes, offsets_ascend, plan, report)
     path = facts.path(".index")
     for offset, position in index.entries:
         found = facts.last_offsets.get(position)
@@ -105,10 +102,7 @@ def _check_density(facts: SegmentFacts, index: IndexContent[OffsetPosition], rep
 def _check_time_index(
     facts: SegmentFacts, index: IndexContent[TimestampEntry], plan: StartPlan, report: Report, *, is_final: bool
 ) -> None:
-    def follows(before: TimestampEntry, after: TimestampEntry) -> bool:
-        return after.timestamp > before.timestamp and after.offset >= before.offset
-
-    _check_form(facts, ".timeindex", index.entries, index.odd_bytes, follows, plan, report)
+    _check_form(facts, ".timeindex", index.entries, index.odd_bytes, times_ascend, plan, report)
     path = facts.path(".timeindex")
     for timestamp, offset in index.entries:
         fact = facts.times.get(offset)

@@ -19,6 +19,7 @@ from oncelog.inspection.verification.segment_facts import SegmentFacts
 from oncelog.inspection.verification.start_plan import plan_start
 from oncelog.storage import partition_metadata
 from oncelog.storage.log_dir import CLUSTER_METADATA_TOPIC
+from oncelog.storage.segment_notes import SegmentNotes
 
 _LEFTOVERS: Final = {
     ".deleted": "removes them",
@@ -51,7 +52,8 @@ def verify_partition(
     is_compacted = state.is_compacted(folder.partition)
     base = segments[0].base_offset
     point = state.recovery_points.get(folder.partition)
-    plan = plan_start(segments, was_clean=state.is_clean, recovery_point=point)
+    notes = SegmentNotes.load(folder.path)
+    plan = plan_start(segments, notes, was_clean=state.is_clean, recovery_point=point)
     logs = LogChecks(report, plan, is_compacted, deep)
     producers = ProducerChecks(folder.partition, folder.of_kind(Kind.SNAPSHOT), base, report, is_compacted=is_compacted)
     epochs = EpochChecks(folder, report)

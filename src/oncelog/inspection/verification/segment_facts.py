@@ -74,6 +74,14 @@ class SegmentFacts:
         return Watch(self)
 
 
+def offsets_ascend(before: OffsetPosition, after: OffsetPosition) -> bool:
+    return after.offset > before.offset and after.position > before.position
+
+
+def times_ascend(before: TimestampEntry, after: TimestampEntry) -> bool:
+    return after.timestamp > before.timestamp and after.offset >= before.offset
+
+
 class Watch:
     """Notes of each batch, in order, what the indexes can be compared with."""
 

@@ -3,16 +3,28 @@
 After a clean stop whose recovery point is the end of the log nothing is read. Otherwise the log is scanned from the
 last index entry below the recovery point (from the start of that segment if its indexes cannot be used) to the end, and
 cut at the first batch that is not whole. If that leaves less than the recovery point, all of the log is scanned.
+
+It is written a second time here because a start writes: it cuts files and rebuilds indexes. A test starts a broker's
+storage on copies of damaged folders and compares.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise, starmap
 
-from oncelog.inspection.batch_file import BatchFile
+from oncelog.core.ids import NO_TIMESTAMP
+from oncelog.inspection.batch_file import BatchFile, StoredBatch
 from oncelog.inspection.verification.finding import Severity
-from oncelog.inspection.verification.segment_facts import SegmentFacts
+from oncelog.inspection.verification.segment_facts import SegmentFacts, offsets_ascend, times_ascend
+from oncelog.storage.file_cache import FileCache
+from oncelog.storage.offset_index import OffsetPosition
+from oncelog.storage.segment import TXN_INDEX_SUFFIX
+from oncelog.storage.segment_notes import SegmentNote, SegmentNotes
+from oncelog.storage.time_index import TimestampEntry
+from oncelog.storage.txn_index import CorruptTxnIndexError, TxnIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,49 +89,111 @@ class StartPlan:
         return f"it lies below the recovery point {self.recovery_point}"
 
 
-def plan_start(segments: Sequence[SegmentFacts], *, was_clean: bool, recovery_point: int | None) -> StartPlan:
-    end, is_whole = _end_of(segments[-1])
+def plan_start(
+    segments: Sequence[SegmentFacts], notes: SegmentNotes, *, was_clean: bool, recovery_point: int | None
+) -> StartPlan:
+    last = segments[-1]
+    end, is_whole = _end_of(last, notes.by_base_offset.get(last.base_offset))
     if was_clean and is_whole and recovery_point in (None, end):
         return StartPlan(recovery_point, None, 0, end)
     point = recovery_point or 0
-    at_or_below = [number for number, facts in enumerate(segments) if facts.base_offset <= point]
-    first = at_or_below[-1] if at_or_below else 0
-    position = _scan_position(segments[first], point)
-    if _scanned_end(segments[first:], position) < point:
-        first, position = 0, 0
-    return StartPlan(point, segments[first].base_offset, position, end)
+    first = max(0, bisect_right(segments, point, key=lambda facts: facts.base_offset) - 1)
+    start = _scan_start(segments[first], notes.by_base_offset.get(segments[first].base_offset), point)
+    if _scanned_end(segments[first:], *start) < point:
+        return StartPlan(point, segments[0].base_offset, 0, end)
+    return StartPlan(point, segments[first].base_offset, start[1], end)
 
 
-def _end_of(facts: SegmentFacts) -> tuple[int, bool]:
-    """The end of the segment as a broker finds it after a clean stop, from the last index entry on."""
-    offsets = facts.offset_index.entries if facts.offset_index is not None else []
-    position = offsets[-1].position if offsets else 0
-    end = facts.base_offset
+def _end_of(facts: SegmentFacts, note: SegmentNote | None) -> tuple[int, bool]:
+    """The end of the segment as a broker finds it after a clean stop, and whether it ends with a whole batch.
+
+    The last index entry saves most of the way. An index that cannot be used is rebuilt, which takes all batches.
+    """
+    last = _last_indexed(facts, note)
     file = BatchFile(facts.log.path)
-    for batch in file.batches(position, whole=False):
-        end = max(end, batch.header.next_offset)
-    return end, file.problem is None
+    end, is_in_order = facts.base_offset, True
+    for batch in file.batches(last.position if last is not None else 0, whole=False):
+        is_in_order &= last is not None or batch.header.base_offset >= end
+        end = batch.header.next_offset
+    return end, file.problem is None and is_in_order
 
 
-def _scan_position(facts: SegmentFacts, recovery_point: int) -> int:
-    """Behind the batch of the last index entry below the recovery point; 0 if there is none that fits its batch."""
-    index = facts.offset_index
-    usable = [entry for entry in index.entries if entry.offset < recovery_point] if index is not None else []
-    batch = BatchFile(facts.log.path).batch_at(usable[-1].position) if usable else None
-    return batch.end_position if batch is not None and batch.header.last_offset == usable[-1].offset else 0
+def _last_indexed(facts: SegmentFacts, note: SegmentNote | None) -> StoredBatch | None:
+    """The batch of the last index entry, if both indexes pass the checks at opening."""
+    offsets, times = facts.offset_index, facts.time_index
+    if offsets is None or times is None or offsets.odd_bytes or times.odd_bytes:
+        return None
+    if note is not None and len(times.entries) < note.time_entries:
+        return None
+    batch = _batch_of(facts, offsets.entries[-1]) if offsets.entries else None
+    return batch if batch is not None and _has_timestamp(facts, times.entries) else None
 
 
-def _scanned_end(segments: Sequence[SegmentFacts], position: int) -> int:
-    """Where the log is cut, or its end."""
-    end = 0
-    for facts in segments:
-        end = max(end, facts.base_offset)
+def _scan_start(facts: SegmentFacts, note: SegmentNote | None, recovery_point: int) -> tuple[int, int]:
+    """Offset and position behind the last index entry below the recovery point, if the indexes can be used."""
+    from_start = facts.base_offset, 0
+    offsets, times = facts.offset_index, facts.time_index
+    if offsets is None or times is None or offsets.odd_bytes or times.odd_bytes or not _fits_note(facts, note):
+        return from_start
+    first_offset, first_time = OffsetPosition(facts.base_offset, 0), TimestampEntry(NO_TIMESTAMP, facts.base_offset)
+    if not all(starmap(offsets_ascend, pairwise([first_offset, *offsets.entries]))):
+        return from_start
+    if not all(starmap(times_ascend, pairwise([first_time, *times.entries]))):
+        return from_start
+    below = [entry for entry in offsets.entries if entry.offset < recovery_point]
+    batch = _batch_of(facts, below[-1]) if below else None
+    if batch is None or offsets.entries[-1].position >= facts.log.path.stat().st_size:
+        return from_start
+    start = batch.header.next_offset
+    return (start, batch.end_position) if _has_timestamp(facts, times.entries, start) else from_start
+
+
+def _fits_note(facts: SegmentFacts, note: SegmentNote | None) -> bool:
+    """Whether the transaction index still has what was noted of it."""
+    index = TxnIndex(FileCache(read_only=True).handle(facts.path(TXN_INDEX_SUFFIX)), facts.base_offset)
+    try:
+        index.sanity_check()
+        return note is not None and index.starts_with(note.txn_entries, note.txn_crc)
+    except CorruptTxnIndexError:
+        return False
+    finally:
+        index.close()
+
+
+def _batch_of(facts: SegmentFacts, entry: OffsetPosition) -> StoredBatch | None:
+    batch = BatchFile(facts.log.path).batch_at(entry.position) if entry.position > 0 else None
+    return batch if batch is not None and batch.header.last_offset == entry.offset else None
+
+
+def _has_timestamp(facts: SegmentFacts, times: Sequence[TimestampEntry], end_offset: int | None = None) -> bool:
+    """Whether the last entry, of those below `end_offset`, is what its batch says. Damaged batches say nothing."""
+    kept = [entry for entry in times if end_offset is None or entry.offset < end_offset]
+    if not kept:
+        return end_offset is not None and bool(times)
+    timestamp, offset = kept[-1]
+    index = facts.offset_index.entries if facts.offset_index is not None else []
+    before = _batch_of(facts, index[found - 1]) if (found := bisect_right(index, offset, key=_offset)) else None
+    file = BatchFile(facts.log.path)
+    for batch in file.batches(before.position if before is not None else 0, whole=False):
+        if batch.header.last_offset >= offset:
+            return batch.header.max_timestamp == timestamp
+    return file.problem is not None
+
+
+def _offset(entry: OffsetPosition) -> int:
+    return entry.offset
+
+
+def _scanned_end(segments: Sequence[SegmentFacts], end: int, position: int) -> int:
+    """Where a scan that begins at offset `end` cuts the log, or the end of the log."""
+    for number, facts in enumerate(segments):
+        if number:
+            end, position = facts.base_offset, 0
         file = BatchFile(facts.log.path)
         for batch in file.batches(position):
-            if not batch.is_valid or batch.header.base_offset < end:
+            if not batch.is_valid or batch.header.base_offset < end or batch.header.last_offset_delta < 0:
                 return end
             end = batch.header.next_offset
         if file.problem is not None:
             return end
-        position = 0
     return end
