@@ -88,6 +88,8 @@ class Chaos:
     def __exit__(self, *_: object) -> None:
         self._thread.run(self._stop())
         self._thread.loop.call_soon_threadsafe(self._thread.loop.stop)
+        self._thread._thread.join()
+        self._thread.loop.close()
 
     @property
     def bootstrap_servers(self) -> str:
