@@ -21,8 +21,8 @@ from oncelog.protocol.batch import (
     Header,
     crc_of,
     decode_records,
-    parse_control,
 )
+from oncelog.storage.append_checks import read_control
 from oncelog.storage.file_cache import FileCache
 from oncelog.storage.segment_batches import FileBatch, SegmentBatches
 
@@ -68,10 +68,8 @@ class StoredBatch(FileBatch):
 
     def marker(self) -> ControlMarker | None:
         """What a control batch says; None for data and for one that compaction has emptied."""
-        if not self.header.is_control or not self.header.records_count:
-            return None
         try:
-            return parse_control(self.data, self.start)
+            return read_control(self.header, self.data, self.start)
         except KafkaError:
             return None
 

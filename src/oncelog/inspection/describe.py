@@ -15,12 +15,13 @@ from oncelog.inspection.internal_topics import Decode, decoder_for
 from oncelog.inspection.layout import Kind, StoredFile
 from oncelog.inspection.metadata_records import control_record
 from oncelog.inspection.selection import Selection
+from oncelog.protocol.batch import CONTROL_ABORT, CONTROL_COMMIT
 from oncelog.protocol.compression import Codec
 from oncelog.storage.log_dir import CLUSTER_METADATA_TOPIC
 
 Row = dict[str, Any]
 NO_NAMES: Final[dict[int, str]] = {}
-_MARKERS: Final = {0: "ABORT", 1: "COMMIT"}
+MARKERS: Final = {CONTROL_ABORT: "ABORT", CONTROL_COMMIT: "COMMIT"}
 
 
 def codec_name(codec: int) -> str:
@@ -112,8 +113,8 @@ def batch_row(batch: StoredBatch, names: dict[int, str] = NO_NAMES) -> Row:
     if header.producer_id in names:
         row["transactional_id"] = names[header.producer_id]
     marker = batch.marker()
-    if marker is not None and marker.type in _MARKERS:
-        row["marker"] = {"type": _MARKERS[marker.type], "coordinator_epoch": marker.coordinator_epoch}
+    if marker is not None and marker.type in MARKERS:
+        row["marker"] = {"type": MARKERS[marker.type], "coordinator_epoch": marker.coordinator_epoch}
     return row
 
 
@@ -131,7 +132,7 @@ def _record_rows(batch: StoredBatch, decode: Decode | None, selection: Selection
 def _control_row(record: DecodedRecord) -> Row | None:
     """Records of other types than markers, which only `__cluster_metadata` has; markers are in the batch's row."""
     control_type = int.from_bytes((record.key or b"")[2:4], "big")
-    if control_type in _MARKERS:
+    if control_type in MARKERS:
         return None
     found = control_record(control_type, record.value or b"")
     name, content = found if found is not None else (f"control type {control_type}", {})
@@ -221,12 +222,8 @@ def _offsets(file: StoredFile) -> Iterator[Row]:
         yield {"kind": "checkpoint", "topic": partition.topic, "partition": partition.partition, "offset": offset}
 
 
-def _partition_metadata(file: StoredFile) -> Iterator[Row]:
-    yield {"kind": "partition metadata", **entries.read_properties(file.path, ": ")}
-
-
-def _meta_properties(file: StoredFile) -> Iterator[Row]:
-    yield {"kind": "meta properties", **entries.read_properties(file.path, "=")}
+def _properties(file: StoredFile) -> Iterator[Row]:
+    yield {"kind": file.kind.value, **entries.read_properties(file.path)}
 
 
 def _json_file(file: StoredFile) -> Iterator[Row]:
@@ -249,8 +246,8 @@ _SMALL_FILES: Final[dict[Kind, Callable[[StoredFile], Iterator[Row]]]] = {
     Kind.TXN_INDEX: _txn_index,
     Kind.SNAPSHOT: _snapshot,
     Kind.LEADER_EPOCHS: _leader_epochs,
-    Kind.PARTITION_METADATA: _partition_metadata,
-    Kind.META_PROPERTIES: _meta_properties,
+    Kind.PARTITION_METADATA: _properties,
+    Kind.META_PROPERTIES: _properties,
     Kind.OFFSETS: _offsets,
     Kind.CLEAN_SHUTDOWN: _json_file,
     Kind.QUORUM_STATE: _json_file,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from oncelog.cluster.journal import parse_line
+from oncelog.core.config import ConfigError, parse_properties
 from oncelog.core.ids import TopicPartition
 from oncelog.storage.checkpoints import CorruptCheckpointError, decode_offsets
 from oncelog.storage.index_file import count_entries
@@ -91,21 +92,12 @@ def read_checkpoint(path: Path) -> dict[TopicPartition, int]:
         raise Unreadable(str(error)) from error
 
 
-def read_properties(path: Path, separator: str) -> dict[str, str]:
-    """`meta.properties` (=) and `partition.metadata` (: ) without the comments."""
-    fields: dict[str, str] = {}
+def read_properties(path: Path) -> dict[str, str]:
+    """`meta.properties` and `partition.metadata`, without the comments."""
     try:
-        lines = path.read_text().splitlines()
-    except UnicodeDecodeError as error:
-        raise Unreadable(f"it is not text: {error}") from error
-    for number, line in enumerate(lines, start=1):
-        if not line.strip() or line.startswith("#"):
-            continue
-        name, found, value = line.partition(separator)
-        if not found:
-            raise Unreadable(f"line {number} has no {separator.strip()!r}: {line!r}")
-        fields[name.strip()] = value.strip()
-    return fields
+        return parse_properties(path.read_text())
+    except (ConfigError, UnicodeDecodeError) as error:
+        raise Unreadable(str(error)) from error
 
 
 def read_json_file(path: Path) -> dict[str, Any]:

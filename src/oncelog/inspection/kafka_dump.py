@@ -20,7 +20,7 @@ from oncelog.cluster.kraft_metadata import parse_snapshot_name
 from oncelog.core.errors import KafkaError
 from oncelog.inspection import entries
 from oncelog.inspection.batch_file import BatchFile, DecodedRecord, StoredBatch
-from oncelog.inspection.describe import codec_name
+from oncelog.inspection.describe import MARKERS, codec_name
 from oncelog.inspection.internal_topics import Decode, InternalRecord, decoder_for
 from oncelog.inspection.layout import Kind, StoredFile
 from oncelog.inspection.metadata_records import control_record
@@ -29,7 +29,6 @@ from oncelog.storage.log_dir import CLUSTER_METADATA_TOPIC
 DUMPED_KINDS: Final = frozenset(
     {Kind.LOG, Kind.OFFSET_INDEX, Kind.TIME_INDEX, Kind.TXN_INDEX, Kind.SNAPSHOT, Kind.METADATA_SNAPSHOT}
 )
-_MARKER_NAMES: Final = {0: "ABORT", 1: "COMMIT"}
 
 
 class KafkaDump:
@@ -198,7 +197,7 @@ def record_line(batch: StoredBatch, record: DecodedRecord, decode: Decode | None
         f"headerKeys: [{','.join(name for name, _ in record.headers)}]"
     )
     if batch.header.is_control:
-        return line + _control(record)
+        return line + _control(batch, record)
     if decode is not None:
         return line + "".join(_internal(decode(record), with_key=record.key is not None))
     if record.key is not None:
@@ -217,14 +216,13 @@ def _internal(record: InternalRecord, *, with_key: bool) -> Iterable[str]:
     yield " payload: " + (_compact(record.value) if record.value is not None else "<DELETE>")
 
 
-def _control(record: DecodedRecord) -> str:
-    key, value = record.key or b"", record.value or b""
-    control_type = int.from_bytes(key[2:4], "big", signed=True)
-    if control_type in _MARKER_NAMES:
-        coordinator_epoch = int.from_bytes(value[2:6], "big", signed=True)
-        return f" endTxnMarker: {_MARKER_NAMES[control_type]} coordinatorEpoch: {coordinator_epoch}"
+def _control(batch: StoredBatch, record: DecodedRecord) -> str:
+    marker = batch.marker()
+    if marker is not None and marker.type in MARKERS:
+        return f" endTxnMarker: {MARKERS[marker.type]} coordinatorEpoch: {marker.coordinator_epoch}"
+    control_type = int.from_bytes((record.key or b"")[2:4], "big", signed=True)
     try:
-        found = control_record(control_type, value)
+        found = control_record(control_type, record.value or b"")
     except KafkaError:
         found = None
     if found is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -26,15 +27,12 @@ def _from_journal(path: Path) -> set[str]:
     found: set[str] = set()
     if not path.exists():
         return found
-    try:
+    # Behind damage the rest cannot be known; that the file is damaged is told by whoever verifies it.
+    with contextlib.suppress(entries.Unreadable):
         for entry in entries.read_journal(path):
-            if entry.get("kind") in ("topic", "topic_config") and _is_compact(
-                entry.get("configs", {}).get(CLEANUP_POLICY)
-            ):
+            is_topic = entry.get("kind") in ("topic", "topic_config")
+            if is_topic and _is_compact(entry.get("configs", {}).get(CLEANUP_POLICY)):
                 found.add(str(entry.get("name")))
-    except entries.Unreadable:
-        # The rest cannot be known; that the file is damaged is told by whoever verifies it.
-        return found
     return found
 
 
@@ -42,13 +40,11 @@ def _from_cluster_metadata(data_folder: Path) -> set[str]:
     found: set[str] = set()
     folder = data_folder / f"{CLUSTER_METADATA_TOPIC}-0"
     for path in chain(*metadata_files(folder)) if folder.is_dir() else ():
-        try:
+        # Damaged, or removed meanwhile by a controller that runs.
+        with contextlib.suppress(KafkaError, MalformedRequest, IndexError, FileNotFoundError):
             for message in messages_of(path):
                 if isinstance(message, ConfigRecord) and _compacts_topic(message):
                     found.add(message.resource_name)
-        except (KafkaError, MalformedRequest, IndexError, FileNotFoundError):
-            # As above. A controller that runs removes old files at any time.
-            continue
     return found
 
 

@@ -44,13 +44,8 @@ class TransactionalIds:
 
 
 def state_folders(data_folder: Path) -> list[PartitionFolder]:
-    found = []
-    if data_folder.is_dir():
-        for path in sorted(data_folder.glob(f"{TRANSACTION_STATE_TOPIC}-*")):
-            partition = partition_of(path)
-            if path.is_dir() and partition is not None and path.name == str(partition):
-                found.append(PartitionFolder(path))
-    return found
+    paths = sorted(data_folder.glob(f"{TRANSACTION_STATE_TOPIC}-*"))
+    return [PartitionFolder(path) for path in paths if path.is_dir() and path.name == str(partition_of(path))]
 
 
 def state_changes(data_folder: Path) -> Iterator[StateChange]:

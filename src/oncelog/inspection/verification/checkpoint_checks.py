@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from oncelog.core.ids import TopicPartition
 from oncelog.inspection.verification.finding import Report
@@ -10,16 +10,12 @@ from oncelog.inspection.verification.folder_state import FolderState
 from oncelog.storage import checkpoints
 
 
-@dataclass(frozen=True, slots=True)
-class LogExtent:
-    """What the files of a log hold."""
-
+class LogEnd(NamedTuple):
     partition: TopicPartition
-    base_offset: int
     end_offset: int
 
 
-def check_checkpoints(state: FolderState, log: LogExtent, report: Report) -> None:
+def check_checkpoints(state: FolderState, log: LogEnd, report: Report) -> None:
     _check_recovery_point(state, log, report)
     _check_log_start(state, log, report)
     _check_high_watermark(state, log, report)
@@ -34,7 +30,7 @@ def check_checkpoints(state: FolderState, log: LogExtent, report: Report) -> Non
         )
 
 
-def _check_recovery_point(state: FolderState, log: LogExtent, report: Report) -> None:
+def _check_recovery_point(state: FolderState, log: LogEnd, report: Report) -> None:
     path = state.path / checkpoints.RECOVERY_POINTS
     point = state.recovery_points.get(log.partition)
     if point is None:
@@ -64,7 +60,7 @@ def _check_recovery_point(state: FolderState, log: LogExtent, report: Report) ->
         )
 
 
-def _check_log_start(state: FolderState, log: LogExtent, report: Report) -> None:
+def _check_log_start(state: FolderState, log: LogEnd, report: Report) -> None:
     start = state.log_starts.get(log.partition)
     if start is not None and start > log.end_offset:
         report.error(
@@ -76,7 +72,7 @@ def _check_log_start(state: FolderState, log: LogExtent, report: Report) -> None
         )
 
 
-def _check_high_watermark(state: FolderState, log: LogExtent, report: Report) -> None:
+def _check_high_watermark(state: FolderState, log: LogEnd, report: Report) -> None:
     watermark = state.high_watermarks.get(log.partition)
     if watermark is not None and watermark > log.end_offset:
         report.error(

@@ -10,7 +10,7 @@ from typing import Final
 from oncelog.core.errors import KafkaError
 from oncelog.inspection.batch_file import BatchFile, StoredBatch
 from oncelog.inspection.verification.finding import Report
-from oncelog.inspection.verification.segment_facts import SegmentFacts
+from oncelog.inspection.verification.segment_facts import SegmentFacts, Watch
 from oncelog.inspection.verification.start_plan import StartPlan
 from oncelog.protocol.batch import CODEC_MASK
 
@@ -31,7 +31,7 @@ class LogChecks:
         """The batches of a segment. Those that are damaged or out of order are reported and left out."""
         self.later_segments = later_segments
         self._check_base(facts)
-        watch = facts.watch()
+        watch = Watch(facts)
         file = BatchFile(facts.log.path)
         for batch in file.batches():
             self.report.batches += 1

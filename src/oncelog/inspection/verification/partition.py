@@ -8,7 +8,7 @@ from typing import Final
 
 from oncelog.core.ids import TopicPartition
 from oncelog.inspection.layout import Kind, PartitionFolder, StoredFile
-from oncelog.inspection.verification.checkpoint_checks import LogExtent, check_checkpoints
+from oncelog.inspection.verification.checkpoint_checks import LogEnd, check_checkpoints
 from oncelog.inspection.verification.epoch_checks import EpochChecks
 from oncelog.inspection.verification.finding import Report
 from oncelog.inspection.verification.folder_state import FolderState
@@ -32,7 +32,6 @@ _LEFTOVERS: Final = {
 class OpenTransaction:
     partition: TopicPartition
     producer_id: int
-    producer_epoch: int
     first_offset: int
 
 
@@ -71,10 +70,10 @@ def verify_partition(
     producers.finish(folder.path, end, [facts.base_offset for facts in segments], was_clean=state.is_clean)
     epochs.finish(end, has_batches=any(facts.batches for facts in segments))
     if not is_metadata:
-        check_checkpoints(state, LogExtent(folder.partition, base, end), report)
+        check_checkpoints(state, LogEnd(folder.partition, end), report)
     return [
-        OpenTransaction(folder.partition, producer_id, epoch, first_offset)
-        for producer_id, (epoch, first_offset) in producers.open_transactions.items()
+        OpenTransaction(folder.partition, producer_id, first_offset)
+        for producer_id, first_offset in producers.open_transactions.items()
     ]
 
 

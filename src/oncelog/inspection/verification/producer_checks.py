@@ -129,13 +129,10 @@ class ProducerChecks:
         self._senders[header.producer_id] = _Sender.after(header, known)
 
     @property
-    def open_transactions(self) -> dict[int, tuple[int, int]]:
-        """Epoch and first offset of what is open, by producer id."""
-        return {
-            status.producer_id: (status.epoch, status.txn_first_offset)
-            for status in self._state.active_producers()
-            if status.txn_first_offset >= 0
-        }
+    def open_transactions(self) -> dict[int, int]:
+        """First offset of what is open, by producer id."""
+        found = self._state.active_producers()
+        return {status.producer_id: status.txn_first_offset for status in found if status.txn_first_offset >= 0}
 
     # Snapshots
 
@@ -273,13 +270,11 @@ class ProducerChecks:
         if producer_id != entry.producer_id:
             return f"the marker at offset {entry.last_offset} is of producer {producer_id}"
         expected = facts.aborted.get(entry.last_offset)
+        lenient = self._is_compacted or not self._knows_all
         if expected is None:
             # The data is gone: by compaction, or with the segments before the first. Only contradictions count.
-            gone = self._is_compacted or not self._knows_all
-            return (
-                "" if gone and entry.first_offset <= entry.last_offset else "no data of that transaction is in the log"
-            )
-        lenient = self._is_compacted or not self._knows_all
+            is_fine = lenient and entry.first_offset <= entry.last_offset
+            return "" if is_fine else "no data of that transaction is in the log"
         if entry.first_offset != expected.first_offset and not (lenient and entry.first_offset < expected.first_offset):
             return f"the transaction began at offset {expected.first_offset}"
         if entry.last_stable_offset != expected.last_stable_offset and not (

@@ -70,9 +70,6 @@ class SegmentFacts:
     def add_aborted(self, aborted: AbortedTxn) -> None:
         self.aborted[aborted.last_offset] = aborted
 
-    def watch(self) -> Watch:
-        return Watch(self)
-
 
 def offsets_ascend(before: OffsetPosition, after: OffsetPosition) -> bool:
     return after.offset > before.offset and after.position > before.position
@@ -87,8 +84,7 @@ class Watch:
 
     def __init__(self, facts: SegmentFacts) -> None:
         self.facts = facts
-        index = facts.offset_index.entries if facts.offset_index is not None else []
-        self._positions = {entry.position for entry in index}
+        self._positions = {entry.position for entry in facts.offset_index.entries} if facts.offset_index else set()
         times = facts.time_index.entries if facts.time_index is not None else []
         self._waiting = sorted({entry.offset for entry in times}, reverse=True)
 

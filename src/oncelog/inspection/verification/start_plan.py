@@ -14,6 +14,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise, starmap
+from operator import attrgetter
 
 from oncelog.core.ids import NO_TIMESTAMP
 from oncelog.inspection.batch_file import BatchFile, StoredBatch
@@ -97,7 +98,7 @@ def plan_start(
     if was_clean and is_whole and recovery_point in (None, end):
         return StartPlan(recovery_point, None, 0, end)
     point = recovery_point or 0
-    first = max(0, bisect_right(segments, point, key=lambda facts: facts.base_offset) - 1)
+    first = max(0, bisect_right(segments, point, key=attrgetter("base_offset")) - 1)
     start = _scan_start(segments[first], notes.by_base_offset.get(segments[first].base_offset), point)
     if _scanned_end(segments[first:], *start) < point:
         return StartPlan(point, segments[0].base_offset, 0, end)
@@ -120,32 +121,35 @@ def _end_of(facts: SegmentFacts, note: SegmentNote | None) -> tuple[int, bool]:
 
 def _last_indexed(facts: SegmentFacts, note: SegmentNote | None) -> StoredBatch | None:
     """The batch of the last index entry, if both indexes pass the checks at opening."""
-    offsets, times = facts.offset_index, facts.time_index
-    if offsets is None or times is None or offsets.odd_bytes or times.odd_bytes:
+    offsets, times = _whole_indexes(facts)
+    if not offsets or (note is not None and len(times) < note.time_entries):
         return None
-    if note is not None and len(times.entries) < note.time_entries:
-        return None
-    batch = _batch_of(facts, offsets.entries[-1]) if offsets.entries else None
-    return batch if batch is not None and _has_timestamp(facts, times.entries) else None
+    return _batch_of(facts, offsets[-1]) if _has_timestamp(facts, times) else None
 
 
 def _scan_start(facts: SegmentFacts, note: SegmentNote | None, recovery_point: int) -> tuple[int, int]:
     """Offset and position behind the last index entry below the recovery point, if the indexes can be used."""
-    from_start = facts.base_offset, 0
-    offsets, times = facts.offset_index, facts.time_index
-    if offsets is None or times is None or offsets.odd_bytes or times.odd_bytes or not _fits_note(facts, note):
-        return from_start
-    first_offset, first_time = OffsetPosition(facts.base_offset, 0), TimestampEntry(NO_TIMESTAMP, facts.base_offset)
-    if not all(starmap(offsets_ascend, pairwise([first_offset, *offsets.entries]))):
-        return from_start
-    if not all(starmap(times_ascend, pairwise([first_time, *times.entries]))):
-        return from_start
-    below = [entry for entry in offsets.entries if entry.offset < recovery_point]
+    offsets, times = _whole_indexes(facts)
+    below = [entry for entry in offsets if entry.offset < recovery_point]
     batch = _batch_of(facts, below[-1]) if below else None
-    if batch is None or offsets.entries[-1].position >= facts.log.path.stat().st_size:
-        return from_start
-    start = batch.header.next_offset
-    return (start, batch.end_position) if _has_timestamp(facts, times.entries, start) else from_start
+    if (
+        batch is None
+        or offsets[-1].position >= facts.log.path.stat().st_size
+        or not all(starmap(offsets_ascend, pairwise([OffsetPosition(facts.base_offset, 0), *offsets])))
+        or not all(starmap(times_ascend, pairwise([TimestampEntry(NO_TIMESTAMP, facts.base_offset), *times])))
+        or not _fits_note(facts, note)
+        or not _has_timestamp(facts, times, batch.header.next_offset)
+    ):
+        return facts.base_offset, 0
+    return batch.header.next_offset, batch.end_position
+
+
+def _whole_indexes(facts: SegmentFacts) -> tuple[list[OffsetPosition], list[TimestampEntry]]:
+    """No entries if an index is missing or torn."""
+    offsets, times = facts.offset_index, facts.time_index
+    if offsets is None or times is None or offsets.odd_bytes or times.odd_bytes:
+        return [], []
+    return offsets.entries, times.entries
 
 
 def _fits_note(facts: SegmentFacts, note: SegmentNote | None) -> bool:
@@ -171,17 +175,13 @@ def _has_timestamp(facts: SegmentFacts, times: Sequence[TimestampEntry], end_off
     if not kept:
         return end_offset is not None and bool(times)
     timestamp, offset = kept[-1]
-    index = facts.offset_index.entries if facts.offset_index is not None else []
-    before = _batch_of(facts, index[found - 1]) if (found := bisect_right(index, offset, key=_offset)) else None
+    indexed = [entry for entry in _whole_indexes(facts)[0] if entry.offset <= offset]
+    before = _batch_of(facts, indexed[-1]) if indexed else None
     file = BatchFile(facts.log.path)
     for batch in file.batches(before.position if before is not None else 0, whole=False):
         if batch.header.last_offset >= offset:
             return batch.header.max_timestamp == timestamp
     return file.problem is not None
-
-
-def _offset(entry: OffsetPosition) -> int:
-    return entry.offset
 
 
 def _scanned_end(segments: Sequence[SegmentFacts], end: int, position: int) -> int:
