@@ -165,7 +165,13 @@ def read_header(data: Readable, position: int = 0) -> BatchHeader:
 
 
 def iter_headers(data: Readable, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each batch of a concatenation. Raises CorruptBatchError unless all are whole."""
+    """Position and header of each batch of a concatenation. Raises CorruptBatchError unless all are whole.
+
+    Other loops over batches differ for a reason: `storage.segment_batches` reads a file in chunks,
+    `storage.intact_batches` goes on behind damage, `storage.log_reader` looks at lengths alone, `storage.append_checks`
+    and `client.visibility` answer older formats with codes of their own, and the latter takes a last batch that was
+    cut off.
+    """
     end = len(data)
     while position < end:
         header = read_header(data, position)
