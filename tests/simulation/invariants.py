@@ -357,7 +357,7 @@ def check_files(history: History) -> None:
     removals = model.removals
     found = audit(
         history.station.folder,
-        model.ended_by_hand,
+        model.undecided,
         compacted=history.plan.compaction,
         tables=removals.tables,
         cut=frozenset(place for place in history.output_places if removals.affects(place)),

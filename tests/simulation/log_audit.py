@@ -67,7 +67,7 @@ def read_log(folder: Path, *, unfinished: bool = False) -> Iterator[bytes]:
 
 def audit(
     data_dir: Path,
-    ended_by_hand: Set[int] = frozenset(),
+    undecided: Set[int] = frozenset(),
     *,
     unfinished: bool = False,
     compacted: bool = False,
@@ -94,7 +94,7 @@ def audit(
             has_gaps = place in tables or (is_internal and compacted)
             found.logs[place] = _read_data(place, batches, is_internal=is_internal, has_gaps=has_gaps)
     if not unfinished and not compacted:
-        _check_markers(found, ended_by_hand, may_lack={*tables, *cut})
+        _check_markers(found, undecided, may_lack={*tables, *cut})
     return found
 
 
@@ -137,7 +137,7 @@ def _read_decisions(place: Place, batches: Iterator[bytes], found: Audit, *, com
     found.last_states.update(states)
 
 
-def _check_markers(found: Audit, ended_by_hand: Set[int], may_lack: Set[Place]) -> None:
+def _check_markers(found: Audit, undecided: Set[int], may_lack: Set[Place]) -> None:
     decided: dict[tuple[Place, int], list[tuple[int, bool]]] = defaultdict(list)
     for decision in found.decisions:
         for place in decision.places:
@@ -157,7 +157,7 @@ def _check_markers(found: Audit, ended_by_hand: Set[int], may_lack: Set[Place]) 
                 is_open.discard(record.producer_id)
                 endings[record.producer_id].append(end)
         for producer_id, ends in endings.items():
-            if producer_id not in ended_by_hand and not _is_subsequence(ends, decided[place, producer_id]):
+            if producer_id not in undecided and not _is_subsequence(ends, decided[place, producer_id]):
                 raise Violation(
                     "as-logged",
                     f"{place}: transactions of producer {producer_id} ended as {_show(ends)}, but were decided as "

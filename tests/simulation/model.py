@@ -88,8 +88,9 @@ class Model:
         self.grants = 0
         self.offsets_read: dict[tuple[str, Place], int] = {}
         """The newest committed offset that the broker has told anybody."""
-        self.ended_by_hand: set[int] = set()
-        """Producer ids whose transaction an operator aborted with WriteTxnMarkers."""
+        self.undecided: set[int] = set()
+        """Producer ids that have had a transaction of which no coordinator knows. It ends without a decision: an
+        operator aborts it with WriteTxnMarkers, or the broker at its start after a crash."""
         self.removals = Removals()
         self.found_at: dict[str, tuple[Place, int]] = {}
         """Where readers have seen a record."""

@@ -73,8 +73,7 @@ class RecordDeleter(Actor):
 class LateProducer(TxnClient):
     """Sends a batch after the end of its transaction, as one that was held up in a buffer (KAFKA-17754).
 
-    Verification must keep it out. Where that is switched off it opens a transaction that nobody will ever end, until an
-    operator does.
+    Verification must keep it out. Where that is switched off it opens a transaction that no coordinator knows of.
     """
 
     def script(self) -> Script[None]:
@@ -87,6 +86,8 @@ class LateProducer(TxnClient):
             late = self.compose(self.rng.choice(self.history.output_places), [f"{self.name}:late"], None, hidden=True)
             call = self.produce_call([late])
             call.may_haunt = False
+            if not self.history.plan.verification:
+                self.model.undecided.add(self.identity.producer_id)
             answer = yield from self.call(call)
         except (Fenced, MustAbort):
             return
@@ -151,7 +152,7 @@ def find_hanging(history: History) -> list[tuple[Place, Any]]:
 
 def abort_hanging(history: History) -> None:
     for place, producer in find_hanging(history):
-        history.model.ended_by_hand.add(producer.producer_id)
+        history.model.undecided.add(producer.producer_id)
         identity = Identity(producer.producer_id, producer.producer_epoch)
         request = wire.markers(place, identity, False, max(0, producer.coordinator_epoch), 0)
         answer = history.ask(ApiKey.WRITE_TXN_MARKERS, 1, request)

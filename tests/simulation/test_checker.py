@@ -302,7 +302,7 @@ def test_a_marker_of_the_other_kind_is_noticed(tmp_path: Path) -> None:
 def test_a_marker_that_nobody_decided_is_noticed(tmp_path: Path) -> None:
     write_log(tmp_path, A, [data("a", 0, 1), marker(1, 1, commit=False)])
     assert complaint_about(tmp_path) == "as-logged"
-    assert complaint_about(tmp_path, ended_by_hand={1}) is None
+    assert complaint_about(tmp_path, undecided={1}) is None
 
 
 def test_a_state_that_cannot_follow_is_noticed(tmp_path: Path) -> None:
