@@ -115,7 +115,7 @@ def test_of_two_drivers_with_one_id_one_stops_and_nothing_is_written_twice(drive
     stopped = "first" if first.poll() is not None else "second"
     assert any(
         reason in drivers.said(stopped)
-        for reason in ("another driver has taken over transactional id", "Multiple streaming jobs detected")
+        for reason in ("another driver has taken over transactional id", "Multiple streaming")
     )
     drivers.kill_all()
     drivers.order["options"] = {}
