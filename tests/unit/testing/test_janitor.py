@@ -16,6 +16,7 @@ import pytest
 _START = """
 import json, os, signal, sys, time
 import oncelog.testing
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored under nohup, and inherited from there
 folder = sys.argv[1] or None
 with oncelog.testing.broker(data_dir=folder) as broker:
     pids = [broker.pid]
