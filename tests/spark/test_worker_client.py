@@ -53,7 +53,8 @@ def test_more_client_settings_than_are_kept_leave_no_connections(kafka: Kafka) -
     for number in range(CLIENTS_MAX, 4 * CLIENTS_MAX):
         use(number)
     gc.collect()
-    wait_for(lambda: open_descriptors() <= before)
+    # Others in this process open and close some meanwhile; those that leak would be three times as many.
+    wait_for(lambda: open_descriptors() <= before + CLIENTS_MAX)
 
 
 def test_a_client_in_use_is_not_closed_when_others_take_its_place(kafka: Kafka) -> None:
