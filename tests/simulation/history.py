@@ -41,6 +41,8 @@ from tests.simulation.workers import GROUP, Worker
 
 START_MS: Final = 1_700_000_000_000
 TROUBLE_MS_MAX: Final = 60_000
+SKEW_MS_MAX: Final = 1_700_000
+"""Twice this is below an hour, from which on a broker refuses the timestamps of before (INVALID_TIMESTAMP)."""
 STEPS_MAX: Final = 40_000
 INPUTS: Final = 6
 
@@ -346,7 +348,8 @@ class History:
 
     def _jump(self) -> None:
         """The machine's clock is set, to a time before or after. Less than what would make timestamps unacceptable."""
-        self.station.skew_ms += self.rng.choice((-1, 1)) * self.rng.choice((2_000, 60_000, 1_500_000))
+        jumped_ms = self.station.skew_ms + self.rng.choice((-1, 1)) * self.rng.choice((2_000, 60_000, 1_500_000))
+        self.station.skew_ms = max(-SKEW_MS_MAX, min(SKEW_MS_MAX, jumped_ms))
         self.trace("clock", f"is wrong by {self.station.skew_ms} ms")
         self._latest_skew_ms = max(self._latest_skew_ms, self.station.skew_ms)
         self._starts_before_jump = self.station.starts
