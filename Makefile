@@ -24,8 +24,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup ## the main job: embedded broker, Spark micro-batches, one transaction each
 	$(BIN)/oncelog demo
 
-test: setup ## all tests
-	$(BIN)/python -m pytest
+JOBS ?= 2
+test: setup ## all tests, in two processes: make test JOBS=1 for one
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup
 
 test-fast: setup ## unit tests of the broker, under a minute
 	$(BIN)/python -m pytest -q $(addprefix tests/unit/,core protocol storage coordinator cluster server)

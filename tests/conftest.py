@@ -18,6 +18,20 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+ONE_PROCESS = {"spark", "conformance"}
+"""Folders whose tests share a Spark session or running brokers, and so stay in one process."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Other tests are shared out by file."""
+    here = Path(__file__).parent
+    for item in items:
+        path = item.path.relative_to(here)
+        group = path.parts[0] if path.parts[0] in ONE_PROCESS else str(path)
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
 @pytest.fixture(autouse=True)
 def _descriptors_of_crashed_logs_are_given_back() -> Iterator[None]:
     before = open_files.last_number()
