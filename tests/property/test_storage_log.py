@@ -169,7 +169,7 @@ class LogMachine(RuleBasedStateMachine):
     def truncate(self, share: float) -> None:
         target = int(self.model.end * share)
         bases = [segment.base_offset for segment in self.log.segments]
-        end = self.log.truncate_to(target)
+        end = self.log.truncate_to(target, now_ms=NOW_MS)
         if target == self.model.end:
             assert end == target
         elif target <= bases[0]:

@@ -18,7 +18,7 @@ logger = logging.getLogger("oncelog.storage")
 
 
 class LogCutting(LogRolling):
-    def truncate_to(self, offset: int) -> int:
+    def truncate_to(self, offset: int, *, now_ms: int) -> int:
         """Remove everything from `offset` on, and the rest of the batch it lies in. Returns the new end.
 
         Kafka would leave the end at `offset` even within a batch. Then the end would jump back with the next restart.
@@ -27,7 +27,7 @@ class LogCutting(LogRolling):
         if offset >= self.log_end_offset:
             return self.log_end_offset
         if offset <= loaded.segments[0].base_offset:
-            self.truncate_fully_and_start_at(offset)
+            self.truncate_fully_and_start_at(offset, now_ms=now_ms)
             return offset
         failpoints.hit("log.truncate.before")
         self._generation += 1
@@ -43,11 +43,11 @@ class LogCutting(LogRolling):
             loaded.segments,
             loaded.snapshots,
             end_offset=end_offset,
-            now_ms=self._latest_ms,
+            now_ms=now_ms,
         )
         return end_offset
 
-    def truncate_fully_and_start_at(self, offset: int) -> None:
+    def truncate_fully_and_start_at(self, offset: int, *, now_ms: int) -> None:
         """Remove everything; the log is empty and goes on at `offset`."""
         loaded = self._loaded
         failpoints.hit("log.truncate.before")
@@ -56,7 +56,7 @@ class LogCutting(LogRolling):
         self._drop_segments(list(loaded.segments))
         place = self._place
         loaded.segments.append(
-            Segment.create(place.folder, offset, files=place.files, config=self.config, now_ms=place.now_ms)
+            Segment.create(place.folder, offset, files=place.files, config=self.config, now_ms=now_ms)
         )
         self.log_start_offset = offset
         loaded.leader_epochs.clear()

@@ -177,7 +177,7 @@ def test_a_log_that_was_cut_meanwhile_is_left_alone(tmp_path: Path) -> None:
     log = dirty_log(tmp_path)
     work = cleaning(log)
     cleaned = work.clean(work.groups[0])
-    log.truncate_to(1)
+    log.truncate_to(1, now_ms=NOW_MS)
     append(log)
     assert not log.replace_segments(cleaned)
 
@@ -186,7 +186,7 @@ def test_the_active_segment_is_not_replaced(tmp_path: Path) -> None:
     log = dirty_log(tmp_path)
     work = cleaning(log)
     cleaned = work.clean(work.groups[-1])
-    log.truncate_to(log.segments[-1].base_offset)
+    log.truncate_to(log.segments[-1].base_offset, now_ms=NOW_MS)
     assert log.replace_segments(cleaned) == (len(log.segments) > 1)
 
 

@@ -100,5 +100,5 @@ def test_a_log_that_is_truncated_does_not_forget_who_wrote_since_it_was_opened(t
     log = new_log(tmp_path)
     append(log, OLD, now_ms=now_ms)
     append(log, now_ms=now_ms)
-    log.truncate_to(1)
+    log.truncate_to(1, now_ms=now_ms)
     assert is_duplicate(log, now_ms)

@@ -328,7 +328,7 @@ def test_damaged_checkpoint_costs_a_look_at_the_logs(
 def test_truncation_writes_the_lower_recovery_point_at_once(tmp_path: Path) -> None:
     log_dir = filled(tmp_path)
     log_dir.checkpoint({})
-    log_dir.logs[A1].truncate_to(6)
+    log_dir.logs[A1].truncate_to(6, now_ms=NOW_MS)
     assert read_offsets(tmp_path / "recovery-point-offset-checkpoint") == {A0: 15, A1: 6, B0: 15}
 
 
@@ -336,7 +336,7 @@ def test_truncation_is_not_undone_by_a_checkpoint_that_was_under_way(tmp_path: P
     log_dir = filled(tmp_path)
     log_dir.checkpoint({})
     work = log_dir.prepare_checkpoint(high_watermarks(log_dir))
-    log_dir.logs[A1].truncate_to(6)
+    log_dir.logs[A1].truncate_to(6, now_ms=NOW_MS)
     result = work.run()
     assert read_offsets(tmp_path / "recovery-point-offset-checkpoint") == {A0: 15, A1: 6, B0: 15}
     assert read_offsets(tmp_path / "replication-offset-checkpoint") == {A0: 15, A1: 15, B0: 15}

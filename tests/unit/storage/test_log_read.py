@@ -153,7 +153,7 @@ def test_remembered_positions_are_bounded_and_dropped_when_the_log_is_cut(log: L
     for offset in range(log.log_end_offset):
         log.read(offset, 1, end_offset=log.log_end_offset)
     assert len(log._reader._positions) <= READ_POSITIONS_MAX
-    log.truncate_to(60)
+    log.truncate_to(60, now_ms=NOW_MS)
     append(log, count=1)
     append(log, count=7)
     assert read_ranges(log, 60, 1, 68) == [(60, 60)]

@@ -97,7 +97,7 @@ def test_largest_timestamp_after_a_cut(tmp_path: Path) -> None:
     log = new_log(tmp_path, LogConfig(index_interval_bytes=1 << 20))
     for timestamp in (50, 80, 70, 90):
         append(log, timestamp=NOW_MS + timestamp)
-    log.truncate_to(3)
+    log.truncate_to(3, now_ms=NOW_MS)
     assert log.max_timestamp_offset() == (NOW_MS + 80, 1, 0)
     append(log, batch(timestamp=NOW_MS + 85))
     assert log.max_timestamp_offset() == (NOW_MS + 85, 3, 0)

@@ -42,7 +42,7 @@ def test_truncated_log_ends_with_the_batch_before_the_offset(tmp_path: Path, tar
     log = filled(tmp_path)
     end = min(target - target % 3, 120)
     before = read_all(log)
-    assert log.truncate_to(target) == end
+    assert log.truncate_to(target, now_ms=NOW_MS) == end
     assert log.log_end_offset == end
     assert ranges(log) == [(base, base + 2) for base in range(0, end, 3)]
     assert before.startswith(read_all(log))
@@ -55,7 +55,7 @@ def test_truncated_log_ends_with_the_batch_before_the_offset(tmp_path: Path, tar
 
 def test_producer_goes_on_where_the_log_was_cut(tmp_path: Path) -> None:
     log = filled(tmp_path)
-    log.truncate_to(60)
+    log.truncate_to(60, now_ms=NOW_MS)
     assert append(log, count=3, producer_id=1, producer_epoch=0, base_sequence=57).duplicate
     info = append(log, count=3, producer_id=1, producer_epoch=0, base_sequence=60, epoch=9)
     assert (info.first_offset, info.duplicate) == (60, False)
@@ -68,7 +68,7 @@ def test_transaction_is_open_again_when_its_marker_is_cut_off(tmp_path: Path) ->
     append(log, count=4)
     end_txn(log, 5, commit=False)
     assert log.aborted_transactions(0, 6) != []
-    log.truncate_to(5)
+    log.truncate_to(5, now_ms=NOW_MS)
     assert log.producer_state.first_undecided_offset == 0
     assert log.aborted_transactions(0, 5) == []
     assert end_txn(log, 5, commit=True).completed == [(5, 0, 5, False)]
@@ -81,10 +81,10 @@ def test_recovery_point_moves_back_and_is_written_down_before_anything_is_append
     for _ in range(20):
         append(log)
     log.flush()
-    log.truncate_to(15)
+    log.truncate_to(15, now_ms=NOW_MS)
     assert told == [(15, 15)]
     append(log)
-    log.truncate_to(15)
+    log.truncate_to(15, now_ms=NOW_MS)
     assert told == [(15, 15)], "what was not flushed was never vouched for"
 
 
@@ -92,7 +92,7 @@ def test_flush_that_was_under_way_does_not_vouch_for_what_came_after_a_cut(tmp_p
     log = filled(tmp_path, count=10)
     work = log.prepare_flush()
     assert work is not None
-    log.truncate_to(15)
+    log.truncate_to(15, now_ms=NOW_MS)
     for number in range(5, 15):
         append(log, count=3, producer_id=1, producer_epoch=0, base_sequence=3 * number)
     work.run()
@@ -102,7 +102,7 @@ def test_flush_that_was_under_way_does_not_vouch_for_what_came_after_a_cut(tmp_p
 
 def test_start_all_over_at_an_offset(tmp_path: Path) -> None:
     log = filled(tmp_path)
-    log.truncate_fully_and_start_at(1000)
+    log.truncate_fully_and_start_at(1000, now_ms=NOW_MS)
     assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (1000, 1000, 0)
     assert (log.leader_epochs.entries, len(log.producer_state)) == ([], 0)
     append(log, count=2)
@@ -112,10 +112,25 @@ def test_start_all_over_at_an_offset(tmp_path: Path) -> None:
     assert {path.name.partition(".")[0] for path in log.folder.glob("0*")} <= {f"{1000:020d}", f"{1002:020d}"}
 
 
+def test_a_log_that_starts_all_over_is_as_old_as_its_truncation(tmp_path: Path) -> None:
+    """Its segment is rolled and deleted by its age, which must not be that of the log."""
+    log = filled(tmp_path)
+    log.truncate_fully_and_start_at(1000, now_ms=NOW_MS + 9 * DAY_MS)
+    assert log.segments[-1].created_ms == NOW_MS + 9 * DAY_MS
+
+
+def test_a_truncation_does_not_bring_back_a_producer_that_has_expired_since_the_last_append(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    log.producer_state.expire(NOW_MS + 9 * DAY_MS)
+    assert len(log.producer_state) == 0
+    log.truncate_to(60, now_ms=NOW_MS + 9 * DAY_MS)
+    assert len(log.producer_state) == 0
+
+
 def test_truncating_below_the_first_segment_starts_all_over(tmp_path: Path) -> None:
     log = filled(tmp_path)
     log.delete_records(100)
-    assert log.truncate_to(40) == 40
+    assert log.truncate_to(40, now_ms=NOW_MS) == 40
     assert (log.log_start_offset, log.log_end_offset) == (40, 40)
 
 
@@ -233,7 +248,7 @@ def test_a_kill_before_a_cut_leaves_the_log_as_it_was(tmp_path: Path, target: in
     failpoints.arm("log.truncate.before", kill)
     try:
         with pytest.raises(Killed):
-            log.truncate_to(target)
+            log.truncate_to(target, now_ms=NOW_MS)
     finally:
         failpoints.disarm_all()
     recovered = copy_log(log, tmp_path / "copy")
