@@ -37,6 +37,10 @@ COMMON: Final[dict[str, str]] = {
     # Tests write records of long ago.
     "log.retention.ms": "-1",
 }
+ONLY_ONCELOG: Final = {
+    # Tests send what coordinators send, and Kafka takes it from everybody as long as it has no ACLs.
+    "oncelog.cluster.action.enable": "true",
+}
 ONLY_KAFKA: Final = {
     # After kill -9 the controller waits for the end of the broker's session before it lets the broker in again.
     "broker.session.timeout.ms": "1500",
@@ -99,7 +103,7 @@ class OncelogBroker:
     def __init__(self, folder: Path, transaction_version: int, settings: Mapping[str, str]) -> None:
         self.data_dir = folder / "data"
         self._output = folder / "oncelog.out"
-        self._settings = {"transaction.version": str(transaction_version), **settings}
+        self._settings = {"transaction.version": str(transaction_version), **ONLY_ONCELOG, **settings}
         self._port = 0
         self._process: subprocess.Popen[bytes] | None = None
 

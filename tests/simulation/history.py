@@ -112,6 +112,7 @@ class History:
             "log.flush.offset.checkpoint.interval.ms": 3_000,
             "transaction.partition.verification.enable": str(plan.verification).lower(),
             "log.index.interval.bytes": 100,
+            "oncelog.cluster.action.enable": "true",
         }
         if plan.fsyncs == "append":
             settings["log.flush.interval.messages"] = 1

@@ -28,7 +28,9 @@ class Scene:
 
     def __init__(self, folder: Path, settings: dict[str, str] | None = None) -> None:
         self.clock = VirtualScheduler(1_700_000_000_000)
-        self.station = Station(folder, self.clock, random.Random(1), settings or {})
+        self.station = Station(
+            folder, self.clock, random.Random(1), {"oncelog.cluster.action.enable": "true", **(settings or {})}
+        )
         self.network = Network(self.station, random.Random(2), Weather(), _raise, lambda who, what: None)
 
     @contextmanager

@@ -29,6 +29,7 @@ from oncelog.cli.output import (
     show_duration,
     show_time,
 )
+from oncelog.core.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from oncelog.client.admin import Admin, TransactionDescription
@@ -323,7 +324,15 @@ def abort_command(connection: Connection, partition: str, start_offset: int, yes
         if not found.is_hanging:
             click.echo(f"{found.transactional_id} is alive: '{connection.command(*found.remedy)}' is better", err=True)
         confirm(f"Abort the transaction of producer {found.producer.producer_id} on {target}?", yes=yes)
-        admin.abort_transaction(target, start_offset)
+        try:
+            admin.abort_transaction(target, start_offset)
+        except KafkaError as error:
+            if error.code is not ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+                raise
+            raise click.ClickException(
+                "the broker takes markers only from who may do ClusterAction. Oncelog's broker without ACLs has to be "
+                "started with --set oncelog.cluster.action.enable=true for this"
+            ) from error
     click.echo(f"aborted on {target}: the transaction of producer {found.producer.producer_id} from {start_offset} on")
 
 

@@ -122,6 +122,9 @@ _TRANSACTIONS = [
     ConfigKey("transaction.partition.verification.enable", _BOOLEAN, True,
               "Whether the first write of a transaction on a partition is checked with the coordinator (TV0/1).",
               dynamic=True),
+    ConfigKey("oncelog.cluster.action.enable", _BOOLEAN, False,
+              "Whether clients may send what brokers send each other: WriteTxnMarkers, for 'oncelog txn abort', and "
+              "AddPartitionsToTxn of several ids."),
     ConfigKey("transaction.two.phase.commit.enable", _BOOLEAN, False, "Whether producers may take part in 2PC."),
 ]  # fmt: skip
 

@@ -1,7 +1,9 @@
 """Who may do what: the operations and resources of Kafka's ACLs, and the question that every handler asks first.
 
 A handler asks `RequestContext.may` or `require` before it looks at anything else, so that a client learns nothing of
-what it may not see. An `Authorizer` answers. As long as there are no ACLs, it is one that allows everything.
+what it may not see. An `Authorizer` answers. As long as there are no ACLs, it is one that allows all that clients do.
+ClusterAction is what brokers send each other, such as the markers of a transaction: a client that may do that could
+end transactions of others, so it needs `oncelog.cluster.action.enable`.
 """
 
 from __future__ import annotations
@@ -88,9 +90,14 @@ class Authorizer(Protocol):
         """Whether there may be a resource of the kind, whatever its name, on which the operation is allowed."""
 
 
-class AllowEverything:
+class AllowClients:
+    """Without ACLs: everybody may do what is meant for clients."""
+
+    def __init__(self, *, cluster_action: bool = False) -> None:
+        self._cluster_action = cluster_action
+
     def allows(self, principal: str, host: str, operation: Operation, resource: Resource, name: str) -> bool:
-        return True
+        return self.allows_any(principal, host, operation, resource)
 
     def allows_any(self, principal: str, host: str, operation: Operation, resource: Resource) -> bool:
-        return True
+        return operation is not Operation.CLUSTER_ACTION or self._cluster_action

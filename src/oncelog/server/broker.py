@@ -33,7 +33,7 @@ from oncelog.core.ids import (
     TopicPartition,
 )
 from oncelog.core.promise import Promise
-from oncelog.server.authorization import AllowEverything, Authorizer
+from oncelog.server.authorization import AllowClients, Authorizer
 from oncelog.server.cleaning import LogCleaner
 from oncelog.server.context import RequestContext
 from oncelog.server.dispatch import Dispatcher
@@ -92,7 +92,7 @@ class Broker:
         self.node_id = NodeId(settings.integer("node.id"))
         self._static_settings = settings
         self.advertised_host, self.advertised_port = "127.0.0.1", 0
-        self.authorizer: Authorizer = AllowEverything()
+        self.authorizer: Authorizer = AllowClients(cluster_action=settings.boolean("oncelog.cluster.action.enable"))
         self.metrics = Metrics()
         self.recurring = RecurringWork(self.scheduler)
         self._data_dir = data_dir

@@ -12,7 +12,7 @@ from oncelog.server.authorization import (
     CLUSTER_NAME,
     OPERATIONS,
     REFUSALS,
-    AllowEverything,
+    AllowClients,
     Authorizer,
     Operation,
     Resource,
@@ -46,7 +46,7 @@ class RequestContext:
     api_version: int
     client_id: str
     peer: Peer
-    authorizer: Authorizer = field(default_factory=AllowEverything)
+    authorizer: Authorizer = field(default_factory=AllowClients)
 
     def may(self, operation: Operation, resource: Resource, name: str = CLUSTER_NAME) -> bool:
         return self.authorizer.allows(self.peer.principal, self.peer.client_host, operation, resource, name)

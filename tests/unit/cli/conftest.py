@@ -24,6 +24,7 @@ SETTINGS = {
     "offsets.topic.num.partitions": 2,
     "transaction.state.log.num.partitions": 2,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 100,
+    "oncelog.cluster.action.enable": "true",
 }
 Background = Callable[..., "subprocess.Popen[str]"]
 _numbers = itertools.count()

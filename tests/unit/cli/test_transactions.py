@@ -19,7 +19,7 @@ from oncelog.client import Admin, ClientConfig, Producer, ProducerFenced, TopicP
 from oncelog.protocol.batch import Record, build_batch
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.log_dir import LogDir
-from oncelog.testing import BrokerProcess
+from oncelog.testing import BrokerProcess, broker
 from tests.unit.cli.conftest import SETTINGS
 
 Run = Callable[..., Result]
@@ -234,3 +234,17 @@ def read_available(descriptor: int) -> bytes:
             break
         data += part
     return data
+
+
+def test_a_broker_that_takes_no_markers_from_clients_says_how_to_let_it(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with broker() as process:
+        monkeypatch.setenv("ONCELOG_BOOTSTRAP_SERVERS", process.bootstrap_servers)
+        with Producer({"bootstrap.servers": process.bootstrap_servers, "transactional.id": "x"}) as producer:
+            producer.init_transactions()
+            open_one(producer, "t", b"x")
+            result = run("txn", "abort", "t:0", "--start-offset", "0", "--yes")
+            producer.abort_transaction()
+    assert result.exit_code == 1
+    assert "--set oncelog.cluster.action.enable=true" in result.stderr

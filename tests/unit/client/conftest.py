@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from oncelog.client import Admin, ClientConfig, NewTopic
-from oncelog.testing.broker import BrokerProcess
+from oncelog.testing.broker import BrokerProcess, broker
 from tests.unit.client.chaos import Chaos
 from tests.unit.client.reading import Reading
 
@@ -18,6 +18,13 @@ _numbers = itertools.count()
 @pytest.fixture
 def unique() -> Callable[[str], str]:
     return lambda stem: f"{stem}-{next(_numbers)}"
+
+
+@pytest.fixture(scope="session")
+def oncelog_broker() -> Iterator[BrokerProcess]:
+    """One that lets an administrator write markers."""
+    with broker({"oncelog.cluster.action.enable": "true"}) as process:
+        yield process
 
 
 @pytest.fixture

@@ -163,7 +163,7 @@ REFUSED = {
     ApiKey.WRITE_TXN_MARKERS: (
         1,
         {"markers": [{"producer_id": 1, "topics": [{"name": "t", "partition_indexes": [0]}]}]},
-        [(Operation.ALTER, Resource.CLUSTER, CLUSTER), (Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER)],
+        [(Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER)],
         {CLUSTER_REFUSED},
     ),
     ApiKey.DESCRIBE_TRANSACTIONS: (

@@ -17,6 +17,7 @@ from oncelog.protocol.messages.write_txn_markers import (
 )
 from oncelog.server import coordinator_runtime
 from oncelog.server.markers import RETRY_MS
+from tests.unit.server.conftest import FEW_PARTITIONS
 from tests.unit.server.harness import BrokerInProcess
 from tests.unit.server.test_transactions import ID, Producer, stable
 
@@ -97,6 +98,7 @@ def test_an_append_that_fails_unexpectedly_is_tried_again_and_the_other_partitio
     assert state_of(node) == "CompleteCommit"
 
 
+@pytest.mark.parametrize("settings", [{**FEW_PARTITIONS, "oncelog.cluster.action.enable": "true"}])
 def test_write_txn_markers_answers_for_each_partition(
     node: BrokerInProcess, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,6 +46,7 @@ from oncelog.protocol.messages.write_txn_markers import (
 from oncelog.server.markers import RETRY_MS
 from oncelog.storage.log import Log
 from oncelog.storage.producer_state import Origin
+from tests.unit.server.conftest import FEW_PARTITIONS
 from tests.unit.server.harness import BrokerInProcess, batch_of
 
 ID = "tx-1"
@@ -380,6 +381,7 @@ def test_an_old_client_must_have_added_the_offsets_first(node: BrokerInProcess, 
     assert commit_offsets(producer, "g1", 7, version=4) == ErrorCode.TRANSACTION_ABORTABLE
 
 
+@pytest.mark.parametrize("settings", [{**FEW_PARTITIONS, "oncelog.cluster.action.enable": "true"}])
 def test_operators_see_and_abort_a_hanging_transaction(node: BrokerInProcess, producer: Producer) -> None:
     producer.produce("orders", b"a", b"b")
     listed = node.call(ListTransactionsRequest(state_filters=["Ongoing", "Nonsense"]), 2)

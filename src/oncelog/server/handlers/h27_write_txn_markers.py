@@ -1,4 +1,8 @@
-"""WriteTxnMarkers (27), v1-2: markers from a coordinator, or from an operator who aborts a hanging transaction."""
+"""WriteTxnMarkers (27), v1-2: markers from a coordinator, or from an operator who aborts a hanging transaction.
+
+Deviation: Kafka serves it to whoever may ALTER the cluster, too. No coordinator is asked, so that whoever may send it
+can commit or abort a transaction of anybody: here it takes CLUSTER_ACTION.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +28,9 @@ Written = tuple[TopicPartition, ErrorCode]
 def handle(
     broker: Broker, request: WriteTxnMarkersRequest, context: RequestContext
 ) -> Promise[WriteTxnMarkersResponse]:
-    if not context.may(Operation.ALTER, Resource.CLUSTER) and not context.may(
-        Operation.CLUSTER_ACTION, Resource.CLUSTER
-    ):
+    if not context.may(Operation.CLUSTER_ACTION, Resource.CLUSTER):
+        code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        broker.log_refusal("WriteTxnMarkers", code, "it takes ClusterAction: see oncelog.cluster.action.enable")
         refused = [_refused(marker) for marker in request.markers]
         return Promise.resolved(WriteTxnMarkersResponse(markers=refused))
     return gather([_write(broker, marker) for marker in request.markers]).map(
