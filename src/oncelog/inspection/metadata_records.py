@@ -12,12 +12,12 @@ from oncelog.protocol.messages.cluster_metadata import CONTROL_TYPES, decode_met
 
 def metadata_record(value: bytes) -> dict[str, Any]:
     """Type, version and content. Raises MalformedRequest."""
-    name, version, message, position = decode_metadata_record(value)
-    if message is None:
-        data: Any = {"undecoded": base64.b64encode(value[position:]).decode()}
+    record = decode_metadata_record(value)
+    if record.message is None:
+        data: Any = {"undecoded": base64.b64encode(value[record.position :]).decode()}
     else:
-        data = to_json(message, version)
-    return {"type": name, "version": version, "data": data}
+        data = to_json(record.message, record.version)
+    return {"type": record.type_name, "version": record.version, "data": data}
 
 
 def control_record(control_type: int, value: bytes) -> tuple[str, dict[str, Any]] | None:

@@ -62,8 +62,8 @@ class Field:
         return self.struct() if self.struct is not None else []
 
 
-def _number(kind: str, default: int = 0) -> Callable[..., Any]:
-    def specify(*, since: int = 0, until: int = VERSION_MAX, default: int = default, tag: int | None = None) -> Any:
+def _number(kind: str, default: float = 0) -> Callable[..., Any]:
+    def specify(*, since: int = 0, until: int = VERSION_MAX, default: float = default, tag: int | None = None) -> Any:
         return Field(kind=kind, default=default, since=since, until=until, tag=tag)
 
     return specify
@@ -74,6 +74,7 @@ int16 = _number("int16")
 int32 = _number("int32")
 int64 = _number("int64")
 uint16 = _number("uint16")
+float64 = _number("float64", 0.0)
 boolean = _number("boolean", False)
 
 

@@ -16,6 +16,7 @@ FIXED: Final[dict[str, str]] = {
     "int32": "i",
     "int64": "q",
     "uint16": "H",
+    "float64": "d",
 }
 """Kinds of one fixed size, with their format characters in `struct`."""
 

@@ -10,8 +10,12 @@ import pytest
 
 from oncelog.cluster.kraft_metadata import kraft_settings
 from oncelog.protocol.batch import Record, build_batch
-from oncelog.protocol.compiler import encode_bytes
-from oncelog.protocol.messages.cluster_metadata import RECORD_TYPES, ConfigRecord, RemoveTopicRecord, TopicRecord
+from oncelog.protocol.messages.cluster_metadata import (
+    ConfigRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+    encode_metadata_record,
+)
 from oncelog.protocol.schema import Message
 
 TOPIC, BROKER = 2, 4
@@ -19,8 +23,7 @@ FIRST_LOG = f"{0:020d}.log"
 
 
 def batch(base_offset: int, *messages: Message) -> bytes:
-    numbers = {cls: number for number, (_, cls) in RECORD_TYPES.items()}
-    values = [bytes([1, numbers[type(message)], 0]) + encode_bytes(message, 0) for message in messages]
+    values = [encode_metadata_record(message, 0) for message in messages]
     records = [Record(number, 0, None, value) for number, value in enumerate(values)]
     return build_batch(records, timestamp_ms=1, base_offset=base_offset)
 

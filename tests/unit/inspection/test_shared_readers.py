@@ -11,13 +11,10 @@ from oncelog.inspection.entries import read_offset_index
 from oncelog.inspection.topic_settings import compacted_topics
 from oncelog.inspection.verification import verify_path
 from oncelog.protocol.batch import Record, build_batch
-from oncelog.protocol.compiler import encode_bytes
-from oncelog.protocol.messages.cluster_metadata import ConfigRecord
+from oncelog.protocol.messages.cluster_metadata import ConfigRecord, encode_metadata_record
 from oncelog.storage.file_cache import FileCache
 from oncelog.storage.offset_index import OffsetIndex
 
-CONFIG_RECORD = b"\x01\x04\x00"
-"""Frame version 1, record type 4, version 0."""
 TOPIC = 2
 
 
@@ -51,7 +48,7 @@ def test_a_cleanup_policy_that_only_a_metadata_snapshot_still_has_is_known(tmp_p
     folder = tmp_path / "__cluster_metadata-0"
     folder.mkdir()
     config = ConfigRecord(resource_type=TOPIC, resource_name="changes", name="cleanup.policy", value="compact")
-    batch = build_batch([Record(0, 0, None, CONFIG_RECORD + encode_bytes(config, 0))], timestamp_ms=0)
+    batch = build_batch([Record(0, 0, None, encode_metadata_record(config, 0))], timestamp_ms=0)
     (folder / "00000000000000000010-0000000001.checkpoint").write_bytes(batch)
     (folder / "00000000000000000010.log").write_bytes(b"")
     assert compacted_topics(tmp_path) == {"changes"}

@@ -63,6 +63,7 @@ def _present(field: Field, version: int) -> st.SearchStrategy[Any]:
         return st.lists(value(field.element, version), max_size=largest)
     return {
         "boolean": st.booleans(),
+        "float64": st.floats(allow_nan=False),
         "uuid": st.uuids(),
         "string": TEXT,
         "bytes": BYTES,

@@ -1,19 +1,37 @@
-"""Records of `__cluster_metadata`, the log of Kafka's own controllers, and its control records.
+"""Records of `__cluster_metadata`, the log of Kafka's own controllers: all types and versions of Kafka 4.3.
 
-A record is: uvarint 1 (the frame), uvarint type, uvarint version, then the message. Control records of that log have
-the type in their key and start with their own version.
+A record has no key; its value is: uvarint 1 (the frame), uvarint type, uvarint version, then the message. Control
+records of that log have their type in the key (int16 version 0, int16 type), and their value starts with its version.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from oncelog.protocol.compiler import decode
-from oncelog.protocol.primitives import MalformedRequest, read_uvarint
-from oncelog.protocol.schema import Message, array, boolean, int8, int16, int32, int64, string, struct, uint16, uuid
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.invariant import invariant
+from oncelog.protocol.compiler import decode, encode_bytes
+from oncelog.protocol.primitives import MalformedRequest, Readable, read_uvarint, uvarint
+from oncelog.protocol.schema import (
+    Message,
+    array,
+    boolean,
+    byte_string,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    string,
+    struct,
+    uint16,
+    uuid,
+)
 
 _FRAME_VERSION: Final = 1
+_WORD_START: Final = re.compile(r"(?<!^)(?=[A-Z])")
 
 
 class Endpoint(Message):
@@ -37,7 +55,7 @@ class RegisterBrokerRecord(Message, versions=(0, 4), flexible=0):
     end_points: list[Endpoint] = array(Endpoint)
     features: list[Feature] = array(Feature)
     rack: str | None = string(nullable=True)
-    fenced: bool = boolean()
+    fenced: bool = boolean(default=True)
     in_controlled_shutdown: bool = boolean(since=1)
     log_dirs: list[UUID] = array(uuid, since=3, tag=0)
     cordoned_log_dirs: list[UUID] | None = array(uuid, since=4, nullable=True, default=None, tag=1)
@@ -90,13 +108,54 @@ class PartitionChangeRecord(Message, versions=(0, 2), flexible=0):
     last_known_elr: list[int] | None = array(int32, since=2, nullable=True, default=None, tag=7)
 
 
+class FenceBrokerRecord(Message, versions=(0, 0), flexible=0):
+    id: int = int32()
+    epoch: int = int64()
+
+
+class UnfenceBrokerRecord(Message, versions=(0, 0), flexible=0):
+    id: int = int32()
+    epoch: int = int64()
+
+
 class RemoveTopicRecord(Message, versions=(0, 0), flexible=0):
     topic_id: UUID = uuid()
+
+
+class DelegationTokenRecord(Message, versions=(0, 0), flexible=0):
+    owner: str = string()
+    requester: str = string()
+    renewers: list[str] = array(string)
+    issue_timestamp: int = int64()
+    max_timestamp: int = int64()
+    expiration_timestamp: int = int64()
+    token_id: str = string()
+
+
+class UserScramCredentialRecord(Message, versions=(0, 0), flexible=0):
+    name: str = string()
+    mechanism: int = int8()
+    salt: bytes = byte_string()
+    stored_key: bytes = byte_string()
+    server_key: bytes = byte_string()
+    iterations: int = int32()
 
 
 class FeatureLevelRecord(Message, versions=(0, 0), flexible=0):
     name: str = string()
     feature_level: int = int16()
+
+
+class QuotaEntity(Message):
+    entity_type: str = string()
+    entity_name: str | None = string(nullable=True)
+
+
+class ClientQuotaRecord(Message, versions=(0, 0), flexible=0):
+    entity: list[QuotaEntity] = array(QuotaEntity)
+    key: str = string()
+    value: float = float64()
+    remove: bool = boolean()
 
 
 class ProducerIdsRecord(Message, versions=(0, 0), flexible=0):
@@ -114,8 +173,32 @@ class BrokerRegistrationChangeRecord(Message, versions=(0, 3), flexible=0):
     cordoned_log_dirs: list[UUID] | None = array(uuid, since=3, nullable=True, default=None, tag=3)
 
 
+class AccessControlEntryRecord(Message, versions=(0, 0), flexible=0):
+    id: UUID = uuid()
+    resource_type: int = int8()
+    resource_name: str = string()
+    pattern_type: int = int8()
+    principal: str = string()
+    host: str = string()
+    operation: int = int8()
+    permission_type: int = int8()
+
+
+class RemoveAccessControlEntryRecord(Message, versions=(0, 0), flexible=0):
+    id: UUID = uuid()
+
+
 class NoOpRecord(Message, versions=(0, 0), flexible=0):
     pass
+
+
+class ZkMigrationStateRecord(Message, versions=(0, 0), flexible=0):
+    zk_migration_state: int = int8()
+
+
+class RemoveUserScramCredentialRecord(Message, versions=(0, 0), flexible=0):
+    name: str = string()
+    mechanism: int = int8()
 
 
 class BeginTransactionRecord(Message, versions=(0, 0), flexible=0):
@@ -130,6 +213,10 @@ class AbortTransactionRecord(Message, versions=(0, 0), flexible=0):
     reason: str | None = string(nullable=True, default=None, tag=0)
 
 
+class RemoveDelegationTokenRecord(Message, versions=(0, 0), flexible=0):
+    token_id: str = string()
+
+
 class RegisterControllerRecord(Message, versions=(0, 0), flexible=0):
     controller_id: int = int32()
     incarnation_id: UUID = uuid()
@@ -142,24 +229,35 @@ class ClearElrRecord(Message, versions=(0, 0), flexible=0):
     topic_name: str = string()
 
 
-RECORD_TYPES: Final[dict[int, tuple[str, type[Message]]]] = {
-    0: ("REGISTER_BROKER_RECORD", RegisterBrokerRecord),
-    1: ("UNREGISTER_BROKER_RECORD", UnregisterBrokerRecord),
-    2: ("TOPIC_RECORD", TopicRecord),
-    3: ("PARTITION_RECORD", PartitionRecord),
-    4: ("CONFIG_RECORD", ConfigRecord),
-    5: ("PARTITION_CHANGE_RECORD", PartitionChangeRecord),
-    9: ("REMOVE_TOPIC_RECORD", RemoveTopicRecord),
-    12: ("FEATURE_LEVEL_RECORD", FeatureLevelRecord),
-    15: ("PRODUCER_IDS_RECORD", ProducerIdsRecord),
-    17: ("BROKER_REGISTRATION_CHANGE_RECORD", BrokerRegistrationChangeRecord),
-    20: ("NO_OP_RECORD", NoOpRecord),
-    23: ("BEGIN_TRANSACTION_RECORD", BeginTransactionRecord),
-    24: ("END_TRANSACTION_RECORD", EndTransactionRecord),
-    25: ("ABORT_TRANSACTION_RECORD", AbortTransactionRecord),
-    27: ("REGISTER_CONTROLLER_RECORD", RegisterControllerRecord),
-    28: ("CLEAR_ELR_RECORD", ClearElrRecord),
+RECORD_TYPES: Final[dict[int, type[Message]]] = {
+    0: RegisterBrokerRecord,
+    1: UnregisterBrokerRecord,
+    2: TopicRecord,
+    3: PartitionRecord,
+    4: ConfigRecord,
+    5: PartitionChangeRecord,
+    7: FenceBrokerRecord,
+    8: UnfenceBrokerRecord,
+    9: RemoveTopicRecord,
+    10: DelegationTokenRecord,
+    11: UserScramCredentialRecord,
+    12: FeatureLevelRecord,
+    14: ClientQuotaRecord,
+    15: ProducerIdsRecord,
+    17: BrokerRegistrationChangeRecord,
+    18: AccessControlEntryRecord,
+    19: RemoveAccessControlEntryRecord,
+    20: NoOpRecord,
+    21: ZkMigrationStateRecord,
+    22: RemoveUserScramCredentialRecord,
+    23: BeginTransactionRecord,
+    24: EndTransactionRecord,
+    25: AbortTransactionRecord,
+    26: RemoveDelegationTokenRecord,
+    27: RegisterControllerRecord,
+    28: ClearElrRecord,
 }
+_TYPE_NUMBERS: Final = {cls: number for number, cls in RECORD_TYPES.items()}
 
 
 class Voter(Message):
@@ -223,19 +321,41 @@ CONTROL_TYPES: Final[dict[int, tuple[str, type[Message]]]] = {
 class MetadataRecord(NamedTuple):
     """`message` is None if the type or version is not known here; it would begin at `position`."""
 
-    type: str
+    type: int
     version: int
     message: Message | None
     position: int
 
+    @property
+    def type_name(self) -> str:
+        """As Kafka's tools show it: REGISTER_BROKER_RECORD."""
+        cls = RECORD_TYPES.get(self.type)
+        return f"RECORD_TYPE_{self.type}" if cls is None else _WORD_START.sub("_", cls.__name__).upper()
 
-def decode_metadata_record(value: bytes) -> MetadataRecord:
+    def known(self) -> Message:
+        """The message. Raises UNSUPPORTED_VERSION if this program does not know it, and so not what it changes."""
+        if self.message is None:
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"metadata record of type {self.type} ({self.type_name}) in version {self.version} is not known here: "
+                "it was written by a newer version of Kafka than 4.3",
+            )
+        return self.message
+
+
+def decode_metadata_record(value: Readable) -> MetadataRecord:
     """Raises MalformedRequest or IndexError."""
     frame, position = read_uvarint(value, 0)
     if frame != _FRAME_VERSION:
         raise MalformedRequest(f"frame version {frame} is unknown, expected {_FRAME_VERSION}")
     number, position = read_uvarint(value, position)
     version, position = read_uvarint(value, position)
-    name, cls = RECORD_TYPES.get(number, (f"RECORD_TYPE_{number}", None))
+    cls = RECORD_TYPES.get(number)
     known = cls is not None and version <= cls.VERSIONS[1]
-    return MetadataRecord(name, version, decode(cls, version, value, position) if cls and known else None, position)
+    return MetadataRecord(number, version, decode(cls, version, value, position) if cls and known else None, position)
+
+
+def encode_metadata_record(message: Message, version: int) -> bytes:
+    number = _TYPE_NUMBERS.get(type(message))
+    invariant(number is not None, "%s is no metadata record", type(message).__name__)
+    return bytes([_FRAME_VERSION]) + uvarint(number or 0) + uvarint(version) + encode_bytes(message, version)
