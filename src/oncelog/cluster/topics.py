@@ -13,6 +13,7 @@ from oncelog.core.config import ConfigError
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import INTERNAL_TOPICS, NodeId
 from oncelog.core.topic_config import TOPIC_CONFIG
+from oncelog.storage.log_dir import CLUSTER_METADATA_TOPIC
 
 TOPIC_NAME_LENGTH_MAX: Final = 249
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
@@ -52,6 +53,8 @@ class TopicCatalog:
     ) -> tuple[int, dict[str, str]]:
         """The partition count and settings a new topic would get; raises what CreateTopics must answer."""
         check_name(name)
+        if name == CLUSTER_METADATA_TOPIC:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {name} is prohibited.")
         if name in self._metadata.topics:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
         self._check_collision(name)

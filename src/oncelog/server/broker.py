@@ -52,7 +52,7 @@ from oncelog.storage import clean_shutdown
 from oncelog.storage.deletions import unlink_all
 from oncelog.storage.log import Log
 from oncelog.storage.log_config import LogConfig
-from oncelog.storage.log_dir import CheckpointResult, LogDir
+from oncelog.storage.log_dir import CLUSTER_METADATA_TOPIC, CheckpointResult, LogDir
 
 log = logging.getLogger("oncelog.server")
 
@@ -222,7 +222,7 @@ class Broker:
     def auto_create_topic(self, name: str) -> Topic | None:
         if name in INTERNAL_TOPICS:
             return self.internal_topic(name)
-        if not self.settings.boolean("auto.create.topics.enable"):
+        if not self.settings.boolean("auto.create.topics.enable") or name == CLUSTER_METADATA_TOPIC:
             return None
         count, configs = self.topics.check_new(name, self.settings.integer("num.partitions"), 1, {}, {})
         log.info("topic %s is created with %d partition(s) because a client asked for it", name, count)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from tests.conformance.scenario import Name, Ref, Scenario, Step
+from tests.conformance.scenario import Batch, Name, Ref, Scenario, Step
 from tests.conformance.steps import produce
 
 ANY_TV: Final = (2,)
@@ -114,6 +114,20 @@ def colliding_names() -> Scenario:
     """Names that differ only in dots and underscores share a metric name: Kafka refuses the second."""
     steps = [create(Name("a.b")), create(Name("a_b"), note="collides"), create(Name("a-b"))]
     return Scenario("colliding-names", steps, topics={}, transaction_versions=ANY_TV)
+
+
+def reserved_names() -> Scenario:
+    name = "__cluster_metadata"
+    topics = [{"name": name, "partition_data": [{"index": 0, "records": Batch(1, {})}]}]
+    steps = [
+        create(name),
+        create(name, validate_only=True),
+        metadata([name], create=True),
+        Step("produce", 9, {"transactional_id": None, "acks": -1, "timeout": 10_000, "topic_data": topics}),
+        delete(name),
+        add(name, 2),
+    ]
+    return Scenario("reserved-names", steps, topics={}, transaction_versions=ANY_TV)
 
 
 def created_twice_in_one_request() -> Scenario:
@@ -319,6 +333,7 @@ def too_large() -> Scenario:
 SCENARIOS: Final = (
     topics_created(),
     colliding_names(),
+    reserved_names(),
     created_twice_in_one_request(),
     topics_deleted(),
     partitions_added(),

@@ -424,3 +424,17 @@ def test_delete_records_moves_the_log_start(node: BrokerInProcess) -> None:
     assert delete_records(node, -1) == (0, 5)
     create(node, "table", configs={"cleanup.policy": "compact"})
     assert delete_records(node, -1, "table")[0] == ErrorCode.POLICY_VIOLATION
+
+
+def test_the_name_of_kafkas_metadata_log_is_no_topic(node: BrokerInProcess) -> None:
+    """A start leaves a folder of that name alone, so what was written to it would be gone."""
+    name = "__cluster_metadata"
+    creation = CreateTopicsRequest(topics=[CreatableTopic(name=name, num_partitions=1, replication_factor=1)])
+    (created,) = node.call(creation, 7).topics
+    assert created.error_code == ErrorCode.INVALID_REQUEST
+    assert created.error_message == f"Creation of internal topic {name} is prohibited."
+    asked = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=True)
+    (described,) = node.call(asked, 12).topics
+    assert described.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert node.produce(name, [b"x"]).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert not (node.folder / f"{name}-0").exists()
