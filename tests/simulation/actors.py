@@ -118,14 +118,8 @@ class Actor:
                 # Not on the stack of whoever broke the link.
                 self.history.clock.call_later_ms(0, lambda: self._resume(answers) if step == self._step else None)
 
-        def give_up() -> None:
-            if step == self._step and missing:
-                self.trace("gives up waiting")
-                link.snap()
-
         for index, call in enumerate(calls):
-            link.send(call, lambda answer, index=index: arrived(index, answer))  # type: ignore[misc]
-        self.history.clock.call_later_ms(self.timeout_ms(calls), give_up)
+            link.send(call, self.timeout_ms(calls), lambda answer, index=index: arrived(index, answer))  # type: ignore[misc]
 
     def timeout_ms(self, calls: list[Call]) -> int:
         return REQUEST_TIMEOUT_MS

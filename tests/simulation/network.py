@@ -5,7 +5,8 @@ got: the request may never have arrived, or its answer is lost. What TCP does no
 broken link is gone: it may sit in a buffer and arrive long after its sender has repeated it on another link and moved
 on. Such a `ghost` is sent only for requests that the protocol protects against it (`Call.may_haunt`).
 
-The broker's side of a link is the real `server.connection.Connection` on a transport made here.
+The client's side of a link is the real `client.wire.Wire`, the broker's the real `server.connection.Connection` on a
+transport made here.
 """
 
 from __future__ import annotations
@@ -16,13 +17,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from oncelog.client.config import ClientConfig
+from oncelog.client.errors import KafkaError
+from oncelog.client.wire import Wire
+from oncelog.core.invariant import invariant
 from oncelog.protocol.api_keys import ApiKey
+from oncelog.protocol.messages.api_versions import ApiVersionsRequest
 from oncelog.server.connection import Connection
-from tests.simulation.wire import frame_request, parse_response
+from tests.simulation.wire import parse_response
 
 if TYPE_CHECKING:
     from tests.simulation.station import Station
 
+CLIENT: Final = ClientConfig(bootstrap_servers="station:9092", client_id="sim")
 FRAME_MAX_BYTES: Final = 1 << 24
 ANSWER_MS_MAX: Final = 8_000
 """A request that does not wait by its nature is answered within this time, with parking, retries and a lagging high
@@ -155,16 +162,18 @@ class Link:
         self._is_ghost = is_ghost
         self._incarnation = network.station.broker
         self._connection: Connection | None = None
-        self._waiting: dict[int, tuple[Call, Callable[[Any], None]]] = {}
+        self._wire = Wire(CLIENT, name, lambda frame: self._frames.append(b"".join(frame)))
+        self._frames: list[bytes] = []
+        """Written by the client, and not yet given to the network."""
+        self._refused: list[Callable[[Any], None]] = []
         self._served: dict[int, tuple[Call, int]] = {}
-        self._held: deque[tuple[int, Call]] = deque()
+        self._held: deque[tuple[bytes, Call]] = deque()
         self._reading = True
         self._is_cut = False
         """Nothing reaches the broker any more; the client does not know yet."""
         self._silent_from: int | None = None
         """The first request whose answer, like all that follow, does not reach the client."""
         self._last_request_ms = self._last_answer_ms = 0
-        self._correlation = 0
         self.broken = False
         if self._incarnation is not None:
             self._connect()
@@ -180,19 +189,35 @@ class Link:
         )
         connection.connection_made(cast(Any, _Transport(self)))
         self._connection = connection
+        self._negotiate(connection)
+
+    def _negotiate(self, connection: Connection) -> None:
+        """Past all weather: a broker that is up answers at once."""
+        outcomes: list[KafkaError | None] = []
+        self._wire.negotiate(self._now_s(), outcomes.append)
+        versions = Call(ApiKey.API_VERSIONS, ApiVersionsRequest.VERSIONS[1], None)
+        self._served[1] = (versions, self._net.now_ms())
+        _receive(connection, self._frames.pop())
+        invariant(outcomes == [None], "negotiating versions gave %s", outcomes)
 
     # -- the client's side
 
-    def send(self, call: Call, on_result: Callable[[Any], None]) -> None:
+    def _now_s(self) -> float:
+        return self._net.now_ms() / 1000
+
+    def send(self, call: Call, timeout_ms: int, on_result: Callable[[Any], None]) -> None:
         net = self._net
         net.calls += 1
         if self.broken:
             net.later(1, lambda: on_result(LOST))
             return
-        self._correlation += 1
-        correlation = self._correlation
-        self._waiting[correlation] = (call, on_result)
-        if self._connection is None or net.station.broker is not self._incarnation:
+        if self._connection is None:
+            self._refused.append(on_result)
+            net.later(net.rng.randrange(1, 20), self.snap)
+            return
+        frame = self._frame_of(call, on_result, timeout_ms)
+        net.later(timeout_ms + 1, self._expire)
+        if net.station.broker is not self._incarnation:
             net.later(net.rng.randrange(1, 20), self.snap)
             return
         if call.may_haunt and net.chance(net.weather.haunt):
@@ -204,8 +229,21 @@ class Link:
             return
         self._last_request_ms = max(self._last_request_ms, net.now_ms() + net.delay_ms())
         if net.chance(net.weather.break_after) and self._silent_from is None:
-            self._silent_from = correlation
-        net.later(self._last_request_ms - net.now_ms(), lambda: self._arrive(correlation, call))
+            self._silent_from = _correlation_of(frame, 8)
+        net.later(self._last_request_ms - net.now_ms(), lambda: self._arrive(frame, call))
+
+    def _frame_of(self, call: Call, on_result: Callable[[Any], None], timeout_ms: int | None = None) -> bytes:
+        def answered(answer: Any) -> None:
+            on_result(LOST if isinstance(answer, KafkaError) else answer)
+
+        self._wire.send(call.message, self._now_s(), answered, version_max=call.version, timeout_ms=timeout_ms)
+        return self._frames.pop()
+
+    def _expire(self) -> None:
+        self._wire.expire(self._now_s())
+        if self._wire.closed and not self.broken:
+            self._net.trace(self._name, "gives up waiting")
+            self.snap()
 
     def snap(self) -> None:
         """The link breaks: everybody who waits for an answer on it learns that."""
@@ -216,43 +254,41 @@ class Link:
         connection, self._connection = self._connection, None
         if connection is not None and self._net.station.broker is self._incarnation:
             connection.connection_lost(None)
-        waiting, self._waiting = self._waiting, {}
-        for _, on_result in waiting.values():
+        self._wire.close("the link broke")
+        refused, self._refused = self._refused, []
+        for on_result in refused:
             on_result(LOST)
 
     # -- the broker's side
 
     def deliver(self, call: Call) -> None:
         """Straight to the broker, past all weather, with nobody who waits for the answer."""
-        self._correlation += 1
-        self._feed(self._correlation, call)
+        if self._connection is not None:
+            self._feed(self._frame_of(call, lambda _: None), call)
 
-    def _arrive(self, correlation: int, call: Call) -> None:
+    def _arrive(self, frame: bytes, call: Call) -> None:
         if self.broken or self._connection is None:
             return
         if self._reading and not self._held:
-            self._feed(correlation, call)
+            self._feed(frame, call)
         else:
-            self._held.append((correlation, call))
+            self._held.append((frame, call))
 
-    def _feed(self, correlation: int, call: Call) -> None:
+    def _feed(self, frame: bytes, call: Call) -> None:
         connection = self._connection
         if connection is None:
             return
         call.on_delivered()
         self._net.trace(self._name, f"-> {call}")
-        self._served[correlation] = (call, self._net.now_ms())
-        data = memoryview(frame_request(call.key, call.version, call.message, correlation))
-        while data:
-            room = connection.get_buffer(-1)
-            taken = min(len(room), len(data))
-            room[:taken] = data[:taken]
-            data = data[taken:]
-            connection.buffer_updated(taken)
+        self._served[_correlation_of(frame, 8)] = (call, self._net.now_ms())
+        _receive(connection, frame)
 
     def answered(self, frame: bytes) -> None:
-        correlation = int.from_bytes(frame[4:8], "big")
+        correlation = _correlation_of(frame, 4)
         call, since_ms = self._served.pop(correlation)
+        if call.key == ApiKey.API_VERSIONS:
+            _receive(self._wire, frame)
+            return
         response = parse_response(call.key, call.version, frame)
         self._check_time(call, self._net.now_ms() - since_ms)
         call.on_answered(response)
@@ -264,12 +300,14 @@ class Link:
             self._net.later(self._net.rng.randrange(1, 100), self.snap)
             return
         self._last_answer_ms = max(self._last_answer_ms, self._net.now_ms() + self._net.delay_ms())
-        self._net.later(self._last_answer_ms - self._net.now_ms(), lambda: self._return(correlation, response))
+        self._net.later(self._last_answer_ms - self._net.now_ms(), lambda: self._return(frame))
 
-    def _return(self, correlation: int, response: Any) -> None:
-        found = self._waiting.pop(correlation, None)
-        if found is not None and not self.broken:
-            found[1](response)
+    def _return(self, frame: bytes) -> None:
+        if self.broken:
+            return
+        _receive(self._wire, frame)
+        if self._wire.closed:
+            self._net.violated("no-exception", f"{self._name} cannot read an answer of the broker")
 
     def check_waiting(self, now_ms: int) -> None:
         for call, since_ms in self._served.values():
@@ -293,6 +331,20 @@ class Link:
     def _feed_held(self) -> None:
         while self._held and self._reading and not self.broken:
             self._feed(*self._held.popleft())
+
+
+def _correlation_of(frame: bytes, position: int) -> int:
+    return int.from_bytes(frame[position : position + 4], "big")
+
+
+def _receive(receiver: Connection | Wire, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        room = receiver.get_buffer(-1)
+        taken = min(len(room), len(rest))
+        room[:taken] = rest[:taken]
+        rest = rest[taken:]
+        receiver.buffer_updated(taken)
 
 
 class _Transport:

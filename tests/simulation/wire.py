@@ -1,4 +1,4 @@
-"""Requests as bytes, the shapes of requests that clients send, and a consumer's view of fetched bytes."""
+"""The shapes of requests that clients send, and a consumer's view of fetched bytes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from oncelog.core.ids import NULL_UUID
-from oncelog.protocol.api import decode_response, encode_request, response_header_version
+from oncelog.protocol.api import decode_response, response_header_version
 from oncelog.protocol.batch import Record, build_batch, decode_records, iter_headers, parse_control
-from oncelog.protocol.framing import encode_request_frame, parse_response_header
+from oncelog.protocol.framing import parse_response_header
 from oncelog.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from oncelog.protocol.messages.delete_records import (
     DeleteRecordsPartition,
@@ -67,12 +67,8 @@ class Seen(NamedTuple):
     marker: Marker | None
 
 
-def frame_request(key: int, version: int, message: Any, correlation_id: int) -> bytes:
-    return b"".join(encode_request_frame(key, version, correlation_id, "sim", encode_request(key, version, message)))
-
-
 def parse_response(key: int, version: int, frame: bytes) -> Any:
-    """The message in a whole frame, size included."""
+    """What the broker answered, as the network sees it: the message in a whole frame, size included."""
     header_version = response_header_version(key, version)
     _, position = parse_response_header(memoryview(frame)[4:], header_version)
     return decode_response(key, version, memoryview(frame), position + 4)

@@ -49,7 +49,7 @@ class ClusterAdmin(AdminBase):
         connection = await self.cluster.any_broker()
         brokers = [Broker(b.broker_id, b.host, b.port, b.rack) for b in response.brokers]
         return ClusterDescription(
-            response.cluster_id, response.controller_id, sorted(brokers), dict(connection.features)
+            response.cluster_id, response.controller_id, sorted(brokers), dict(connection.wire.features)
         )
 
     async def describe_log_dirs(self, partitions: Iterable[TopicPartition] | None = None) -> list[LogDirectory]:

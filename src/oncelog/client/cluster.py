@@ -360,7 +360,7 @@ class Cluster:
     async def transaction_version(self, deadline: Deadline) -> int:
         """The finalised `transaction.version`, as the broker that answers first says."""
         connection = await self.retrying("features of the cluster", self.any_broker, deadline)
-        return connection.transaction_version
+        return connection.wire.transaction_version
 
 
 def _is_usable(task: asyncio.Task[Connection]) -> bool:

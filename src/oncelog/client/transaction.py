@@ -146,7 +146,7 @@ class AsyncTransactionClient:
 
     async def _demand_two_phase(self, transactional_id: str, deadline: Deadline) -> None:
         connection = await self.cluster.coordinator(CoordinatorKind.TRANSACTION, transactional_id, deadline)
-        if not connection.supports(InitProducerIdRequest, TWO_PHASE_VERSION):
+        if not connection.wire.supports(InitProducerIdRequest, TWO_PHASE_VERSION):
             raise UnsupportedByBroker(
                 f"{connection} has no two-phase commit (InitProducerId v{TWO_PHASE_VERSION}, KIP-939): "
                 "leave transaction.two.phase.commit.enable off"
@@ -154,8 +154,8 @@ class AsyncTransactionClient:
 
     async def _learn_version(self, deadline: Deadline) -> int:
         connection = await self.cluster.coordinator(CoordinatorKind.TRANSACTION, self.transactional_id, deadline)
-        version = connection.transaction_version
-        speaks_it = connection.supports(EndTxnRequest, 5) and connection.supports(TxnOffsetCommitRequest, 5)
+        version = connection.wire.transaction_version
+        speaks_it = connection.wire.supports(EndTxnRequest, 5) and connection.wire.supports(TxnOffsetCommitRequest, 5)
         return version if speaks_it else min(version, 1)
 
     async def fresh_epoch(self, *, deadline: Deadline | None = None) -> ProducerIdAndEpoch:

@@ -59,11 +59,11 @@ def test_versions_and_features_are_learned_when_connecting() -> None:
     async def scenario() -> None:
         async with ScriptedBroker({}) as broker:
             connection = await connect(broker)
-            assert connection.transaction_version == 2
-            assert connection.version_of(EndTxnRequest) == 5
-            assert connection.version_of(EndTxnRequest, 4) == 4
+            assert connection.wire.transaction_version == 2
+            assert connection.wire.version_of(EndTxnRequest) == 5
+            assert connection.wire.version_of(EndTxnRequest, 4) == 4
             capped = await connect(broker, replace(CONFIG, transaction_version_max=1))
-            assert capped.transaction_version == 1
+            assert capped.wire.transaction_version == 1
 
     run(scenario())
 
@@ -81,8 +81,8 @@ def test_a_broker_that_knows_only_older_versions_is_asked_again() -> None:
     async def scenario() -> None:
         async with ScriptedBroker({ApiKey.API_VERSIONS: refuse_once}) as broker:
             connection = await connect(broker)
-            assert connection.version_of(EndTxnRequest) == 3
-            assert connection.transaction_version == 0
+            assert connection.wire.version_of(EndTxnRequest) == 3
+            assert connection.wire.transaction_version == 0
             with pytest.raises(UnsupportedByBroker, match="does not serve Heartbeat"):
                 await connection.call(beat(), HeartbeatResponse)
 
