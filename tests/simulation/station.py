@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 
 from oncelog.cluster.partition import Partition
 from oncelog.core import failpoints
-from oncelog.core.broker_config import broker_settings
+from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.clock import Timer, VirtualScheduler
 from oncelog.core.promise import Promise
 from oncelog.server.broker import Broker, Environment
@@ -163,7 +163,7 @@ class Station:
         self.lag_ms: Callable[[], int] = lambda: 0
         """How long the high watermark trails an append, as with replicas: asked for each append."""
         self._rng = rng
-        self._settings = broker_settings(settings)[0]
+        self._settings = BROKER_CONFIG.parse(settings)
         self._slow_worker = slow_worker
         self._power_cuts = power_cuts
         self._durable = DurableSizes()

@@ -6,7 +6,6 @@ client.properties) given by `--config` or ONCELOG_CONFIG, else it is 127.0.0.1:9
 
 from __future__ import annotations
 
-import difflib
 import functools
 import shlex
 import socket
@@ -21,7 +20,7 @@ import click
 from click.core import ParameterSource
 
 from oncelog.cli.parsing import duration_ms, topic_and_partitions
-from oncelog.core.config import ConfigError, decode_properties, parse_properties
+from oncelog.core.config import ConfigError, decode_properties, did_you_mean, parse_properties
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import TopicPartition
 
@@ -276,9 +275,7 @@ def require_partitions(admin: Admin, texts: Iterable[str]) -> list[TopicPartitio
 
 
 def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=NEAR_NAMES_MAX, cutoff=0.6)
-    hint = f": did you mean {' or '.join(near)}?" if near else ""
-    return f"there is no {what} {name}{hint}"
+    return f"there is no {what} {name}{did_you_mean(name, known, count=NEAR_NAMES_MAX)}"
 
 
 def confirm(question: str, *, yes: bool) -> None:

@@ -54,10 +54,10 @@ def serve_command(
     }
     try:
         server_main.arm_failpoints(failpoints)
-        settings, warnings = server_main.load_settings(
+        settings = server_main.load_settings(
             config_file, assignments, {name: text for name, text in overrides.items() if text is not None}
         )
-        for warning in warnings:
+        for warning in settings.warnings:
             logging.getLogger("oncelog.server").warning(warning)
         if "," in (settings.optional_text("log.dirs") or ""):
             raise ConfigError("log.dirs: one folder is supported; several disks are better joined below it")

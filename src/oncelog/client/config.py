@@ -149,7 +149,7 @@ def parse_settings(table: ConfigTable, properties: Mapping[str, Any]) -> Setting
         if name.startswith(_SECURITY) and name not in table:
             raise ConfigurationError(f"{name}: {_NOT_YET}. Leave it out, and name brokers that need neither")
     try:
-        return Settings(table, table.parse(entries))
+        return table.parse(entries)
     except ConfigError as error:
         raise ConfigurationError(str(error)) from error
 

@@ -33,8 +33,8 @@ class BrokerSettings:
     def __init__(self, static: Settings, dynamic: Mapping[str, Mapping[str, str]], node: str) -> None:
         self.table: ConfigTable = static.table
         self._layers: list[tuple[Source, Mapping[str, ConfigValue]]] = [
-            (Source.DYNAMIC_BROKER, self.table.parse(dynamic.get(node, {}))),
-            (Source.DYNAMIC_DEFAULT_BROKER, self.table.parse(dynamic.get("", {}))),
+            (Source.DYNAMIC_BROKER, self.table.parse(dynamic.get(node, {})).values),
+            (Source.DYNAMIC_DEFAULT_BROKER, self.table.parse(dynamic.get("", {})).values),
             (Source.STATIC_BROKER, static.values),
         ]
         merged: dict[str, ConfigValue] = {}
@@ -53,7 +53,7 @@ class BrokerSettings:
         return found
 
     def keys_without_effect(self) -> list[ConfigKey]:
-        """Those of Kafka that were set while the broker runs."""
+        """Those of Kafka that were set, in the broker's file or while it runs."""
         names = {name for _, values in self._layers for name in values if name not in self.table}
         return [self.table.key(name) for name in sorted(names)]
 

@@ -179,20 +179,15 @@ def _check_counts(partition_count: int, replication_factor: int) -> None:
 
 def check_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
     """Settings a topic may have: raises INVALID_CONFIG with the key and what it takes."""
-    checked: dict[str, str] = {}
-    for name, text in configs.items():
-        try:
-            key = TOPIC_CONFIG.key(name)
-            if text is None:
-                raise ConfigError(f"Null value not supported for topic configs: {name}")
-            key.parse(text)
-            checked[name] = text
-        except ConfigError as error:
-            raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
-    low, high = checked.get("min.compaction.lag.ms"), checked.get("max.compaction.lag.ms")
-    if low is not None and high is not None and int(low) > int(high):
-        raise KafkaError(
-            ErrorCode.INVALID_CONFIG,
-            f"min.compaction.lag.ms ({low}) must not be larger than max.compaction.lag.ms ({high}).",
-        )
+    checked = {name: text for name, text in configs.items() if text is not None}
+    try:
+        if len(checked) < len(configs):
+            absent = ", ".join(name for name in configs if name not in checked)
+            raise ConfigError(f"Null value not supported for topic configs: {absent}")
+        settings = TOPIC_CONFIG.parse(checked)
+        low, high = settings.integer("min.compaction.lag.ms"), settings.integer("max.compaction.lag.ms")
+        if low > high:
+            raise ConfigError(f"min.compaction.lag.ms ({low}) must not be larger than max.compaction.lag.ms ({high}).")
+    except ConfigError as error:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
     return checked

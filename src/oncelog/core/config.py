@@ -1,19 +1,25 @@
-"""Configuration: Kafka's key names, types, defaults and validation, as tables.
+"""Settings as tables: keys with type, limits, default and meaning; the one parser for broker, topics, client and Spark.
 
-A `ConfigKey` describes one key, a `ConfigTable` a family of them (broker, topic). Values travel as text, as they do
-in server.properties and in the protocol, and are parsed once when they enter. The tables themselves are in
-`broker_config.py` and `topic_config.py`.
+A `ConfigKey` describes one key, a `ConfigTable` a family of them. A value is text, as in server.properties and in the
+protocol, or a plain Python value, and is parsed once, when it enters. The default of a key stands in its table alone: a
+dataclass takes it from there with `setting`, and `Settings.bind` fills one.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any, Final, TypeVar
 
-INT_MAX = 2**31 - 1
-LONG_MAX = 2**63 - 1
+from oncelog.core.invariant import invariant
+
+T = TypeVar("T")
+
+INT_MAX: Final = 2**31 - 1
+LONG_MAX: Final = 2**63 - 1
 
 ConfigValue = bool | int | float | str | tuple[str, ...]
 
@@ -28,11 +34,9 @@ class ConfigType(IntEnum):
     LONG = 5
     DOUBLE = 6
     LIST = 7
-    CLASS = 8
-    PASSWORD = 9
 
 
-_INTEGER_LIMITS: Mapping[ConfigType, int] = {
+_INTEGER_LIMITS: Final[Mapping[ConfigType, int]] = {
     ConfigType.SHORT: 2**15 - 1,
     ConfigType.INT: INT_MAX,
     ConfigType.LONG: LONG_MAX,
@@ -52,33 +56,45 @@ class ConfigKey:
     low: float | None = None
     high: float | None = None
     allowed: tuple[str, ...] | None = None
+    check: Callable[[Any], str | None] | None = None
+    """Finds what else may be wrong with a value."""
     synonym: str | None = None
     """For a topic key: the broker key that gives its default."""
     dynamic: bool = False
     """For a broker key: whether it may be changed while the broker runs."""
     internal: bool = False
     """Accepted, but shown by no describe: for tests."""
-    check: Callable[[ConfigValue], str | None] | None = None
+    no_effect: str | None = None
+    """Accepted for the sake of files and programs made for Kafka; why it changes nothing here."""
+    refused: str | None = None
+    """Known, but not accepted: why, and what to do instead."""
 
-    def parse(self, text: str) -> ConfigValue:
-        text = text.strip()
-        value = self._convert(text)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            if self.low is not None and value < self.low:
-                raise ConfigError(
-                    f"Invalid value {text} for configuration {self.name}: must be at least {_plain(self.low)}"
-                )
-            if self.high is not None and value > self.high:
-                raise ConfigError(
-                    f"Invalid value {text} for configuration {self.name}: must be at most {_plain(self.high)}"
-                )
-        if self.allowed is not None:
-            for word in value if isinstance(value, tuple) else (str(value),):
-                if word not in self.allowed:
-                    raise self._invalid(word, f"must be one of {', '.join(self.allowed)}")
+    @property
+    def explanation(self) -> str:
+        return self.doc if self.no_effect is None else f"{self.doc} It has no effect in Oncelog: {self.no_effect}."
+
+    def parse(self, given: object) -> ConfigValue:
+        """Raises ConfigError, which says what was given and what is allowed."""
+        text = _text(given)
+        if text is None:
+            raise self._invalid(repr(given), "neither text nor a number")
+        value = self._convert(text.strip())
+        if isinstance(value, int | float) and not self._is_within(value):
+            raise self._invalid(text, f"must be {self._range()}")
+        for word in value if isinstance(value, tuple) else (str(value),):
+            if self.allowed is not None and word not in self.allowed:
+                raise self._invalid(word, f"must be one of {', '.join(self.allowed)}")
         if self.check is not None and (problem := self.check(value)) is not None:
             raise self._invalid(text, problem)
         return value
+
+    def _is_within(self, number: float) -> bool:
+        return (self.low is None or number >= self.low) and (self.high is None or number <= self.high)
+
+    def _range(self) -> str:
+        if self.low is None or self.high is None:
+            return f"at least {self.low}" if self.high is None else f"at most {self.high}"
+        return f"between {self.low} and {self.high}"
 
     def _invalid(self, text: str, problem: str) -> ConfigError:
         return ConfigError(f"Invalid value {text} for configuration {self.name}: {problem}")
@@ -90,30 +106,29 @@ class ConfigKey:
                     raise self._invalid(text, "must be true or false")
                 return text.lower() == "true"
             case ConfigType.INT | ConfigType.LONG | ConfigType.SHORT:
-                return self._convert_integer(text)
+                value = self._number(text, int, "must be a whole number")
+                limit = _INTEGER_LIMITS[self.type]
+                if not -limit - 1 <= value <= limit:
+                    raise self._invalid(text, f"must be between {-limit - 1} and {limit}")
+                return value
             case ConfigType.DOUBLE:
-                try:
-                    return float(text)
-                except ValueError:
-                    raise self._invalid(text, "must be a number") from None
+                return self._number(text, float, "must be a number")
             case ConfigType.LIST:
                 return tuple(word.strip() for word in text.split(",") if word.strip())
-            case _:
+            case ConfigType.STRING:
                 return text
 
-    def _convert_integer(self, text: str) -> int:
+    def _number(self, text: str, kind: Callable[[str], T], problem: str) -> T:
         try:
-            value = int(text)
+            return kind(text)
         except ValueError:
-            raise self._invalid(text, "must be a whole number") from None
-        limit = _INTEGER_LIMITS[self.type]
-        if not -limit - 1 <= value <= limit:
-            raise self._invalid(text, f"does not fit a {self.type.name.lower()}")
-        return value
+            raise self._invalid(text, problem) from None
 
 
-def _plain(number: float) -> str:
-    return str(int(number)) if number == int(number) else str(number)
+def _text(value: object) -> str | None:
+    if isinstance(value, list | tuple | set | frozenset):
+        return ",".join(map(str, value))
+    return format_value(value) if isinstance(value, str | bool | int | float) else None
 
 
 def format_value(value: ConfigValue | None) -> str | None:
@@ -127,22 +142,46 @@ def format_value(value: ConfigValue | None) -> str | None:
     return str(value)
 
 
+def without_effect(reason: str, *names: str, dynamic: bool = False) -> list[ConfigKey]:
+    """Keys of Kafka that mean nothing here. A dot at the end stands for all names that begin so."""
+    about = "A setting of Kafka."
+    return [ConfigKey(name, ConfigType.STRING, None, about, dynamic=dynamic, no_effect=reason) for name in names]
+
+
+def refused(reason: str, *names: str) -> list[ConfigKey]:
+    """Keys of Kafka that would ask for what is not there. A dot at the end stands for all names that begin so."""
+    return [ConfigKey(name, ConfigType.STRING, None, "A setting of Kafka.", refused=reason) for name in names]
+
+
+def did_you_mean(name: str, known: Iterable[str], *, count: int = 1) -> str:
+    """A question to put behind a message about an unknown name, if there are names like it."""
+    near = difflib.get_close_matches(name, list(known), n=count, cutoff=0.6)
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
 class ConfigTable:
-    """A family of keys; knows the nearest key to a misspelt one."""
+    """A family of keys.
+
+    `others` are names that are known, but only by name: without effect, or refused. `aliases` are other spellings of a
+    key, (key, factor), the finest first; the key itself goes before all of them.
+    """
 
     def __init__(
         self,
         family: str,
         keys: Iterable[ConfigKey],
         *,
-        without_effect: Iterable[str] = (),
-        dynamic_without_effect: Iterable[str] = (),
+        others: Iterable[ConfigKey] = (),
+        aliases: Mapping[str, tuple[str, int]] | None = None,
+        error: type[ConfigError] = ConfigError,
     ) -> None:
         self.family = family
-        self._keys = {key.name: key for key in keys}
-        self._without_effect = frozenset(without_effect)
-        self._families_without_effect = tuple(name for name in self._without_effect if name.endswith("."))
-        self._dynamic_without_effect = frozenset(dynamic_without_effect)
+        self._keys = _by_name(keys)
+        self._others = _by_name(others)
+        self._aliases = aliases or {}
+        self._error = error
+        twice = self._keys.keys() & (self._others.keys() | self._aliases.keys())
+        invariant(not twice, f"{family}: {sorted(twice)} are declared twice")
 
     def __contains__(self, name: str) -> bool:
         return name in self._keys
@@ -153,73 +192,92 @@ class ConfigTable:
     def __iter__(self) -> Iterator[ConfigKey]:
         return iter(self._keys.values())
 
-    def has_no_effect(self, name: str) -> bool:
-        """A key that Kafka knows and that means nothing here: accepted with a warning so that files carry over."""
-        return (
-            name in self._without_effect
-            or name in self._dynamic_without_effect
-            or name.startswith(self._families_without_effect)
-        )
-
     def key(self, name: str) -> ConfigKey:
-        if name in self._keys:
-            return self._keys[name]
-        if self.has_no_effect(name):
-            about = "A setting of Kafka that has no effect in Oncelog."
-            return ConfigKey(name, ConfigType.STRING, None, about, dynamic=name in self._dynamic_without_effect)
-        raise ConfigError(self.unknown(name))
+        """Raises ConfigError for a name that is unknown or refused."""
+        key = self._keys.get(name) or self._others.get(name) or self._prefixed(name)
+        if key is None:
+            known = [*self._keys, *self._aliases]
+            raise self._error(f"Unknown {self.family} config name: {name}{did_you_mean(name, known)}")
+        if key.refused is not None:
+            raise self._error(f"{name}: {key.refused}")
+        return key
 
-    def unknown(self, name: str) -> str:
-        near = difflib.get_close_matches(name, self._keys, n=1, cutoff=0.6)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        return f"Unknown {self.family} config name: {name}{hint}"
+    def _prefixed(self, name: str) -> ConfigKey | None:
+        families = (key for key in self._others.values() if key.name.endswith(".") and name.startswith(key.name))
+        return next((dataclasses.replace(key, name=name) for key in families), None)
 
-    def parse(self, entries: Mapping[str, str]) -> dict[str, ConfigValue]:
-        return {name: self.key(name).parse(text) for name, text in entries.items()}
+    def parse(self, entries: Mapping[str, object]) -> Settings:
+        """Values by name; None is as if it was not there. Raises ConfigError for the first that is wrong."""
+        given = {name: value for name, value in entries.items() if value is not None}
+        keys = {name: self.key(name) for name in given if name not in self._aliases}
+        try:
+            values = {name: key.parse(given[name]) for name, key in keys.items()}
+            for alias, (name, factor) in self._aliases.items():
+                if alias in given and name not in values:
+                    amount = self._keys[name].parse(given[alias])
+                    values[name] = amount * factor if isinstance(amount, int) and amount > 0 else amount
+        except ConfigError as error:
+            raise self._error(str(error)) from None
+        idle = (key for key in keys.values() if key.no_effect is not None)
+        return Settings(self, values, [f"{key.name} has no effect in Oncelog: {key.no_effect}" for key in idle])
+
+
+def _by_name(keys: Iterable[ConfigKey]) -> dict[str, ConfigKey]:
+    found: dict[str, ConfigKey] = {}
+    for key in keys:
+        invariant(key.name not in found, f"{key.name} is declared twice")
+        found[key.name] = key
+    return found
 
 
 class Settings:
     """Typed access to a set of parsed values over a table's defaults."""
 
-    def __init__(self, table: ConfigTable, values: Mapping[str, ConfigValue] | None = None) -> None:
+    def __init__(
+        self, table: ConfigTable, values: Mapping[str, ConfigValue] | None = None, warnings: Iterable[str] = ()
+    ) -> None:
         self.table = table
         self.values: dict[str, ConfigValue] = dict(values or {})
+        self.warnings = list(warnings)
+        """What was given without effect, for whoever starts something with these settings."""
 
     def get(self, name: str) -> ConfigValue | None:
         return self.values[name] if name in self.values else self.table[name].default
 
-    def integer(self, name: str) -> int:
+    def _typed(self, name: str, kind: type[T]) -> T:
         value = self.get(name)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ConfigError(f"{name} is not a whole number: {value!r}")
+        if type(value) is not kind:
+            raise ConfigError(f"{name} is {value!r}, and not of type {kind.__name__}")
         return value
 
-    def number(self, name: str) -> float:
-        value = self.get(name)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ConfigError(f"{name} is not a number: {value!r}")
-        return float(value)
+    def integer(self, name: str) -> int:
+        return self._typed(name, int)
 
     def boolean(self, name: str) -> bool:
-        value = self.get(name)
-        if not isinstance(value, bool):
-            raise ConfigError(f"{name} is not true or false: {value!r}")
-        return value
+        return self._typed(name, bool)
 
     def text(self, name: str) -> str:
-        value = self.get(name)
-        if not isinstance(value, str):
-            raise ConfigError(f"{name} is not text: {value!r}")
-        return value
+        return self._typed(name, str)
 
     def optional_text(self, name: str) -> str | None:
         return None if self.get(name) is None else self.text(name)
 
     def words(self, name: str) -> tuple[str, ...]:
-        value = self.get(name)
-        if not isinstance(value, tuple):
-            raise ConfigError(f"{name} is not a list: {value!r}")
-        return value
+        return self._typed(name, tuple)
+
+    def bind(self, cls: type[T], **others: Any) -> T:
+        """A dataclass with the values of the keys that its fields name with `setting`; the others are given here."""
+        bound = {
+            field.name: field.metadata["convert"](self.get(field.metadata["key"].name))
+            for field in dataclasses.fields(cls)  # type: ignore[arg-type]  # a dataclass, which a type variable cannot say
+            if "key" in field.metadata and field.name not in others
+        }
+        return cls(**bound, **others)
+
+
+def setting(key: ConfigKey, convert: Callable[[Any], Any] = lambda value: value) -> Any:
+    """A field of a dataclass that has the value of a key, and its default."""
+    return dataclasses.field(default=convert(key.default), metadata={"key": key, "convert": convert})
 
 
 def decode_properties(data: bytes) -> str:

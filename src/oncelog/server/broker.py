@@ -205,8 +205,8 @@ class Broker:
             self.partitions.reconfigure(topic)
 
     def log_config(self, topic: Topic) -> LogConfig:
-        return LogConfig.from_values(
-            self.broker_settings.topic_settings(topic.configs).values,
+        return LogConfig.from_settings(
+            self.broker_settings.topic_settings(topic.configs),
             producer_id_expiration_ms=self.settings.integer("producer.id.expiration.ms"),
         )
 

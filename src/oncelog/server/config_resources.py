@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from oncelog.cluster.topic_settings import Source, Synonym
 from oncelog.cluster.topics import check_configs, check_name
-from oncelog.core.config import ConfigError, ConfigKey, ConfigTable, ConfigType, format_value
+from oncelog.core.config import ConfigError, ConfigKey, ConfigTable, ConfigType, Settings, format_value
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.topic_config import TOPIC_CONFIG
 from oncelog.server.authorization import Operation, Resource
@@ -153,11 +153,12 @@ def _store(broker: Broker, resource_type: int, name: str, configs: Mapping[str, 
     if resource_type == ResourceType.TOPIC:
         checked = check_configs(configs)
         if not validate_only:
+            warn_of_no_effect(f"topic {name}", TOPIC_CONFIG.parse(checked))
             broker.topics.set_configs(broker.topics.require(name), checked)
         return
     table = broker.broker_settings.table
     try:
-        table.parse(configs)
+        settings = table.parse(configs)
     except ConfigError as error:
         raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
     for key_name in configs:
@@ -167,9 +168,13 @@ def _store(broker: Broker, resource_type: int, name: str, configs: Mapping[str, 
                 f"Cannot update these configs dynamically: {key_name}. Set it in the broker's file and restart.",
             )
     if not validate_only:
-        for key_name in filter(table.has_no_effect, configs):
-            log.warning("%s has no effect in Oncelog", key_name)
+        warn_of_no_effect(f"broker {name}".strip(), settings)
         broker.set_broker_configs(name, configs)
+
+
+def warn_of_no_effect(resource: str, settings: Settings) -> None:
+    for warning in settings.warnings:
+        log.warning("%s: %s", resource, warning)
 
 
 def _check_node(broker: Broker, name: str, describing: bool) -> None:

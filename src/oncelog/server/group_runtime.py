@@ -33,16 +33,7 @@ Operation = Callable[[GroupShard, ReplyHandle, int], Outcome]
 class GroupRuntime:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        settings = broker.settings
-        self._config = GroupConfig(
-            min_session_timeout_ms=settings.integer("group.min.session.timeout.ms"),
-            max_session_timeout_ms=settings.integer("group.max.session.timeout.ms"),
-            max_size=settings.integer("group.max.size"),
-            initial_rebalance_delay_ms=settings.integer("group.initial.rebalance.delay.ms"),
-            offset_metadata_max_bytes=settings.integer("offset.metadata.max.bytes"),
-            offsets_retention_ms=settings.integer("offsets.retention.minutes") * 60_000,
-            offsets_retention_check_interval_ms=settings.integer("offsets.retention.check.interval.ms"),
-        )
+        self._config = broker.settings.bind(GroupConfig)
         self.shards: CoordinatorRuntime[GroupShard, Reply] = CoordinatorRuntime(
             broker,
             GROUP_METADATA_TOPIC,

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from oncelog.core import failpoints
-from oncelog.core.broker_config import broker_settings
+from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.config import ConfigError, Settings, decode_properties, parse_properties
 from oncelog.server.allocator import keep_freed_memory
 from oncelog.server.listener import Address
@@ -25,9 +25,7 @@ DEFAULT_DATA_DIR = Path("oncelog-data")
 _TEXT_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 
-def load_settings(
-    config_file: Path | None, assignments: Sequence[str], overrides: Mapping[str, str]
-) -> tuple[Settings, list[str]]:
+def load_settings(config_file: Path | None, assignments: Sequence[str], overrides: Mapping[str, str]) -> Settings:
     """Settings from a properties file, then `--set key=value`, then the command line's own options."""
     entries: dict[str, str] = {}
     if config_file is not None:
@@ -38,7 +36,7 @@ def load_settings(
             raise ConfigError(f"--set {assignment!r}: expected KEY=VALUE")
         entries[name.strip()] = value
     entries.update(overrides)
-    return broker_settings(entries)
+    return BROKER_CONFIG.parse(entries)
 
 
 def set_up_logging(level: str, style: str = "text") -> None:

@@ -55,13 +55,7 @@ class _Parked:
 class TxnRuntime:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        settings = broker.settings
-        self._config = TxnConfig(
-            transaction_version=TransactionVersion(settings.integer("transaction.version")),
-            max_timeout_ms=settings.integer("transaction.max.timeout.ms"),
-            transactional_id_expiration_ms=settings.integer("transactional.id.expiration.ms"),
-            two_phase_commit_enable=settings.boolean("transaction.two.phase.commit.enable"),
-        )
+        self._config = broker.settings.bind(TxnConfig)
         self.shards: CoordinatorRuntime[TxnShard, SendMarkers] = CoordinatorRuntime(
             broker,
             TRANSACTION_STATE_TOPIC,
@@ -81,8 +75,8 @@ class TxnRuntime:
         self._parked: dict[str, deque[_Parked]] = {}
         self._waking: set[str] = set()
         self.parked_count = 0
-        self._parked_max = settings.integer("oncelog.parked.requests.max")
-        self._park_ms = settings.integer("oncelog.parked.request.ms")
+        self._parked_max = broker.settings.integer("oncelog.parked.requests.max")
+        self._park_ms = broker.settings.integer("oncelog.parked.request.ms")
         broker.markers.on_acknowledged = self._markers_acknowledged
         broker.markers.on_given_up = self._markers_given_up
 

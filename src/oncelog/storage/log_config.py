@@ -6,7 +6,8 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from oncelog.core.config import INT_MAX, LONG_MAX, ConfigValue, Settings
+from oncelog.core.broker_config import BROKER_CONFIG
+from oncelog.core.config import INT_MAX, Settings, setting
 from oncelog.core.topic_config import TOPIC_CONFIG
 from oncelog.protocol.compression import Codec
 
@@ -24,65 +25,34 @@ _CODECS: Mapping[str, int | None] = {
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    segment_bytes: int = 1_073_741_824
-    segment_ms: int = 604_800_000
-    segment_jitter_ms: int = 0
-    index_interval_bytes: int = 4096
-    segment_index_bytes: int = 10_485_760
-    max_message_bytes: int = 1_048_588
-    retention_ms: int = 604_800_000
-    retention_bytes: int = -1
-    cleanup_policy: tuple[str, ...] = ("delete",)
-    message_timestamp_type: str = "CreateTime"
-    message_timestamp_before_max_ms: int = LONG_MAX
-    message_timestamp_after_max_ms: int = 3_600_000
-    flush_messages: int = LONG_MAX
-    flush_ms: int = LONG_MAX
-    file_delete_delay_ms: int = 60_000
-    producer_id_expiration_ms: int = 86_400_000
-    min_compaction_lag_ms: int = 0
-    max_compaction_lag_ms: int = LONG_MAX
-    delete_retention_ms: int = 86_400_000
-    min_cleanable_dirty_ratio: float = 0.5
-    preallocate: bool = False
-    compression_type: str = "producer"
+    segment_bytes: int = setting(TOPIC_CONFIG["segment.bytes"])
+    segment_ms: int = setting(TOPIC_CONFIG["segment.ms"])
+    segment_jitter_ms: int = setting(TOPIC_CONFIG["segment.jitter.ms"])
+    index_interval_bytes: int = setting(TOPIC_CONFIG["index.interval.bytes"])
+    segment_index_bytes: int = setting(TOPIC_CONFIG["segment.index.bytes"])
+    max_message_bytes: int = setting(TOPIC_CONFIG["max.message.bytes"])
+    retention_ms: int = setting(TOPIC_CONFIG["retention.ms"])
+    retention_bytes: int = setting(TOPIC_CONFIG["retention.bytes"])
+    cleanup_policy: tuple[str, ...] = setting(TOPIC_CONFIG["cleanup.policy"])
+    message_timestamp_type: str = setting(TOPIC_CONFIG["message.timestamp.type"])
+    message_timestamp_before_max_ms: int = setting(TOPIC_CONFIG["message.timestamp.before.max.ms"])
+    message_timestamp_after_max_ms: int = setting(TOPIC_CONFIG["message.timestamp.after.max.ms"])
+    flush_messages: int = setting(TOPIC_CONFIG["flush.messages"])
+    flush_ms: int = setting(TOPIC_CONFIG["flush.ms"])
+    file_delete_delay_ms: int = setting(TOPIC_CONFIG["file.delete.delay.ms"])
+    min_compaction_lag_ms: int = setting(TOPIC_CONFIG["min.compaction.lag.ms"])
+    max_compaction_lag_ms: int = setting(TOPIC_CONFIG["max.compaction.lag.ms"])
+    delete_retention_ms: int = setting(TOPIC_CONFIG["delete.retention.ms"])
+    min_cleanable_dirty_ratio: float = setting(TOPIC_CONFIG["min.cleanable.dirty.ratio"])
+    compression_type: str = setting(TOPIC_CONFIG["compression.type"])
+    producer_id_expiration_ms: int = setting(BROKER_CONFIG["producer.id.expiration.ms"])
 
     @classmethod
-    def from_values(
-        cls, values: Mapping[str, ConfigValue], *, producer_id_expiration_ms: int = 86_400_000
-    ) -> LogConfig:
-        """From parsed values by Kafka's topic config names; a key that is not there has Kafka's default.
-
-        `producer.id.expiration.ms` is a broker key, so it comes on its own.
-        """
-        settings = Settings(TOPIC_CONFIG, values)
-        internal_segment_bytes = settings.get("internal.segment.bytes")
-        return cls(
-            segment_bytes=internal_segment_bytes
-            if isinstance(internal_segment_bytes, int)
-            else settings.integer("segment.bytes"),
-            segment_ms=settings.integer("segment.ms"),
-            segment_jitter_ms=settings.integer("segment.jitter.ms"),
-            index_interval_bytes=settings.integer("index.interval.bytes"),
-            segment_index_bytes=settings.integer("segment.index.bytes"),
-            max_message_bytes=settings.integer("max.message.bytes"),
-            retention_ms=settings.integer("retention.ms"),
-            retention_bytes=settings.integer("retention.bytes"),
-            cleanup_policy=settings.words("cleanup.policy"),
-            message_timestamp_type=settings.text("message.timestamp.type"),
-            message_timestamp_before_max_ms=settings.integer("message.timestamp.before.max.ms"),
-            message_timestamp_after_max_ms=settings.integer("message.timestamp.after.max.ms"),
-            flush_messages=settings.integer("flush.messages"),
-            flush_ms=settings.integer("flush.ms"),
-            file_delete_delay_ms=settings.integer("file.delete.delay.ms"),
-            producer_id_expiration_ms=producer_id_expiration_ms,
-            min_compaction_lag_ms=settings.integer("min.compaction.lag.ms"),
-            max_compaction_lag_ms=settings.integer("max.compaction.lag.ms"),
-            delete_retention_ms=settings.integer("delete.retention.ms"),
-            min_cleanable_dirty_ratio=settings.number("min.cleanable.dirty.ratio"),
-            preallocate=settings.boolean("preallocate"),
-            compression_type=settings.text("compression.type"),
-        )
+    def from_settings(cls, topic: Settings, *, producer_id_expiration_ms: int) -> LogConfig:
+        """From a topic's settings. `producer.id.expiration.ms` is a broker key, so it comes on its own."""
+        for_tests = topic.get("internal.segment.bytes")
+        segment_bytes = topic.integer("segment.bytes") if for_tests is None else for_tests
+        return topic.bind(cls, segment_bytes=segment_bytes, producer_id_expiration_ms=producer_id_expiration_ms)
 
     @property
     def is_compacted(self) -> bool:

@@ -49,7 +49,7 @@ def test_an_unknown_topic_is_answered_with_near_names(run: Run, admin: Admin) ->
     for command in (["topic", "describe", "custmers"], ["consume", "custmers"], ["txn", "blocking", "custmers"]):
         result = run(*command)
         assert result.exit_code == 1
-        assert "there is no topic custmers: did you mean customers?" in result.stderr
+        assert "there is no topic custmers; did you mean customers?" in result.stderr
 
 
 def test_deleting_without_a_terminal_needs_yes(run: Run, topic: str) -> None:

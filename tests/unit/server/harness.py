@@ -7,7 +7,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from oncelog.core.broker_config import broker_settings
+from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.clock import VirtualScheduler
 from oncelog.core.promise import Promise
 from oncelog.protocol.api import decode_response, encode_request, response_header_version
@@ -38,7 +38,7 @@ class BrokerInProcess:
         self.broker = self._new()
 
     def _new(self) -> Broker:
-        settings, _ = broker_settings(self._entries)
+        settings = BROKER_CONFIG.parse(self._entries)
         environment = Environment(
             self.clock,
             InlineWorker(),

@@ -12,7 +12,7 @@ import pytest
 
 from oncelog.cluster.partition import Partition
 from oncelog.core import failpoints
-from oncelog.core.broker_config import broker_settings
+from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.errors import KafkaError
 from oncelog.protocol.batch import Record, build_batch
 from oncelog.server.broker import Broker
@@ -57,7 +57,7 @@ def write(broker: Broker, count: int) -> Partition:
 
 
 async def stop_during_a_checkpoint(folder: Path, *, recreate: bool = False, is_broken: bool = False) -> None:
-    settings, _ = broker_settings(
+    settings = BROKER_CONFIG.parse(
         {"listeners": "PLAINTEXT://127.0.0.1:0", "log.flush.offset.checkpoint.interval.ms": "10"}
     )
     server = Server(folder, settings)
@@ -102,7 +102,7 @@ def test_fsync_that_fails_while_the_broker_stops_makes_no_clean_stop(tmp_path: P
 
 async def stop_while_appends_follow_from_one_another(folder: Path, count: int) -> list[bool]:
     """As a marker follows when a decision is on disk. Says for each whether the broker had stopped."""
-    settings, _ = broker_settings({"listeners": "PLAINTEXT://127.0.0.1:0", "oncelog.acks.fsync": "true"})
+    settings = BROKER_CONFIG.parse({"listeners": "PLAINTEXT://127.0.0.1:0", "oncelog.acks.fsync": "true"})
     server = Server(folder, settings)
     await server.start()
     broker = server.broker

@@ -273,6 +273,19 @@ def test_a_bad_change_is_refused_with_a_reason_and_changes_nothing(
     assert value_and_source(node, TOPIC, "orders", "retention.ms") == ("604800000", 5)
 
 
+def test_a_topic_setting_without_effect_is_named_in_the_log_and_when_it_is_described(
+    node: BrokerInProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    create(node, "orders")
+    assert change(node, TOPIC, "orders", ("min.insync.replicas", 0, "2"), ("retention.ms", 0, "5")).error_code == 0
+    warned = [record.getMessage() for record in caplog.records if "no effect" in record.getMessage()]
+    assert warned == [
+        "topic orders: min.insync.replicas has no effect in Oncelog: one node has one replica of everything"
+    ]
+    (config,) = describe(node, TOPIC, "orders", ["min.insync.replicas"]).configs
+    assert config.documentation.endswith("It has no effect in Oncelog: one node has one replica of everything.")
+
+
 RELOGIN = "sasl.kerberos.min.time.before.relogin"
 
 

@@ -8,8 +8,12 @@ from oncelog.core.topic_config import TOPIC_CONFIG
 from oncelog.storage.log_config import LogConfig
 
 
+def of(texts: dict[str, str], producer_id_expiration_ms: int = 5) -> LogConfig:
+    return LogConfig.from_settings(TOPIC_CONFIG.parse(texts), producer_id_expiration_ms=producer_id_expiration_ms)
+
+
 def test_defaults_are_the_tables() -> None:
-    assert LogConfig.from_values({}) == LogConfig()
+    assert of({}, LogConfig().producer_id_expiration_ms) == LogConfig()
 
 
 def test_values_go_by_kafkas_names() -> None:
@@ -20,12 +24,11 @@ def test_values_go_by_kafkas_names() -> None:
         "compression.type": "lz4",
         "message.timestamp.type": "LogAppendTime",
         "min.cleanable.dirty.ratio": "0.25",
-        "preallocate": "true",
         "flush.messages": "10",
     }
-    config = LogConfig.from_values(TOPIC_CONFIG.parse(texts), producer_id_expiration_ms=5)
+    config = of(texts)
     assert (config.segment_bytes, config.retention_ms, config.flush_messages) == (2_000_000, -1, 10)
-    assert (config.is_compacted, config.is_deleted_by_retention, config.preallocate) == (True, True, True)
+    assert (config.is_compacted, config.is_deleted_by_retention) == (True, True)
     assert (config.codec, config.stamps_append_time) == (3, True)
     assert (config.min_cleanable_dirty_ratio, config.producer_id_expiration_ms) == (0.25, 5)
 
@@ -36,7 +39,7 @@ def test_every_field_can_be_set_by_a_key_of_kafka() -> None:
 
 
 def test_internal_segment_size_goes_below_the_public_limit() -> None:
-    assert LogConfig.from_values({"segment.bytes": 2_000_000, "internal.segment.bytes": 300}).segment_bytes == 300
+    assert of({"segment.bytes": "2000000", "internal.segment.bytes": "300"}).segment_bytes == 300
 
 
 def test_producers_codec_is_kept_by_default() -> None:

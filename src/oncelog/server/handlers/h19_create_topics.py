@@ -17,6 +17,7 @@ from oncelog.protocol.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from oncelog.server import config_resources
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
@@ -42,6 +43,7 @@ def _answer(
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
         count, configs = _check(broker, wanted)
         topic = None if validate_only else broker.topics.create(wanted.name, count, configs)
+        config_resources.warn_of_no_effect(f"topic {wanted.name}", TOPIC_CONFIG.parse(configs))
     except KafkaError as error:
         return CreatableTopicResult(
             name=wanted.name, error_code=error.code, error_message=error.message or None,

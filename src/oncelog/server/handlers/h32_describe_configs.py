@@ -54,7 +54,7 @@ def _answer(
                     for synonym in (config.synonyms if request.include_synonyms else [])
                 ],
                 config_type=config.key.type,
-                documentation=config.key.doc if request.include_documentation else None,
+                documentation=config.key.explanation if request.include_documentation else None,
             )
             for config in described
         ],
