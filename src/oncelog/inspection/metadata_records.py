@@ -6,8 +6,8 @@ import base64
 from typing import Any
 
 from oncelog.inspection.kafka_json import to_json
-from oncelog.protocol.compiler import decode
-from oncelog.protocol.messages.cluster_metadata import CONTROL_TYPES, decode_metadata_record
+from oncelog.protocol.compiler import read_version
+from oncelog.protocol.messages.cluster_metadata import CONTROL_TYPES, decode_control_record, decode_metadata_record
 
 
 def metadata_record(value: bytes) -> dict[str, Any]:
@@ -22,8 +22,8 @@ def metadata_record(value: bytes) -> dict[str, Any]:
 
 def control_record(control_type: int, value: bytes) -> tuple[str, dict[str, Any]] | None:
     """Name and content of a control record that is no transaction marker, or None if its type is unknown."""
-    name, cls = CONTROL_TYPES.get(control_type, ("", None))
-    if cls is None:
+    message = decode_control_record(control_type, value)
+    if message is None:
         return None
-    version = min(int.from_bytes(value[:2], "big"), cls.VERSIONS[1])
-    return name, to_json(decode(cls, version, value), version)
+    name, cls = CONTROL_TYPES[control_type]
+    return name, to_json(message, min(read_version(value), cls.VERSIONS[1]))

@@ -7,12 +7,13 @@ records of that log have their type in the key (int16 version 0, int16 type), an
 from __future__ import annotations
 
 import re
+from struct import Struct
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.invariant import invariant
-from oncelog.protocol.compiler import decode, encode_bytes
+from oncelog.protocol.compiler import decode, encode_bytes, read_version
 from oncelog.protocol.primitives import MalformedRequest, Readable, read_uvarint, uvarint
 from oncelog.protocol.schema import (
     Message,
@@ -31,6 +32,7 @@ from oncelog.protocol.schema import (
 )
 
 _FRAME_VERSION: Final = 1
+_CONTROL_KEY: Final = Struct(">hh")
 _WORD_START: Final = re.compile(r"(?<!^)(?=[A-Z])")
 
 
@@ -316,6 +318,25 @@ CONTROL_TYPES: Final[dict[int, tuple[str, type[Message]]]] = {
     5: ("KRaftVersion", KRaftVersionRecord),
     6: ("KRaftVoters", VotersRecord),
 }
+
+
+_CONTROL_NUMBERS: Final = {cls: number for number, (_, cls) in CONTROL_TYPES.items()}
+
+
+def decode_control_record(control_type: int, value: Readable) -> Message | None:
+    """None if the type is unknown. Higher versions only add fields: their prefix is read. Raises MalformedRequest."""
+    name, cls = CONTROL_TYPES.get(control_type, ("", None))
+    if cls is None:
+        return None
+    version = read_version(value)
+    if version < 0:
+        raise MalformedRequest(f"a control record {name} has version {version}")
+    return decode(cls, min(version, cls.VERSIONS[1]), value)
+
+
+def control_key(message: Message) -> bytes:
+    """The key of a control record, which tells its type."""
+    return _CONTROL_KEY.pack(0, _CONTROL_NUMBERS[type(message)])
 
 
 class MetadataRecord(NamedTuple):

@@ -1,0 +1,50 @@
+"""The batches of a metadata log or of a snapshot: from bytes to records.
+
+Both are record batches as in any log. A batch holds metadata records or, if it is a control batch, control records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from oncelog.protocol.batch import BatchHeader, CorruptBatchError, Record, crc_of, decode_records, iter_headers
+from oncelog.protocol.messages.cluster_metadata import MetadataRecord, decode_control_record, decode_metadata_record
+from oncelog.protocol.primitives import MalformedRequest, Readable
+from oncelog.protocol.schema import Message
+
+
+class MetadataBatch(NamedTuple):
+    header: BatchHeader
+    records: list[MetadataRecord]
+    controls: list[Message]
+    """Without those of unknown types, which do not change what records mean."""
+
+
+def read_batches(data: Readable, start_offset: int = 0) -> Iterator[MetadataBatch]:
+    """What is at `start_offset` and behind it. Raises KafkaError or MalformedRequest where a batch is damaged."""
+    for position, header in iter_headers(data):
+        if header.last_offset < start_offset:
+            continue
+        if crc_of(data, position, header.size_bytes) != header.crc:
+            raise CorruptBatchError(f"the CRC of the batch at byte {position} does not match")
+        wanted = [
+            record
+            for record in decode_records(data, position)
+            if header.base_offset + record.offset_delta >= start_offset
+        ]
+        if header.is_control:
+            yield MetadataBatch(header, [], [control for record in wanted if (control := _control(record)) is not None])
+        else:
+            yield MetadataBatch(header, [_decoded(record) for record in wanted], [])
+
+
+def _decoded(record: Record) -> MetadataRecord:
+    try:
+        return decode_metadata_record(record.value or b"")
+    except IndexError:
+        raise MalformedRequest("a metadata record ends inside its frame") from None
+
+
+def _control(record: Record) -> Message | None:
+    return decode_control_record(int.from_bytes((record.key or b"")[2:4], "big"), record.value or b"")

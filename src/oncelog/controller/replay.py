@@ -1,0 +1,310 @@
+"""From metadata records to an image.
+
+Records are applied one by one in the order of the log. Those between BeginTransactionRecord and EndTransactionRecord
+are held back and applied together, or dropped by AbortTransactionRecord. `image()` gives what is there by then; parts
+that did not change are the same objects as in the image before, which makes finding the difference cheap.
+
+A record that cannot follow those before it raises InvalidMetadata: an unknown topic or broker, a broker's epoch that is
+not the registered one, an epoch or a producer id that goes back. What the replay holds by then should not be used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final, Generic, TypeVar
+from uuid import UUID
+
+from oncelog.controller.errors import InvalidMetadata
+from oncelog.controller.image import EMPTY_IMAGE, TOPIC_RESOURCE, Image, Resource, ScramUser, TopicImage
+from oncelog.controller.partition_image import PartitionImage
+from oncelog.controller.registrations import BrokerRegistration
+from oncelog.core.ids import NodeId, uuid_to_text
+from oncelog.protocol.messages.cluster_metadata import (
+    AbortTransactionRecord,
+    AccessControlEntryRecord,
+    BeginTransactionRecord,
+    BrokerRegistrationChangeRecord,
+    ClearElrRecord,
+    ClientQuotaRecord,
+    ConfigRecord,
+    DelegationTokenRecord,
+    EndTransactionRecord,
+    FeatureLevelRecord,
+    FenceBrokerRecord,
+    NoOpRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    RegisterControllerRecord,
+    RemoveAccessControlEntryRecord,
+    RemoveDelegationTokenRecord,
+    RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
+    TopicRecord,
+    UnfenceBrokerRecord,
+    UnregisterBrokerRecord,
+    UserScramCredentialRecord,
+    ZkMigrationStateRecord,
+)
+from oncelog.protocol.schema import Message
+
+_KRAFT_VERSION: Final = "kraft.version"
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class _Section(Generic[K, V]):
+    """A part of the image: copied when it is first changed, and again after it was given away."""
+
+    def __init__(self, original: Mapping[K, V]) -> None:
+        self.current: Mapping[K, V] = original
+        self._own: dict[K, V] | None = None
+
+    def writable(self) -> dict[K, V]:
+        if self._own is None:
+            self.current = self._own = dict(self.current)
+        return self._own
+
+    def give_away(self) -> Mapping[K, V]:
+        self._own = None
+        return self.current
+
+
+class Replay:
+    def __init__(self, image: Image = EMPTY_IMAGE) -> None:
+        self._features = _Section(image.features)
+        self._brokers = _Section(image.brokers)
+        self._controllers = _Section(image.controllers)
+        self._topics = _Section(image.topics)
+        self._topic_ids = _Section(image.topic_ids)
+        self._settings = _Section(image.settings)
+        self._quotas = _Section(image.quotas)
+        self._acls = _Section(image.acls)
+        self._scram = _Section(image.scram)
+        self._delegation_tokens = _Section(image.delegation_tokens)
+        self._next_producer_id = image.next_producer_id
+        self._own_partitions: dict[UUID, dict[int, PartitionImage]] = {}
+        """Of topics that changed since the last image."""
+        self._transaction: list[Message] | None = None
+
+    def apply(self, record: Message) -> None:
+        if isinstance(record, BeginTransactionRecord):
+            self._begin(record)
+        elif isinstance(record, EndTransactionRecord | AbortTransactionRecord):
+            self._finish(record)
+        elif self._transaction is not None:
+            self._transaction.append(record)
+        else:
+            _REPLAY[type(record)](self, record)
+
+    def image(self) -> Image:
+        """Without what a transaction that has not ended holds."""
+        self._own_partitions.clear()
+        return Image(
+            features=self._features.give_away(),
+            brokers=self._brokers.give_away(),
+            controllers=self._controllers.give_away(),
+            topics=self._topics.give_away(),
+            topic_ids=self._topic_ids.give_away(),
+            settings=self._settings.give_away(),
+            quotas=self._quotas.give_away(),
+            next_producer_id=self._next_producer_id,
+            acls=self._acls.give_away(),
+            scram=self._scram.give_away(),
+            delegation_tokens=self._delegation_tokens.give_away(),
+        )
+
+    def _begin(self, record: BeginTransactionRecord) -> None:
+        if self._transaction is not None:
+            raise InvalidMetadata(f"metadata transaction {record.name!r} begins inside another one")
+        self._transaction = []
+
+    def _finish(self, record: EndTransactionRecord | AbortTransactionRecord) -> None:
+        held, self._transaction = self._transaction, None
+        if held is None:
+            raise InvalidMetadata(f"{record} without a transaction that has begun")
+        if isinstance(record, EndTransactionRecord):
+            for each in held:
+                self.apply(each)
+
+    def _nothing(self, record: Message) -> None:
+        """It only moves the end of the log, or is left of a migration from ZooKeeper, which Kafka 4 ignores."""
+
+    def _feature_level(self, record: FeatureLevelRecord) -> None:
+        # Some controllers wrote one of kraft.version, whose level is in a control record (KAFKA-18979).
+        if record.name == _KRAFT_VERSION:
+            return
+        if record.feature_level == 0:
+            self._features.writable().pop(record.name, None)
+        else:
+            self._features.writable()[record.name] = record.feature_level
+
+    def _register_broker(self, record: RegisterBrokerRecord) -> None:
+        self._brokers.writable()[NodeId(record.broker_id)] = BrokerRegistration.from_record(record)
+
+    def _unregister_broker(self, record: UnregisterBrokerRecord) -> None:
+        self._broker(record.broker_id, record.broker_epoch)
+        del self._brokers.writable()[NodeId(record.broker_id)]
+
+    def _change_broker(self, record: BrokerRegistrationChangeRecord) -> None:
+        broker = self._broker(record.broker_id, record.broker_epoch)
+        self._brokers.writable()[broker.broker_id] = broker.merged(record)
+
+    def _fence_broker(self, record: FenceBrokerRecord) -> None:
+        broker = self._broker(record.id, record.epoch)
+        self._brokers.writable()[broker.broker_id] = replace(broker, is_fenced=True)
+
+    def _unfence_broker(self, record: UnfenceBrokerRecord) -> None:
+        broker = self._broker(record.id, record.epoch)
+        self._brokers.writable()[broker.broker_id] = replace(broker, is_fenced=False)
+
+    def _broker(self, broker_id: int, epoch: int) -> BrokerRegistration:
+        broker = self._brokers.current.get(NodeId(broker_id))
+        if broker is None:
+            raise InvalidMetadata(f"broker {broker_id} is changed, but is not registered")
+        if broker.epoch != epoch:
+            raise InvalidMetadata(f"broker {broker_id} is changed in epoch {epoch}, but has epoch {broker.epoch}")
+        return broker
+
+    def _register_controller(self, record: RegisterControllerRecord) -> None:
+        self._controllers.writable()[NodeId(record.controller_id)] = record
+
+    def _make_topic(self, record: TopicRecord) -> None:
+        if record.topic_id in self._topics.current or record.name in self._topic_ids.current:
+            raise InvalidMetadata(
+                f"topic {record.name} is made with id {uuid_to_text(record.topic_id)}, but its name or id is taken"
+            )
+        self._topics.writable()[record.topic_id] = TopicImage(record.name, record.topic_id, {})
+        self._topic_ids.writable()[record.name] = record.topic_id
+
+    def _remove_topic(self, record: RemoveTopicRecord) -> None:
+        topic = self._topic(record.topic_id)
+        self._own_partitions.pop(topic.topic_id, None)
+        del self._topics.writable()[topic.topic_id]
+        del self._topic_ids.writable()[topic.name]
+        resource = Resource(TOPIC_RESOURCE, topic.name)
+        if resource in self._settings.current:
+            del self._settings.writable()[resource]
+
+    def _set_partition(self, record: PartitionRecord) -> None:
+        partitions = self._partitions(record.topic_id)
+        new, old = PartitionImage.from_record(record), partitions.get(record.partition_id)
+        if old is not None and (new.leader_epoch < old.leader_epoch or new.partition_epoch < old.partition_epoch):
+            raise InvalidMetadata(
+                f"partition {record.partition_id} of topic {self._topic(record.topic_id).name} goes back from leader "
+                f"epoch {old.leader_epoch} and partition epoch {old.partition_epoch} to {new.leader_epoch} and "
+                f"{new.partition_epoch}"
+            )
+        partitions[record.partition_id] = new
+
+    def _change_partition(self, record: PartitionChangeRecord) -> None:
+        partitions = self._partitions(record.topic_id)
+        old = partitions.get(record.partition_id)
+        if old is None:
+            raise InvalidMetadata(
+                f"partition {record.partition_id} of topic {self._topic(record.topic_id).name} is changed, but is not "
+                "there"
+            )
+        partitions[record.partition_id] = old.merged(record)
+
+    def _clear_elr(self, record: ClearElrRecord) -> None:
+        """Of a topic, or of all of them if it has no name."""
+        if record.topic_name and record.topic_name not in self._topic_ids.current:
+            raise InvalidMetadata(f"the ELR of topic {record.topic_name} is cleared, but the topic is not there")
+        ids = [self._topic_ids.current[record.topic_name]] if record.topic_name else list(self._topics.current)
+        for topic_id in ids:
+            for index, partition in self._topic(topic_id).partitions.items():
+                if partition.elr or partition.last_known_elr:
+                    cleared = partition.merged(PartitionChangeRecord(eligible_leader_replicas=[], last_known_elr=[]))
+                    self._partitions(topic_id)[index] = cleared
+
+    def _topic(self, topic_id: UUID) -> TopicImage:
+        topic = self._topics.current.get(topic_id)
+        if topic is None:
+            raise InvalidMetadata(f"the topic with id {uuid_to_text(topic_id)} is changed, but is not there")
+        return topic
+
+    def _partitions(self, topic_id: UUID) -> dict[int, PartitionImage]:
+        """Of a topic that is about to change."""
+        own = self._own_partitions.get(topic_id)
+        if own is None:
+            topic = self._topic(topic_id)
+            own = self._own_partitions[topic_id] = dict(topic.partitions)
+            self._topics.writable()[topic_id] = replace(topic, partitions=own)
+        return own
+
+    def _config(self, record: ConfigRecord) -> None:
+        _set_entry(self._settings, Resource(record.resource_type, record.resource_name), record.name, record.value)
+
+    def _quota(self, record: ClientQuotaRecord) -> None:
+        entity = tuple(sorted({part.entity_type: part.entity_name for part in record.entity}.items()))
+        _set_entry(self._quotas, entity, record.key, None if record.remove else record.value)
+
+    def _producer_ids(self, record: ProducerIdsRecord) -> None:
+        if record.next_producer_id < self._next_producer_id:
+            raise InvalidMetadata(
+                f"the next producer id goes back from {self._next_producer_id} to {record.next_producer_id}"
+            )
+        self._next_producer_id = record.next_producer_id
+
+    def _set_acl(self, record: AccessControlEntryRecord) -> None:
+        self._acls.writable()[record.id] = record
+
+    def _remove_acl(self, record: RemoveAccessControlEntryRecord) -> None:
+        if self._acls.writable().pop(record.id, None) is None:
+            raise InvalidMetadata(f"the ACL with id {uuid_to_text(record.id)} is removed, but is not there")
+
+    def _set_scram(self, record: UserScramCredentialRecord) -> None:
+        self._scram.writable()[ScramUser(record.name, record.mechanism)] = record
+
+    def _remove_scram(self, record: RemoveUserScramCredentialRecord) -> None:
+        self._scram.writable().pop(ScramUser(record.name, record.mechanism), None)
+
+    def _set_delegation_token(self, record: DelegationTokenRecord) -> None:
+        self._delegation_tokens.writable()[record.token_id] = record
+
+    def _remove_delegation_token(self, record: RemoveDelegationTokenRecord) -> None:
+        self._delegation_tokens.writable().pop(record.token_id, None)
+
+
+def _set_entry(section: _Section[K, Mapping[str, V]], key: K, name: str, value: V | None) -> None:
+    """Sets or, without a value, removes one entry of the mapping at `key`, which is there only if it has entries."""
+    entries = dict(section.current.get(key, {}))
+    if value is None:
+        entries.pop(name, None)
+    else:
+        entries[name] = value
+    if entries:
+        section.writable()[key] = entries
+    else:
+        section.writable().pop(key, None)
+
+
+_REPLAY: Final[dict[type[Message], Callable[[Replay, Any], None]]] = {
+    RegisterBrokerRecord: Replay._register_broker,
+    UnregisterBrokerRecord: Replay._unregister_broker,
+    BrokerRegistrationChangeRecord: Replay._change_broker,
+    FenceBrokerRecord: Replay._fence_broker,
+    UnfenceBrokerRecord: Replay._unfence_broker,
+    RegisterControllerRecord: Replay._register_controller,
+    TopicRecord: Replay._make_topic,
+    RemoveTopicRecord: Replay._remove_topic,
+    PartitionRecord: Replay._set_partition,
+    PartitionChangeRecord: Replay._change_partition,
+    ClearElrRecord: Replay._clear_elr,
+    ConfigRecord: Replay._config,
+    ClientQuotaRecord: Replay._quota,
+    FeatureLevelRecord: Replay._feature_level,
+    ProducerIdsRecord: Replay._producer_ids,
+    AccessControlEntryRecord: Replay._set_acl,
+    RemoveAccessControlEntryRecord: Replay._remove_acl,
+    UserScramCredentialRecord: Replay._set_scram,
+    RemoveUserScramCredentialRecord: Replay._remove_scram,
+    DelegationTokenRecord: Replay._set_delegation_token,
+    RemoveDelegationTokenRecord: Replay._remove_delegation_token,
+    NoOpRecord: Replay._nothing,
+    ZkMigrationStateRecord: Replay._nothing,
+}
