@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from oncelog.cli.connection import Connection, cluster_options
 from oncelog.cli.output import count_of, output_option, print_json, print_table, show_bytes
-from oncelog.core.errors import ErrorCode, KafkaError
-
-if TYPE_CHECKING:
-    from oncelog.client.admin import Admin
 
 
 @click.group("cluster")
@@ -27,21 +23,12 @@ def info_command(connection: Connection, output: str) -> None:
 
     STORED is empty where brokers do not tell their log directories, as Oncelog's own does not.
     """
+    from oncelog.monitoring.brokers import broker_states, stored_bytes
+
     with connection.admin() as admin:
         described = admin.describe_cluster()
         topics = admin.list_topics(internal=True)
-        stored = _stored(admin)
-    brokers: list[dict[str, Any]] = [
-        {
-            "broker": broker.node_id,
-            "address": f"{broker.host}:{broker.port}",
-            "rack": broker.rack,
-            "controller": broker.node_id == described.controller_id,
-            "leads": sum(p.leader == broker.node_id for t in topics.values() for p in t.partitions),
-            "bytes": stored.get(broker.node_id),
-        }
-        for broker in described.brokers
-    ]
+        brokers = [one.as_row() for one in broker_states(described, topics.values(), stored_bytes(admin))]
     user_topics = [topic for topic in topics.values() if not topic.is_internal]
     facts: dict[str, Any] = {
         "cluster_id": described.cluster_id,
@@ -64,17 +51,3 @@ def info_command(connection: Connection, output: str) -> None:
         for b in brokers
     ]  # fmt: skip
     print_table(columns, rows)
-
-
-def _stored(admin: Admin) -> dict[int, int]:
-    """Bytes by broker; empty where brokers do not tell."""
-    try:
-        directories = admin.describe_log_dirs()
-    except KafkaError as error:
-        if error.code is ErrorCode.UNSUPPORTED_VERSION:
-            return {}
-        raise
-    stored: dict[int, int] = {}
-    for directory in directories:
-        stored[directory.broker_id] = stored.get(directory.broker_id, 0) + sum(directory.partition_bytes.values())
-    return stored

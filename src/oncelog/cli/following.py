@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import click
 
@@ -43,7 +43,11 @@ class Outage:
         self._is_told = False
 
 
-def poll_for_ever(consumer: Consumer, outage: Outage, poll_ms: int = POLL_MS) -> Iterator[list[Any]]:
+class Pollable(Protocol):
+    def poll(self, timeout_ms: int, /) -> list[Any]: ...
+
+
+def poll_for_ever(consumer: Pollable, outage: Outage, poll_ms: int = POLL_MS) -> Iterator[list[Any]]:
     """What comes, or an empty list. A broker that cannot be reached is waited for."""
     while True:
         records = []

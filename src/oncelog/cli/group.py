@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,12 +13,10 @@ from oncelog.cli.completion import complete_groups
 from oncelog.cli.connection import Connection, cluster_options, confirm, require_partitions, unknown_name, yes_option
 from oncelog.cli.hints import held_back_hint, outside_hint
 from oncelog.cli.output import output_option, print_json, print_table
-from oncelog.core.ids import TopicPartition
 
 if TYPE_CHECKING:
     from oncelog.client.admin import Admin
-    from oncelog.monitoring.group_progress import GroupProgress, PartitionProgress
-    from oncelog.monitoring.offsets import PartitionOffsets
+    from oncelog.monitoring.offset_reset import ResetTarget
 
 _STATES = (
     "PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Empty", "Assigning", "Reconciling", "NotReady",
@@ -62,24 +60,24 @@ def describe_command(connection: Connection, groups: tuple[str, ...], output: st
     LAG counts up to END. HELD BACK is the part of it from LAST STABLE on, which an open transaction keeps from
     read_committed readers.
     """
-    from oncelog.monitoring.group_progress import group_progress
+    from oncelog.monitoring.groups import describe_group
 
     with connection.admin() as admin:
         _require_groups(admin, groups)
-        found = [group_progress(admin, group) for group in groups]
+        found = [describe_group(admin, group) for group in groups]
     if output == "json":
-        print_json([_group_row(progress) for progress in found])
+        print_json([group.as_row() for group in found])
         return
-    for number, progress in enumerate(found):
+    for number, group in enumerate(found):
         if number:
             click.echo()
-        description = progress.description
-        click.echo(f"{progress.group}  {description.state}  coordinator {description.coordinator}")
+        description = group.description
+        click.echo(f"{description.group_id}  {description.state}  coordinator {description.coordinator}")
         columns = ["topic", "partition", "committed", "last_stable", "end", "lag", "held_back", "member"]
-        rows = [[row[column] for column in columns] for row in map(_progress_row, progress.partitions)]
+        rows = [[row[column] for column in columns] for row in (one.as_row() for one in group.partitions)]
         names = [column.replace("_", " ") for column in columns]
         print_table(names, rows, empty="no committed offsets and no members")
-        for one in progress.partitions:
+        for one in group.partitions:
             if one.offsets is not None and one.offsets.held_back:
                 click.echo(held_back_hint(connection, one.partition, one.offsets), err=True)
 
@@ -89,42 +87,6 @@ def _require_groups(admin: Admin, groups: Iterable[str]) -> None:
     for group in groups:
         if group not in known:
             raise click.ClickException(unknown_name("group", group, known))
-
-
-def _group_row(progress: GroupProgress) -> dict[str, Any]:
-    description = progress.description
-    return {
-        "group": progress.group,
-        "state": description.state,
-        "coordinator": description.coordinator,
-        "assignor": description.protocol,
-        "members": [
-            {
-                "member": member.member_id,
-                "instance": member.group_instance_id,
-                "client": member.client_id,
-                "host": member.host,
-                "partitions": [str(partition) for partition in sorted(member.partitions)],
-            }
-            for member in description.members
-        ],
-        "offsets": [_progress_row(one) for one in progress.partitions],
-    }
-
-
-def _progress_row(progress: PartitionProgress) -> dict[str, Any]:
-    offsets, lag = progress.offsets, progress.lag
-    return {
-        "topic": progress.partition.topic,
-        "partition": progress.partition.partition,
-        "committed": progress.committed,
-        "last_stable": offsets.last_stable if offsets is not None else None,
-        "end": offsets.end if offsets is not None else None,
-        "lag": lag.total if lag is not None else None,
-        "visible_lag": lag.visible if lag is not None else None,
-        "held_back": lag.held_back if lag is not None else None,
-        "member": progress.member,
-    }
 
 
 @group_command.command("reset-offsets")
@@ -150,53 +112,38 @@ def reset_command(
 
     An offset that a log does not hold becomes the nearest that it does, which is said.
     """
-    from oncelog.monitoring.offsets import partition_offsets
+    from oncelog.monitoring.offset_reset import plan_reset
 
     with connection.admin() as admin:
-        partitions = require_partitions(admin, topics)
-        before = admin.group_offsets(group)
-        offsets = partition_offsets(admin, partitions)
-        wanted = _targets(admin, offsets, before, target)
-        after = {p: min(max(wanted[p], offsets[p].start), offsets[p].end) for p in partitions}
-        rows = [
-            {
-                "topic": p.topic,
-                "partition": p.partition,
-                "before": before[p].offset if p in before else None,
-                "after": after[p],
-            }
-            for p in partitions
-        ]
+        try:
+            plan = plan_reset(admin, group, require_partitions(admin, topics), _target(target))
+        except ValueError as error:
+            raise click.ClickException(str(error)) from error
+        rows = [one.as_row() for one in plan]
         if output == "json":
             print_json(rows)
         else:
             columns = ["topic", "partition", "before", "after"]
             print_table(columns, [[row[c] for c in columns] for row in rows])
-        for p in partitions:
-            if wanted[p] != after[p]:
-                click.echo(outside_hint(p, offsets[p], wanted[p], after[p]), err=True)
+        for one in plan:
+            if one.wanted != one.after:
+                click.echo(outside_hint(one.partition, one.offsets, one.wanted, one.after), err=True)
         if not dry_run:
             confirm(f"Set these offsets for group {group}?", yes=yes)
-            admin.alter_group_offsets(group, after)
+            admin.alter_group_offsets(group, {one.partition: one.after for one in plan})
             click.echo(f"offsets of {group} are set", err=True)
 
 
-def _targets(
-    admin: Admin, offsets: dict[TopicPartition, PartitionOffsets], before: dict[TopicPartition, Any], target: str
-) -> dict[TopicPartition, int]:
-    if target == "earliest":
-        return {partition: found.start for partition, found in offsets.items()}
-    if target == "latest":
-        return {partition: found.end for partition, found in offsets.items()}
-    if target[:1] in "+-" and target[1:].isdigit():
-        missing = [str(partition) for partition in offsets if partition not in before]
-        if missing:
-            raise click.ClickException(f"{', '.join(missing)} has no committed offset to start from")
-        return {partition: before[partition].offset + int(target) for partition in offsets}
-    if target.isdigit() and len(target) <= parsing.OFFSET_DIGITS_MAX:
-        return dict.fromkeys(offsets, int(target))
-    by_time = admin.list_offsets(dict.fromkeys(offsets, parsing.time_ms(target, int(time.time() * 1000))))
-    return {p: by_time[p].offset if by_time[p].offset >= 0 else offsets[p].end for p in offsets}
+def _target(text: str) -> ResetTarget:
+    from oncelog.monitoring.offset_reset import ResetKind, ResetTarget
+
+    if text in ("earliest", "latest"):
+        return ResetTarget(ResetKind(text))
+    if text[:1] in "+-" and text[1:].isdigit():
+        return ResetTarget(ResetKind.SHIFT, int(text))
+    if text.isdigit() and len(text) <= parsing.OFFSET_DIGITS_MAX:
+        return ResetTarget(ResetKind.OFFSET, int(text))
+    return ResetTarget(ResetKind.TIME_MS, parsing.time_ms(text, int(time.time() * 1000)))
 
 
 @group_command.command("delete")

@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.text import Text
 
 from oncelog.cli.output import count_of, show_duration, show_time
-from oncelog.inspection.transactions import Outcome, PartitionHistory, TxnSpan
+from oncelog.inspection.transactions import PartitionHistory
+from oncelog.monitoring.transaction_spans import Outcome, TransactionSpan
 
 WIDTH_MIN: Final = 20
 LABEL_CHARS_MAX: Final = 36
@@ -59,7 +60,7 @@ def draw(console: Console, history: PartitionHistory, names: dict[int, str], *, 
     if not history.spans:
         console.print("  no transactions", style="dim")
         return
-    by_producer: dict[int, list[TxnSpan]] = {}
+    by_producer: dict[int, list[TransactionSpan]] = {}
     for span in history.spans:
         by_producer.setdefault(span.producer_id, []).append(span)
     labels = {number: _label(number, names) for number in by_producer}
@@ -96,7 +97,7 @@ def _label(producer_id: int, names: dict[int, str]) -> str:
     return label if len(label) <= LABEL_CHARS_MAX else label[: LABEL_CHARS_MAX - 1] + "…"
 
 
-def _cells(spans: Sequence[TxnSpan], scale: Scale, lso: int | None) -> list[Cell]:
+def _cells(spans: Sequence[TransactionSpan], scale: Scale, lso: int | None) -> list[Cell]:
     cells = [EMPTY] * scale.width
     if lso is not None:
         cells[scale.column(lso)] = _LSO_CELL
@@ -108,7 +109,7 @@ def _cells(spans: Sequence[TxnSpan], scale: Scale, lso: int | None) -> list[Cell
     return cells
 
 
-def _list(console: Console, spans: Sequence[TxnSpan], names: dict[int, str], limit: int) -> None:
+def _list(console: Console, spans: Sequence[TransactionSpan], names: dict[int, str], limit: int) -> None:
     shown = spans[-limit:] if limit else spans
     if len(shown) < len(spans):
         console.print(f"  the last {len(shown)} of {count_of(len(spans), 'transaction')}:", style="dim")
@@ -116,7 +117,7 @@ def _list(console: Console, spans: Sequence[TxnSpan], names: dict[int, str], lim
         console.print(Text("  " + span_line(span, names), style=_DATA[span.outcome][2]), soft_wrap=True)
 
 
-def span_line(span: TxnSpan, names: dict[int, str]) -> str:
+def span_line(span: TransactionSpan, names: dict[int, str]) -> str:
     end = "" if span.marker_offset is None else f" marker {span.marker_offset}"
     lasted = (span.marker_timestamp or span.last_timestamp) - span.first_timestamp
     began = " (began before the log)" if span.began_before_log else ""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import click
 
 from oncelog.cli.completion import complete_topics
@@ -16,11 +14,6 @@ from oncelog.cli.connection import (
     yes_option,
 )
 from oncelog.cli.output import output_option, print_json, print_table
-from oncelog.core.ids import TopicPartition, uuid_to_text
-
-if TYPE_CHECKING:
-    from oncelog.client.admin import Admin
-    from oncelog.client.cluster import TopicInfo
 
 _NEW_NAMES = click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
 _NAMES = click.argument("names", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics)
@@ -37,13 +30,15 @@ def topic_command() -> None:
 @cluster_options
 def list_command(connection: Connection, internal: bool, output: str) -> None:
     """List the topics."""
+    from oncelog.monitoring.topics import replication_factor
+
     with connection.admin() as admin:
         topics = admin.list_topics(internal=internal)
     rows = [
         {
             "topic": info.name,
             "partitions": len(info.partitions),
-            "replicas": _replication(info),
+            "replicas": replication_factor(info),
             "internal": info.is_internal,
         }
         for info in sorted(topics.values())
@@ -56,10 +51,6 @@ def list_command(connection: Connection, internal: bool, output: str) -> None:
             [(row["topic"], row["partitions"], row["replicas"]) for row in rows],
             empty="there are no topics",
         )
-
-
-def _replication(info: TopicInfo) -> int:
-    return max((len(partition.replicas) for partition in info.partitions), default=0)
 
 
 @topic_command.command("create")
@@ -104,8 +95,11 @@ def describe_command(connection: Connection, names: tuple[str, ...], output: str
 
     LAST STABLE is where read_committed readers stop: below END only while a transaction is open.
     """
+    from oncelog.monitoring.topics import changed_settings, describe_topics
+
     with connection.admin() as admin:
-        described = [_describe(admin, info) for info in require_topics(admin, names).values()]
+        topics = describe_topics(admin, require_topics(admin, names).values())
+        described = [{**topic.as_row(), "settings": changed_settings(admin, topic.info.name)} for topic in topics]
     if output == "json":
         print_json(described)
         return
@@ -118,34 +112,6 @@ def describe_command(connection: Connection, names: tuple[str, ...], output: str
         columns = ["partition", "leader", "replicas", "isr", "start", "end", "last_stable"]
         rows = [[partition[column] for column in columns] for partition in topic["partitions"]]
         print_table([column.replace("_", " ") for column in columns], rows)
-
-
-def _describe(admin: Admin, info: TopicInfo) -> dict[str, Any]:
-    from oncelog.client.admin import ConfigResource, ResourceType
-    from oncelog.monitoring.offsets import partition_offsets
-
-    partitions = [TopicPartition(info.name, partition.partition) for partition in info.partitions]
-    offsets = partition_offsets(admin, partitions)
-    settings = admin.describe_configs(ConfigResource(ResourceType.TOPIC, info.name))
-    return {
-        "topic": info.name,
-        "id": uuid_to_text(info.topic_id),
-        "internal": info.is_internal,
-        "settings": {name: entry.value for name, entry in sorted(settings.items()) if not entry.is_default},
-        "partitions": [
-            {
-                "partition": partition.partition,
-                "leader": partition.leader,
-                "leader_epoch": partition.leader_epoch,
-                "replicas": list(partition.replicas),
-                "isr": list(partition.in_sync_replicas),
-                "start": offsets[key].start,
-                "end": offsets[key].end,
-                "last_stable": offsets[key].last_stable,
-            }
-            for partition, key in zip(info.partitions, partitions, strict=True)
-        ],
-    }
 
 
 @topic_command.command("alter")

@@ -32,20 +32,18 @@ from oncelog.cli.output import (
 from oncelog.core.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from oncelog.client.admin import Admin, TransactionDescription
+    from oncelog.client.admin import Admin
     from oncelog.monitoring.open_transactions import HeldBackPartition, OpenTransaction
 
 _IDS = click.argument(
     "ids", nargs=-1, required=True, metavar="TRANSACTIONAL_ID...", shell_complete=complete_transactional_ids
 )
 
-_STATES = (
-    "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead", "PrepareEpochFence",
-)  # fmt: skip
-
 
 def _states(_context: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
-    return parsing.state_names(texts, _STATES)
+    from oncelog.monitoring.transactions import STATES
+
+    return parsing.state_names(texts, STATES)
 
 
 @click.group("txn")
@@ -77,31 +75,17 @@ def list_command(
     output: str,
 ) -> None:
     """List the transactional ids of all coordinators, with the age of what is open."""
-    wanted = [*states, *(["Ongoing", "PrepareCommit", "PrepareAbort"] if only_open else [])]
+    from oncelog.monitoring.transactions import OPEN_STATES, list_transactions
+
     with connection.admin() as admin:
-        listings = admin.list_transactions(
-            states=wanted,
-            running_longer_than_ms=parsing.duration_ms(older_than) if older_than is not None else -1,
+        found = list_transactions(
+            admin,
+            states=[*states, *(sorted(OPEN_STATES) if only_open else [])],
+            older_than_ms=parsing.duration_ms(older_than) if older_than is not None else -1,
             pattern=pattern,
         )
-        opened = [
-            found.transactional_id for found in listings if found.state in ("Ongoing", "PrepareCommit", "PrepareAbort")
-        ]
-        details = _details(admin, opened)
     now_ms = _now_ms()
-    rows = [
-        {
-            "transactional_id": found.transactional_id,
-            "state": found.state,
-            "producer_id": found.producer_id,
-            "coordinator": found.coordinator_id,
-            "age_ms": _age(details.get(found.transactional_id), now_ms),
-            "partitions": len(details[found.transactional_id].partitions)
-            if found.transactional_id in details
-            else None,
-        }
-        for found in listings
-    ]
+    rows = [transaction.as_row(now_ms) for transaction in found]
     if output == "json":
         print_json(rows)
         return
@@ -111,26 +95,6 @@ def list_command(
     ]
     columns = ["transactional id", "state", "producer", "coordinator", "age", "partitions"]
     print_table(columns, table, empty="there are no such transactions")
-
-
-def _details(admin: Admin, ids: Iterable[str]) -> dict[str, TransactionDescription]:
-    """Ids that vanish meanwhile are left out."""
-    from oncelog.core.errors import ErrorCode, KafkaError
-
-    found: dict[str, TransactionDescription] = {}
-    for transactional_id in ids:
-        try:
-            found |= admin.describe_transactions([transactional_id])
-        except KafkaError as error:
-            if error.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-                raise
-    return found
-
-
-def _age(description: TransactionDescription | None, now_ms: int) -> int | None:
-    if description is None or description.start_time_ms < 0:
-        return None
-    return max(now_ms - description.start_time_ms, 0)
 
 
 def _show_age(age_ms: Any) -> str | None:
@@ -143,39 +107,27 @@ def _show_age(age_ms: Any) -> str | None:
 @cluster_options
 def describe_command(connection: Connection, ids: tuple[str, ...], output: str) -> None:
     """Show state, producer, age, time-out and partitions of transactional ids."""
+    from oncelog.monitoring.transactions import OPEN_STATES, age_ms, description_row
+
     with connection.admin() as admin:
         _require_ids(admin, ids)
         described = admin.describe_transactions(ids)
     now_ms = _now_ms()
     if output == "json":
-        print_json([_description_row(described[i], now_ms) for i in ids])
+        print_json([description_row(described[i], now_ms) for i in ids])
         return
     for transactional_id in ids:
         found = described[transactional_id]
-        age = _age(found, now_ms)
+        age = age_ms(found, now_ms)
         click.echo(f"{transactional_id}  {found.state}  producer {found.producer_id} epoch {found.producer_epoch}")
         click.echo(f"  coordinator {found.coordinator}")
         click.echo(f"  time-out    {show_duration(found.timeout_ms)}")
-        if age is not None and found.state not in ("CompleteCommit", "CompleteAbort"):
+        if age is not None and found.state in OPEN_STATES:
             left = found.timeout_ms - age
             ends = f"aborted by its coordinator in {show_duration(left)}" if left > 0 else "its time-out has passed"
             click.echo(f"  open since  {show_time(found.start_time_ms)} ({show_duration(age)}), {ends}")
         if found.partitions:
             click.echo(f"  partitions  {', '.join(map(str, sorted(found.partitions)))}")
-
-
-def _description_row(found: TransactionDescription, now_ms: int) -> dict[str, Any]:
-    return {
-        "transactional_id": found.transactional_id,
-        "state": found.state,
-        "producer_id": found.producer_id,
-        "producer_epoch": found.producer_epoch,
-        "timeout_ms": found.timeout_ms,
-        "start_ms": found.start_time_ms if found.start_time_ms >= 0 else None,
-        "age_ms": _age(found, now_ms),
-        "partitions": [str(partition) for partition in sorted(found.partitions)],
-        "coordinator": found.coordinator,
-    }
 
 
 def _require_ids(admin: Admin, ids: Iterable[str]) -> None:
@@ -201,7 +153,7 @@ def blocking_command(connection: Connection, topics: tuple[str, ...], output: st
 
     with connection.admin() as admin:
         held = held_back_partitions(admin, require_partitions(admin, topics))
-        waiting = [count_waiting(connection.client_config(), one) for one in held]
+        waiting = [count_waiting(admin, one) for one in held]
     now_ms = _now_ms()
     if output == "json":
         print_json([_held_row(connection, *found, now_ms) for found in zip(held, waiting, strict=True)])
@@ -214,10 +166,7 @@ def blocking_command(connection: Connection, topics: tuple[str, ...], output: st
 
 def _held_row(connection: Connection, held: HeldBackPartition, waiting: int | None, now_ms: int) -> dict[str, Any]:
     return {
-        "topic": held.partition.topic,
-        "partition": held.partition.partition,
-        "last_stable_offset": held.offsets.last_stable,
-        "end_offset": held.offsets.end,
+        **held.as_row(now_ms),
         "records_waiting": waiting,
         "blocking": [_open_row(connection, found, now_ms) for found in held.blocking],
         "open_after": [_open_row(connection, found, now_ms) for found in held.open_after],
@@ -225,7 +174,7 @@ def _held_row(connection: Connection, held: HeldBackPartition, waiting: int | No
 
 
 def _open_row(connection: Connection, found: OpenTransaction, now_ms: int) -> dict[str, Any]:
-    return {**found.as_row(now_ms), "remedy": connection.command(*found.remedy)}
+    return {**found.as_row(now_ms), "remedy": connection.command(*found.remedy) if found.remedy else None}
 
 
 def _print_held(connection: Connection, held: HeldBackPartition, waiting: int | None, now_ms: int) -> None:
@@ -252,6 +201,8 @@ def _print_blocking(connection: Connection, found: OpenTransaction, now_ms: int)
         click.echo(f"    open for {show_duration(age)}, from offset {found.start_offset} on")
     if found.is_hanging:
         click.echo(f"    HANGING: {found.why_hanging}; no coordinator will ever end it")
+    elif found.is_decided:
+        click.echo("    its coordinator has decided how it ends, and is writing the markers")
     elif age is not None and found.description is not None:
         timeout = found.description.timeout_ms
         soon = (
@@ -260,7 +211,8 @@ def _print_blocking(connection: Connection, found: OpenTransaction, now_ms: int)
             else "is about to abort it: the time-out has passed"
         )
         click.echo(f"    its coordinator {soon} (time-out {show_duration(timeout)})")
-    click.echo(f"    to end it now: {connection.command(*found.remedy)}")
+    if found.remedy:
+        click.echo(f"    to end it now: {connection.command(*found.remedy)}")
 
 
 @txn_command.command("hanging")
@@ -274,14 +226,14 @@ def hanging_command(connection: Connection, topics: tuple[str, ...], older_than:
 
     Looks at all topics if none is named. Ends with 1 if there are any.
     """
-    from oncelog.monitoring.open_transactions import all_partitions, open_transactions
+    from oncelog.monitoring.open_transactions import hanging_transactions, open_transactions
+    from oncelog.monitoring.topics import transaction_partitions
 
     with connection.admin() as admin:
-        require_topics(admin, topics)
-        found = open_transactions(admin, all_partitions(admin, topics))
+        infos = require_topics(admin, topics) if topics else admin.list_topics(internal=True)
+        found = open_transactions(admin, transaction_partitions(infos))
     now_ms = _now_ms()
-    limit_ms = parsing.duration_ms(older_than)
-    hanging = [txn for txn in found if txn.is_hanging and (txn.age_ms(now_ms) or limit_ms) >= limit_ms]
+    hanging = hanging_transactions(found, parsing.duration_ms(older_than), now_ms)
     if output == "json":
         print_json([_open_row(connection, txn, now_ms) for txn in hanging])
     elif not hanging:
@@ -321,6 +273,11 @@ def abort_command(connection: Connection, partition: str, start_offset: int, yes
                 f"no transaction of {target} begins at offset {start_offset}; open ones: {there}"
             )
         found = opened[start_offset]
+        if found.is_decided:
+            raise click.ClickException(
+                f"the coordinator of {found.transactional_id} has decided how the transaction ends and is writing the "
+                "markers: an abort could contradict it"
+            )
         if not found.is_hanging:
             click.echo(f"{found.transactional_id} is alive: '{connection.command(*found.remedy)}' is better", err=True)
         confirm(f"Abort the transaction of producer {found.producer.producer_id} on {target}?", yes=yes)
@@ -359,9 +316,12 @@ def fence_command(connection: Connection, ids: tuple[str, ...], yes: bool) -> No
 @cluster_options
 def history_command(connection: Connection, transactional_id: str, output: str) -> None:
     """Show every change of a transactional id, as far back as compaction has left __transaction_state."""
-    from oncelog.cli import txn_log
+    from oncelog.monitoring.transaction_history import read_history, state_partitions
 
-    events = txn_log.read_history(connection, transactional_id)
+    with connection.admin() as admin:
+        if not state_partitions(admin):
+            raise click.ClickException("there is no __transaction_state yet: nobody has used a transactional id")
+        events = read_history(admin, transactional_id)
     if not events:
         known = connection.command("txn", "list")
         raise click.ClickException(f"__transaction_state has nothing about {transactional_id}; see '{known}'")
@@ -394,18 +354,23 @@ def watch_command(connection: Connection, lasting: str | None, count: int | None
     """
     import sys
 
-    from oncelog.cli import txn_log, txn_watch
+    from oncelog.cli import txn_watch
+    from oncelog.cli.following import Outage, poll_for_ever
+    from oncelog.client.consumer import Consumer
+    from oncelog.client.consumer_config import CONSUMER_TABLE
+    from oncelog.monitoring.transaction_activity import TransactionActivity
+    from oncelog.monitoring.transaction_history import TransactionFollower
+    from oncelog.monitoring.transactions import describe_known
 
-    with connection.explained():
-        with connection.admin() as admin:
-            opened = _details(admin, [t.transactional_id for t in admin.list_transactions(states=["Ongoing"])])
-        state = txn_watch.WatchState([_description_row(found, _now_ms()) for found in opened.values()])
+    properties = connection.properties([key.name for key in CONSUMER_TABLE], auto_offset_reset="latest")
+    with connection.admin() as admin, Consumer(properties) as consumer:
+        opened = describe_known(admin, [t.transactional_id for t in admin.list_transactions(states=["Ongoing"])])
         end_ms = None if lasting is None else _now_ms() + parsing.duration_ms(lasting)
-        events_of = txn_log.follow(connection, poll_ms=parsing.duration_ms(interval))
-        batches = txn_watch.bounded(events_of, end_ms, count, _now_ms)
+        polls = poll_for_ever(TransactionFollower(admin, consumer), Outage(), parsing.duration_ms(interval))
+        batches = txn_watch.bounded(polls, end_ms, count, _now_ms)
         try:
             if output == "text" and sys.stdout.isatty():
-                txn_watch.draw_live(state, batches, _now_ms)
+                txn_watch.draw_live(TransactionActivity(opened.values()), batches, _now_ms)
                 return
             for events in batches:
                 if output == "json":

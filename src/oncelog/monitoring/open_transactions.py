@@ -1,26 +1,24 @@
 """Open transactions as partitions see them, matched with what coordinators know.
 
 A partition knows a producer id, an epoch and where its transaction begins. The coordinator knows the name, the age and
-the time-out. A transaction that is open on a partition and in no coordinator's books hangs: nobody will ever end it.
+the time-out. A transaction that is open on a partition and that no coordinator knows hangs: nobody will ever end it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from oncelog.client.admin import Admin, ProducerDescription, TransactionDescription
-from oncelog.client.config import ClientConfig
+from oncelog.client.admin import Admin, ProducerDescription, TransactionDescription, TransactionListing
 from oncelog.client.fetcher import RangeReader
 from oncelog.client.visibility import IsolationLevel
-from oncelog.core.errors import ErrorCode, KafkaError
-from oncelog.core.ids import TRANSACTION_STATE_TOPIC, TopicPartition
+from oncelog.core.ids import TopicPartition
 from oncelog.monitoring.offsets import PartitionOffsets, partition_offsets
+from oncelog.monitoring.transactions import DECIDED_STATES, OPEN_STATES, age_ms, describe_known
 
 COUNTED_OFFSETS_MAX: Final = 1_000_000
-"""Records behind a transaction are counted by reading them, up to so many offsets."""
-_ENDING: Final = frozenset({"PrepareCommit", "PrepareAbort"})
+"""Records that wait are counted by reading the headers of their batches, up to so many offsets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +35,26 @@ class OpenTransaction:
         return bool(self.why_hanging)
 
     @property
+    def is_decided(self) -> bool:
+        """Its coordinator has decided the outcome and writes the markers: it must not be aborted."""
+        return not self.is_hanging and self.description is not None and self.description.state in DECIDED_STATES
+
+    @property
     def start_offset(self) -> int:
         return self.producer.transaction_start_offset
 
     def age_ms(self, now_ms: int) -> int | None:
         """Since it began; of a hanging one, since its producer last wrote."""
-        if self.description is not None and self.description.start_time_ms >= 0:
-            return max(now_ms - self.description.start_time_ms, 0)
-        if self.producer.last_timestamp_ms >= 0:
+        known = None if self.is_hanging else age_ms(self.description, now_ms)
+        if known is None and self.producer.last_timestamp_ms >= 0:
             return max(now_ms - self.producer.last_timestamp_ms, 0)
-        return None
+        return known
 
     @property
     def remedy(self) -> tuple[str, ...]:
-        """The words of the command that ends it."""
+        """The words of the command that ends it; empty for one that its coordinator is about to end."""
+        if self.is_decided:
+            return ()
         if self.transactional_id is not None and not self.is_hanging:
             return ("txn", "fence", self.transactional_id)
         place = f"{self.partition.topic}:{self.partition.partition}"
@@ -83,26 +87,46 @@ class HeldBackPartition:
     open_after: list[OpenTransaction]
     """These will hold readers back once the others have ended."""
 
+    def as_row(self, now_ms: int) -> dict[str, Any]:
+        return {
+            "topic": self.partition.topic,
+            "partition": self.partition.partition,
+            "last_stable_offset": self.offsets.last_stable,
+            "end_offset": self.offsets.end,
+            "blocking": [one.as_row(now_ms) for one in self.blocking],
+            "open_after": [one.as_row(now_ms) for one in self.open_after],
+        }
+
 
 def held_back_partitions(admin: Admin, partitions: Collection[TopicPartition]) -> list[HeldBackPartition]:
     offsets = partition_offsets(admin, partitions)
-    held = [partition for partition in partitions if offsets[partition].held_back]
-    opened = open_transactions(admin, held)
+    return join_held_back(offsets, open_transactions(admin, held_back_in(offsets)))
+
+
+def held_back_in(offsets: Mapping[TopicPartition, PartitionOffsets]) -> list[TopicPartition]:
+    """Every open transaction holds the last stable offset of its partitions below their ends: no others need a look."""
+    return sorted(partition for partition, found in offsets.items() if found.held_back)
+
+
+def join_held_back(
+    offsets: Mapping[TopicPartition, PartitionOffsets], opened: Iterable[OpenTransaction]
+) -> list[HeldBackPartition]:
+    by_partition: dict[TopicPartition, list[OpenTransaction]] = {partition: [] for partition in held_back_in(offsets)}
+    for one in opened:
+        by_partition[one.partition].append(one)
     found = []
-    for partition in held:
-        own = [one for one in opened if one.partition == partition]
+    for partition, own in by_partition.items():
         blocking = [one for one in own if one.start_offset <= offsets[partition].last_stable] or own[:1]
-        after = [one for one in own if one not in blocking]
-        found.append(HeldBackPartition(partition, offsets[partition], blocking, after))
+        found.append(HeldBackPartition(partition, offsets[partition], blocking, own[len(blocking) :]))
     return found
 
 
-def count_waiting(config: ClientConfig, held: HeldBackPartition) -> int | None:
-    """Records that wait, by reading the headers of their batches; None if there are too many offsets for that."""
+def count_waiting(admin: Admin, held: HeldBackPartition) -> int | None:
+    """Records that wait; None if there are too many offsets to count them."""
     start, end = held.offsets.last_stable, held.offsets.end
     if end - start > COUNTED_OFFSETS_MAX:
         return None
-    with RangeReader(config, isolation=IsolationLevel.READ_UNCOMMITTED, check_crcs=False) as reader:
+    with RangeReader(admin.config, isolation=IsolationLevel.READ_UNCOMMITTED, check_crcs=False) as reader:
         return sum(
             header.records_count
             for chunk in reader.read(*held.partition, start, end)
@@ -113,55 +137,58 @@ def count_waiting(config: ClientConfig, held: HeldBackPartition) -> int | None:
 
 def open_transactions(admin: Admin, partitions: Iterable[TopicPartition]) -> list[OpenTransaction]:
     """Oldest first on each partition."""
-    wanted = list(partitions)
-    if not wanted:
+    found = open_producers(admin, list(partitions))
+    if not found:
         return []
-    found = [
+    listings = admin.list_transactions(producer_ids={producer.producer_id for _, producer in found})
+    descriptions = describe_known(admin, [listing.transactional_id for listing in listings])
+    return without_ended(admin, join_open(found, listings, descriptions))
+
+
+def open_producers(
+    admin: Admin, partitions: Collection[TopicPartition]
+) -> list[tuple[TopicPartition, ProducerDescription]]:
+    """The producers that have a transaction open, oldest first on each partition."""
+    if not partitions:
+        return []
+    return [
         (partition, producer)
-        for partition, producers in sorted(admin.describe_producers(wanted).items())
+        for partition, producers in sorted(admin.describe_producers(partitions).items())
         for producer in sorted(producers, key=lambda p: p.transaction_start_offset)
         if producer.transaction_start_offset >= 0
     ]
-    names = _names(admin, {producer.producer_id for _, producer in found})
-    descriptions = {name: _describe(admin, name) for name in sorted(set(names.values()))}
+
+
+def join_open(
+    found: Iterable[tuple[TopicPartition, ProducerDescription]],
+    listings: Iterable[TransactionListing],
+    descriptions: Mapping[str, TransactionDescription],
+) -> list[OpenTransaction]:
+    by_producer = {listing.producer_id: listing for listing in listings}
     opened = []
     for partition, producer in found:
-        name = names.get(producer.producer_id)
-        description = descriptions[name] if name is not None else None
-        why = _why_hanging(partition, producer, name, description)
+        listing = by_producer.get(producer.producer_id)
+        description = descriptions.get(listing.transactional_id) if listing is not None else None
+        why = _why_hanging(partition, producer, listing, description)
+        name = listing.transactional_id if listing is not None else None
         opened.append(OpenTransaction(partition, producer, name, description, why))
     return opened
-
-
-def _names(admin: Admin, producer_ids: set[int]) -> dict[int, str]:
-    if not producer_ids:
-        return {}
-    return {found.producer_id: found.transactional_id for found in admin.list_transactions(producer_ids=producer_ids)}
-
-
-def _describe(admin: Admin, name: str) -> TransactionDescription | None:
-    """None if the id has gone meanwhile."""
-    try:
-        description: TransactionDescription = admin.describe_transactions([name])[name]
-    except KafkaError as error:
-        if error.code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-            return None
-        raise
-    return description
 
 
 def _why_hanging(
     partition: TopicPartition,
     producer: ProducerDescription,
-    name: str | None,
+    listing: TransactionListing | None,
     description: TransactionDescription | None,
 ) -> str:
-    if name is None or description is None:
+    if listing is None:
         return f"no coordinator knows producer {producer.producer_id}"
-    if description.state in _ENDING:
+    name = listing.transactional_id
+    state = listing.state if description is None else description.state
+    if state not in OPEN_STATES:
+        return f"{name} is in state {state}"
+    if description is None or state in DECIDED_STATES:
         return ""
-    if description.state != "Ongoing":
-        return f"{name} is in state {description.state}"
     if description.producer_epoch > producer.producer_epoch:
         return f"{name} is at epoch {description.producer_epoch} by now"
     if partition not in description.partitions:
@@ -169,10 +196,18 @@ def _why_hanging(
     return ""
 
 
-def all_partitions(admin: Admin, topics: Iterable[str] = ()) -> Iterator[TopicPartition]:
-    """Of the topics, or of all that producers can write to in a transaction."""
-    wanted = set(topics)
-    for name, info in sorted(admin.list_topics(internal=True).items()):
-        if name in wanted or (not wanted and name != TRANSACTION_STATE_TOPIC):
-            for partition in info.partitions:
-                yield TopicPartition(name, partition.partition)
+def without_ended(admin: Admin, opened: list[OpenTransaction]) -> list[OpenTransaction]:
+    """A transaction that ended between the two questions looks as if it hung: partitions are asked about it again."""
+    suspects = {one.partition for one in opened if one.is_hanging}
+    still_open = {(p, d.producer_id, d.transaction_start_offset) for p, d in open_producers(admin, suspects)}
+    return [
+        one
+        for one in opened
+        if not one.is_hanging or (one.partition, one.producer.producer_id, one.start_offset) in still_open
+    ]
+
+
+def hanging_transactions(opened: Iterable[OpenTransaction], older_than_ms: int, now_ms: int) -> list[OpenTransaction]:
+    """Those that no coordinator will end and whose producers have not written for some time."""
+    ages = [(one, one.age_ms(now_ms)) for one in opened if one.is_hanging]
+    return [one for one, age in ages if age is None or age >= older_than_ms]

@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from oncelog.cli import txn_log
-from oncelog.cli.connection import Connection
 from oncelog.client import Admin, ClientConfig, Producer
 from oncelog.testing import BrokerProcess, broker
 from tests.unit.cli.conftest import SETTINGS, Background
@@ -140,14 +138,3 @@ def test_watching_a_broker_without_transactions_waits_for_the_first(
     out, err = child.communicate(timeout=30)
     assert (child.returncode, err) == (0, "")
     assert "first" in out
-
-
-def test_the_first_events_of_a_cluster_are_not_missed(fresh_broker: BrokerProcess) -> None:
-    batches = txn_log.follow(Connection(fresh_broker.bootstrap_servers), poll_ms=20)
-    assert next(batches) == []
-    commit_one(fresh_broker, "first")
-    whats: list[str] = []
-    while "committed" not in whats:
-        whats += [event.what for event in next(batches)]
-    assert whats == ["initialised", "began", "commit decided", "committed"]
-    batches.close()

@@ -9,7 +9,8 @@ import pytest
 
 from oncelog.inspection.layout import PartitionFolder, partition_folders
 from oncelog.inspection.transactional_ids import read_transactional_ids, state_changes
-from oncelog.inspection.transactions import Outcome, read_history
+from oncelog.inspection.transactions import read_history
+from oncelog.monitoring.transaction_spans import Outcome
 from tests.data import kafka
 
 

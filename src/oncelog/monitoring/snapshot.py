@@ -1,0 +1,183 @@
+"""The state of a whole cluster at one moment, taken again and again by a console.
+
+A poll makes a bounded number of requests: with B brokers
+
+    1        cluster, 1 topics and leaders
+    3 B      offsets of all partitions (start, end, last stable)
+    B        groups, and B transactional ids
+    2 B      producers, only of partitions on which a transaction is open
+    2 G + T  groups and open transactions in detail, at most G and T of them (`PollLimits`)
+
+If there are more groups than that, each poll describes those whose details are oldest; the others keep what an earlier
+poll found, with its time. Open transactions are described anew or not at all: an old description may belong to an
+earlier transaction of the same id. Those that hold readers back come first.
+
+The order of questions makes the answers fit together. Committed offsets are asked for before the ends of partitions,
+so that no group seems to be beyond an end. Ends are asked for before last stable offsets, so that records written
+meanwhile do not seem to be held back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from oncelog.client.admin import Admin, ClusterDescription, GroupDescription, GroupListing, ProducerDescription
+from oncelog.core.ids import TopicPartition
+from oncelog.monitoring.brokers import BrokerState, broker_states
+from oncelog.monitoring.groups import Committed, Group, join_group
+from oncelog.monitoring.offsets import partition_offsets
+from oncelog.monitoring.open_transactions import (
+    HeldBackPartition,
+    OpenTransaction,
+    hanging_transactions,
+    held_back_in,
+    join_held_back,
+    join_open,
+    open_producers,
+    without_ended,
+)
+from oncelog.monitoring.topics import Topic, join_topic, led_partitions
+from oncelog.monitoring.transactions import Transaction, describe_known
+
+
+@dataclass(frozen=True, slots=True)
+class PollLimits:
+    groups: int = 25
+    transactions: int = 50
+
+
+DEFAULT_LIMITS: Final = PollLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    listing: GroupListing
+    group: Group | None
+    """None until a poll has described it."""
+    described_ms: int | None
+    """When members and committed offsets were asked for; the offsets of partitions are those of the snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSnapshot:
+    taken_ms: int
+    cluster: ClusterDescription
+    brokers: tuple[BrokerState, ...]
+    topics: dict[str, Topic]
+    """Internal ones included."""
+    groups: tuple[GroupState, ...]
+    transactions: tuple[Transaction, ...]
+    """All transactional ids, in all states."""
+    held_back: tuple[HeldBackPartition, ...]
+
+    @property
+    def open(self) -> list[OpenTransaction]:
+        """As partitions see them: a transaction is here once for each partition that it wrote to."""
+        return [one for held in self.held_back for one in (*held.blocking, *held.open_after)]
+
+    def hanging(self, older_than_ms: int) -> list[OpenTransaction]:
+        return hanging_transactions(self.open, older_than_ms, self.taken_ms)
+
+    def groups_waiting_at(self, partition: TopicPartition) -> list[str]:
+        """Groups from which something is held back there."""
+        return [
+            state.listing.group_id
+            for state in self.groups
+            if state.group is not None
+            for one in state.group.partitions
+            if one.partition == partition and one.lag is not None and one.lag.held_back
+        ]
+
+    def as_row(self) -> dict[str, Any]:
+        return {
+            "taken_ms": self.taken_ms,
+            "cluster_id": self.cluster.cluster_id,
+            "brokers": [one.as_row() for one in self.brokers],
+            "topics": [topic.as_row() for topic in self.topics.values()],
+            "groups": [
+                {
+                    **({} if state.group is None else state.group.as_row()),
+                    "group": state.listing.group_id,
+                    "state": state.listing.state,
+                    "described_ms": state.described_ms,
+                }
+                for state in self.groups
+            ],
+            "transactions": [one.as_row(self.taken_ms) for one in self.transactions],
+            "held_back": [one.as_row(self.taken_ms) for one in self.held_back],
+        }
+
+
+class _DescribedGroup(NamedTuple):
+    time_ms: int
+    description: GroupDescription
+    committed: Committed
+
+
+class Poller:
+    """Takes snapshots of one cluster. A poll raises KafkaError if the cluster cannot be asked; the next may succeed."""
+
+    def __init__(
+        self,
+        admin: Admin,
+        limits: PollLimits = DEFAULT_LIMITS,
+        now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+    ) -> None:
+        self._admin = admin
+        self._limits = limits
+        self._now_ms = now_ms
+        self._groups: dict[str, _DescribedGroup] = {}
+        self._described_ms: dict[str, int] = {}
+        """When each open transaction was described last."""
+
+    def poll(self) -> ClusterSnapshot:
+        admin = self._admin
+        cluster = admin.describe_cluster()
+        infos = admin.list_topics(internal=True)
+        listings = admin.list_groups()
+        self._describe_groups([listing.group_id for listing in listings])
+        offsets = partition_offsets(admin, led_partitions(infos.values()))
+        producers = open_producers(admin, held_back_in(offsets))
+        transactions = self._transactions(producers)
+        descriptions = {one.transactional_id: one.description for one in transactions if one.description is not None}
+        opened = join_open(producers, [one.listing for one in transactions], descriptions)
+        return ClusterSnapshot(
+            self._now_ms(),
+            cluster,
+            tuple(broker_states(cluster, infos.values(), {})),
+            {name: join_topic(info, offsets) for name, info in sorted(infos.items())},
+            tuple(self._group_state(listing, offsets) for listing in listings),
+            tuple(transactions),
+            tuple(join_held_back(offsets, without_ended(admin, opened))),
+        )
+
+    def _describe_groups(self, group_ids: list[str]) -> None:
+        """Those never described first, then those described longest ago."""
+        self._groups = {name: self._groups[name] for name in group_ids if name in self._groups}
+        oldest = sorted(group_ids, key=lambda name: self._groups[name].time_ms if name in self._groups else -1)
+        for name in oldest[: self._limits.groups]:
+            description = self._admin.describe_groups([name])[name]
+            committed = self._admin.group_offsets(name)
+            self._groups[name] = _DescribedGroup(self._now_ms(), description, committed)
+
+    def _group_state(self, listing: GroupListing, offsets: dict[TopicPartition, Any]) -> GroupState:
+        known = self._groups.get(listing.group_id)
+        if known is None:
+            return GroupState(listing, None, None)
+        return GroupState(listing, join_group(known.description, known.committed, offsets), known.time_ms)
+
+    def _transactions(self, producers: Iterable[tuple[TopicPartition, ProducerDescription]]) -> list[Transaction]:
+        listings = self._admin.list_transactions()
+        # Producers come oldest first on each partition: the first of each holds readers back.
+        holders = {partition: producer.producer_id for partition, producer in reversed(list(producers))}
+        first = set(holders.values())
+        opened = [Transaction(found, None) for found in listings if Transaction(found, None).is_open]
+        self._described_ms = {one.transactional_id: self._described_ms.get(one.transactional_id, -1) for one in opened}
+        opened.sort(key=lambda one: (one.listing.producer_id not in first, self._described_ms[one.transactional_id]))
+        chosen = [one.transactional_id for one in opened[: self._limits.transactions]]
+        described = describe_known(self._admin, chosen)
+        self._described_ms |= dict.fromkeys(chosen, self._now_ms())
+        return [Transaction(found, described.get(found.transactional_id)) for found in listings]

@@ -1,0 +1,226 @@
+"""The same questions asked of a broker with real producers and readers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from oncelog.client import Admin, ClientConfig, Consumer, Producer, TopicPartition
+from oncelog.monitoring import transaction_history as history
+from oncelog.monitoring.groups import describe_group
+from oncelog.monitoring.offset_reset import PartitionReset, ResetKind, ResetTarget, plan_reset
+from oncelog.monitoring.offsets import partition_offsets
+from oncelog.monitoring.producers import partition_producers
+from oncelog.monitoring.snapshot import Poller
+from oncelog.monitoring.timeline import count_visible, read_timeline
+from oncelog.monitoring.transaction_spans import Outcome
+from oncelog.testing import BrokerProcess, broker
+from tests.unit.monitoring.conftest import SETTINGS
+
+Transactional = Callable[[str], Producer]
+
+
+def commit(producer: Producer, topic: str, count: int) -> None:
+    with producer.transaction():
+        for _ in range(count):
+            producer.send(topic, b"x")
+
+
+def abort(producer: Producer, topic: str) -> None:
+    producer.begin_transaction()
+    producer.send(topic, b"x").result(30)
+    producer.abort_transaction()
+
+
+def leave_open(producer: Producer, topic: str) -> None:
+    producer.begin_transaction()
+    producer.send(topic, b"x").result(30)
+
+
+def test_a_poll_finds_an_open_transaction_and_who_waits_for_it(
+    admin: Admin, transactional: Transactional, topic: str
+) -> None:
+    place = TopicPartition(topic, 0)
+    commit(transactional(f"done-{topic}"), topic, 2)
+    leave_open(transactional(f"open-{topic}"), topic)
+    admin.alter_group_offsets(f"group-{topic}", {place: 1})
+    snapshot = Poller(admin).poll()
+    (held,) = [one for one in snapshot.held_back if one.partition == place]
+    assert [one.transactional_id for one in held.blocking] == [f"open-{topic}"]
+    assert snapshot.groups_waiting_at(place) == [f"group-{topic}"]
+    found = {one.transactional_id: one for one in snapshot.transactions}
+    assert found[f"done-{topic}"].listing.state == "CompleteCommit"
+    opened = found[f"open-{topic}"]
+    assert opened.listing.state == "Ongoing"
+    assert opened.description is not None
+    assert opened.description.partitions == [place]
+    assert opened.age_ms(snapshot.taken_ms) is not None
+    (group,) = [state.group for state in snapshot.groups if state.listing.group_id == f"group-{topic}"]
+    assert group is not None
+    assert group.lag == 3
+    assert sum(one.leads for one in snapshot.brokers) == sum(len(t.partitions) for t in snapshot.topics.values())
+
+
+def test_the_timeline_has_every_transaction_with_its_outcome(
+    admin: Admin, transactional: Transactional, topic: str
+) -> None:
+    place = TopicPartition(topic, 0)
+    first, second = transactional(f"first-{topic}"), transactional(f"second-{topic}")
+    commit(first, topic, 2)
+    abort(second, topic)
+    leave_open(first, topic)
+    timeline = read_timeline(admin, place)
+    shown = [(s.first_offset, s.marker_offset, s.outcome) for s in timeline.spans]
+    assert shown == [(0, 2, Outcome.COMMITTED), (3, 4, Outcome.ABORTED), (5, None, Outcome.OPEN)]
+    assert (timeline.start, timeline.end, timeline.offsets.last_stable) == (0, 6, 5)
+    assert [(one.transactional_id, one.start_offset) for one in timeline.open] == [(f"first-{topic}", 5)]
+    committed, aborted = timeline.spans[0].producer_id, timeline.spans[1].producer_id
+    assert timeline.outcome_of(committed, 1) is Outcome.COMMITTED
+    assert timeline.outcome_of(aborted, 3) is Outcome.ABORTED
+    assert timeline.outcome_of(committed, 5) is Outcome.OPEN
+    assert timeline.outcome_of(aborted, 1) is None
+
+
+def test_a_timeline_is_bounded_by_offsets_and_by_batches(
+    admin: Admin, transactional: Transactional, topic: str
+) -> None:
+    place = TopicPartition(topic, 0)
+    producer = transactional(f"many-{topic}")
+    for _ in range(4):
+        commit(producer, topic, 1)
+    part = read_timeline(admin, place, 2, 6)
+    assert [(span.first_offset, span.marker_offset) for span in part.spans] == [(2, 3), (4, 5)]
+    assert (part.start, part.end) == (2, 6)
+    short = read_timeline(admin, place, batches_max=3)
+    assert (short.start, short.end) == (0, 3)
+    assert [span.outcome for span in short.spans] == [Outcome.COMMITTED, Outcome.OPEN], "the marker was not read"
+
+
+def test_markers_and_aborted_records_do_not_count_as_visible(
+    admin: Admin, transactional: Transactional, topic: str
+) -> None:
+    place = TopicPartition(topic, 0)
+    producer = transactional(f"counted-{topic}")
+    started_ms = int(time.time() * 1000)
+    commit(producer, topic, 3)
+    abort(producer, topic)
+    offsets = partition_offsets(admin, [place])[place]
+    all_of_it = count_visible(admin, place, 0, offsets)
+    assert (all_of_it.records, all_of_it.is_exact) == (3, True)
+    assert all_of_it.oldest_ms is not None
+    assert all_of_it.oldest_ms >= started_ms
+    assert count_visible(admin, place, 2, offsets).records == 1
+    caught_up = count_visible(admin, place, 3, offsets)
+    assert (caught_up.records, caught_up.oldest_ms) == (0, None), "a lag of 3 offsets, and nothing to read"
+    commit(producer, topic, 1)
+    later = partition_offsets(admin, [place])[place]
+    assert not count_visible(admin, place, 0, later, batches_max=1).is_exact
+
+
+def test_the_history_of_an_id_has_every_change(admin: Admin, transactional: Transactional, topic: str) -> None:
+    name = f"history-{topic}"
+    commit(transactional(name), topic, 1)
+    transactional(name)
+    events = history.read_history(admin, name)
+    assert [event.what for event in events] == [
+        history.INITIALISED,
+        history.BEGAN,
+        history.COMMITTING,
+        history.COMMITTED,
+        history.INITIALISED,
+    ]
+    assert events[1].partitions == (TopicPartition(topic, 0),)
+    assert events[-1].producer_epoch > events[0].producer_epoch
+    assert history.initialisations(events, since_ms=0) == 2
+    assert history.initialisations(events, since_ms=events[-1].time_ms + 1) == 0
+    assert history.read_history(admin, f"nobody-{topic}") == []
+    assert [event.what for event in history.read_history(admin, name, offsets_max=1)] in ([], [history.INITIALISED])
+
+
+def test_producers_are_shown_with_their_transactional_ids(
+    admin: Admin, transactional: Transactional, topic: str, shared_broker: BrokerProcess
+) -> None:
+    commit(transactional(f"named-{topic}"), topic, 1)
+    with Producer({"bootstrap.servers": shared_broker.bootstrap_servers}) as producer:
+        producer.send(topic, b"x").result(30)
+    found = partition_producers(admin, [TopicPartition(topic, 0)])
+    assert sorted(one.transactional_id or "" for one in found) == ["", f"named-{topic}"]
+
+
+def test_a_group_is_described_with_offsets_of_topics_that_are_gone(
+    admin: Admin, transactional: Transactional, topic: str
+) -> None:
+    commit(transactional(f"writer-{topic}"), topic, 2)
+    place, gone = TopicPartition(topic, 0), TopicPartition(f"gone-{topic}", 0)
+    admin.create_topics([gone.topic])
+    admin.alter_group_offsets(f"reader-{topic}", {place: 1, gone: 0})
+    admin.delete_topics([gone.topic])
+    group = describe_group(admin, f"reader-{topic}")
+    found = {one.partition: one for one in group.partitions}
+    assert found[place].lag is not None
+    assert found[place].lag.total == 2
+    assert gone not in found or found[gone].lag is None
+
+
+class TestPlanReset:
+    @pytest.fixture
+    def place(self, admin: Admin, transactional: Transactional, topic: str) -> TopicPartition:
+        """Offsets 0 to 4; the group has committed 2."""
+        commit(transactional(f"writer-{topic}"), topic, 3)
+        place = TopicPartition(topic, 0)
+        admin.alter_group_offsets(f"group-{topic}", {place: 2})
+        return place
+
+    @pytest.mark.parametrize(
+        ("target", "after"),
+        [
+            (ResetTarget(ResetKind.EARLIEST), 0),
+            (ResetTarget(ResetKind.LATEST), 4),
+            (ResetTarget(ResetKind.OFFSET, 3), 3),
+            (ResetTarget(ResetKind.OFFSET, 99), 4),
+            (ResetTarget(ResetKind.SHIFT, -1), 1),
+            (ResetTarget(ResetKind.SHIFT, -5), 0),
+            (ResetTarget(ResetKind.TIME_MS, 1), 0),
+            (ResetTarget(ResetKind.TIME_MS, 2**43), 4),
+        ],
+        ids=str,
+    )
+    def test_the_plan_stays_within_the_log(
+        self, admin: Admin, place: TopicPartition, target: ResetTarget, after: int
+    ) -> None:
+        group = f"group-{place.topic}"
+        (plan,) = plan_reset(admin, group, [place], target)
+        assert isinstance(plan, PartitionReset)
+        assert (plan.before, plan.after) == (2, after)
+        assert admin.group_offsets(group)[place].offset == 2, "nothing has changed yet"
+
+    def test_what_was_never_committed_cannot_be_shifted(self, admin: Admin, place: TopicPartition) -> None:
+        with pytest.raises(ValueError, match=f"{place} has no committed offset to start from"):
+            plan_reset(admin, "nobody", [place], ResetTarget(ResetKind.SHIFT, 1))
+
+
+@pytest.fixture
+def unused_broker() -> Iterator[BrokerProcess]:
+    """Nobody has used a transactional id."""
+    with broker(SETTINGS) as process:
+        yield process
+
+
+def test_the_first_events_of_a_cluster_are_not_missed(unused_broker: BrokerProcess) -> None:
+    servers = unused_broker.bootstrap_servers
+    with Admin(ClientConfig(bootstrap_servers=servers)) as admin, Consumer({"bootstrap.servers": servers}) as consumer:
+        admin.create_topics(["orders"])
+        assert history.read_history(admin, "first") == []
+        follower = history.TransactionFollower(admin, consumer)
+        assert follower.poll(20) == []
+        with Producer({"bootstrap.servers": servers, "transactional.id": "first"}) as producer:
+            producer.init_transactions()
+            commit(producer, "orders", 1)
+        seen: list[str] = []
+        deadline_s = time.monotonic() + 60
+        while history.COMMITTED not in seen:
+            assert time.monotonic() < deadline_s, seen
+            seen += [event.what for event in follower.poll(20)]
+    assert seen == [history.INITIALISED, history.BEGAN, history.COMMITTING, history.COMMITTED]
