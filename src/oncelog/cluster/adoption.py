@@ -19,7 +19,7 @@ from itertools import chain
 from typing import Final
 
 from oncelog.cluster.internal_topics import internal_partition_count, internal_topic_configs
-from oncelog.cluster.kraft_metadata import KraftSettings, kraft_settings
+from oncelog.cluster.kraft_metadata import NOTHING_LOADED, LoadedImage, load_image
 from oncelog.cluster.log_survey import LogSurvey
 from oncelog.cluster.metadata import MetadataStore, Topic
 from oncelog.core.config import ConfigError, Settings
@@ -62,7 +62,7 @@ def adopt_folders(
         _doubt_journal(metadata, survey)
     found = _unknown_logs(log_dir, metadata)
     if metadata.is_new or metadata.is_cut:
-        left = kraft_settings(log_dir.path) if metadata.is_new else KraftSettings({}, is_complete=False)
+        left = load_image(log_dir.path) if metadata.is_new else NOTHING_LOADED
         _adopt(found, metadata, settings, left)
         _adopt_partitions(log_dir, metadata)
     else:
@@ -143,7 +143,7 @@ def _set_aside(found: _Found, log_dir: LogDir) -> None:
             )
 
 
-def _adopt(found: _Found, metadata: MetadataStore, settings: Settings, left: KraftSettings) -> None:
+def _adopt(found: _Found, metadata: MetadataStore, settings: Settings, left: LoadedImage) -> None:
     for topic, logs in found.items():
         topic_id = logs[min(logs)].topic_id
         if topic_id is None:
@@ -158,13 +158,14 @@ def _adopt(found: _Found, metadata: MetadataStore, settings: Settings, left: Kra
         log.info("topic %s is adopted with %d partition(s)", topic, count)
 
 
-def _configs(topic: str, left: KraftSettings) -> dict[str, str]:
+def _configs(topic: str, left: LoadedImage) -> dict[str, str]:
     """What was set for a topic, as far as it is known and has a meaning here."""
-    if topic not in left.topics and not left.is_complete and topic not in INTERNAL_TOPICS:
+    settings = left.image.topic_settings(topic)
+    if not settings and not left.is_complete and topic not in INTERNAL_TOPICS:
         log.warning("the settings of topic %s are not known: it is kept whole until its retention is set", topic)
         return dict(_KEPT)
     configs = {}
-    for name, value in left.topics.get(topic, {}).items():
+    for name, value in settings.items():
         try:
             TOPIC_CONFIG.key(name).parse(value)
         except ConfigError as error:

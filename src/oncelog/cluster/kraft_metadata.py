@@ -1,4 +1,4 @@
-"""Settings of topics as Kafka's controllers left them in `__cluster_metadata`.
+"""What Kafka's controllers left in `__cluster_metadata-0` of a data folder, as an image.
 
 The newest snapshot counts, and the log behind it. A snapshot is named after the offset behind what it contains and its
 epoch, and holds record batches as a log does.
@@ -11,16 +11,15 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
-from uuid import UUID
 
+from oncelog.controller.checkpoint import decode_checkpoint
+from oncelog.controller.errors import InvalidMetadata
+from oncelog.controller.image import EMPTY_IMAGE, Image
+from oncelog.controller.metadata_batches import read_batches
+from oncelog.controller.replay import Replay
 from oncelog.core.errors import KafkaError
-from oncelog.protocol.batch import CorruptBatchError, crc_of, decode_records, iter_headers
-from oncelog.protocol.messages.cluster_metadata import (
-    ConfigRecord,
-    RemoveTopicRecord,
-    TopicRecord,
-    decode_metadata_record,
-)
+from oncelog.protocol.batch import CorruptBatchError
+from oncelog.protocol.messages.cluster_metadata import MetadataRecord
 from oncelog.protocol.primitives import MalformedRequest
 from oncelog.protocol.schema import Message
 from oncelog.storage.log_dir import CLUSTER_METADATA_TOPIC
@@ -29,8 +28,6 @@ from oncelog.storage.segment import LOG_SUFFIX
 log = logging.getLogger("oncelog.server")
 
 _SNAPSHOT: Final = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
-TOPIC_RESOURCE: Final = 2
-"""The type of resource that a topic is."""
 
 
 class SnapshotName(NamedTuple):
@@ -38,36 +35,20 @@ class SnapshotName(NamedTuple):
     epoch: int
 
 
-class KraftSettings(NamedTuple):
-    """What was set for topics, by their names. If it is not complete, others may have had settings as well."""
+class LoadedImage(NamedTuple):
+    """If it is not complete, there may have been more: topics, settings, anything."""
 
-    topics: dict[str, dict[str, str]]
+    image: Image
     is_complete: bool
 
 
-def kraft_settings(data_folder: Path) -> KraftSettings:
+NOTHING_LOADED: Final = LoadedImage(EMPTY_IMAGE, is_complete=False)
+
+
+def load_image(data_folder: Path) -> LoadedImage:
+    """As much of it as can be read. What cannot is told in the operator's log."""
     folder = data_folder / f"{CLUSTER_METADATA_TOPIC}-0"
-    configs: dict[str, dict[str, str]] = {}
-    names: dict[UUID, str] = {}
-    if not folder.is_dir():
-        return KraftSettings(configs, is_complete=False)
-    try:
-        for message in _messages(folder):
-            match message:
-                case TopicRecord(name=name, topic_id=topic_id):
-                    names[topic_id] = name
-                case RemoveTopicRecord(topic_id=topic_id):
-                    configs.pop(names.pop(topic_id, ""), None)
-                case ConfigRecord(resource_type=kind) if kind != TOPIC_RESOURCE:
-                    continue
-                case ConfigRecord(resource_name=topic, name=name, value=None):
-                    configs.get(topic, {}).pop(name, None)
-                case ConfigRecord(resource_name=topic, name=name, value=str(value)):
-                    configs.setdefault(topic, {})[name] = value
-    except (KafkaError, MalformedRequest, IndexError) as error:
-        log.warning("what Kafka's controllers wrote in %s is not read to its end: %s", folder, error)
-        return KraftSettings(configs, is_complete=False)
-    return KraftSettings(configs, is_complete=True)
+    return _Loader(folder).load() if folder.is_dir() else NOTHING_LOADED
 
 
 def parse_snapshot_name(name: str) -> SnapshotName | None:
@@ -75,37 +56,59 @@ def parse_snapshot_name(name: str) -> SnapshotName | None:
     return None if match is None else SnapshotName(int(match[1]), int(match[2]))
 
 
-def _messages(folder: Path) -> Iterator[Message]:
-    snapshots, logs = metadata_files(folder)
-    newest = parse_snapshot_name(snapshots[-1].name) if snapshots else None
-    start = newest.end_offset if newest is not None else 0
-    for path in snapshots[-1:]:
-        yield from messages_of(path)
-    for path in logs[:-1]:
-        yield from messages_of(path, start)
-    try:
-        for path in logs[-1:]:
-            yield from messages_of(path, start)
-    except CorruptBatchError as error:
-        # A torn end is what a kill leaves, and nobody was told that it is there.
-        log.info("%s ends with what is no batch: %s", logs[-1], error)
+def snapshot_files(folder: Path) -> dict[SnapshotName, Path]:
+    return {name: path for path in folder.iterdir() if (name := parse_snapshot_name(path.name)) is not None}
 
 
-def metadata_files(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Snapshots and segments, by offset."""
-    snapshots = sorted(path for path in folder.iterdir() if parse_snapshot_name(path.name) is not None)
-    return snapshots, sorted(folder.glob(f"*{LOG_SUFFIX}"))
+def segment_files(folder: Path) -> list[Path]:
+    """By offset."""
+    return sorted(folder.glob(f"*{LOG_SUFFIX}"))
 
 
-def messages_of(path: Path, start: int = 0) -> Iterator[Message]:
-    """Of batches from offset `start` on. Raises KafkaError, MalformedRequest or IndexError where it is damaged."""
-    data = path.read_bytes()
-    for position, header in iter_headers(data):
-        if crc_of(data, position, header.size_bytes) != header.crc:
-            raise CorruptBatchError(f"{path}: the CRC of the batch at byte {position} does not match")
-        if header.is_control or header.last_offset < start:
-            continue
-        for record in decode_records(data, position):
-            message = decode_metadata_record(record.value or b"").message
+def records_of(path: Path, start_offset: int = 0) -> Iterator[MetadataRecord]:
+    """Of a snapshot or segment. Raises KafkaError or MalformedRequest where it is damaged."""
+    for batch in read_batches(path.read_bytes(), start_offset):
+        yield from batch.records
+
+
+class _Loader:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._replay = Replay()
+        self._is_complete = True
+
+    def load(self) -> LoadedImage:
+        try:
+            self._read()
+        except (KafkaError, MalformedRequest, InvalidMetadata) as error:
+            log.warning("what Kafka's controllers wrote in %s is not read to its end: %s", self._folder, error)
+            self._is_complete = False
+        return LoadedImage(self._replay.image(), self._is_complete)
+
+    def _read(self) -> None:
+        snapshots, segments = snapshot_files(self._folder), segment_files(self._folder)
+        newest = max(snapshots, default=SnapshotName(0, 0))
+        if newest in snapshots:
+            self._replay = Replay(decode_checkpoint(snapshots[newest].read_bytes(), self._known).image)
+        for path in segments[:-1]:
+            self._read_segment(path, newest.end_offset)
+        try:
+            for path in segments[-1:]:
+                self._read_segment(path, newest.end_offset)
+        except CorruptBatchError as error:
+            # A torn end is what a kill leaves, and nobody was told that it is there.
+            log.info("%s ends with what is no batch: %s", segments[-1], error)
+
+    def _read_segment(self, path: Path, start_offset: int) -> None:
+        for message in map(self._known, records_of(path, start_offset)):
             if message is not None:
-                yield message
+                self._replay.apply(message)
+
+    def _known(self, record: MetadataRecord) -> Message | None:
+        """Records of a newer Kafka may have said anything; those that are known are read all the same."""
+        try:
+            return record.known()
+        except KafkaError as error:
+            log.warning("%s: %s", self._folder, error.message)
+            self._is_complete = False
+            return None

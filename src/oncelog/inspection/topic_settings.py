@@ -7,8 +7,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from oncelog.cluster.kraft_metadata import TOPIC_RESOURCE, messages_of, metadata_files
+from oncelog.cluster.kraft_metadata import records_of, segment_files, snapshot_files
 from oncelog.cluster.metadata import JOURNAL_FILE
+from oncelog.controller.image import TOPIC_RESOURCE
 from oncelog.core.errors import KafkaError
 from oncelog.inspection import entries
 from oncelog.protocol.messages.cluster_metadata import ConfigRecord
@@ -39,12 +40,14 @@ def _from_journal(path: Path) -> set[str]:
 def _from_cluster_metadata(data_folder: Path) -> set[str]:
     found: set[str] = set()
     folder = data_folder / f"{CLUSTER_METADATA_TOPIC}-0"
-    for path in chain(*metadata_files(folder)) if folder.is_dir() else ():
+    if not folder.is_dir():
+        return found
+    for path in chain(snapshot_files(folder).values(), segment_files(folder)):
         # Damaged, or removed meanwhile by a controller that runs.
-        with contextlib.suppress(KafkaError, MalformedRequest, IndexError, FileNotFoundError):
-            for message in messages_of(path):
-                if isinstance(message, ConfigRecord) and _compacts_topic(message):
-                    found.add(message.resource_name)
+        with contextlib.suppress(KafkaError, MalformedRequest, FileNotFoundError):
+            for record in records_of(path):
+                if isinstance(record.message, ConfigRecord) and _compacts_topic(record.message):
+                    found.add(record.message.resource_name)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Settings of topics in what Kafka's controllers wrote: the newest snapshot, then the log behind it."""
+"""The image of what Kafka's controllers wrote in a data folder: the newest snapshot, then the log behind it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from oncelog.cluster.kraft_metadata import kraft_settings
-from oncelog.protocol.batch import Record, build_batch
+from oncelog.cluster.kraft_metadata import load_image
+from oncelog.controller.checkpoint import Checkpoint, Quorum, encode_checkpoint
+from oncelog.controller.image import EMPTY_IMAGE, TOPIC_RESOURCE
+from oncelog.core.ids import NodeId
+from oncelog.protocol.batch import Record, build_batch, iter_headers
 from oncelog.protocol.messages.cluster_metadata import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
     ConfigRecord,
     RemoveTopicRecord,
     TopicRecord,
     encode_metadata_record,
 )
 from oncelog.protocol.schema import Message
+from tests.unit.controller.metadata import image_of
 
-TOPIC, BROKER = 2, 4
+BROKER = 4
 FIRST_LOG = f"{0:020d}.log"
 
 
@@ -28,8 +34,18 @@ def batch(base_offset: int, *messages: Message) -> bytes:
     return build_batch(records, timestamp_ms=1, base_offset=base_offset)
 
 
-def config(topic: str, name: str, value: str | None, kind: int = TOPIC) -> ConfigRecord:
+def config(topic: str, name: str, value: str | None, kind: int = TOPIC_RESOURCE) -> ConfigRecord:
     return ConfigRecord(resource_type=kind, resource_name=topic, name=name, value=value)
+
+
+def checkpoint(*messages: Message) -> bytes:
+    return encode_checkpoint(Checkpoint(image_of(*messages), Quorum(), 0), epoch=1, timestamp_ms=0)
+
+
+def topic_settings(data_folder: Path) -> tuple[dict[str, dict[str, str]], bool]:
+    image, is_complete = load_image(data_folder)
+    found = {name: dict(values) for (kind, name), values in image.settings.items() if kind == TOPIC_RESOURCE}
+    return found, is_complete
 
 
 @pytest.fixture
@@ -40,11 +56,22 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["tv0", "tv1", "tv2", "tv2-killed"])
-def test_folders_of_kafka_tell_which_topics_are_compacted(kafka_data: Callable[[str], Path], name: str) -> None:
-    found = kraft_settings(kafka_data(name))
-    assert found.is_complete
-    assert found.topics["compacted"]["cleanup.policy"] == "compact"
-    assert found.topics["__transaction_state"]["cleanup.policy"] == "compact"
+def test_folders_of_kafka_are_read_to_their_end(kafka_data: Callable[[str], Path], name: str) -> None:
+    folder = kafka_data(name)
+    image, is_complete = load_image(folder)
+    assert is_complete
+    assert image.topic_settings("compacted")["cleanup.policy"] == "compact"
+    assert image.topic_settings("__transaction_state")["cleanup.policy"] == "compact"
+    assert image.metadata_version == 30
+    assert image.features.get("transaction.version", 0) == int(name[2])
+    assert image.controllers.keys() == image.brokers.keys() == {NodeId(1)}
+    folders = {path.name for path in folder.iterdir() if path.is_dir()} - {"__cluster_metadata-0"}
+    partitions = {f"{topic.name}-{index}" for topic in image.topics.values() for index in topic.partitions}
+    assert partitions == {name for name in folders if not name.endswith("-delete")}
+    # A clean stop fences the broker and takes its leaderships away.
+    leaders = {found.leader for topic in image.topics.values() for found in topic.partitions.values()}
+    is_killed = name == "tv2-killed"
+    assert (image.brokers[NodeId(1)].is_fenced, leaders) == (not is_killed, {NodeId(1 if is_killed else -1)})
 
 
 def test_later_records_replace_and_remove_earlier_ones(folder: Path) -> None:
@@ -54,20 +81,21 @@ def test_later_records_replace_and_remove_earlier_ones(folder: Path) -> None:
         + batch(3, config("b", "retention.ms", "2"), config("b", "retention.ms", "3"), config("b", "x", None))
         + batch(6, RemoveTopicRecord(topic_id=old), TopicRecord(name="a", topic_id=new), config("1", "x", "y", BROKER))
     )
-    assert kraft_settings(folder.parent) == ({"b": {"retention.ms": "3"}}, True)
+    assert topic_settings(folder.parent) == ({"b": {"retention.ms": "3"}}, True)
 
 
 def test_the_newest_snapshot_stands_for_the_log_before_it(folder: Path) -> None:
-    (folder / f"{5:020d}-{1:010d}.checkpoint").write_bytes(batch(0, config("a", "segment.ms", "old")))
-    (folder / f"{9:020d}-{1:010d}.checkpoint").write_bytes(batch(0, config("a", "segment.ms", "snapshot")))
+    (folder / f"{5:020d}-{1:010d}.checkpoint").write_bytes(checkpoint(config("a", "segment.ms", "old")))
+    (folder / f"{9:020d}-{1:010d}.checkpoint").write_bytes(checkpoint(config("a", "segment.ms", "snapshot")))
     (folder / f"{8:020d}.log").write_bytes(
         batch(8, config("a", "segment.ms", "before")) + batch(9, config("b", "segment.ms", "behind"))
     )
-    assert kraft_settings(folder.parent).topics == {"a": {"segment.ms": "snapshot"}, "b": {"segment.ms": "behind"}}
+    expected = {"a": {"segment.ms": "snapshot"}, "b": {"segment.ms": "behind"}}
+    assert topic_settings(folder.parent) == (expected, True)
 
 
 def test_without_a_metadata_log_nothing_is_known(tmp_path: Path) -> None:
-    assert kraft_settings(tmp_path) == ({}, False)
+    assert load_image(tmp_path) == (EMPTY_IMAGE, False)
 
 
 @pytest.mark.parametrize("damage", ["torn", "changed"])
@@ -75,6 +103,31 @@ def test_a_torn_end_is_no_loss_but_damage_before_it_is(folder: Path, damage: str
     whole, second = batch(0, config("a", "x", "1")), batch(1, config("b", "x", "1"))
     broken = second[:-3] if damage == "torn" else second[:-1] + bytes([second[-1] ^ 1])
     (folder / FIRST_LOG).write_bytes(whole + broken)
-    assert kraft_settings(folder.parent) == ({"a": {"x": "1"}}, True)
+    assert topic_settings(folder.parent) == ({"a": {"x": "1"}}, True)
     (folder / f"{2:020d}.log").write_bytes(batch(2, config("c", "x", "1")))
-    assert kraft_settings(folder.parent) == ({"a": {"x": "1"}}, False)
+    assert topic_settings(folder.parent) == ({"a": {"x": "1"}}, False)
+
+
+def test_a_snapshot_that_is_cut_off_is_not_taken_for_all_there_was(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = checkpoint(config("a", "x", "1"))
+    *_, (footer, _) = iter_headers(data)
+    (folder / f"{5:020d}-{1:010d}.checkpoint").write_bytes(data[:footer])
+    assert load_image(folder.parent) == (EMPTY_IMAGE, False)
+    assert "no footer" in caplog.text
+
+
+def test_an_aborted_transaction_of_metadata_is_not_there(folder: Path) -> None:
+    held = [BeginTransactionRecord(name="t"), config("a", "x", "2"), AbortTransactionRecord()]
+    (folder / FIRST_LOG).write_bytes(
+        batch(0, config("a", "x", "1")) + batch(1, *held) + batch(4, config("b", "x", "3"))
+    )
+    assert topic_settings(folder.parent) == ({"a": {"x": "1"}, "b": {"x": "3"}}, True)
+
+
+def test_records_of_a_newer_kafka_are_left_out_but_told(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    unknown = build_batch([Record(0, 0, None, b"\x01\x63\x07\x00")], timestamp_ms=1, base_offset=1)
+    (folder / FIRST_LOG).write_bytes(batch(0, config("a", "x", "1")) + unknown + batch(2, config("b", "x", "1")))
+    assert topic_settings(folder.parent) == ({"a": {"x": "1"}, "b": {"x": "1"}}, False)
+    assert "metadata record of type 99 (RECORD_TYPE_99) in version 7 is not known" in caplog.text
