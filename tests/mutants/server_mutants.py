@@ -46,7 +46,7 @@ SERVER_MUTANTS = [
         (histories(60, "exactly-once", "all-or-nothing", "no-duplicates", theme="repetitions"), _POWER_CUT),
     ),
     Mutant(
-        "time-outs follow a clock that is set back",
+        "time-outs follow a clock that is set",
         "oncelog.server.broker",
         "return self._steady_clock.now_ms()",
         "return self.now_ms()",

@@ -85,6 +85,9 @@ class IncarnationScheduler:
     def now_ms(self) -> int:
         return self._clock.now_ms() + self._skew_ms()
 
+    def monotonic_ms(self) -> int:
+        return self._clock.monotonic_ms()
+
     def call_later_ms(self, delay_ms: int, callback: Callable[[], None]) -> Timer:
         return self._clock.call_later_ms(delay_ms, lambda: callback() if self.alive else None)
 

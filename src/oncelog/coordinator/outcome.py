@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from oncelog.core.errors import ErrorCode
-from oncelog.core.ids import NO_PRODUCER_ID, ProducerIdAndEpoch
+from oncelog.core.ids import NO_PRODUCER_ID, NO_TIMESTAMP, ProducerIdAndEpoch
 
 ReplyHandle = Callable[[Any], None]
 """Supplied with a request and called by the shell with the answer; a shard only carries it around."""
@@ -78,9 +78,18 @@ class Shard(Protocol[E_co]):
     def is_loaded(self) -> bool: ...
 
     def replay(
-        self, record: CoordinatorRecord, *, offset: int, now_ms: int, producer_id: int = NO_PRODUCER_ID
+        self,
+        record: CoordinatorRecord,
+        *,
+        offset: int,
+        now_ms: int,
+        producer_id: int = NO_PRODUCER_ID,
+        written_ms: int = NO_TIMESTAMP,
     ) -> Replayed[E_co]:
-        """Apply a committed record, found at load or just written. Raises ValueError for one that makes no sense."""
+        """Apply a committed record, found at load or just written. Raises ValueError for one that makes no sense.
+
+        `written_ms` is the time of day when it was written: see `plausible_ms`.
+        """
 
     def replay_marker(self, producer_id: int, *, commit: bool) -> Replayed[E_co]:
         """Apply the marker of a transaction that records of this partition are part of."""

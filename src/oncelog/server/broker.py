@@ -23,7 +23,7 @@ from oncelog.cluster.partition_state import PartitionState
 from oncelog.cluster.partitions import PartitionTable
 from oncelog.cluster.topic_settings import BrokerSettings
 from oncelog.cluster.topics import TopicCatalog
-from oncelog.core.clock import Scheduler, SteadyClock
+from oncelog.core.clock import JUMP_BELIEVED_AFTER_MS, CautiousClock, Scheduler, SteadyClock
 from oncelog.core.config import Settings
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import (
@@ -87,6 +87,7 @@ class Broker:
     def __init__(self, data_dir: Path, settings: Settings, environment: Environment) -> None:
         self.scheduler = environment.scheduler
         self._steady_clock = SteadyClock(self.scheduler)
+        self._cautious_clock = CautiousClock(self.scheduler, _tell_of_jump)
         self.worker = environment.worker
         self._environment = environment
         self.node_id = NodeId(settings.integer("node.id"))
@@ -151,8 +152,12 @@ class Broker:
         return self.scheduler.now_ms()
 
     def steady_ms(self) -> int:
-        """For time-outs that somebody waits for: the same, but not set back with the time of day."""
+        """For time-outs: goes on at its pace when the time of day is set."""
         return self._steady_clock.now_ms()
+
+    def cautious_ms(self) -> int:
+        """For what is deleted by its age: a time of day that was set ahead is not believed before it has lasted."""
+        return self._cautious_clock.now_ms()
 
     def new_member_suffix(self) -> str:
         return str(self._environment.new_uuid())
@@ -264,7 +269,7 @@ class Broker:
                 partition = self.partitions.find(key.topic, key.partition)
                 if partition is None:
                     continue
-                deleted = partition.log.delete_old_segments(self.now_ms(), high_watermark=partition.high_watermark)
+                deleted = partition.log.delete_old_segments(self.cautious_ms(), high_watermark=partition.high_watermark)
                 if deleted:
                     log.info("%s: %d old segment(s) deleted", partition.topic_partition, deleted)
 
@@ -279,7 +284,7 @@ class Broker:
             self._troubles.over((work, key))
 
     def _unlink_deleted(self) -> None:
-        paths = self.log_dir.take_deletions(self.now_ms())
+        paths = self.log_dir.take_deletions(self.steady_ms())
         if paths:
             self.worker.run(lambda: unlink_all(paths)).then(_raise_unexpected)
 
@@ -324,7 +329,7 @@ class Broker:
 
     def _expire_producers(self) -> None:
         for partition in self.partitions:
-            partition.log.producer_state.expire(self.now_ms())
+            partition.log.producer_state.expire(self.cautious_ms())
 
     def later(self, delay_ms: int, callback: Callable[[], None]) -> None:
         """For work in slices, 0 for the next turn: what is left of it when the broker ends is not done."""
@@ -373,6 +378,15 @@ class Broker:
         self.metrics.rejected(code.name)
         if code not in _ORDINARY_REJECTIONS:
             log.info("%s is refused with %s: %s", api, code.name, reason)
+
+
+def _tell_of_jump(by_ms: int) -> None:
+    log.warning(
+        "the clock of the machine was set ahead by %d s: nothing is deleted because of its age until it has shown that "
+        "time for %d minutes, or until the next start",
+        by_ms // 1000,
+        JUMP_BELIEVED_AFTER_MS // 60_000,
+    )
 
 
 def _raise_unexpected(result: Exception | None) -> None:

@@ -115,7 +115,7 @@ class LogCleaner:
 
     def _look(self) -> None:
         """All logs, as often as `log.cleaner.backoff.ms` says, and internal ones more often."""
-        now_ms = self._broker.now_ms()
+        now_ms = self._broker.cautious_ms()
         steady_ms = self._broker.steady_ms()
         looks_at_all = steady_ms >= self._next_full_look_ms
         try:
@@ -149,15 +149,15 @@ class LogCleaner:
                     last_stable_offset=partition.last_stable_offset,
                     now_ms=now_ms,
                 )
-                if found.is_due and (dirtiest is None or self._rank(found, now_ms) > self._rank(dirtiest, now_ms)):
+                if found.is_due and (dirtiest is None or self._rank(found) > self._rank(dirtiest)):
                     dirtiest = found
         return dirtiest
 
-    def _rank(self, cleanable: Cleanable, now_ms: int) -> tuple[bool, float]:
-        return not self._is_postponed(cleanable.log, now_ms), cleanable.dirty_ratio
+    def _rank(self, cleanable: Cleanable) -> tuple[bool, float]:
+        return not self._is_postponed(cleanable.log), cleanable.dirty_ratio
 
-    def _is_postponed(self, partition_log: Log, now_ms: int) -> bool:
-        return now_ms < self._postponed.get(partition_log.topic_partition, 0)
+    def _is_postponed(self, partition_log: Log) -> bool:
+        return self._broker.steady_ms() < self._postponed.get(partition_log.topic_partition, 0)
 
     def _candidates(self, internal_only: bool) -> list[Partition]:
         found: list[Partition] = []
@@ -189,7 +189,7 @@ class LogCleaner:
         due: list[tuple[int, Partition]] = []
         for partition in candidates:
             is_internal = partition.topic_partition.topic in INTERNAL_TOPICS
-            if is_internal and not self._is_postponed(partition.log, now_ms):
+            if is_internal and not self._is_postponed(partition.log):
                 topic = self._broker.metadata.topics[partition.topic_partition.topic]
                 active_bytes = partition.log.segments[-1].size_bytes
                 others_bytes = partition.log.size_bytes - active_bytes
@@ -302,7 +302,7 @@ class LogCleaner:
         self._troubles.over(partition_log.topic_partition)
         self._swapped.add(partition_log.folder)
         is_internal = partition_log.topic_partition.topic in INTERNAL_TOPICS
-        if is_internal and self._broker.now_ms() - self._checkpoint_ms < INTERNAL_CHECKPOINT_INTERVAL_MS:
+        if is_internal and self._broker.steady_ms() - self._checkpoint_ms < INTERNAL_CHECKPOINT_INTERVAL_MS:
             self._end_pass(look_at_once=True)
         else:
             self._write_checkpoint(lambda: self._end_pass(look_at_once=True))
@@ -313,7 +313,7 @@ class LogCleaner:
         offsets = {partition: offset for partition, offset in self.first_dirty.items() if partition in log_dir.logs}
         number = log_dir.checkpoint_files.take_number()
         folders, self._swapped = self._swapped, set()
-        self._checkpoint_ms = self._broker.now_ms()
+        self._checkpoint_ms = self._broker.steady_ms()
 
         def write() -> None:
             for folder in folders:
@@ -349,7 +349,7 @@ class LogCleaner:
         """From its turn, or for good if the log is damaged."""
         partition = partition_log.topic_partition
         backoff_ms = self._broker.settings.integer("log.cleaner.backoff.ms")
-        self._postponed[partition] = self._broker.now_ms() + POSTPONED_LOOKS * backoff_ms
+        self._postponed[partition] = self._broker.steady_ms() + POSTPONED_LOOKS * backoff_ms
         if isinstance(error, FileNotFoundError | CleaningStopped):
             log.info("%s lost segments while it was cleaned: trying again later", partition)
         elif isinstance(error, DamagedTxnIndexError):

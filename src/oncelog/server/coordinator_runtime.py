@@ -210,7 +210,14 @@ class _ShardReplayer:
         producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID
         record = CoordinatorRecord(key, value)
         try:
-            warning = self._shard.replay(record, offset=offset, producer_id=producer_id, now_ms=self._now_ms).warning
+            replayed = self._shard.replay(
+                record,
+                offset=offset,
+                producer_id=producer_id,
+                now_ms=self._now_ms,
+                written_ms=header.max_timestamp,
+            )
+            warning = replayed.warning
         except ValueError as error:
             warning = f"a record that makes no sense is skipped: {error}"
         self._warn(offset, warning)

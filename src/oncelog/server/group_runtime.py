@@ -137,7 +137,7 @@ class GroupRuntime:
     def _tick(self, live: LiveShard[GroupShard]) -> None:
         del self._deadlines[live.index]
         if live.shard.is_loaded:
-            self._write(live, live.shard.tick(self._broker.steady_ms()))
+            self._write(live, live.shard.tick(self._broker.steady_ms(), self._broker.now_ms()))
 
     # -- what other parts of the broker ask for
 

@@ -40,6 +40,9 @@ class LoopScheduler:
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
+    def monotonic_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000
+
     def call_later_ms(self, delay_ms: int, callback: Callable[[], None]) -> Timer:
         if delay_ms <= 0:
             return self._loop.call_soon(callback)

@@ -95,7 +95,7 @@ class TxnRuntime:
         self._every(
             "expiry of transactional ids",
             settings.integer("transaction.remove.expired.transaction.cleanup.interval.ms"),
-            lambda shard: shard.expire_ids(self._broker.steady_ms()),
+            lambda shard: shard.expire_ids(min(self._broker.steady_ms(), self._broker.now_ms())),
         )
 
     def stop(self) -> None:

@@ -115,9 +115,9 @@ class LogFlushing(OpenLog):
         self.finish_flush(work)
 
     def is_flush_due(self, now_ms: int) -> bool:
-        """By `flush.ms`."""
+        """By `flush.ms`, and when the clock was set back, so that nobody knows for how long it has been due."""
         since_ms = self._first_unflushed_ms
-        return since_ms is not None and now_ms - since_ms >= self.config.flush_ms
+        return since_ms is not None and not 0 <= now_ms - since_ms < self.config.flush_ms
 
     def close(self, clean: bool = True) -> bool:
         """Give descriptors back; if `clean`, after everything is written and fsynced. Returns whether that is so.

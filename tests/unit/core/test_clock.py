@@ -1,6 +1,15 @@
 from __future__ import annotations
 
-from oncelog.core.clock import SteadyClock, VirtualScheduler
+from oncelog.core.clock import (
+    JUMP_BELIEVED_AFTER_MS,
+    JUMP_MS,
+    CautiousClock,
+    SteadyClock,
+    VirtualScheduler,
+    plausible_ms,
+)
+
+DAY_MS = 86_400_000
 
 
 def test_timers_run_in_order_at_their_own_time() -> None:
@@ -16,17 +25,46 @@ def test_timers_run_in_order_at_their_own_time() -> None:
     assert scheduler.next_due_ms() is None
 
 
-def test_a_steady_clock_goes_on_when_its_clock_is_set_back() -> None:
-    class Settable:
-        time_ms = 1_000
-
-        def now_ms(self) -> int:
-            return self.time_ms
-
-    clock = Settable()
+def test_a_steady_clock_goes_on_when_the_wall_clock_is_set() -> None:
+    clock = VirtualScheduler(1_000)
     steady = SteadyClock(clock)
-    seen = []
-    for time_ms in (1_000, 1_010, 500, 520, 100, 130):
-        clock.time_ms = time_ms
-        seen.append(steady.now_ms())
-    assert seen == [1_000, 1_010, 1_010, 1_030, 1_030, 1_060]
+    for wrong_by_ms in (0, -500, DAY_MS, -DAY_MS, 0):
+        clock.wrong_by_ms = wrong_by_ms
+        before_ms = steady.now_ms()
+        clock.advance_ms(10)
+        assert steady.now_ms() == before_ms + 10
+    assert steady.now_ms() == 1_050
+
+
+def test_a_cautious_clock_does_not_follow_a_jump_that_passes() -> None:
+    clock = VirtualScheduler()
+    jumps: list[int] = []
+    cautious = CautiousClock(clock, jumps.append)
+    clock.advance_ms(DAY_MS)
+    assert cautious.now_ms() == clock.now_ms()
+    clock.wrong_by_ms = 8 * DAY_MS
+    for _ in range(3):
+        clock.advance_ms(1_000)
+        assert cautious.now_ms() == clock.monotonic_ms()
+    clock.wrong_by_ms = 0
+    assert cautious.now_ms() == clock.now_ms()
+    assert jumps == [8 * DAY_MS]
+
+
+def test_a_cautious_clock_believes_what_lasts_and_what_goes_back() -> None:
+    clock = VirtualScheduler()
+    cautious = CautiousClock(clock)
+    clock.wrong_by_ms = 8 * DAY_MS
+    assert cautious.now_ms() == clock.monotonic_ms()
+    clock.advance_ms(JUMP_BELIEVED_AFTER_MS - 1)
+    assert cautious.now_ms() == clock.monotonic_ms()
+    clock.advance_ms(1)
+    assert cautious.now_ms() == clock.now_ms() == clock.monotonic_ms() + 8 * DAY_MS
+    clock.wrong_by_ms = -DAY_MS
+    assert cautious.now_ms() == clock.now_ms()
+
+
+def test_a_time_far_behind_that_of_its_record_does_not_count() -> None:
+    assert plausible_ms(1_000, 1_000 + JUMP_MS) == 1_000
+    assert plausible_ms(1_000, DAY_MS) == DAY_MS
+    assert plausible_ms(DAY_MS, 1_000) == DAY_MS

@@ -46,7 +46,7 @@ from oncelog.coordinator.group.state import GroupState
 from oncelog.coordinator.group.timers import TimerKey, TimerKind, TimerQueue
 from oncelog.coordinator.outcome import CoordinatorRecord, Outcome, Replayed, Reply, ReplyHandle
 from oncelog.core.errors import ErrorCode
-from oncelog.core.ids import NO_PRODUCER_ID
+from oncelog.core.ids import NO_PRODUCER_ID, NO_TIMESTAMP
 from oncelog.core.invariant import invariant
 
 _CLEAN_UP = TimerKey(TimerKind.CLEAN_UP)
@@ -76,10 +76,16 @@ class GroupShard:
         return self._is_loaded
 
     def replay(
-        self, record: CoordinatorRecord, *, offset: int, now_ms: int, producer_id: int = NO_PRODUCER_ID
+        self,
+        record: CoordinatorRecord,
+        *,
+        offset: int,
+        now_ms: int,
+        producer_id: int = NO_PRODUCER_ID,
+        written_ms: int = NO_TIMESTAMP,
     ) -> Replayed[Reply]:
         """Apply a committed record of the partition, at load or just written."""
-        decoded = decode(record.key, record.value, offset)
+        decoded = decode(record.key, record.value, offset, written_ms)
         if isinstance(decoded, SkippedRecord):
             return Replayed(warning=decoded.warning)
         if isinstance(decoded, GroupRecord):
@@ -184,12 +190,12 @@ class GroupShard:
         """When `tick` has something to do next."""
         return self._timers.next_deadline_ms()
 
-    def tick(self, now_ms: int) -> Outcome:
-        """Let every timer run that is due."""
+    def tick(self, now_ms: int, wall_ms: int | None = None) -> Outcome:
+        """Let every timer run that is due. Offsets expire by the earlier of both times."""
         out = Outcome()
         while (key := self._timers.pop_due(now_ms)) is not None:
             if key.kind is TimerKind.CLEAN_UP:
-                self._clean_up(now_ms, out)
+                self._clean_up(now_ms, out, wall_ms)
                 continue
             group = self._groups.get(key.group_id)
             if group is None:
@@ -208,8 +214,8 @@ class GroupShard:
         self._clean_up(now_ms, out)
         return out
 
-    def _clean_up(self, now_ms: int, out: Outcome) -> None:
-        is_done = self._commits.clean_up(now_ms, out)
+    def _clean_up(self, now_ms: int, out: Outcome, wall_ms: int | None = None) -> None:
+        is_done = self._commits.clean_up(now_ms if wall_ms is None else min(now_ms, wall_ms), out)
         pause_ms = self._config.offsets_retention_check_interval_ms if is_done else _CLEAN_UP_PAUSE_MS
         self._timers.schedule(_CLEAN_UP, now_ms + pause_ms)
 

@@ -21,6 +21,7 @@ from typing import Final
 from oncelog.coordinator.group.metadata import GroupMetadata, MemberMetadata
 from oncelog.coordinator.group.offsets import CommittedOffset
 from oncelog.coordinator.outcome import CoordinatorRecord
+from oncelog.core.clock import plausible_ms
 from oncelog.core.ids import TopicPartition
 from oncelog.protocol.compiler import decode_versioned, encode_versioned, read_version
 from oncelog.protocol.messages import group_metadata_log as log
@@ -121,14 +122,19 @@ def _encode_member(member: MemberMetadata) -> log.MemberMetadata:
 # --- decoding ------------------------------------------------------------------------------------------------------
 
 
-def decode(key: bytes, value: bytes | None, record_offset: int) -> OffsetRecord | GroupRecord | SkippedRecord:
-    """Never raises: a record that cannot be read must not keep a whole partition of groups from loading."""
+def decode(
+    key: bytes, value: bytes | None, record_offset: int, written_ms: int = _NO_TIMESTAMP
+) -> OffsetRecord | GroupRecord | SkippedRecord:
+    """Never raises: a record that cannot be read must not keep a whole partition of groups from loading.
+
+    `written_ms` counts where a time in the record is far behind it.
+    """
     try:
         kind = read_version(key)
         if kind in _OFFSET_KINDS:
-            return _decode_offset(key, value, record_offset)
+            return _decode_offset(key, value, record_offset, written_ms)
         if kind == _GROUP_KIND:
-            return _decode_group(key, value)
+            return _decode_group(key, value, written_ms)
     except MalformedRequest as error:
         return SkippedRecord(f"the record at offset {record_offset} of __consumer_offsets cannot be read: {error}")
     if kind in _OTHER_GROUP_TYPES:
@@ -136,7 +142,7 @@ def decode(key: bytes, value: bytes | None, record_offset: int) -> OffsetRecord 
     return SkippedRecord(f"the record at offset {record_offset} of __consumer_offsets is of an unknown kind: {kind}")
 
 
-def _decode_offset(key: bytes, value: bytes | None, record_offset: int) -> OffsetRecord:
+def _decode_offset(key: bytes, value: bytes | None, record_offset: int, written_ms: int) -> OffsetRecord:
     decoded_key = decode_versioned(log.OffsetCommitKey, key)
     partition = TopicPartition(decoded_key.topic, decoded_key.partition)
     if value is None:
@@ -149,7 +155,7 @@ def _decode_offset(key: bytes, value: bytes | None, record_offset: int) -> Offse
             offset=decoded.offset,
             leader_epoch=decoded.leader_epoch,
             metadata=decoded.metadata,
-            commit_timestamp_ms=decoded.commit_timestamp,
+            commit_timestamp_ms=plausible_ms(decoded.commit_timestamp, written_ms),
             expire_timestamp_ms=None if decoded.expire_timestamp == _NO_TIMESTAMP else decoded.expire_timestamp,
             topic_id=decoded.topic_id,
             record_offset=record_offset,
@@ -157,7 +163,7 @@ def _decode_offset(key: bytes, value: bytes | None, record_offset: int) -> Offse
     )
 
 
-def _decode_group(key: bytes, value: bytes | None) -> GroupRecord:
+def _decode_group(key: bytes, value: bytes | None, written_ms: int) -> GroupRecord:
     group_id = decode_versioned(log.GroupMetadataKey, key).group
     if value is None:
         return GroupRecord(group_id, None)
@@ -170,7 +176,7 @@ def _decode_group(key: bytes, value: bytes | None) -> GroupRecord:
             generation_id=decoded.generation,
             protocol_name=decoded.protocol,
             leader_id=decoded.leader,
-            state_timestamp_ms=None if timestamp_ms == _NO_TIMESTAMP else timestamp_ms,
+            state_timestamp_ms=None if timestamp_ms == _NO_TIMESTAMP else plausible_ms(timestamp_ms, written_ms),
             members=tuple(_decode_member(member) for member in decoded.members),
         ),
     )

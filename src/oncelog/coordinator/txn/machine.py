@@ -51,9 +51,11 @@ from oncelog.coordinator.txn.results import (
 )
 from oncelog.coordinator.txn.state import COMPLETED, NAME_OF, PREPARED, TxnState, check_path
 from oncelog.coordinator.txn.versions import TransactionVersion
+from oncelog.core.clock import plausible_ms
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import (
     NO_PRODUCER_ID,
+    NO_TIMESTAMP,
     TRANSACTION_STATE_TOPIC,
     CoordinatorEpoch,
     ProducerEpoch,
@@ -121,7 +123,13 @@ class TxnShard:
         return recovery.recover(self._entries.values(), producer_epochs, open_transactions, doubtful_below_offset)
 
     def replay(
-        self, record: CoordinatorRecord, *, offset: int, now_ms: int, producer_id: int = NO_PRODUCER_ID
+        self,
+        record: CoordinatorRecord,
+        *,
+        offset: int,
+        now_ms: int,
+        producer_id: int = NO_PRODUCER_ID,
+        written_ms: int = NO_TIMESTAMP,
     ) -> Replayed[SendMarkers]:
         """Apply a committed record, at load or just written. Nothing else changes what is durable."""
         decoded = self._read(record)
@@ -131,6 +139,9 @@ class TxnShard:
         if metadata is None:
             self._remove(transactional_id)
             return Replayed()
+        updated_ms = plausible_ms(metadata.last_update_ms, written_ms)
+        if updated_ms != metadata.last_update_ms:
+            metadata = replace(metadata, last_update_ms=updated_ms)
         entry = self._entries.get(transactional_id) or TxnEntry(transactional_id, metadata)
         self._finish_transition(entry)
         entry.record_offset = offset

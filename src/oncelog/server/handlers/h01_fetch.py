@@ -39,7 +39,7 @@ def handle(broker: Broker, request: FetchRequest, context: RequestContext) -> Fe
     ]
     try:
         session, wanted, incremental = broker.fetch_sessions.begin(
-            request.session_id, request.session_epoch, targets, forgotten, broker.now_ms()
+            request.session_id, request.session_epoch, targets, forgotten, broker.steady_ms()
         )
     except KafkaError as error:
         return FetchResponse(error_code=error.code)
