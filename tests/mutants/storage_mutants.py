@@ -83,7 +83,7 @@ STORAGE_MUTANTS = [
     ),
     Mutant(
         "snapshots keep transactions that the cleaner has removed",
-        "oncelog.storage.log_cutting",
+        "oncelog.storage.log_files",
         "        snapshots.end_transactions(first)\n",
         "",
         (_CLEANER_PROPERTY,),
@@ -125,15 +125,15 @@ STORAGE_MUTANTS = [
     ),
     Mutant(
         "the log start moves back",
-        "oncelog.storage.log_cutting",
-        "        if offset > self.log_start_offset:\n            self.log_start_offset = offset\n",
-        "        if offset != self.log_start_offset:\n            self.log_start_offset = offset\n",
+        "oncelog.storage.log",
+        "        if before > self.log_start_offset:\n            self.log_start_offset = before\n",
+        "        if before != self.log_start_offset:\n            self.log_start_offset = before\n",
         (histories(40, "start-moves-on", theme="removal"), _LOG_PROPERTY),
     ),
     Mutant(
         "a lost snapshot is not written again before segments go",
-        "oncelog.storage.log_cutting",
-        "            self._keep_producers(loaded.segments[count].base_offset)\n",
+        "oncelog.storage.log_files",
+        "        self._keep_producers(self.segments[count].base_offset)\n",
         "",
         (suite("tests/unit/storage/test_lost_snapshots.py"),),
     ),
@@ -167,7 +167,7 @@ STORAGE_MUTANTS = [
     ),
     Mutant(
         "a log without descriptors waits for a restart",
-        "oncelog.storage.open_log",
+        "oncelog.storage.log",
         "errno.ENOMEM, *OUT_OF_DESCRIPTORS)",
         "errno.ENOMEM)",
         (suite("tests/unit/storage/test_disk_trouble.py"),),

@@ -364,7 +364,7 @@ class LogCleaner:
 
     def _repair(self, partition_log: Log, base_offset: int) -> None:
         try:
-            partition_log.repair_txn_index(base_offset)
+            partition_log.files.txn_indexes.rebuild_at(base_offset)
         except (OSError, KafkaError) as error:
             log.error("%s: a transaction index could not be rebuilt: %s", partition_log.topic_partition, error)
             self.uncleanable.add(partition_log.topic_partition)

@@ -100,18 +100,16 @@ class Flusher:
 
     def _finish(self, partition_log: Log, work: FlushWork, error: Exception | None) -> bool:
         """Whatever went wrong: what is not known to be on disk must not be acknowledged."""
+        partition_log.finish_flush(work, error)
         if isinstance(error, FileNotOpened):
             message = "%s is not flushed yet and will be tried again: %s"
             self._troubles.tell(work.partition, message, work.partition, error)
-            partition_log.put_off_flush()
             return False
         self._troubles.over(work.partition)
         if error is not None:
             log.error("%s cannot be flushed", work.partition, exc_info=error)
-            partition_log.fail_flush(error)
             return False
         self._retry_ms = RETRY_MS
-        partition_log.finish_flush(work)
         return True
 
     def _commit(self, partitions: Sequence[Partition]) -> None:

@@ -84,7 +84,7 @@ class CleaningPass:
         self._now_ms = now_ms
         self.pace = pace or Pace()
         self._files = FileCache(_OPEN_FILES_MAX)
-        log.check_txn_indexes(cleanable.upper_bound)
+        log.files.txn_indexes.check_below(cleanable.upper_bound)
         self._sources = _sources(log.folder, log.segments, cleanable.upper_bound)
         self._aborted_beyond = log.aborted_transactions(cleanable.upper_bound, cleanable.upper_bound)
         self._last_records = log.producer_state.last_records()

@@ -7,40 +7,68 @@ Theory of operation
 written along without fsync, because all of them can be rebuilt from the batches above the recovery point; a flush
 fsyncs them first, so that below it they can be believed.
 
-What else can be done with a log stands in the classes that this one is made of:
+After a clean stop the start and the end of a log are known from checkpoints. Its folder is not even listed until
+something else is asked of it: `files` is made at first use.
 
-    OpenLog      its folder, opened at first use, and what follows from an error
-    LogReading   batches, timestamps, aborted transactions
-    LogRolling   new segments
-    LogCutting   truncation, retention, deleted records, segments that the cleaner replaces
-    LogFlushing  fsync and the end
+An error before or during a write leaves the log as it was. One after it means that the batches are on disk and what
+follows from them is not: such a log refuses to go on until it is opened again, which brings both together. The next
+append tries that if the disk was full or no descriptor was left. After any other error only the operator can know what
+the disk is worth.
+
+A log has offsets, settings and perhaps an error. The rest is done by
+
+    LogFiles        its segments and the files beside them: rolling, cutting, deleting, swapping
+    LogReader       from offsets to batches
+    TxnIndexKeeper  aborted transactions
+    Durability      what is on disk, and what the next flush has to do
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import shutil
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Final
 
 from oncelog.core import failpoints
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import NO_TIMESTAMP
 from oncelog.storage import partition_metadata
 from oncelog.storage.append_checks import check_batches
+from oncelog.storage.atomic_file import replace_file
 from oncelog.storage.batch_placement import PlacedBatches, accept_batches, place_batches
+from oncelog.storage.durability import Durability
+from oncelog.storage.file_cache import OUT_OF_DESCRIPTORS
+from oncelog.storage.flush_work import FileNotOpened, FlushWork
+from oncelog.storage.leader_epochs import EpochEnd, LeaderEpochs
 from oncelog.storage.log_config import LogConfig
-from oncelog.storage.log_cutting import LogCutting
-from oncelog.storage.log_flushing import LogFlushing
+from oncelog.storage.log_files import LogFiles, LogPlace, SegmentLeftBehindError
 from oncelog.storage.log_reader import ReadResult
-from oncelog.storage.log_reading import LogReading
 from oncelog.storage.producer_replay import complete_txn
-from oncelog.storage.producer_state import CompletedTxn, DuplicateBatch, Origin, PendingAppend, VerificationGuard
-from oncelog.storage.recovery import LogPlace
-from oncelog.storage.segment import Segment
-from oncelog.storage.txn_index import AbortedTxn, CorruptTxnIndexError
+from oncelog.storage.producer_state import (
+    CompletedTxn,
+    DuplicateBatch,
+    Origin,
+    PendingAppend,
+    ProducerStateManager,
+    VerificationGuard,
+)
+from oncelog.storage.recovery import load_log
+from oncelog.storage.retention import count_deletable
+from oncelog.storage.segment import FoundTimestamp, Segment, segment_number
+from oncelog.storage.segment_swap import CleanedSegment
+from oncelog.storage.txn_index import AbortedTxn
+
+_PASSING: Final = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, *OUT_OF_DESCRIPTORS)
+"""What says nothing about the disk, or only that it is full."""
+
+REPAIR_SPACE_BYTES: Final = 64 * 1024
+"""Must be free on the disk before a log is repaired."""
 
 logger = logging.getLogger("oncelog.storage")
 
@@ -64,7 +92,44 @@ def _nothing() -> None:
     return None
 
 
-class Log(LogReading, LogCutting, LogFlushing):
+class Log:
+    def __init__(
+        self,
+        place: LogPlace,
+        config: LogConfig,
+        *,
+        clean: bool,
+        log_start_offset: int | None = None,
+        recovery_point: int | None = None,
+        is_start_certain: bool = True,
+        on_truncated: Callable[[], None] = _nothing,
+    ) -> None:
+        """Open a folder. None for an offset means that no checkpoint has it.
+
+        `is_start_certain` says that a checksum vouches for the log start.
+
+        `on_truncated` is called before anything is appended to a log that was cut below its recovery point. It must
+        write the recovery points down: the old one would vouch for batches that are not on disk.
+        """
+        self._place = place
+        self.topic_partition = place.partition
+        self.config = config
+        self._clean = clean
+        self._on_truncated = on_truncated
+        self._given_recovery_point = recovery_point
+        self._is_start_certain = is_start_certain
+        self._failure = ""
+        self._can_be_repaired = False
+        self._latest_ms = place.now_ms
+        """The clock at the last append, or when the log was opened."""
+        self.log_start_offset = log_start_offset or 0
+        self.log_end_offset = recovery_point or 0
+        self.durability = Durability(self.log_end_offset)
+        are_known = log_start_offset is not None and recovery_point is not None
+        is_start_doubtful = self.log_start_offset > (self.recovery_point if is_start_certain else 0)
+        if not clean or not are_known or is_start_doubtful:
+            self.load()
+
     @classmethod
     def create(
         cls, place: LogPlace, config: LogConfig, topic_id: uuid.UUID, *, on_truncated: Callable[[], None] = _nothing
@@ -77,8 +142,11 @@ class Log(LogReading, LogCutting, LogFlushing):
         except OSError:
             shutil.rmtree(place.folder, ignore_errors=True)
             raise
-        log._folder_changes += 1
+        log.durability.folder_changes += 1
         return log
+
+    def __repr__(self) -> str:
+        return f"Log({self.topic_partition}, {self.log_start_offset}..{self.log_end_offset})"
 
     def append(
         self,
@@ -96,9 +164,9 @@ class Log(LogReading, LogCutting, LogFlushing):
         """
         self._latest_ms = now_ms
         if self._failure:
-            self._repair()
-        loaded = self._ready()
-        state = loaded.producer_state
+            self.repair()
+        files = self._open_files()
+        state = files.producer_state
         # 1. Headers and the topic's rules. 2. CRC.
         batches = check_batches(data, origin=origin, config=self.config, now_ms=now_ms, partition=self.topic_partition)
         if origin is Origin.REPLICATION:
@@ -124,8 +192,8 @@ class Log(LogReading, LogCutting, LogFlushing):
             # 4. Roll if due.
             segment = self._segment_for(placed, last_offset, max_timestamp, now_ms)
             for header in headers:
-                if header.leader_epoch != loaded.leader_epochs.latest_epoch and header.leader_epoch >= 0:
-                    loaded.leader_epochs.assign(header.leader_epoch, header.base_offset)
+                if header.leader_epoch != files.leader_epochs.latest_epoch and header.leader_epoch >= 0:
+                    files.leader_epochs.assign(header.leader_epoch, header.base_offset)
             # 5. Write.
             failpoints.hit("log.append.before_write")
             segment.write(placed.buffers, placed.size_bytes)
@@ -142,14 +210,13 @@ class Log(LogReading, LogCutting, LogFlushing):
                 ended = state.apply(header, control=control, now_ms=now_ms)
                 if ended is not None:
                     failpoints.hit("log.append.before_txn_index")
-                    complete_txn(state, ended, partial(self._add_aborted, segment))
+                    complete_txn(state, ended, partial(files.txn_indexes.add, segment))
                     completed.append(ended)
                     # The file comes with its first entry, and its name must get to disk as well.
-                    self._folder_changes += ended.aborted and len(segment.txn_index) == 1
+                    self.durability.folder_changes += ended.aborted and len(segment.txn_index) == 1
             # 9. End offset.
             self.log_end_offset = last_offset + 1
-            if self._first_unflushed_ms is None:
-                self._first_unflushed_ms = now_ms
+            self.durability.on_append(now_ms)
         except Exception as error:
             if not self._failure:
                 self._fail("an append failed half way", error)
@@ -166,26 +233,9 @@ class Log(LogReading, LogCutting, LogFlushing):
             completed=completed,
         )
 
-    def _add_aborted(self, segment: Segment, aborted: AbortedTxn) -> None:
-        """The marker is in the segment already, so an index that is rebuilt has the entry."""
-        try:
-            segment.add_aborted(aborted)
-        except CorruptTxnIndexError as error:
-            logger.warning("%s: %s", self.topic_partition, error)
-            self._loaded.txn_indexes.rebuild(segment)
-
-    @property
-    def can_be_repaired(self) -> bool:
-        return self.has_failed and self._can_be_repaired
-
-    def repair(self) -> None:
-        """What the next append would do first, for those who only read."""
-        if self._failure:
-            self._repair()
-
     def _flush_if_due(self) -> None:
         """By `flush.messages`."""
-        if self.log_end_offset - self.recovery_point >= self.config.flush_messages:
+        if self.log_end_offset - self.durability.recovery_point >= self.config.flush_messages:
             self.flush()
 
     def _duplicate_info(self, duplicate: DuplicateBatch) -> AppendInfo:
@@ -206,7 +256,7 @@ class Log(LogReading, LogCutting, LogFlushing):
                 ErrorCode.RECORD_LIST_TOO_LARGE,
                 f"{self.topic_partition}: {placed.size_bytes} bytes exceed segment.bytes={config.segment_bytes}",
             )
-        segment = self._loaded.segments[-1]
+        segment = self.files.segments[-1]
         if segment.should_roll(
             added_bytes=placed.size_bytes,
             last_offset=last_offset,
@@ -217,3 +267,372 @@ class Log(LogReading, LogCutting, LogFlushing):
         ):
             return self._roll(now_ms, placed.headers[0].base_offset)
         return segment
+
+    # Reading
+
+    def read(self, offset: int, max_bytes: int, *, end_offset: int, min_one_batch: bool = True) -> ReadResult:
+        """Whole batches of one segment from `offset` on and below `end_offset`, up to `max_bytes`.
+
+        With `min_one_batch` the first one comes even if it is larger. Where nothing is left in a segment, the next one
+        is read. OFFSET_OUT_OF_RANGE outside of the log.
+        """
+        reader = self.files.reader
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{self.topic_partition} has offsets {self.log_start_offset} to {self.log_end_offset}, not {offset}",
+            )
+        end_offset = min(end_offset, self.log_end_offset)
+        try:
+            return reader.read(
+                offset,
+                max_bytes,
+                end_offset=end_offset,
+                reads_to_end=end_offset == self.log_end_offset,
+                min_one_batch=min_one_batch,
+            )
+        except OSError as error:
+            raise self._storage_error(f"could not read offset {offset}: {error}") from error
+
+    def available_bytes(self, offset: int, *, end_offset: int) -> int:
+        """How many bytes there are to read from `offset` on, without reading them; 0 outside of the log."""
+        end_offset = min(end_offset, self.log_end_offset)
+        if not self.log_start_offset <= offset < end_offset:
+            return 0
+        reads_to_end = end_offset == self.log_end_offset
+        return self.files.reader.available_bytes(offset, end_offset=end_offset, reads_to_end=reads_to_end)
+
+    def aborted_transactions(self, fetch_offset: int, upper_bound: int) -> list[AbortedTxn]:
+        """Aborted transactions with data in [fetch_offset, upper_bound), in the order of their markers."""
+        return self.files.txn_indexes.collect(fetch_offset, upper_bound)
+
+    def offset_for_timestamp(self, timestamp: int, *, end_offset: int) -> FoundTimestamp | None:
+        """The first record below `end_offset` whose timestamp is not below `timestamp`."""
+        for segment in self.files.segments:
+            if segment.largest.timestamp >= timestamp:
+                found = segment.find_timestamp(timestamp, self.log_start_offset)
+                if found is not None:
+                    return found if found.offset < end_offset else None
+        return None
+
+    def max_timestamp_offset(self) -> FoundTimestamp | None:
+        """The first record that has the largest timestamp of the log."""
+        return max(self.files.segments, key=lambda segment: segment.largest.timestamp).find_largest_timestamp()
+
+    def end_offset_for_epoch(self, epoch: int) -> EpochEnd:
+        return self.leader_epochs.end_offset_for_epoch(epoch, self.log_end_offset)
+
+    # Segments
+
+    def roll(self, now_ms: int) -> Segment:
+        """Start a new segment at the end of the log. Nothing happens if the active one is empty."""
+        try:
+            return self._roll(now_ms, self.log_end_offset)
+        except OSError as error:
+            raise self._storage_error(f"could not roll: {error}") from error
+
+    def _roll(self, now_ms: int, base_offset: int) -> Segment:
+        files = self.files
+        active = files.segments[-1]
+        if active.base_offset == base_offset:
+            return active
+        try:
+            segment = files.roll(base_offset, self.config, now_ms)
+        except SegmentLeftBehindError as error:
+            self._fail("a segment could be neither created nor removed", error)
+            raise
+        self.durability.on_roll(active.base_offset)
+        failpoints.hit("log.roll.after")
+        return segment
+
+    def truncate_to(self, offset: int, *, now_ms: int) -> int:
+        """Remove everything from `offset` on, and the rest of the batch it lies in. Returns the new end.
+
+        Kafka would leave the end at `offset` even within a batch. Then the end would jump back with the next restart.
+        """
+        files = self.files
+        if offset >= self.log_end_offset:
+            return self.log_end_offset
+        if offset <= files.segments[0].base_offset:
+            self.truncate_fully_and_start_at(offset, now_ms=now_ms)
+            return offset
+        self._begin_cut()
+        self._end_at(files.cut(offset, self.config))
+        files.forget_from(self.log_end_offset, now_ms)
+        return self.log_end_offset
+
+    def truncate_fully_and_start_at(self, offset: int, *, now_ms: int) -> None:
+        """Remove everything; the log is empty and goes on at `offset`."""
+        files = self.files
+        self._begin_cut()
+        files.start_over(offset, self.config, now_ms)
+        self.log_start_offset = offset
+        self._end_at(offset)
+
+    def _begin_cut(self) -> None:
+        failpoints.hit("log.truncate.before")
+        self.durability.generation += 1
+        self.durability.folder_changes += 1
+
+    def _end_at(self, end_offset: int) -> None:
+        self.log_end_offset = end_offset
+        self.log_start_offset = min(self.log_start_offset, end_offset)
+        if self.durability.on_cut(end_offset):
+            self._on_truncated()
+
+    def delete_records(self, before: int) -> int:
+        """Raise the log start offset to `before` and remove segments that lie below. Returns the log start offset."""
+        if before > self.log_end_offset:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{self.topic_partition} ends at {self.log_end_offset}, records before {before} cannot be deleted",
+            )
+        files = self.files
+        if before > self.log_start_offset:
+            self.log_start_offset = before
+            try:
+                files.leader_epochs.truncate_from_start(before)
+            except OSError as error:
+                # They say too much then, and do so until the log start moves again.
+                logger.warning("%s: leader epochs below %d are kept: %s", self.topic_partition, before, error)
+            files.producer_state.on_log_start_offset(before)
+        count = segment_number(files.segments, self.log_start_offset)
+        if count:
+            self.durability.folder_changes += 1
+            files.delete_first(count, self.log_end_offset, self.config)
+        return self.log_start_offset
+
+    def delete_old_segments(self, now_ms: int, *, high_watermark: int | None = None) -> int:
+        """Apply retention. Segments that reach beyond the high watermark stay. Returns how many were deleted."""
+        segments = self.files.segments
+        count = count_deletable(
+            segments,
+            self.config,
+            log_start_offset=self.log_start_offset,
+            log_end_offset=self.log_end_offset,
+            high_watermark=self.log_end_offset if high_watermark is None else high_watermark,
+            now_ms=now_ms,
+        )
+        if count == len(segments) and not self._try_to_roll(now_ms):
+            count -= 1
+        if count:
+            self.delete_records(segments[count].base_offset)
+        return count
+
+    def _try_to_roll(self, now_ms: int) -> bool:
+        """In vain, as on a full disk, the active segment has to stay. All before it can go, which may be what helps."""
+        if self._failure:
+            return False
+        try:
+            self.roll(now_ms)
+        except KafkaError as error:
+            logger.warning("the active segment is kept although it is due for deletion: %s", error)
+            return False
+        return True
+
+    def replace_segments(self, cleaned: CleanedSegment) -> bool:
+        """Put a cleaned segment in the place of those it was made from. False, and nothing done, if they are gone.
+
+        An OSError says that nothing has happened but to snapshots.
+        """
+        if self._failure or cleaned.generation != self.generation:
+            return False
+        files = self.files
+        replaced = files.replaced_by(cleaned)
+        if not replaced:
+            return False
+        files.settle_snapshots(replaced)
+        self.durability.folder_changes += 1
+        try:
+            files.swap(replaced, cleaned, self.config)
+        except OSError as error:
+            self._fail("a swap of segments failed half way", error)
+            raise self._storage_error(self._failure) from error
+        return True
+
+    # Flushing and closing
+
+    def prepare_flush(self, *, batches_only: bool = False) -> FlushWork | None:
+        """The files to be fsynced so that the recovery point can move to the end of the log. None if it is there.
+
+        With `batches_only`, for an acknowledgement that must survive a power cut, it is the durable offset that moves:
+        fewer files, and the same data are safe.
+        """
+        if not self.is_loaded or self._failure:
+            return None
+        return self.durability.prepare(self.files, self.log_end_offset, batches_only=batches_only)
+
+    def flush(self) -> None:
+        """Everything appended so far is on disk when this returns."""
+        work = self.prepare_flush()
+        if work is None:
+            return
+        try:
+            work.run()
+        except OSError as error:
+            self.finish_flush(work, error)
+            raise self._storage_error(self._failure or f"not flushed yet: {error}") from error
+        self.finish_flush(work)
+
+    def finish_flush(self, work: FlushWork, error: Exception | None = None) -> None:
+        """What follows from the result of `work.run`. With FileNotOpened nothing is lost: the next flush does it."""
+        if error is None:
+            self.durability.finish(work)
+        elif isinstance(error, FileNotOpened):
+            self.durability.put_off(self.files)
+        else:
+            # The kernel has dropped what it could not write: only recovery can tell what is there.
+            self._can_be_repaired = False
+            self._failure = f"fsync failed and the log must be recovered; restart the broker: {error}"
+
+    def is_flush_due(self, now_ms: int) -> bool:
+        """By `flush.ms`."""
+        return self.durability.is_due(now_ms, self.config.flush_ms)
+
+    def close(self, clean: bool = True) -> bool:
+        """Give descriptors back; if `clean`, after everything is written and fsynced. Returns whether that is so.
+
+        However it goes, nothing is appended from then on: somebody else may have the folder.
+        """
+        try:
+            return not self.is_loaded or self._close_files(clean)
+        finally:
+            self._failure, self._can_be_repaired = self._failure or "it is closed", False
+
+    def _close_files(self, clean: bool) -> bool:
+        files = self.files
+        is_clean = clean and not self._failure
+        if is_clean:
+            try:
+                self.durability.folder_changes += files.write_final_state(self.log_end_offset)
+            except OSError as error:
+                raise self._storage_error(f"could not be closed: {error}") from error
+            self.flush()
+            files.txn_indexes.write_notes()
+            # Where an index could not be written, the flush did without it.
+            is_clean = self.recovery_point >= self.log_end_offset
+        files.close()
+        return is_clean
+
+    # Opening
+
+    @cached_property
+    def files(self) -> LogFiles:
+        files = self._load(clean=self._clean, recovery_point=self._given_recovery_point)
+        is_as_it_was_left = self._clean and self.recovery_point == self._given_recovery_point
+        self.durability.folder_changes += not is_as_it_was_left
+        return files
+
+    def _load(self, *, clean: bool, recovery_point: int | None) -> LogFiles:
+        loaded = load_log(
+            replace(self._place, now_ms=self._latest_ms),
+            self.config,
+            clean=clean,
+            log_start_offset=self.log_start_offset,
+            recovery_point=recovery_point,
+            is_start_certain=self._is_start_certain,
+        )
+        self._is_start_certain = True
+        self.log_start_offset = loaded.log_start_offset
+        self.log_end_offset = loaded.log_end_offset
+        self.durability.on_opened(loaded.recovery_point)
+        return loaded.files
+
+    def load(self) -> None:
+        """Read what is on disk now rather than at first use."""
+        _ = self.files
+
+    def _open_files(self) -> LogFiles:
+        try:
+            return self.files
+        except OSError as error:
+            raise self._storage_error(f"could not be opened: {error}") from error
+
+    def reconfigure(self, config: LogConfig) -> None:
+        """From the next append on; index settings with the next segment."""
+        self.config = config
+        if self.is_loaded:
+            self.producer_state.producer_expiration_ms = config.producer_id_expiration_ms
+
+    @property
+    def is_loaded(self) -> bool:
+        return "files" in self.__dict__
+
+    @cached_property
+    def topic_id(self) -> uuid.UUID | None:
+        return partition_metadata.read_topic_id(self._place.folder)
+
+    @property
+    def folder(self) -> Path:
+        return self._place.folder
+
+    @property
+    def producer_state(self) -> ProducerStateManager:
+        return self.files.producer_state
+
+    @property
+    def leader_epochs(self) -> LeaderEpochs:
+        return self.files.leader_epochs
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        return self.files.segments
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self.files.segments)
+
+    @property
+    def recovery_point(self) -> int:
+        return self.durability.recovery_point
+
+    @property
+    def durable_offset(self) -> int:
+        return self.durability.durable_offset
+
+    @property
+    def generation(self) -> int:
+        return self.durability.generation
+
+    # After an error
+
+    @property
+    def has_failed(self) -> bool:
+        return bool(self._failure)
+
+    @property
+    def can_be_repaired(self) -> bool:
+        return self.has_failed and self._can_be_repaired
+
+    def _fail(self, what: str, error: Exception) -> None:
+        is_passing = isinstance(error, OSError) and error.errno in _PASSING
+        self._can_be_repaired = is_passing
+        self._failure = f"{what} and the log must be recovered{'' if is_passing else '; restart the broker'}: {error}"
+
+    def repair(self) -> None:
+        """Open the log again after an append that failed half way. Until that succeeds it can be read as it was.
+
+        The next append does it first; who only reads must ask for it.
+        """
+        if not self._failure:
+            return
+        if not self._can_be_repaired:
+            raise self._storage_error(self._failure)
+        before = self.files
+        try:
+            # Nothing may be touched on a disk that is still full.
+            replace_file(self._place.folder / "space", bytes(REPAIR_SPACE_BYTES), durable=False)
+            (self._place.folder / "space").unlink()
+            files = self._load(clean=False, recovery_point=self.recovery_point)
+        except OSError as error:
+            raise self._storage_error(f"{self._failure}. It could not be recovered yet: {error}") from error
+        before.close()
+        files.producer_state.on_high_watermark(before.producer_state.high_watermark)
+        self.__dict__["files"] = files
+        self._failure, self._can_be_repaired = "", False
+        self.durability.generation += 1
+        self.durability.folder_changes += 1
+        logger.warning("%s: recovered, and goes on at offset %d", self.topic_partition, self.log_end_offset)
+
+    def _storage_error(self, message: str) -> KafkaError:
+        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition} in {self._place.folder}: {message}")

@@ -32,13 +32,13 @@ from oncelog.storage.atomic_file import TEMPORARY_SUFFIX, sync_path
 from oncelog.storage.checkpoints import CheckpointFiles
 from oncelog.storage.deletions import DeletionQueue, unlink_all
 from oncelog.storage.file_cache import OPEN_FILES_MAX, FileCache
-from oncelog.storage.flush_work import FileNotOpened, FlushWork
+from oncelog.storage.flush_work import FlushWork
 from oncelog.storage.folder_names import DELETE_MARK, STRAY_MARK, parse_folder_name
 from oncelog.storage.log import Log
 from oncelog.storage.log_config import LogConfig
+from oncelog.storage.log_files import LogPlace
 from oncelog.storage.meta_properties import MetaProperties, MetaPropertiesError, ensure_meta_properties
 from oncelog.storage.progress import Progress
-from oncelog.storage.recovery import LogPlace
 
 LOCK_FILE: Final = ".lock"
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
@@ -277,7 +277,11 @@ class LogDir:
     def finish_checkpoint(self, work: CheckpointWork, result: CheckpointResult) -> None:
         for log, flush in work.flushes:
             if self.logs.get(flush.partition) is log:
-                _finish_flush(log, flush, result.failed.get(flush.partition))
+                error = result.failed.get(flush.partition)
+                log.finish_flush(flush, error)
+                if error is not None:
+                    outcome = "could not be flushed" + (" and will be tried again" if not log.has_failed else "")
+                    logger.error("%s %s: %s", log.topic_partition, outcome, error)
         gone = work.offsets[checkpoints.RECOVERY_POINTS].keys() - self.logs.keys()
         if self.checkpoint_files.has_newest(work.number, work.offsets):
             self._gone = gone
@@ -357,17 +361,6 @@ class LogDir:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
-
-
-def _finish_flush(log: Log, flush: FlushWork, error: OSError | None) -> None:
-    if error is None:
-        log.finish_flush(flush)
-    elif isinstance(error, FileNotOpened):
-        logger.error("%s could not be flushed and will be tried again: %s", log.topic_partition, error)
-        log.put_off_flush()
-    else:
-        logger.error("%s could not be flushed: %s", log.topic_partition, error)
-        log.fail_flush(error)
 
 
 def _take_lock(path: Path) -> int:

@@ -7,12 +7,11 @@ the same for many reads. So positions that were found once are remembered. All o
 from __future__ import annotations
 
 import struct
-from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from oncelog.protocol.batch import HEADER_BYTES, LENGTH_OVERHEAD_BYTES, CorruptBatchError, read_header
-from oncelog.storage.segment import Segment
+from oncelog.storage.segment import Segment, segment_number
 
 READ_POSITIONS_MAX: Final = 64
 """Places in a log where somebody stopped reading and will probably go on."""
@@ -39,7 +38,7 @@ class LogReader:
         self, offset: int, max_bytes: int, *, end_offset: int, reads_to_end: bool, min_one_batch: bool
     ) -> ReadResult:
         """`offset` is in the log; `reads_to_end` says that `end_offset` is its end."""
-        number = self.segment_number(offset)
+        number = segment_number(self._segments, offset)
         while offset < end_offset and number < len(self._segments):
             segment = self._segments[number]
             start = self._find_position(segment, offset)
@@ -105,19 +104,13 @@ class LogReader:
 
     def available_bytes(self, offset: int, *, end_offset: int, reads_to_end: bool) -> int:
         """How many bytes a read from `offset` on could give, found out without reading them."""
-        number = self.segment_number(offset)
+        number = segment_number(self._segments, offset)
         available = 0
         start = self._find_position(self._segments[number], offset)
         while number < len(self._segments) and self._segments[number].base_offset < end_offset:
             available += self._limit(number, end_offset, reads_to_end)[0] - start
             number, start = number + 1, 0
         return available
-
-    def segment_number(self, offset: int) -> int:
-        segments = self._segments
-        if offset >= segments[-1].base_offset:
-            return len(segments) - 1
-        return max(0, bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1)
 
     def _find_position(self, segment: Segment, offset: int) -> int:
         """Where the first batch that ends at or above `offset` starts; the segment's size if there is none."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 
 from oncelog.core.ids import TopicPartition
 from oncelog.storage.append_checks import read_control
 from oncelog.storage.producer_state import CompletedTxn, CorruptSnapshotError, ProducerStateManager
-from oncelog.storage.segment import Segment
+from oncelog.storage.segment import Segment, segment_number
 from oncelog.storage.segment_batches import FileBatch
 from oncelog.storage.snapshot_files import SnapshotFiles
 from oncelog.storage.txn_index import AbortedTxn
@@ -81,8 +80,7 @@ def restore_producer_state(
 
 def _batches_between(segments: Sequence[Segment], start: int, end: int) -> Iterator[tuple[Segment, FileBatch]]:
     """Stops at the batch that reaches `end` and does not look at what follows, which may be torn."""
-    first = max(0, bisect_right(segments, start, key=lambda segment: segment.base_offset) - 1)
-    for segment in segments[first:]:
+    for segment in segments[segment_number(segments, start) :]:
         if max(segment.base_offset, start) >= end:
             return
         found = segment.find(start) if start > segment.base_offset else None

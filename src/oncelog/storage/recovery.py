@@ -22,21 +22,17 @@ from __future__ import annotations
 
 import logging
 import zlib
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from oncelog.core.errors import ErrorCode, KafkaError
-from oncelog.core.ids import TopicPartition
 from oncelog.protocol.batch import BatchHeader, CorruptBatchError
 from oncelog.storage import leader_epochs
-from oncelog.storage.deletions import unlink_at_once
-from oncelog.storage.file_cache import FileCache
 from oncelog.storage.index_file import CorruptIndexError
 from oncelog.storage.interrupted_files import finish_interrupted_work
 from oncelog.storage.leader_epochs import CorruptLeaderEpochsError, EpochStart, LeaderEpochs
 from oncelog.storage.log_config import LogConfig
+from oncelog.storage.log_files import LogFiles, LogPlace
 from oncelog.storage.offset_index import RELATIVE_OFFSET_MAX
 from oncelog.storage.producer_replay import replay_batch, restore_producer_state
 from oncelog.storage.producer_state import ProducerStateManager
@@ -48,6 +44,7 @@ from oncelog.storage.segment import (
     TXN_INDEX_SUFFIX,
     Segment,
     offset_of,
+    segment_number,
 )
 from oncelog.storage.segment_batches import FileBatch
 from oncelog.storage.segment_notes import SegmentNotes
@@ -58,26 +55,8 @@ from oncelog.storage.txn_index_keeper import TxnIndexKeeper
 logger = logging.getLogger("oncelog.storage")
 
 
-@dataclass(frozen=True, slots=True)
-class LogPlace:
-    """Where a log is and what it needs of its surroundings."""
-
-    folder: Path
-    partition: TopicPartition
-    now_ms: int
-    """When the log was opened or created."""
-    files: FileCache = field(default_factory=FileCache)
-    delete_later: Callable[[Sequence[Path], int], None] = unlink_at_once
-    """Takes files to be unlinked, and after how many milliseconds."""
-
-
-@dataclass(slots=True)
-class LoadedLog:
-    segments: list[Segment]
-    snapshots: SnapshotFiles
-    leader_epochs: LeaderEpochs
-    producer_state: ProducerStateManager
-    txn_indexes: TxnIndexKeeper
+class LoadedLog(NamedTuple):
+    files: LogFiles
     log_start_offset: int
     log_end_offset: int
     recovery_point: int
@@ -149,9 +128,8 @@ class _Loader:
         )
         # The active one is written to, which is no use of it yet, but must not make damage worse.
         keeper.check(self.segments[-1])
-        return LoadedLog(
-            self.segments, self.snapshots, self.epochs, self.state, keeper, log_start_offset, end_offset, recovery_point
-        )
+        files = LogFiles(self.place, self.segments, self.snapshots, self.epochs, self.state, keeper)
+        return LoadedLog(files, log_start_offset, end_offset, recovery_point)
 
     def _start_by_epochs(self) -> int:
         """The log start that the leader epochs tell of: the first one is moved along with it."""
@@ -265,8 +243,7 @@ class _Loader:
 
     def _batch_from(self, offset: int) -> BatchHeader | None:
         """The first batch that ends at or above `offset`."""
-        first = max(0, bisect_right(self.segments, offset, key=lambda segment: segment.base_offset) - 1)
-        for segment in self.segments[first:]:
+        for segment in self.segments[segment_number(self.segments, offset) :]:
             found = segment.find(offset) if offset > segment.base_offset else next(segment.batches(), None)
             if found is not None:
                 return found.header
@@ -302,10 +279,7 @@ class _Loader:
         self.snapshots.remove_outside(offset, offset - 1)
         self.epochs.clear()
         self.epochs_are_lost = False
-        place = self.place
-        self.segments = [
-            Segment.create(place.folder, offset, files=place.files, config=self.config, now_ms=place.now_ms)
-        ]
+        self.segments = [self.place.new_segment(offset, self.config, self.place.now_ms)]
 
     def _remove_segments(self, segments: Sequence[Segment]) -> None:
         for segment in segments:
@@ -327,8 +301,7 @@ class _Loader:
         return self.state.map_end_offset
 
     def _recover_from(self, recovery_point: int) -> None:
-        bases = [segment.base_offset for segment in self.segments]
-        first = max(0, bisect_right(bases, recovery_point) - 1)
+        first = segment_number(self.segments, recovery_point)
         start_offset, position = self._scan_start(self.segments[first], recovery_point)
         self.snapshots.remove_outside(0, start_offset)
         self._restore_state(start_offset)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -507,3 +508,10 @@ class Segment(SegmentBatches):
 
     def _path(self, suffix: str) -> Path:
         return self._folder / (file_name(self.base_offset, suffix) + self._suffix)
+
+
+def segment_number(segments: Sequence[Segment], offset: int) -> int:
+    """Which of the segments holds `offset`: the last that does not start above it, or the first."""
+    if offset >= segments[-1].base_offset:
+        return len(segments) - 1
+    return max(0, bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1)

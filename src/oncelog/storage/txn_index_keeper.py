@@ -16,7 +16,7 @@ from oncelog.protocol.batch import CorruptBatchError
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.producer_replay import replay_batch, restore_producer_state
 from oncelog.storage.producer_state import ProducerStateManager
-from oncelog.storage.segment import Segment
+from oncelog.storage.segment import Segment, segment_number
 from oncelog.storage.segment_notes import SegmentNotes
 from oncelog.storage.snapshot_files import SnapshotFiles
 from oncelog.storage.txn_index import AbortedTxn, CorruptTxnIndexError
@@ -51,6 +51,35 @@ class TxnIndexKeeper:
             self.rebuild(segment)
         segment.is_txn_index_checked = True
 
+    def check_below(self, end_offset: int) -> None:
+        """Of all segments that start below `end_offset`, so that their files can be believed."""
+        for segment in self._segments:
+            if segment.base_offset < end_offset:
+                self.check(segment)
+
+    def collect(self, fetch_offset: int, upper_bound: int) -> list[AbortedTxn]:
+        """Aborted transactions with data in [fetch_offset, upper_bound), in the order of their markers."""
+        aborted: list[AbortedTxn] = []
+        for segment in self._segments[segment_number(self._segments, fetch_offset) :]:
+            try:
+                self.check(segment)
+                search = segment.collect_aborted(fetch_offset, upper_bound)
+            except CorruptTxnIndexError:
+                self.rebuild(segment)
+                search = segment.collect_aborted(fetch_offset, upper_bound)
+            aborted += search.aborted
+            if search.complete:
+                break
+        return aborted
+
+    def add(self, segment: Segment, aborted: AbortedTxn) -> None:
+        """The marker is in the segment already, so an index that is rebuilt has the entry."""
+        try:
+            segment.add_aborted(aborted)
+        except CorruptTxnIndexError as error:
+            logger.warning("%s: %s", self._partition, error)
+            self.rebuild(segment)
+
     def rebuild(self, segment: Segment) -> None:
         """The aborted transactions of one segment, from its markers."""
         entries = self._from_markers(segment)
@@ -66,6 +95,9 @@ class TxnIndexKeeper:
             for entry in entries:
                 segment.add_aborted(entry)
         segment.is_txn_index_checked = True
+
+    def rebuild_at(self, base_offset: int) -> None:
+        self.rebuild(self._segments[segment_number(self._segments, base_offset)])
 
     def write_notes(self, *, is_growing: bool = False) -> None:
         """Of all segments of which something is known; `is_growing` says that the last one is appended to."""

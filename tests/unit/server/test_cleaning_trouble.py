@@ -13,8 +13,9 @@ from oncelog.core import failpoints
 from oncelog.core.errors import KafkaError
 from oncelog.core.ids import TopicPartition
 from oncelog.server import cleaning
-from oncelog.storage import open_log
+from oncelog.storage import log as log_module
 from oncelog.storage.log import Log, LogPlace
+from oncelog.storage.txn_index_keeper import TxnIndexKeeper
 from tests.unit.server.harness import BrokerInProcess
 from tests.unit.server.held_worker import hold_worker
 from tests.unit.server.power_cut import StrictDisk
@@ -105,11 +106,13 @@ def test_a_pass_that_cannot_begin_leaves_its_log_alone_and_not_the_others(
         node.create(name, **SMALL)
         write_dirty(node, name)
 
-    def check_txn_indexes(log: Log, end_offset: int) -> None:
-        if log.topic_partition == BAD:
+    bad_indexes = partition_of(node, "bad").log.files.txn_indexes
+
+    def check_below(indexes: TxnIndexKeeper, end_offset: int) -> None:
+        if indexes is bad_indexes:
             raise ValueError("injected")
 
-    monkeypatch.setattr(Log, "check_txn_indexes", check_txn_indexes)
+    monkeypatch.setattr(TxnIndexKeeper, "check_below", check_below)
     node.clock.advance_ms(10 * BACKOFF_MS)
     assert len(survivors(partition_of(node, "good").log)) < 10
     assert node.broker.cleaner.uncleanable == {BAD}
@@ -210,14 +213,14 @@ def test_a_log_that_cannot_be_opened_does_not_keep_others_from_being_cleaned(
     for name in ("bad", "good"):
         node.create(name, **SMALL)
         write_dirty(node, name)
-    load_log = open_log.load_log
+    load_log = log_module.load_log
 
     def load(place: LogPlace, *arguments: Any, **options: Any) -> Any:
         if place.partition == BAD:
             raise OSError(errno.EIO, "injected")
         return load_log(place, *arguments, **options)
 
-    monkeypatch.setattr(open_log, "load_log", load)
+    monkeypatch.setattr(log_module, "load_log", load)
     node.restart(clean=True)
     node.clock.advance_ms(10 * BACKOFF_MS)
     assert len(survivors(partition_of(node, "good").log)) < 10

@@ -456,7 +456,7 @@ def test_producer_state_and_transactions_come_back_from_a_compacted_log(log: Log
     before = {p.producer_id: p for p in log.producer_state.active_producers()}
     for path in log.folder.glob("*.snapshot"):
         path.unlink()
-    log.recovery_point = 0
+    log.durability.recovery_point = 0
     log = reopen(log, clean=False)
     after = {p.producer_id: p for p in log.producer_state.active_producers()}
     assert after == before
@@ -476,7 +476,7 @@ def test_no_snapshot_remembers_a_transaction_whose_marker_is_gone(log: Log) -> N
     assert not any(batch.marker for batch in left(log))
     newest = max(log.folder.glob("*.snapshot"))
     newest.write_bytes(b"damaged")
-    log.recovery_point = 0
+    log.durability.recovery_point = 0
     log = reopen(log, clean=False)
     assert log.producer_state.first_undecided_offset is None
 
@@ -506,7 +506,7 @@ def test_a_kill_before_or_after_a_swap_opens_no_transaction_whose_marker_goes_wi
     assert not any(batch.marker for batch in left(log))
     for copied in killed:
         assert copied.producer_state.first_undecided_offset is None
-        copied.recovery_point = copied.segments[1].base_offset
+        copied.durability.recovery_point = copied.segments[1].base_offset
         again = reopen(copied, clean=False)
         assert again.producer_state.first_undecided_offset is None
 
@@ -557,7 +557,7 @@ def test_a_duplicate_is_recognised_after_cleaning_and_restart(log: Log) -> None:
     append(log, data)
     put(log, ("a", "2"))
     clean(log)
-    log.recovery_point = 0
+    log.durability.recovery_point = 0
     log = reopen(log, clean=False)
     info = append(log, data)
     assert info.duplicate

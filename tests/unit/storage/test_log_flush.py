@@ -10,6 +10,7 @@ import pytest
 
 from oncelog.core import failpoints
 from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.storage.durability import Durability
 from oncelog.storage.flush_work import FileNotOpened
 from oncelog.storage.log import Log, LogPlace
 from oncelog.storage.log_config import LogConfig
@@ -145,7 +146,7 @@ def test_file_that_cannot_be_opened_is_no_failed_fsync(tmp_path: Path, monkeypat
         with pytest.raises(FileNotOpened) as raised:
             work.run()
     assert raised.value.errno == errno.EMFILE
-    log.put_off_flush()
+    log.finish_flush(work, raised.value)
     assert log.is_flush_due(NOW_MS)
     log.flush()
     assert log.recovery_point == 1
@@ -338,6 +339,6 @@ def test_log_that_was_closed_without_its_indexes_was_not_closed_cleanly(
     def no_space(*_: object) -> list[Path]:
         raise OSError(errno.ENOSPC, "injected")
 
-    monkeypatch.setattr(Log, "_files_to_flush", no_space)
+    monkeypatch.setattr(Durability, "_write_all", no_space)
     assert log.close() is False
     assert (log.durable_offset, log.recovery_point) == (1, 0)

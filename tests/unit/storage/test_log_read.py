@@ -152,7 +152,7 @@ def test_going_on_reads_the_data_and_nothing_else(log: Log, monkeypatch: pytest.
 def test_remembered_positions_are_bounded_and_dropped_when_the_log_is_cut(log: Log) -> None:
     for offset in range(log.log_end_offset):
         log.read(offset, 1, end_offset=log.log_end_offset)
-    assert len(log._reader._positions) <= READ_POSITIONS_MAX
+    assert len(log.files.reader._positions) <= READ_POSITIONS_MAX
     log.truncate_to(60, now_ms=NOW_MS)
     append(log, count=1)
     append(log, count=7)

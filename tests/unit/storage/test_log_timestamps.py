@@ -103,7 +103,7 @@ def test_largest_timestamp_after_a_cut(tmp_path: Path) -> None:
     assert log.max_timestamp_offset() == (NOW_MS + 85, 3, 0)
 
 
-def test_earliest_offset_has_the_epoch_that_wrote_it(log: Log) -> None:
-    assert log.earliest_offset() == (-1, 0, 0)
+def test_the_log_start_has_the_epoch_that_wrote_it(log: Log) -> None:
+    assert log.leader_epochs.earliest == (0, 0)
     log.delete_records(70)
-    assert log.earliest_offset() == (-1, 70, 1)
+    assert log.leader_epochs.earliest == (1, 70)

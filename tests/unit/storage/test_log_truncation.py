@@ -47,7 +47,7 @@ def test_truncated_log_ends_with_the_batch_before_the_offset(tmp_path: Path, tar
     assert ranges(log) == [(base, base + 2) for base in range(0, end, 3)]
     assert before.startswith(read_all(log))
     assert all(entry.start_offset < end for entry in log.leader_epochs.entries)
-    assert all(offset <= end for offset in log._loaded.snapshots.offsets)
+    assert all(offset <= end for offset in log.files.snapshots.offsets)
     again = copy_log(log, tmp_path / "copy")
     assert again.log_end_offset == end
     assert again.leader_epochs.entries == log.leader_epochs.entries
