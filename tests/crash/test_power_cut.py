@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from oncelog.cluster import journal
+from oncelog.cluster.metadata import broker_config_entry
 from oncelog.cluster.partition import Partition
 from oncelog.core import failpoints
 from oncelog.core.errors import KafkaError
@@ -204,7 +205,7 @@ def topics_and_settings(root: Path, leave_out: Patch) -> None:
     """A change that was confirmed is there."""
     with machine(root, leave_out) as one:
         one.node.create("t", 2)
-        one.node.broker.set_broker_configs("", {"log.retention.ms": "12345"})
+        one.node.broker.metadata.propose("", lambda: broker_config_entry("", {"log.retention.ms": "12345"}))
         with restarted(one) as after:
             assert after.broker.metadata.topics["t"].partition_count == 2
             assert after.broker.settings.values["log.retention.ms"] == 12345

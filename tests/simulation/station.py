@@ -23,8 +23,8 @@ from oncelog.core import failpoints
 from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.clock import Timer, VirtualScheduler
 from oncelog.core.promise import Promise
+from oncelog.core.worker import InlineWorker, Worker
 from oncelog.server.broker import Broker, Environment
-from oncelog.server.loop import InlineWorker
 from tests import open_files
 
 T = TypeVar("T")
@@ -98,16 +98,41 @@ class SlowWorker:
     def __init__(self, scheduler: IncarnationScheduler, rng: random.Random) -> None:
         self._scheduler = scheduler
         self._rng = rng
+        self._jobs: list[_Job] = []
 
     def run(self, job: Callable[[], T]) -> Promise[T | Exception]:
-        promise: Promise[T | Exception] = Promise()
+        begun = _Job(job)
+        self._jobs.append(begun)
 
         def work() -> None:
-            result = InlineWorker().run(job).value
-            self._scheduler.call_later_ms(self._rng.randrange(50), lambda: promise.resolve(result))
+            begun.work()
+            self._scheduler.call_later_ms(self._rng.randrange(50), lambda: self._deliver(begun))
 
         self._scheduler.call_later_ms(self._rng.randrange(200), work)
-        return promise
+        return begun.promise
+
+    def until_idle(self) -> None:
+        """Before a clean stop: as a server does it."""
+        while self._jobs:
+            self._jobs[0].work()
+            self._deliver(self._jobs[0])
+
+    def _deliver(self, job: _Job) -> None:
+        if job in self._jobs:
+            self._jobs.remove(job)
+            job.promise.resolve(job.result)
+
+
+class _Job:
+    def __init__(self, job: Callable[[], Any]) -> None:
+        self._job: Callable[[], Any] | None = job
+        self.promise: Promise[Any] = Promise()
+        self.result: Any = None
+
+    def work(self) -> None:
+        job, self._job = self._job, None
+        if job is not None:
+            self.result = InlineWorker().run(job).value
 
 
 class ErrorLog(logging.Handler):
@@ -171,6 +196,7 @@ class Station:
         self._power_cuts = power_cuts
         self._durable = DurableSizes()
         self._scheduler: IncarnationScheduler | None = None
+        self._worker: Worker | None = None
 
     @property
     def running(self) -> Broker:
@@ -218,7 +244,7 @@ class Station:
         """A new broker on the folder. SimulatedCrash may come out of it, as out of everything it does later."""
         self.starts += 1
         scheduler = IncarnationScheduler(self.clock, lambda: self.skew_ms)
-        worker: Any = SlowWorker(scheduler, self._rng) if self._slow_worker else InlineWorker()
+        worker = self._worker = SlowWorker(scheduler, self._rng) if self._slow_worker else InlineWorker()
         rng = random.Random(self._rng.random())
         environment = Environment(
             scheduler, worker, lambda: uuid.UUID(int=rng.getrandbits(128)), rng.randrange, boot_id="one boot"
@@ -236,6 +262,9 @@ class Station:
         """An orderly stop: whoever waits is answered, and the next start finds the marker of a clean stop."""
         broker, self.broker = self.running, None
         try:
+            broker.end_work()
+            if isinstance(self._worker, SlowWorker):
+                self._worker.until_idle()
             broker.stop()
         except BaseException:
             self.broker = broker

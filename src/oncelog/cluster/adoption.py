@@ -21,7 +21,7 @@ from typing import Final
 from oncelog.cluster.internal_topics import internal_partition_count, internal_topic_configs
 from oncelog.cluster.kraft_metadata import NOTHING_LOADED, LoadedImage, load_image
 from oncelog.cluster.log_survey import LogSurvey
-from oncelog.cluster.metadata import MetadataStore, Topic
+from oncelog.cluster.metadata import MetadataStore, Topic, partitions_entry, topic_config_entry
 from oncelog.core.config import ConfigError, Settings
 from oncelog.core.errors import KafkaError
 from oncelog.core.ids import INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, TopicPartition
@@ -47,7 +47,7 @@ def complete_internal_topics(metadata: MetadataStore, settings: Settings) -> Non
         configs = metadata.topics[name].configs
         if "cleanup.policy" not in configs:
             log.warning("topic %s had no cleanup policy and gets the settings of an internal topic", name)
-            metadata.set_topic_configs(name, internal_topic_configs(name, settings) | configs)
+            metadata.commit(topic_config_entry(name, internal_topic_configs(name, settings) | configs))
 
 
 def adopt_folders(
@@ -115,7 +115,7 @@ def _adopt_partitions(log_dir: LogDir, metadata: MetadataStore) -> None:
         topic = metadata.topics.get(name)
         if topic is not None and index >= topic.partition_count:
             log.warning("topic %s has a partition %d, which the journal did not know", name, index)
-            metadata.add_partitions(name, index + 1)
+            metadata.commit(partitions_entry(name, index + 1))
 
 
 def _go_above(log_dir: LogDir, metadata: MetadataStore, survey: LogSurvey) -> None:

@@ -1,7 +1,8 @@
 """The journal behind a single node's metadata: a text file that survives a kill at any byte.
 
-One line per change: eight hexadecimal digits of CRC-32C over the rest, a space, a JSON object, a newline. A change is
-made by appending its line and fsyncing the file before anybody is told. At start lines are read until one is
+A line is eight hexadecimal digits of CRC-32C over the rest, a space, a JSON object, a newline. The object is a change.
+Changes that are made together are a JSON array of objects in one line, so that they hold together or not at all. They
+are made by appending their line and fsyncing the file before anybody is told. At start lines are read until one is
 incomplete or fails its CRC: from there on the file is cut, with the next change. Only the last line can be in that
 state after a crash, because nothing is appended before the line ahead of it is on disk; a bad line with good ones after
 it is damage, and is reported instead of being dropped. A bad last line can be damage as well: whoever reads the journal
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -55,11 +56,12 @@ class Journal:
         entries, good_bytes = _parse(data, self.path)
         torn_bytes = len(data) - good_bytes
         self._is_torn = torn_bytes > 0
-        self._size_bytes, self.lines = good_bytes, len(entries)
+        self._size_bytes, self.lines = good_bytes, data.count(b"\n", 0, good_bytes)
         return entries, torn_bytes
 
-    def append(self, entry: JournalEntry) -> None:
-        line = _format(entry)
+    def append(self, *entries: JournalEntry) -> None:
+        """On disk, all of them, when this returns. Raises KafkaError if none of them is."""
+        line = _format(entries[0] if len(entries) == 1 else entries)
         hit("journal.append.before_write")
         try:
             if self._is_torn:
@@ -132,8 +134,8 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def _format(entry: JournalEntry) -> bytes:
-    body = json.dumps(entry, separators=(",", ":"), sort_keys=True).encode()
+def _format(content: JournalEntry | Sequence[JournalEntry]) -> bytes:
+    body = json.dumps(content, separators=(",", ":"), sort_keys=True).encode()
     return b"%08x %s\n" % (google_crc32c.value(body), body)
 
 
@@ -142,12 +144,12 @@ def _parse(data: bytes, path: Path) -> tuple[list[JournalEntry], int]:
     position = 0
     while position < len(data):
         end = data.find(b"\n", position)
-        entry = parse_line(data[position:end]) if end >= 0 else None
-        if entry is None:
+        changes = parse_line(data[position:end]) if end >= 0 else None
+        if changes is None:
             if end >= 0 and _parse_any(data[end + 1 :]):
                 raise JournalDamaged(_damage(path, position))
             break
-        entries.append(entry)
+        entries += changes
         position = end + 1
     return entries, position
 
@@ -166,8 +168,8 @@ def _parse_any(rest: bytes) -> bool:
     return any(parse_line(line) is not None for line in rest.split(b"\n"))
 
 
-def parse_line(line: bytes) -> JournalEntry | None:
-    """The entry of a line without its newline, or None if it is torn or damaged."""
+def parse_line(line: bytes) -> list[JournalEntry] | None:
+    """The entries of a line without its newline, or None if it is torn or damaged."""
     if len(line) < 10 or line[8:9] != b" ":
         return None
     body = line[9:]
@@ -177,5 +179,6 @@ def parse_line(line: bytes) -> JournalEntry | None:
         return None
     if google_crc32c.value(body) != expected:
         return None
-    entry = json.loads(body)
-    return entry if isinstance(entry, dict) else None
+    content = json.loads(body)
+    entries = content if isinstance(content, list) else [content]
+    return entries if all(isinstance(entry, dict) for entry in entries) else None

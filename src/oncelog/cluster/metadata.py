@@ -1,7 +1,10 @@
 """The metadata store of one node: topics, their settings, broker settings, producer id blocks, incarnations.
 
 Everything changes in two steps, as in the coordinators: a change is journalled as an entry, then `_apply` puts it
-into the image. Loading applies the same entries. Entry kinds:
+into the image, and those who follow the metadata are told. Loading applies the same entries. A broker that serves
+proposes its changes (`propose`): they are decided in turn, written and fsynced by a worker, many with one fsync, and
+applied in order when they are on disk. At the start and the stop, when nobody waits for an answer, `commit` does
+the same on the spot. Entry kinds:
 
 | kind | fields |
 | --- | --- |
@@ -31,17 +34,19 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from oncelog.cluster.journal import Journal, JournalEntry
 from oncelog.cluster.partition_state import PartitionState
-from oncelog.core.errors import KafkaError
-from oncelog.core.ids import LeaderEpoch, NodeId, ProducerId, TopicPartition, uuid_from_text, uuid_to_text
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.ids import LeaderEpoch, NodeId, TopicPartition, uuid_from_text, uuid_to_text
 from oncelog.core.invariant import invariant
+from oncelog.core.promise import Promise
+from oncelog.core.worker import Worker
 
 log = logging.getLogger("oncelog.server")
 
@@ -65,10 +70,28 @@ class Topic:
     born: int = 0
 
 
+class Change(NamedTuple):
+    """What has been applied, for those who follow the metadata."""
+
+    kind: str
+    topic: Topic | None = None
+    """The one that it is about, as it is now; one that is deleted, as it was."""
+
+
+class _Proposal(NamedTuple):
+    subject: str
+    decide: Callable[[], JournalEntry | None]
+    promise: Promise[KafkaError | None]
+
+
 class MetadataStore:
-    def __init__(self, folder: Path, node_id: NodeId) -> None:
+    def __init__(self, folder: Path, node_id: NodeId, worker: Worker) -> None:
         self._node_id = node_id
         self._journal = Journal(folder / JOURNAL_FILE)
+        self._worker = worker
+        self._proposals: list[_Proposal] = []
+        self._is_writing = False
+        self.followers: list[Callable[[Change], None]] = []
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[uuid.UUID, Topic] = {}
         self.broker_configs: dict[str, dict[str, str]] = {}
@@ -79,8 +102,8 @@ class MetadataStore:
         self._stopped_incarnation: int | None = None
         self._boot_id: str | None = None
         self._doubtful_incarnation = -1
-        self._next_producer_id = 0
-        self._block = range(0)
+        self.next_producer_id = 0
+        """The first of no block yet."""
         self._rewrite_above_lines = 0
 
     def open(
@@ -102,7 +125,7 @@ class MetadataStore:
         incarnation = self.incarnation + 1
         self._boot_id = boot_id
         self._doubtful_incarnation = incarnation if went_down else self._doubtful_incarnation
-        self._commit(self._start_entry(incarnation))
+        self.commit(self._start_entry(incarnation))
 
     def _start_entry(self, incarnation: int) -> JournalEntry:
         return {
@@ -135,7 +158,9 @@ class MetadataStore:
 
     def note_stop(self) -> None:
         """The last change before a clean stop. The folder's marker is to name the incarnation."""
-        self._commit({"kind": "stop", "incarnation": self.incarnation})
+        if self._is_writing:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "a change of the metadata is still being written")
+        self.commit({"kind": "stop", "incarnation": self.incarnation})
 
     def close(self) -> None:
         self._journal.close()
@@ -156,19 +181,6 @@ class MetadataStore:
             return None
         return self.partition_state(topic, partition.partition).leader
 
-    def create_topic(self, name: str, partition_count: int, configs: Mapping[str, str], topic_id: uuid.UUID) -> Topic:
-        self._commit(
-            {
-                "kind": "topic",
-                "name": name,
-                "id": uuid_to_text(topic_id),
-                "partitions": partition_count,
-                "configs": dict(configs),
-                "born": self.incarnation,
-            }
-        )
-        return self.topics[name]
-
     def adopt_topic(
         self,
         name: str,
@@ -181,85 +193,132 @@ class MetadataStore:
         born = self.incarnation - leader_epoch - 1
         invariant(self.is_new or self.is_cut, "what is in a folder is taken over by a first start only")
         if name in self.topics:
-            self.delete_topic(name)
-        self._commit(_topic_entry(Topic(name, topic_id, partition_count, dict(configs), born)))
+            self.commit(delete_entry(self.topics[name]))
+        self.commit(topic_entry(Topic(name, topic_id, partition_count, dict(configs), born)))
         return self.topics[name]
-
-    def add_partitions(self, name: str, partition_count: int) -> None:
-        self._commit({"kind": "partitions", "name": name, "count": partition_count})
-
-    def set_topic_configs(self, name: str, configs: Mapping[str, str]) -> None:
-        self._commit({"kind": "topic_config", "name": name, "configs": dict(configs)})
-
-    def set_broker_configs(self, node: str, configs: Mapping[str, str]) -> None:
-        self._commit({"kind": "broker_config", "node": node, "configs": dict(configs)})
-
-    def delete_topic(self, name: str) -> None:
-        self._commit({"kind": "delete", "name": name, "id": uuid_to_text(self.topics[name].topic_id)})
 
     def skip_producer_ids_above(self, highest: int) -> None:
         """Give out no id up to `highest`, which somebody has. Nothing changes if that is the case anyway.
 
         While it is not known which ones were given out, there may be others above it.
         """
-        if self.has_given_out(highest) and not (self.is_new or self.is_cut):
-            return
-        highest = max(highest, self._next_producer_id - 1)
-        self._commit({"kind": "producer_ids", "next": (highest // PRODUCER_IDS_APART + 1) * PRODUCER_IDS_APART})
-        self._block = range(0)
+        if not self.has_given_out(highest) or self.is_new or self.is_cut:
+            self.commit(producer_ids_entry(self.producer_ids_apart_from(highest)))
+
+    def producer_ids_apart_from(self, highest: int) -> int:
+        """Where to go on when `highest` was given out, and nobody knows what else."""
+        return (max(highest, self.next_producer_id - 1) // PRODUCER_IDS_APART + 1) * PRODUCER_IDS_APART
 
     def has_given_out(self, producer_id: int) -> bool:
         """Or may have, as one of a block."""
-        return producer_id < self._next_producer_id
+        return producer_id < self.next_producer_id
 
     def raise_incarnation(self, incarnation: int) -> None:
         if incarnation > self.incarnation:
             if self._doubtful_incarnation == self.incarnation:
                 self._doubtful_incarnation = incarnation
-            self._commit(self._start_entry(incarnation))
+            self.commit(self._start_entry(incarnation))
 
-    def next_producer_id(self) -> ProducerId:
-        """Ids are reserved a block at a time, so that a crash can waste some and never hand one out twice."""
-        if not self._block:
-            first = self._next_producer_id
-            self._commit({"kind": "producer_ids", "next": first + PRODUCER_ID_BLOCK})
-            self._block = range(first, first + PRODUCER_ID_BLOCK)
-        producer_id, self._block = self._block[0], self._block[1:]
-        return ProducerId(producer_id)
+    # Changes
 
-    def _commit(self, entry: JournalEntry) -> None:
+    def propose(self, subject: str, decide: Callable[[], JournalEntry | None]) -> Promise[KafkaError | None]:
+        """Promises that a change is on disk and applied, or the reason why there is none.
+
+        `decide` is called when no other change of the same subject is on its way, so that it can rely on the image. It
+        returns the entry to write, None where there is nothing to change, and raises KafkaError to refuse.
+        """
+        invariant(not self.is_new and not self.is_cut, "changes are proposed once the image is known")
+        promise: Promise[KafkaError | None] = Promise()
+        self._proposals.append(_Proposal(subject, decide, promise))
+        self._write_next()
+        return promise
+
+    def _write_next(self) -> None:
+        while self._proposals and not self._is_writing:
+            self._is_writing = True
+            waiting, self._proposals = self._proposals, []
+            written: dict[str, tuple[_Proposal, JournalEntry]] = {}
+            for proposal in waiting:
+                if proposal.subject in written:
+                    self._proposals.append(proposal)
+                    continue
+                entry = self._decide(proposal)
+                if entry is not None:
+                    written[proposal.subject] = (proposal, entry)
+            self._write(list(written.values()))
+
+    def _decide(self, proposal: _Proposal) -> JournalEntry | None:
+        error = None
+        try:
+            entry = proposal.decide()
+            if entry is not None:
+                return entry
+        except Exception as refusal:  # noqa: BLE001  one that is no KafkaError is logged
+            error = _kafka_error(refusal)
+        _call(lambda: proposal.promise.resolve(error))
+        return None
+
+    def _write(self, written: list[tuple[_Proposal, JournalEntry]]) -> None:
+        if not written:
+            self._is_writing = False
+            return
+        entries = [entry for _, entry in written]
+
+        def done(result: Exception | None) -> None:
+            error = _kafka_error(result)
+            for proposal, entry in written:
+                if error is None:
+                    self._apply_and_tell(entry)
+                _call(lambda: proposal.promise.resolve(error))  # noqa: B023  called before the next one
+            self._rewrite_if_grown()
+
+        self._worker.run(lambda: self._journal.append(*entries)).then(done)
+
+    def commit(self, entry: JournalEntry) -> None:
+        """At the start and the stop: the change is on disk and applied when this returns."""
+        invariant(not self._is_writing, "the metadata is changed on the spot while a worker writes to its journal")
         if not self.is_new and not self.is_cut:
             self._journal.append(entry)
-            self._apply(entry)
-            self._rewrite_if_grown()
-        else:
-            self._apply(entry)
+        self._apply_and_tell(entry)
 
     def _rewrite_if_grown(self) -> None:
         """A long journal is as good as a short one: if it cannot be rewritten, the change that it was for holds."""
         needed = len(self.topics) + len(self.broker_configs) + 2
         if self._journal.lines <= max(_REWRITE_LINES_MIN, _REWRITE_GROWTH * needed, self._rewrite_above_lines):
+            self._end_writing()
             return
-        try:
-            self._journal.rewrite(self._image_entries())
+        entries = self._image_entries()
+
+        def done(result: Exception | None) -> None:
             self._rewrite_above_lines = 0
-        except KafkaError as error:
-            log.error("the metadata journal was not rewritten, which will be tried again: %s", error)
-            self._rewrite_above_lines = self._journal.lines + _REWRITE_RETRY_LINES
+            if result is not None:
+                log.error("the metadata journal was not rewritten, which will be tried again: %s", result)
+                self._rewrite_above_lines = self._journal.lines + _REWRITE_RETRY_LINES
+            self._end_writing()
+
+        self._worker.run(lambda: self._journal.rewrite(entries)).then(done)
+
+    def _end_writing(self) -> None:
+        self._is_writing = False
+        self._write_next()
 
     def _image_entries(self) -> list[JournalEntry]:
         entries: list[JournalEntry] = [
             self._start_entry(self.incarnation),
-            {"kind": "producer_ids", "next": self._next_producer_id},
+            producer_ids_entry(self.next_producer_id),
         ]
-        entries += [_topic_entry(topic) for topic in self.topics.values()]
-        entries += [
-            {"kind": "broker_config", "node": node, "configs": configs} for node, configs in self.broker_configs.items()
-        ]
+        entries += [topic_entry(topic) for topic in self.topics.values()]
+        entries += [broker_config_entry(node, configs) for node, configs in self.broker_configs.items()]
         return entries
 
-    def _apply(self, entry: JournalEntry) -> None:
+    def _apply_and_tell(self, entry: JournalEntry) -> None:
+        change = self._apply(entry)
+        for follower in self.followers:
+            _call(lambda: follower(change))  # noqa: B023  called before the next one
+
+    def _apply(self, entry: JournalEntry) -> Change:
         self._stopped_incarnation = None
+        topic: Topic | None = None
         match entry["kind"]:
             case "stop":
                 self._stopped_incarnation = entry["incarnation"]
@@ -272,20 +331,24 @@ class MetadataStore:
                 topic = Topic(entry["name"], topic_id, entry["partitions"], dict(entry["configs"]), entry["born"])
                 self.topics[topic.name] = self.topics_by_id[topic_id] = topic
             case "partitions":
-                self.topics[entry["name"]].partition_count = entry["count"]
+                topic = self.topics[entry["name"]]
+                topic.partition_count = entry["count"]
             case "topic_config":
-                self.topics[entry["name"]].configs = dict(entry["configs"])
+                topic = self.topics[entry["name"]]
+                topic.configs = dict(entry["configs"])
             case "delete":
-                del self.topics_by_id[self.topics.pop(entry["name"]).topic_id]
+                topic = self.topics.pop(entry["name"])
+                del self.topics_by_id[topic.topic_id]
             case "broker_config":
                 self.broker_configs[entry["node"]] = dict(entry["configs"])
             case "producer_ids":
-                self._next_producer_id = entry["next"]
+                self.next_producer_id = entry["next"]
             case unknown:
                 raise ValueError(f"the metadata journal has an entry of unknown kind {unknown!r}: a newer Oncelog?")
+        return Change(entry["kind"], topic)
 
 
-def _topic_entry(topic: Topic) -> JournalEntry:
+def topic_entry(topic: Topic) -> JournalEntry:
     return {
         "kind": "topic",
         "name": topic.name,
@@ -294,3 +357,43 @@ def _topic_entry(topic: Topic) -> JournalEntry:
         "configs": topic.configs,
         "born": topic.born,
     }
+
+
+def partitions_entry(name: str, count: int) -> JournalEntry:
+    return {"kind": "partitions", "name": name, "count": count}
+
+
+def topic_config_entry(name: str, configs: Mapping[str, str]) -> JournalEntry:
+    return {"kind": "topic_config", "name": name, "configs": dict(configs)}
+
+
+def broker_config_entry(node: str, configs: Mapping[str, str]) -> JournalEntry:
+    return {"kind": "broker_config", "node": node, "configs": dict(configs)}
+
+
+def delete_entry(topic: Topic) -> JournalEntry:
+    return {"kind": "delete", "name": topic.name, "id": uuid_to_text(topic.topic_id)}
+
+
+def producer_ids_entry(following: int) -> JournalEntry:
+    return {"kind": "producer_ids", "next": following}
+
+
+def topic_subject(name: str) -> str:
+    """The subject of changes of a topic. Names that differ in '.' and '_' only are one: see `TopicCatalog`."""
+    return f"topic {name.replace('.', '_')}"
+
+
+def _kafka_error(error: Exception | None) -> KafkaError | None:
+    if error is None or isinstance(error, KafkaError):
+        return error
+    log.error("a change of the metadata failed", exc_info=error)
+    return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
+
+
+def _call(callback: Callable[[], None]) -> None:
+    """Whoever follows or waits must not keep others from their turn."""
+    try:
+        callback()
+    except Exception:
+        log.exception("what followed a change of the metadata failed")

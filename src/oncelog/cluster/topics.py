@@ -5,13 +5,22 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
-from oncelog.cluster.metadata import MetadataStore, Topic
-from oncelog.cluster.partitions import PartitionTable
+from oncelog.cluster.journal import JournalEntry
+from oncelog.cluster.metadata import (
+    MetadataStore,
+    Topic,
+    delete_entry,
+    partitions_entry,
+    topic_entry,
+    topic_subject,
+)
 from oncelog.core.config import ConfigError
 from oncelog.core.errors import ErrorCode, KafkaError
-from oncelog.core.ids import INTERNAL_TOPICS, NodeId
+from oncelog.core.ids import INTERNAL_TOPICS, NULL_UUID, NodeId
+from oncelog.core.promise import Promise
 from oncelog.core.topic_config import TOPIC_CONFIG
 from oncelog.storage.log_dir import CLUSTER_METADATA_TOPIC
 
@@ -24,15 +33,12 @@ class TopicCatalog:
     def __init__(
         self,
         metadata: MetadataStore,
-        partitions: PartitionTable,
         node_id: NodeId,
         new_uuid: Callable[[], uuid.UUID],
     ) -> None:
         self._metadata = metadata
-        self._partitions = partitions
         self._node_id = node_id
         self._new_uuid = new_uuid
-        self.on_deleted: list[Callable[[Topic], None]] = []
 
     def find(self, name: str) -> Topic | None:
         return self._metadata.topics.get(name)
@@ -40,7 +46,7 @@ class TopicCatalog:
     def require(self, name: str) -> Topic:
         topic = self._metadata.topics.get(name)
         if topic is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+            raise _unknown()
         return topic
 
     def check_new(
@@ -64,14 +70,57 @@ class TopicCatalog:
             _check_counts(partition_count, replication_factor)
         return partition_count, check_configs(configs)
 
-    def create(self, name: str, partition_count: int, configs: Mapping[str, str]) -> Topic:
-        return self._metadata.create_topic(name, partition_count, configs, self._new_uuid())
+    def create(
+        self,
+        name: str,
+        partition_count: int,
+        configs: Mapping[str, str | None],
+        replication_factor: int = 1,
+        assignments: Mapping[int, Sequence[int]] = MappingProxyType({}),
+        *,
+        validate_only: bool = False,
+    ) -> Promise[Topic | KafkaError]:
+        """Promises the new topic, or with `validate_only` what it would be: without an id."""
+        wanted: list[Topic] = []
 
-    def delete(self, topic: Topic) -> None:
-        self._metadata.delete_topic(topic.name)
-        self._partitions.delete(topic)
-        for callback in self.on_deleted:
-            callback(topic)
+        def decide() -> JournalEntry | None:
+            count, checked = self.check_new(name, partition_count, replication_factor, assignments, configs)
+            topic_id = NULL_UUID if validate_only else self._new_uuid()
+            wanted.append(Topic(name, topic_id, count, checked, self._metadata.incarnation))
+            return None if validate_only else topic_entry(wanted[0])
+
+        return self._metadata.propose(topic_subject(name), decide).map(lambda error: error or wanted[0])
+
+    def ensure(self, name: str, partition_count: int, configs: Mapping[str, str]) -> Promise[Topic | KafkaError]:
+        """Promises a topic that is made unless it is there."""
+
+        def decide() -> JournalEntry | None:
+            if name in self._metadata.topics:
+                return None
+            if name not in INTERNAL_TOPICS:
+                self.check_new(name, partition_count, 1, {}, {})
+            new = Topic(name, self._new_uuid(), partition_count, dict(configs), self._metadata.incarnation)
+            return topic_entry(new)
+
+        proposed = self._metadata.propose(topic_subject(name), decide)
+        return proposed.map(lambda error: error or self._metadata.topics[name])
+
+    def delete(self, topic: Topic) -> Promise[KafkaError | None]:
+        def decide() -> JournalEntry:
+            if topic.topic_id not in self._metadata.topics_by_id:
+                raise _unknown()
+            return delete_entry(topic)
+
+        return self._metadata.propose(topic_subject(topic.name), decide)
+
+    def set_partition_count(
+        self, name: str, count: int, assignments: Sequence[Sequence[int]] | None = None, *, validate_only: bool = False
+    ) -> Promise[KafkaError | None]:
+        def decide() -> JournalEntry | None:
+            self.check_partition_count(self.require(name), count, assignments)
+            return None if validate_only else partitions_entry(name, count)
+
+        return self._metadata.propose(topic_subject(name), decide)
 
     def check_partition_count(self, topic: Topic, count: int, assignments: Sequence[Sequence[int]] | None) -> None:
         if topic.name in INTERNAL_TOPICS:
@@ -92,13 +141,6 @@ class TopicCatalog:
             )
         if assignments is not None:
             self._check_added_assignments(count - topic.partition_count, assignments)
-
-    def set_partition_count(self, topic: Topic, count: int) -> None:
-        self._metadata.add_partitions(topic.name, count)
-
-    def set_configs(self, topic: Topic, configs: Mapping[str, str]) -> None:
-        self._metadata.set_topic_configs(topic.name, configs)
-        self._partitions.reconfigure(topic)
 
     def _check_collision(self, name: str) -> None:
         # '.' and '_' both become '_' in metric names, so Kafka refuses names that differ in these only.
@@ -140,6 +182,10 @@ class TopicCatalog:
                     f"The manual partition assignment {list(replicas)} is not possible: the only broker is "
                     f"{self._node_id}.",
                 )
+
+
+def _unknown() -> KafkaError:
+    return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
 
 
 def check_name(name: str) -> None:

@@ -114,9 +114,9 @@ def read_journal(path: Path) -> Iterator[dict[str, Any]]:
     """The changes in `oncelog-metadata.journal`. Raises Unreadable at the first line that is torn or damaged."""
     *lines, rest = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, start=1):
-        entry = parse_line(line)
-        if entry is None:
+        changes = parse_line(line)
+        if changes is None:
             raise Unreadable(f"line {number} is torn or damaged")
-        yield entry
+        yield from changes
     if rest:
         raise Unreadable(f"line {len(lines) + 1} is torn or damaged")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +17,11 @@ from typing import Final, NamedTuple
 from oncelog.cluster.adoption import adopt_folders, complete_internal_topics
 from oncelog.cluster.internal_topics import internal_partition_count, internal_topic_configs
 from oncelog.cluster.log_survey import survey_logs
-from oncelog.cluster.metadata import MetadataStore, Topic
+from oncelog.cluster.metadata import Change, MetadataStore, Topic
 from oncelog.cluster.partition import EndOfLog
 from oncelog.cluster.partition_state import PartitionState
 from oncelog.cluster.partitions import PartitionTable
+from oncelog.cluster.producer_ids import ProducerIds
 from oncelog.cluster.topic_settings import BrokerSettings
 from oncelog.cluster.topics import TopicCatalog
 from oncelog.core.clock import JUMP_BELIEVED_AFTER_MS, CautiousClock, Scheduler, SteadyClock
@@ -33,6 +34,7 @@ from oncelog.core.ids import (
     TopicPartition,
 )
 from oncelog.core.promise import Promise
+from oncelog.core.worker import Worker
 from oncelog.server.authorization import AllowClients, Authorizer
 from oncelog.server.cleaning import LogCleaner
 from oncelog.server.context import RequestContext
@@ -41,7 +43,6 @@ from oncelog.server.fetch_session import FetchSessionCache
 from oncelog.server.flusher import Flusher
 from oncelog.server.group_runtime import GroupRuntime
 from oncelog.server.log_starts import LogStarts
-from oncelog.server.loop import Worker
 from oncelog.server.markers import MarkerSender
 from oncelog.server.metrics import Metrics
 from oncelog.server.recurring import RecurringWork
@@ -97,7 +98,8 @@ class Broker:
         self.metrics = Metrics()
         self.recurring = RecurringWork(self.scheduler)
         self._data_dir = data_dir
-        self.metadata = MetadataStore(data_dir, self.node_id)
+        self.metadata = MetadataStore(data_dir, self.node_id, self.worker)
+        self.producer_ids = ProducerIds(self.metadata)
         self.log_dir = LogDir.open(
             data_dir,
             node_id=self.node_id,
@@ -125,7 +127,7 @@ class Broker:
         )
         for topic in adopted:
             self.partitions.reconfigure(topic)
-        self.topics = TopicCatalog(self.metadata, self.partitions, self.node_id, environment.new_uuid)
+        self.topics = TopicCatalog(self.metadata, self.node_id, environment.new_uuid)
         self.fetch_sessions = FetchSessionCache(
             self.settings.integer("max.incremental.fetch.session.cache.slots"),
             lambda: environment.random_below(2**31 - 1) + 1,
@@ -135,7 +137,7 @@ class Broker:
         self.groups = GroupRuntime(self)
         self.cleaner = LogCleaner(self)
         self.log_starts = LogStarts(self._write_checkpoint)
-        self.topics.on_deleted += [self.groups.on_topic_deleted, self.cleaner.on_topic_deleted]
+        self.metadata.followers.append(self._follow_metadata)
         self.dispatcher = Dispatcher(self)
         self._is_checkpointing = False
         self._troubles = Troubles(log)
@@ -203,11 +205,17 @@ class Broker:
         self.settings = self.broker_settings.settings
         self.fetch_max_bytes = self.settings.integer("fetch.max.bytes")
 
-    def set_broker_configs(self, node: str, configs: Mapping[str, str]) -> None:
-        self.metadata.set_broker_configs(node, configs)
-        self._load_settings()
-        for topic in self.metadata.topics.values():
-            self.partitions.reconfigure(topic)
+    def _follow_metadata(self, change: Change) -> None:
+        if change.kind == "broker_config":
+            self._load_settings()
+            for topic in self.metadata.topics.values():
+                self.partitions.reconfigure(topic)
+        elif change.topic is not None and change.kind == "topic_config":
+            self.partitions.reconfigure(change.topic)
+        elif change.topic is not None and change.kind == "delete":
+            self.partitions.delete(change.topic)
+            self.groups.on_topic_deleted(change.topic)
+            self.cleaner.on_topic_deleted(change.topic)
 
     def log_config(self, topic: Topic) -> LogConfig:
         return LogConfig.from_settings(
@@ -224,21 +232,21 @@ class Broker:
 
     # -- topics that come to be by themselves
 
-    def auto_create_topic(self, name: str) -> Topic | None:
+    def auto_create_topic(self, name: str) -> Promise[Topic | KafkaError]:
         if name in INTERNAL_TOPICS:
             return self.internal_topic(name)
         if not self.settings.boolean("auto.create.topics.enable") or name == CLUSTER_METADATA_TOPIC:
-            return None
-        count, configs = self.topics.check_new(name, self.settings.integer("num.partitions"), 1, {}, {})
+            return Promise.resolved(KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        count = self.settings.integer("num.partitions")
         log.info("topic %s is created with %d partition(s) because a client asked for it", name, count)
-        return self.topics.create(name, count, configs)
+        return self.topics.ensure(name, count, {})
 
-    def internal_topic(self, name: str) -> Topic:
+    def internal_topic(self, name: str) -> Promise[Topic | KafkaError]:
         topic = self.metadata.topics.get(name)
         if topic is not None:
-            return topic
+            return Promise.resolved(topic)
         count = internal_partition_count(name, self.settings)
-        return self.topics.create(name, count, internal_topic_configs(name, self.settings))
+        return self.topics.ensure(name, count, internal_topic_configs(name, self.settings))
 
     # -- start, recurring work, stop
 

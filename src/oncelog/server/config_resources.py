@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from oncelog.cluster.journal import JournalEntry
+from oncelog.cluster.metadata import broker_config_entry, topic_config_entry, topic_subject
 from oncelog.cluster.topic_settings import Source, Synonym
 from oncelog.cluster.topics import check_configs, check_name
 from oncelog.core.config import ConfigError, ConfigKey, ConfigTable, ConfigType, Settings, format_value
 from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.promise import Promise
 from oncelog.core.topic_config import TOPIC_CONFIG
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.context import RequestContext
@@ -80,27 +83,69 @@ def describe(broker: Broker, resource_type: int, name: str, wanted: Iterable[str
 
 
 def replace(
-    broker: Broker, resource_type: int, name: str, entries: Mapping[str, str | None], validate_only: bool
-) -> None:
+    broker: Broker,
+    context: RequestContext,
+    resource_type: int,
+    name: str,
+    entries: Mapping[str, str | None],
+    validate_only: bool,
+) -> Promise[KafkaError | None]:
     """AlterConfigs: what is not named falls back to its default."""
-    given = {key: value for key, value in entries.items() if value is not None}
-    if len(given) < len(entries):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "Null value not supported: leave a key out to get its default.")
-    _store(broker, resource_type, name, given, validate_only)
+
+    def given() -> Mapping[str, str]:
+        present = {key: value for key, value in entries.items() if value is not None}
+        if len(present) < len(entries):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Null value not supported: leave a key out to get its default.")
+        return present
+
+    return _propose(broker, context, resource_type, name, given, validate_only)
 
 
 def change(
-    broker: Broker, resource_type: int, name: str, operations: list[tuple[str, int, str | None]], validate_only: bool
-) -> None:
+    broker: Broker,
+    context: RequestContext,
+    resource_type: int,
+    name: str,
+    operations: list[tuple[str, int, str | None]],
+    validate_only: bool,
+) -> Promise[KafkaError | None]:
     """IncrementalAlterConfigs: set, delete, append to and subtract from what is there."""
-    names = [key for key, _, _ in operations]
-    if len(set(names)) < len(names):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
-    configs = dict(_current(broker, resource_type, name))
-    table = TOPIC_CONFIG if resource_type == ResourceType.TOPIC else broker.broker_settings.table
-    for key_name, operation, value in operations:
-        _change_one(broker, table, configs, key_name, operation, value)
-    _store(broker, resource_type, name, configs, validate_only)
+
+    def changed() -> Mapping[str, str]:
+        names = [key for key, _, _ in operations]
+        if len(set(names)) < len(names):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+        configs = dict(_current(broker, resource_type, name))
+        table = TOPIC_CONFIG if resource_type == ResourceType.TOPIC else broker.broker_settings.table
+        for key_name, operation, value in operations:
+            _change_one(broker, table, configs, key_name, operation, value)
+        return configs
+
+    return _propose(broker, context, resource_type, name, changed, validate_only)
+
+
+def _propose(
+    broker: Broker,
+    context: RequestContext,
+    resource_type: int,
+    name: str,
+    configs: Callable[[], Mapping[str, str]],
+    validate_only: bool,
+) -> Promise[KafkaError | None]:
+    is_topic = resource_type == ResourceType.TOPIC
+    try:
+        authorize(context, Operation.ALTER_CONFIGS, resource_type, name)
+    except KafkaError as error:
+        return Promise.resolved(error)
+
+    def decide() -> JournalEntry | None:
+        wanted = configs()
+        _current(broker, resource_type, name)
+        entry_of = _topic_entry if is_topic else _broker_entry
+        entry = entry_of(broker, name, wanted, validate_only)
+        return None if validate_only else entry
+
+    return broker.metadata.propose(topic_subject(name) if is_topic else f"broker {name}", decide)
 
 
 def _change_one(
@@ -148,14 +193,14 @@ def _current(broker: Broker, resource_type: int, name: str) -> Mapping[str, str]
     raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {resource_type}")
 
 
-def _store(broker: Broker, resource_type: int, name: str, configs: Mapping[str, str], validate_only: bool) -> None:
-    _current(broker, resource_type, name)
-    if resource_type == ResourceType.TOPIC:
-        checked = check_configs(configs)
-        if not validate_only:
-            warn_of_no_effect(f"topic {name}", TOPIC_CONFIG.parse(checked))
-            broker.topics.set_configs(broker.topics.require(name), checked)
-        return
+def _topic_entry(_: Broker, name: str, configs: Mapping[str, str], validate_only: bool) -> JournalEntry:
+    checked = check_configs(configs)
+    if not validate_only:
+        warn_of_no_effect(f"topic {name}", TOPIC_CONFIG.parse(checked))
+    return topic_config_entry(name, checked)
+
+
+def _broker_entry(broker: Broker, name: str, configs: Mapping[str, str], validate_only: bool) -> JournalEntry:
     table = broker.broker_settings.table
     try:
         settings = table.parse(configs)
@@ -169,7 +214,7 @@ def _store(broker: Broker, resource_type: int, name: str, configs: Mapping[str, 
             )
     if not validate_only:
         warn_of_no_effect(f"broker {name}".strip(), settings)
-        broker.set_broker_configs(name, configs)
+    return broker_config_entry(name, configs)
 
 
 def warn_of_no_effect(resource: str, settings: Settings) -> None:

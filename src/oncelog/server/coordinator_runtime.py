@@ -14,12 +14,14 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from oncelog.cluster.internal_topics import internal_partition_count
 from oncelog.cluster.partition import Partition
 from oncelog.coordinator.outcome import CoordinatorRecord, Outcome, Replayed, Shard
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.failpoints import hit
 from oncelog.core.hashing import coordinator_partition
 from oncelog.core.ids import NO_PRODUCER_ID, LeaderEpoch
+from oncelog.core.promise import Promise
 from oncelog.protocol.batch import BatchHeader, ControlMarker
 from oncelog.server.shard_log import Replayer, append_records, load_shard
 from oncelog.storage.log import AppendInfo
@@ -106,9 +108,21 @@ class CoordinatorRuntime(Generic[S, E]):
             self.deliver(live.shard.unload())
             self._on_resigned(live)
 
+    @property
+    def has_topic(self) -> bool:
+        return self._topic in self._broker.metadata.topics
+
     def index_of(self, key: str) -> int:
-        """The partition that holds a group or a transactional id."""
-        return coordinator_partition(key, self._broker.internal_topic(self._topic).partition_count)
+        """The partition that holds a group or a transactional id, or will, once the topic is there."""
+        topic = self._broker.metadata.topics.get(self._topic)
+        count = internal_partition_count(self._topic, self._broker.settings) if topic is None else topic.partition_count
+        return coordinator_partition(key, count)
+
+    def available(self) -> Promise[KafkaError | None]:
+        """Promises that the topic is there. It is made when it is first needed."""
+        return self._broker.internal_topic(self._topic).map(
+            lambda topic: topic if isinstance(topic, KafkaError) else None
+        )
 
     def live(self, index: int) -> LiveShard[S]:
         """Loaded, or being loaded: ask the shard. Raises KafkaError if its partition cannot be opened."""

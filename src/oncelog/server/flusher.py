@@ -16,7 +16,7 @@ from typing import Final
 from oncelog.cluster.partition import Partition
 from oncelog.core.clock import Scheduler
 from oncelog.core.promise import Promise, gather
-from oncelog.server.loop import Worker
+from oncelog.core.worker import Worker
 from oncelog.server.troubles import Troubles
 from oncelog.storage.flush_work import FileNotOpened, FlushWork
 from oncelog.storage.log import Log

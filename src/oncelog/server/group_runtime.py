@@ -44,6 +44,8 @@ class GroupRuntime:
             on_resigned=self._on_resigned,
             carry_out=lambda reply: reply.reply_to(reply.response),
         )
+        self._empty = GroupShard(self._config, new_member_suffix=broker.new_member_suffix)
+        """What is asked for groups before anybody has made one."""
         self._deadlines: dict[int, _Deadline] = {}
         self._deleted_topics: dict[int, list[PartitionToFetch]] = {}
         """Deleted while a shard was loading: told to it as soon as it is there."""
@@ -71,6 +73,8 @@ class GroupRuntime:
 
     def shard_of(self, group_id: str) -> GroupShard:
         """For reading. While it cannot be asked, raises what clients are to be told."""
+        if not self.shards.has_topic:
+            return self._empty
         try:
             live = self.shards.live(self.partition_of(group_id))
         except KafkaError as error:
@@ -103,6 +107,15 @@ class GroupRuntime:
         guard: VerificationGuard | None = None,
     ) -> Promise[R]:
         """Runs an operation on the shard of a group and promises its answer, however long that takes."""
+        return self.shards.available().chain(lambda _: self._run(group_id, operation, refused, guard))
+
+    def _run(
+        self,
+        group_id: str,
+        operation: Operation,
+        refused: Callable[[ErrorCode], R],
+        guard: VerificationGuard | None,
+    ) -> Promise[R]:
         try:
             live = self.shards.live(self.partition_of(group_id))
         except KafkaError as error:

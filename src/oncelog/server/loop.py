@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from oncelog.core.clock import Timer
 from oncelog.core.promise import Promise
@@ -15,22 +15,6 @@ from oncelog.core.promise import Promise
 log = logging.getLogger("oncelog.server")
 
 T = TypeVar("T")
-
-
-class Worker(Protocol):
-    """Runs what may take long (fsync, recovery, deletes) away from the state's thread and hands back the result."""
-
-    def run(self, job: Callable[[], T]) -> Promise[T | Exception]: ...
-
-
-class InlineWorker:
-    """Runs jobs at once: for simulations and tests."""
-
-    def run(self, job: Callable[[], T]) -> Promise[T | Exception]:
-        try:
-            return Promise.resolved(job())
-        except Exception as error:  # noqa: BLE001  the caller decides what a failed job means
-            return Promise.resolved(error)
 
 
 class LoopScheduler:

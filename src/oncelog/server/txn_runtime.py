@@ -107,7 +107,7 @@ class TxnRuntime:
         return self.shards.index_of(transactional_id)
 
     def _new_shard(self, index: int) -> TxnShard:
-        return TxnShard(index, self._config, self._broker.metadata.next_producer_id)
+        return TxnShard(index, self._config, self._broker.producer_ids.take)
 
     def _find(self, transactional_id: str) -> LiveShard[TxnShard] | TxnShard:
         """The shard of an id. Where there is none, one that is never loaded, which refuses everything."""
@@ -123,12 +123,17 @@ class TxnRuntime:
             return shard
 
     def shard_of(self, transactional_id: str) -> TxnShard:
+        """For reading. Before anybody has made an id, an empty one."""
+        if not self.shards.has_topic:
+            shard = self._new_shard(self.partition_of(transactional_id))
+            shard.on_loaded(CoordinatorEpoch(0), self._broker.steady_ms())
+            return shard
         found = self._find(transactional_id)
         return found if isinstance(found, TxnShard) else found.shard
 
     def _on_loaded(self, live: LiveShard[TxnShard]) -> None:
         broker, shard = self._broker, live.shard
-        broker.metadata.skip_producer_ids_above(shard.highest_producer_id)
+        broker.producer_ids.skip_above(shard.highest_producer_id)
         recovered = shard.recover(self._producer_epochs, self._open_transactions, self._doubtful_below_offset(live))
         self._open_transactions = recovered.unknown
         epoch = CoordinatorEpoch(live.epoch)
@@ -197,6 +202,14 @@ class TxnRuntime:
 
     def run(self, transactional_id: str, operation: Callable[[TxnShard], TxnOutcome[R]]) -> Promise[R]:
         """Runs an operation on the shard of an id, logs and applies what it decides, and promises its answer."""
+        ids = self._broker.producer_ids
+        return (
+            self.shards.available()
+            .chain(lambda _: ids.available())
+            .chain(lambda _: self._run(transactional_id, operation))
+        )
+
+    def _run(self, transactional_id: str, operation: Callable[[TxnShard], TxnOutcome[R]]) -> Promise[R]:
         live = self._find(transactional_id)
         if isinstance(live, TxnShard):
             return Promise.resolved(operation(live).response)

@@ -40,6 +40,24 @@ def test_a_kill_at_any_byte_loses_only_the_unfinished_line(tmp_path: Path) -> No
         assert path.stat().st_size == cut, "what is torn is left until the next change, to show that it was"
 
 
+def test_changes_that_are_made_together_hold_together_or_not_at_all(tmp_path: Path) -> None:
+    """A disk writes the pages of one fsync in any order: with a line each, an intact one might follow a torn one."""
+    path = tmp_path / "journal"
+    _write(path, 2)
+    before = path.stat().st_size
+    journal = Journal(path)
+    journal.open()
+    journal.append({"n": 2}, {"n": 3}, {"n": 4})
+    journal.close()
+    assert _read(path) == ([0, 1, 2, 3, 4], 0)
+    whole = path.read_bytes()
+    for lost in range(before, len(whole)):
+        damaged = bytearray(whole)
+        damaged[lost] = 0
+        path.write_bytes(damaged)
+        assert _read(path) == ([0, 1], len(whole) - before), lost
+
+
 def test_appending_goes_on_after_a_torn_line(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     _write(path, 2)

@@ -43,7 +43,7 @@ def fill(node: BrokerInProcess) -> None:
     for group, offset in GROUPS.items():
         commit(node, group, 0, offset)
     # The last line of the journal is then of no consequence.
-    node.broker.metadata.next_producer_id()
+    node.broker.producer_ids.take()
 
 
 def shown(original: Path, scratch: Path) -> dict[str, Records]:

@@ -9,14 +9,15 @@ from typing import Any
 
 from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.clock import VirtualScheduler
+from oncelog.core.errors import KafkaError
 from oncelog.core.promise import Promise
+from oncelog.core.worker import InlineWorker
 from oncelog.protocol.api import decode_response, encode_request, response_header_version
 from oncelog.protocol.batch import Record, build_batch
 from oncelog.protocol.framing import encode_request_frame, parse_response_header
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from oncelog.server.broker import Broker, Environment
 from oncelog.server.context import Peer
-from oncelog.server.loop import InlineWorker
 
 
 class BrokerInProcess:
@@ -111,7 +112,11 @@ class BrokerInProcess:
         return known.topic_id if known is not None else uuid.UUID(int=0)
 
     def create(self, topic: str, partitions: int = 1, **configs: str) -> None:
-        self.broker.topics.create(topic, partitions, {name.replace("_", "."): text for name, text in configs.items()})
+        """Raises KafkaError if it is refused."""
+        named = {name.replace("_", "."): text for name, text in configs.items()}
+        made = self.broker.topics.create(topic, partitions, named).value
+        if isinstance(made, KafkaError):
+            raise made
 
 
 def batch_of(values: list[bytes], *, timestamp_ms: int, **batch: Any) -> bytes:

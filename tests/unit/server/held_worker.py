@@ -46,6 +46,7 @@ class HeldWorker:
 
 
 def hold_worker(node: BrokerInProcess) -> HeldWorker:
+    """Of everything but changes of the metadata."""
     worker = HeldWorker()
     node.broker.worker = node.broker.flusher._worker = worker
     return worker

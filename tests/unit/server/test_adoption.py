@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from oncelog.cluster.metadata import JOURNAL_FILE, MetadataStore
+from oncelog.cluster.metadata import JOURNAL_FILE, MetadataStore, topic_config_entry
 from oncelog.core.clock import VirtualScheduler
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import GROUP_METADATA_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, TopicPartition
@@ -204,7 +204,7 @@ def test_a_first_start_that_is_killed_is_made_up_for_by_the_next(
     partition = node.broker.partitions.get("orders", 0)
     assert partition.leader_epoch == 1
     answer = node.produce(
-        "orders", [b"new"], producer_id=node.broker.metadata.next_producer_id(), producer_epoch=0, base_sequence=0
+        "orders", [b"new"], producer_id=node.broker.producer_ids.take(), producer_epoch=0, base_sequence=0
     )
     assert (answer.error_code, answer.base_offset) == (ErrorCode.NONE, 1)
     assert [record[3] for record in read(node, "orders", 0, 0, committed=True)] == ["old", "new"]
@@ -215,7 +215,7 @@ def test_producer_ids_are_new_each_time_a_journal_is_lost(lost_journal: BrokerIn
     seen = []
     for number in range(3):
         node.broker = node._new()
-        producer_id = node.broker.metadata.next_producer_id()
+        producer_id = node.broker.producer_ids.take()
         seen.append(producer_id)
         answer = node.produce("orders", [b"x"], producer_id=producer_id, producer_epoch=0, base_sequence=0)
         assert answer.base_offset == number + 1
@@ -267,8 +267,8 @@ def test_internal_topics_that_were_adopted_without_settings_get_them(tmp_path: P
     init(node, "x")
     full = dict(node.broker.metadata.topics[GROUP_METADATA_TOPIC].configs)
     own = {"max.message.bytes": "2000000"}
-    node.broker.metadata.set_topic_configs(GROUP_METADATA_TOPIC, own)
-    node.broker.metadata.set_topic_configs(TRANSACTION_STATE_TOPIC, {"cleanup.policy": "compact,delete"})
+    node.broker.metadata.commit(topic_config_entry(GROUP_METADATA_TOPIC, own))
+    node.broker.metadata.commit(topic_config_entry(TRANSACTION_STATE_TOPIC, {"cleanup.policy": "compact,delete"}))
     node.restart()
     assert node.broker.metadata.topics[GROUP_METADATA_TOPIC].configs == full | own
     # What somebody has chosen is left alone.

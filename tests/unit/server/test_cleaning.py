@@ -319,7 +319,8 @@ def test_internal_logs_are_rolled_and_cleaned_in_turn_beginning_with_the_largest
     node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(cleaning, "INTERNAL_ACTIVE_BYTES", 100)
-    count = node.broker.internal_topic(GROUP_METADATA_TOPIC).partition_count
+    node.broker.internal_topic(GROUP_METADATA_TOPIC)
+    count = node.broker.metadata.topics[GROUP_METADATA_TOPIC].partition_count
     shards = [node.broker.partitions.get(GROUP_METADATA_TOPIC, index) for index in range(count)]
     for turns, shard in zip((2, 9, 5, 3), shards, strict=True):
         for number in range(turns):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from oncelog.cluster.journal import JournalDamaged
-from oncelog.cluster.metadata import JOURNAL_FILE
+from oncelog.cluster.metadata import JOURNAL_FILE, partitions_entry
 from oncelog.core.ids import TRANSACTION_STATE_TOPIC
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
 from oncelog.storage.log_dir import LogDir
@@ -163,7 +163,7 @@ def test_partitions_and_topics_that_the_journal_forgot_are_served_again(tmp_path
     node.create("again")
     size = (node.folder / JOURNAL_FILE).stat().st_size
     old_id = node.topic_id("again")
-    node.broker.metadata.add_partitions("old", 3)
+    node.broker.metadata.commit(partitions_entry("old", 3))
     node.broker.topics.delete(node.broker.metadata.topics["again"])
     for topic in ("new", "again"):
         node.create(topic)
@@ -207,7 +207,7 @@ def test_a_producer_id_that_somebody_made_up_is_not_given_out_either(tmp_path: P
     for made_up in (5, 2**62 - 1, 2**63 - 1):
         node.produce(TOPIC, [b"x"], producer_id=made_up, producer_epoch=0, base_sequence=0)
     node.restart(clean=False)
-    given = [node.broker.metadata.next_producer_id() for _ in range(10)]
+    given = [node.broker.producer_ids.take() for _ in range(10)]
     assert set(given).isdisjoint({5, 2**62 - 1, 2**63 - 1})
     assert max(given) < 2**63
     node.broker.stop()

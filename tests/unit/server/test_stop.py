@@ -7,6 +7,7 @@ import errno
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from oncelog.cluster.partition import Partition
 from oncelog.core import failpoints
 from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.errors import KafkaError
+from oncelog.core.promise import Promise
 from oncelog.protocol.batch import Record, build_batch
 from oncelog.server.broker import Broker
 from oncelog.server.server import Server
@@ -47,6 +49,12 @@ class SlowDisk:
                 raise OSError(errno.EIO, "injected")
 
 
+async def settled(promise: Promise[Any]) -> None:
+    while not promise.done:
+        await asyncio.sleep(0.001)
+    assert not isinstance(promise.value, KafkaError)
+
+
 def write(broker: Broker, count: int) -> Partition:
     partition = broker.partitions.get("t", 0)
     now_ms = broker.now_ms()
@@ -63,15 +71,15 @@ async def stop_during_a_checkpoint(folder: Path, *, recreate: bool = False, is_b
     server = Server(folder, settings)
     await server.start()
     broker = server.broker
-    broker.topics.create("t", 1, {})
+    await settled(broker.topics.create("t", 1, {}))
     write(broker, 10).log.delete_records(4)
     disk = SlowDisk(is_broken=is_broken)
     write(broker, 1)
     while not disk.entered.is_set():
         await asyncio.sleep(0.005)
     if recreate:
-        broker.topics.delete(broker.metadata.topics["t"])
-        broker.topics.create("t", 1, {})
+        await settled(broker.topics.delete(broker.metadata.topics["t"]))
+        await settled(broker.topics.create("t", 1, {}))
         write(broker, 3)
     else:
         write(broker, 4).log.delete_records(12)
@@ -106,7 +114,7 @@ async def stop_while_appends_follow_from_one_another(folder: Path, count: int) -
     server = Server(folder, settings)
     await server.start()
     broker = server.broker
-    broker.topics.create("t", 1, {})
+    await settled(broker.topics.create("t", 1, {}))
     disk = SlowDisk(is_broken=False)
     partition = write(broker, 1)
     after_the_stop: list[bool] = []

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from oncelog.cluster.metadata import topic_config_entry
 from oncelog.cluster.partition import Partition
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.promise import Promise
@@ -445,8 +446,7 @@ def test_two_phase_commit_is_offered_only_where_it_is_enabled(tmp_path: Path) ->
 
 def test_a_marker_larger_than_a_topic_allows_is_written_all_the_same(node: BrokerInProcess, producer: Producer) -> None:
     producer.produce("orders", b"a")
-    topic = node.broker.topics.require("orders")
-    node.broker.topics.set_configs(topic, {"max.message.bytes": "50"})
+    node.broker.metadata.commit(topic_config_entry("orders", {"max.message.bytes": "50"}))
     assert producer.end(commit=True).value.error_code == 0
     assert stable(node) == (2, 2)
 

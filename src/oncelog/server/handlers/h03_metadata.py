@@ -6,6 +6,7 @@ from oncelog.cluster.metadata import Topic
 from oncelog.cluster.topics import name_problem
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import INTERNAL_TOPICS, NULL_UUID
+from oncelog.core.promise import Promise, gather
 from oncelog.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -22,8 +23,13 @@ _AUTO_CREATION_FLAG_VERSION = 4
 _TOPIC_ID_VERSION = 12
 
 
-def handle(broker: Broker, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
-    topics = _topics(broker, request, context)
+def handle(broker: Broker, request: MetadataRequest, context: RequestContext) -> Promise[MetadataResponse]:
+    return _topics(broker, request, context).map(lambda topics: _respond(broker, request, context, topics))
+
+
+def _respond(
+    broker: Broker, request: MetadataRequest, context: RequestContext, topics: list[MetadataResponseTopic]
+) -> MetadataResponse:
     if request.include_topic_authorized_operations:
         for described in topics:
             described.topic_authorized_operations = context.operations_on(Resource.TOPIC, described.name or "")
@@ -41,27 +47,40 @@ def handle(broker: Broker, request: MetadataRequest, context: RequestContext) ->
     )
 
 
-def _topics(broker: Broker, request: MetadataRequest, context: RequestContext) -> list[MetadataResponseTopic]:
+def _topics(broker: Broker, request: MetadataRequest, context: RequestContext) -> Promise[list[MetadataResponseTopic]]:
     asked, version = request.topics, context.api_version
     # Version 0 knew no null: an empty list meant all topics.
     if asked is None or (version == 0 and not asked):
-        return [
-            _describe(broker, topic)
-            for topic in broker.metadata.topics.values()
-            if context.may(Operation.DESCRIBE, Resource.TOPIC, topic.name)
-        ]
+        return Promise.resolved(
+            [
+                _describe(broker, topic)
+                for topic in broker.metadata.topics.values()
+                if context.may(Operation.DESCRIBE, Resource.TOPIC, topic.name)
+            ]
+        )
     if version < _TOPIC_ID_VERSION and any(topic.name is None or topic.topic_id != NULL_UUID for topic in asked):
         # Versions 10 and 11 have the fields, but an answer of theirs cannot leave a name out.
-        return [_failed(topic.name or "", ErrorCode.INVALID_REQUEST) for topic in asked]
+        return Promise.resolved([_failed(topic.name or "", ErrorCode.INVALID_REQUEST) for topic in asked])
     may_create = request.allow_auto_topic_creation or version < _AUTO_CREATION_FLAG_VERSION
     # A small request must not get a huge answer by asking for the same topic again and again.
     once = {(topic.topic_id, topic.name): topic for topic in asked}
-    return [_answer(broker, topic, context, may_create) for topic in once.values()]
+    return gather([_answer(broker, topic, context, may_create) for topic in once.values()])
 
 
 def _answer(
     broker: Broker, asked: MetadataRequestTopic, context: RequestContext, may_create: bool
-) -> MetadataResponseTopic:
+) -> Promise[MetadataResponseTopic]:
+    found, name = _find(broker, asked, context), asked.name or ""
+    if not may_create or found.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return Promise.resolved(found)
+    if not context.may(Operation.CREATE, Resource.CLUSTER) and not context.may(Operation.CREATE, Resource.TOPIC, name):
+        return Promise.resolved(_failed(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+    return broker.auto_create_topic(name).map(
+        lambda topic: _failed(name, topic.code) if isinstance(topic, KafkaError) else _describe(broker, topic)
+    )
+
+
+def _find(broker: Broker, asked: MetadataRequestTopic, context: RequestContext) -> MetadataResponseTopic:
     if asked.topic_id != NULL_UUID:
         topic = broker.metadata.topics_by_id.get(asked.topic_id)
         if topic is None:
@@ -74,13 +93,6 @@ def _answer(
     if not context.may(Operation.DESCRIBE, Resource.TOPIC, name):
         return _failed(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     topic = broker.metadata.topics.get(name)
-    if topic is None and may_create and name_problem(name) is None:
-        try:
-            if not context.may(Operation.CREATE, Resource.CLUSTER):
-                context.require(Operation.CREATE, Resource.TOPIC, name)
-            topic = broker.auto_create_topic(name)
-        except KafkaError as error:
-            return _failed(name, error.code)
     if topic is not None:
         return _describe(broker, topic)
     return _failed(

@@ -1,7 +1,7 @@
 """FindCoordinator (10), v0-6: the leader of the partition that holds a group or a transactional id.
 
 The internal topic behind a coordinator is made when it is first asked for; Kafka answers COORDINATOR_NOT_AVAILABLE
-while it makes it, here it is there at once.
+while it makes it, here the answer waits for it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from oncelog.cluster.metadata import Topic
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.hashing import coordinator_partition
 from oncelog.core.ids import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, NodeId
+from oncelog.core.promise import Promise, gather
 from oncelog.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
@@ -21,31 +22,43 @@ _KEY_TYPES = {
 }
 
 
-def handle(broker: Broker, request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse:
+def handle(
+    broker: Broker, request: FindCoordinatorRequest, context: RequestContext
+) -> Promise[FindCoordinatorResponse]:
     if context.api_version >= 4:
-        return FindCoordinatorResponse(
-            coordinators=[_find(broker, key, request.key_type, context) for key in request.coordinator_keys]
+        found = gather([_find(broker, key, request.key_type, context) for key in request.coordinator_keys])
+        return found.map(lambda coordinators: FindCoordinatorResponse(coordinators=coordinators))
+    return _find(broker, request.key, request.key_type, context).map(
+        lambda found: FindCoordinatorResponse(
+            error_code=found.error_code,
+            error_message=found.error_message,
+            node_id=found.node_id,
+            host=found.host,
+            port=found.port,
         )
-    found = _find(broker, request.key, request.key_type, context)
-    return FindCoordinatorResponse(
-        error_code=found.error_code,
-        error_message=found.error_message,
-        node_id=found.node_id,
-        host=found.host,
-        port=found.port,
     )
 
 
-def _find(broker: Broker, key: str, key_type: int, context: RequestContext) -> Coordinator:
+def _find(broker: Broker, key: str, key_type: int, context: RequestContext) -> Promise[Coordinator]:
     try:
         if key_type not in _KEY_TYPES:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"coordinators of key type {key_type} are not served")
-        topic, resource = _KEY_TYPES[key_type]
+        name, resource = _KEY_TYPES[key_type]
         context.require(Operation.DESCRIBE, resource, key)
-        node = broker.nodes(context)[_coordinator_of(broker, broker.internal_topic(topic), key)]
     except KafkaError as error:
-        return Coordinator(key=key, node_id=-1, port=-1, error_code=error.code, error_message=error.message)
-    return Coordinator(key=key, node_id=node.node_id, host=node.host, port=node.port, error_message=None)
+        return Promise.resolved(_failed(key, error))
+
+    def answer(topic: Topic | KafkaError) -> Coordinator:
+        if isinstance(topic, KafkaError):
+            return _failed(key, topic)
+        node = broker.nodes(context)[_coordinator_of(broker, topic, key)]
+        return Coordinator(key=key, node_id=node.node_id, host=node.host, port=node.port, error_message=None)
+
+    return broker.internal_topic(name).map(answer)
+
+
+def _failed(key: str, error: KafkaError) -> Coordinator:
+    return Coordinator(key=key, node_id=-1, port=-1, error_code=error.code, error_message=error.message)
 
 
 def _coordinator_of(broker: Broker, topic: Topic, key: str) -> NodeId:

@@ -8,7 +8,7 @@ from oncelog.cluster.metadata import Topic
 from oncelog.cluster.topic_settings import Source
 from oncelog.core.config import format_value
 from oncelog.core.errors import ErrorCode, KafkaError
-from oncelog.core.ids import NULL_UUID
+from oncelog.core.promise import Promise, gather
 from oncelog.core.topic_config import TOPIC_CONFIG
 from oncelog.protocol.messages.create_topics import (
     CreatableTopic,
@@ -23,45 +23,47 @@ from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 
 
-def handle(broker: Broker, request: CreateTopicsRequest, context: RequestContext) -> CreateTopicsResponse:
+def handle(broker: Broker, request: CreateTopicsRequest, context: RequestContext) -> Promise[CreateTopicsResponse]:
     counts = Counter(topic.name for topic in request.topics)
-    return CreateTopicsResponse(
-        topics=[
-            _answer(broker, context, topic, request.validate_only, duplicate=counts[topic.name] > 1)
-            for topic in {topic.name: topic for topic in request.topics}.values()
-        ]
-    )
+    results = [
+        _answer(broker, context, topic, request.validate_only, duplicate=counts[topic.name] > 1)
+        for topic in {topic.name: topic for topic in request.topics}.values()
+    ]
+    return gather(results).map(lambda topics: CreateTopicsResponse(topics=topics))
 
 
 def _answer(
     broker: Broker, context: RequestContext, wanted: CreatableTopic, validate_only: bool, duplicate: bool
-) -> CreatableTopicResult:
+) -> Promise[CreatableTopicResult]:
     try:
         if not context.may(Operation.CREATE, Resource.CLUSTER):
             context.require(Operation.CREATE, Resource.TOPIC, wanted.name)
         if duplicate:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-        count, configs = _check(broker, wanted)
-        topic = None if validate_only else broker.topics.create(wanted.name, count, configs)
-        config_resources.warn_of_no_effect(f"topic {wanted.name}", TOPIC_CONFIG.parse(configs))
+        created = _create(broker, wanted, validate_only)
     except KafkaError as error:
+        created = Promise.resolved(error)
+    return created.map(lambda topic: _result(broker, context, wanted.name, topic))
+
+
+def _result(broker: Broker, context: RequestContext, name: str, topic: Topic | KafkaError) -> CreatableTopicResult:
+    if isinstance(topic, KafkaError):
         return CreatableTopicResult(
-            name=wanted.name, error_code=error.code, error_message=error.message or None,
+            name=name, error_code=topic.code, error_message=topic.message or None,
             num_partitions=-1, replication_factor=-1, configs=None,
         )  # fmt: skip
-    result = CreatableTopicResult(name=wanted.name)
-    if context.may(Operation.DESCRIBE_CONFIGS, Resource.TOPIC, wanted.name):
-        result.num_partitions, result.replication_factor = count, 1
-        result.configs = _describe(broker, Topic(wanted.name, NULL_UUID, count, configs))
+    config_resources.warn_of_no_effect(f"topic {name}", TOPIC_CONFIG.parse(topic.configs))
+    result = CreatableTopicResult(name=name, topic_id=topic.topic_id)
+    if context.may(Operation.DESCRIBE_CONFIGS, Resource.TOPIC, name):
+        result.num_partitions, result.replication_factor = topic.partition_count, 1
+        result.configs = _describe(broker, topic)
     else:
         result.num_partitions = result.replication_factor = -1
         result.configs, result.topic_config_error_code = None, ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    if topic is not None:
-        result.topic_id = topic.topic_id
     return result
 
 
-def _check(broker: Broker, wanted: CreatableTopic) -> tuple[int, dict[str, str]]:
+def _create(broker: Broker, wanted: CreatableTopic, validate_only: bool) -> Promise[Topic | KafkaError]:
     assignments = {entry.partition_index: entry.broker_ids for entry in wanted.assignments}
     if len(assignments) < len(wanted.assignments):
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "a partition is assigned twice")
@@ -73,9 +75,8 @@ def _check(broker: Broker, wanted: CreatableTopic) -> tuple[int, dict[str, str]]
     names = [config.name for config in wanted.configs]
     if len(set(names)) < len(names):
         raise KafkaError(ErrorCode.INVALID_CONFIG, "a setting is given twice")
-    return broker.topics.check_new(
-        wanted.name, count, factor, assignments, {config.name: config.value for config in wanted.configs}
-    )
+    configs = {config.name: config.value for config in wanted.configs}
+    return broker.topics.create(wanted.name, count, configs, factor, assignments, validate_only=validate_only)
 
 
 def _describe(broker: Broker, topic: Topic) -> list[CreatableTopicConfigs]:

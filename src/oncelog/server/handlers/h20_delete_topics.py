@@ -5,11 +5,13 @@ Deviation: Kafka deletes its internal topics when told to, and with them every g
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
 
 from oncelog.cluster.metadata import Topic
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import INTERNAL_TOPICS, NULL_UUID
+from oncelog.core.promise import Promise, gather
 from oncelog.protocol.messages.delete_topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,
@@ -21,18 +23,19 @@ from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 
 
-def handle(broker: Broker, request: DeleteTopicsRequest, context: RequestContext) -> DeleteTopicsResponse:
+def handle(broker: Broker, request: DeleteTopicsRequest, context: RequestContext) -> Promise[DeleteTopicsResponse]:
     wanted = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
     counts = Counter((topic.name, topic.topic_id) for topic in wanted)
-    return DeleteTopicsResponse(
-        responses=[
-            _answer(broker, context, DeleteTopicState(name=name, topic_id=topic_id), duplicate=count > 1)
-            for (name, topic_id), count in counts.items()
-        ]
-    )
+    results = [
+        _answer(broker, context, DeleteTopicState(name=name, topic_id=topic_id), duplicate=count > 1)
+        for (name, topic_id), count in counts.items()
+    ]
+    return gather(results).map(lambda responses: DeleteTopicsResponse(responses=responses))
 
 
-def _answer(broker: Broker, context: RequestContext, wanted: DeleteTopicState, duplicate: bool) -> DeletableTopicResult:
+def _answer(
+    broker: Broker, context: RequestContext, wanted: DeleteTopicState, duplicate: bool
+) -> Promise[DeletableTopicResult]:
     try:
         if duplicate:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Duplicate topic {'id' if wanted.name is None else 'name'}.")
@@ -45,12 +48,17 @@ def _answer(broker: Broker, context: RequestContext, wanted: DeleteTopicState, d
         if not broker.settings.boolean("delete.topic.enable"):
             disabled = ErrorCode.TOPIC_DELETION_DISABLED if context.api_version >= 3 else ErrorCode.INVALID_REQUEST
             raise KafkaError(disabled, "Topic deletion is disabled: delete.topic.enable is false.")
-        broker.topics.delete(topic)
     except KafkaError as error:
-        return DeletableTopicResult(
-            name=wanted.name, topic_id=wanted.topic_id, error_code=error.code, error_message=error.message or None
-        )
-    return DeletableTopicResult(name=topic.name, topic_id=topic.topic_id)
+        return Promise.resolved(_result(wanted.name, wanted.topic_id, error))
+    return broker.topics.delete(topic).map(lambda error: _result(topic.name, topic.topic_id, error))
+
+
+def _result(name: str | None, topic_id: uuid.UUID, error: KafkaError | None) -> DeletableTopicResult:
+    if error is None:
+        return DeletableTopicResult(name=name, topic_id=topic_id)
+    return DeletableTopicResult(
+        name=name, topic_id=topic_id, error_code=error.code, error_message=error.message or None
+    )
 
 
 def _authorize(context: RequestContext, name: str) -> None:

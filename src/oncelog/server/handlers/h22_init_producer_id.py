@@ -29,7 +29,8 @@ def handle(
         return _respond(broker, InitProducerIdResult.failed(error.code, error.message), version)
     transactional_id = request.transactional_id
     if transactional_id is None:
-        return _respond(broker, idempotent_producer(broker.metadata.next_producer_id), version)
+        ids = broker.producer_ids
+        return ids.available().map(lambda _: _respond(broker, idempotent_producer(ids.take), version))
     answer = broker.transactions.run(
         transactional_id,
         lambda shard: shard.init_producer_id(

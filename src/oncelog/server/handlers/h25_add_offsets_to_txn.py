@@ -23,6 +23,10 @@ def handle(
         context.require(Operation.READ, Resource.GROUP, request.group_id)
     except KafkaError as error:
         return Promise.resolved(AddOffsetsToTxnResponse(error_code=error.code))
+    return broker.groups.shards.available().chain(lambda _: _add(broker, request, context))
+
+
+def _add(broker: Broker, request: AddOffsetsToTxnRequest, context: RequestContext) -> Promise[AddOffsetsToTxnResponse]:
     partition = TopicPartition(GROUP_METADATA_TOPIC, broker.groups.partition_of(request.group_id))
     answer = broker.transactions.run(
         request.transactional_id,

@@ -80,7 +80,7 @@ class _TxnOffsetCommit:
         elif not self._request.group_id:
             self._fail(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
         else:
-            self._verify()
+            self._broker.groups.shards.available().then(lambda _: self._verify())
         return self._answer
 
     def _verify(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.promise import Promise, gather
 from oncelog.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -16,27 +17,31 @@ from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 
 
-def handle(broker: Broker, request: CreatePartitionsRequest, context: RequestContext) -> CreatePartitionsResponse:
+def handle(
+    broker: Broker, request: CreatePartitionsRequest, context: RequestContext
+) -> Promise[CreatePartitionsResponse]:
     counts = Counter(topic.name for topic in request.topics)
-    return CreatePartitionsResponse(
-        results=[
-            _answer(broker, context, topic, request.validate_only, counts[topic.name] > 1) for topic in request.topics
-        ]
-    )
+    results = [
+        _answer(broker, context, topic, request.validate_only, counts[topic.name] > 1) for topic in request.topics
+    ]
+    return gather(results).map(lambda topics: CreatePartitionsResponse(results=topics))
 
 
 def _answer(
     broker: Broker, context: RequestContext, wanted: CreatePartitionsTopic, validate_only: bool, duplicate: bool
-) -> CreatePartitionsTopicResult:
+) -> Promise[CreatePartitionsTopicResult]:
     try:
         context.require(Operation.ALTER, Resource.TOPIC, wanted.name)
         if duplicate:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-        topic = broker.topics.require(wanted.name)
-        assignments = None if wanted.assignments is None else [entry.broker_ids for entry in wanted.assignments]
-        broker.topics.check_partition_count(topic, wanted.count, assignments)
-        if not validate_only:
-            broker.topics.set_partition_count(topic, wanted.count)
     except KafkaError as error:
-        return CreatePartitionsTopicResult(name=wanted.name, error_code=error.code, error_message=error.message or None)
-    return CreatePartitionsTopicResult(name=wanted.name, error_message=None)
+        return Promise.resolved(_result(wanted.name, error))
+    assignments = None if wanted.assignments is None else [entry.broker_ids for entry in wanted.assignments]
+    changed = broker.topics.set_partition_count(wanted.name, wanted.count, assignments, validate_only=validate_only)
+    return changed.map(lambda error: _result(wanted.name, error))
+
+
+def _result(name: str, error: KafkaError | None) -> CreatePartitionsTopicResult:
+    if error is None:
+        return CreatePartitionsTopicResult(name=name, error_message=None)
+    return CreatePartitionsTopicResult(name=name, error_code=error.code, error_message=error.message or None)

@@ -1,0 +1,67 @@
+"""Producer ids, handed out from blocks that the metadata has reserved.
+
+A block is reserved before the first of its ids is handed out, so that a crash can waste some and never hand one out
+twice.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from oncelog.cluster.journal import JournalEntry
+from oncelog.cluster.metadata import MetadataStore, producer_ids_entry
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.ids import ProducerId
+from oncelog.core.promise import Promise
+
+PRODUCER_ID_BLOCK: Final = 1000
+_SUBJECT: Final = "producer ids"
+
+
+class ProducerIds:
+    def __init__(self, metadata: MetadataStore) -> None:
+        self._metadata = metadata
+        self._block = range(0)
+        self._floor = 0
+        """Lower ids were handed out by somebody who was not known when their block was reserved."""
+        self._reservation: Promise[KafkaError | None] | None = None
+        self._refusal: KafkaError | None = None
+
+    def take(self) -> ProducerId:
+        """Raises KafkaError if there is none: then the next block is on its way, or could not be reserved."""
+        if not self._block:
+            refusal = self._refusal
+            self.available()
+        if not self._block:
+            waiting = KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "a block of producer ids is being reserved")
+            raise refusal or waiting
+        producer_id, self._block = self._block[0], self._block[1:]
+        return ProducerId(producer_id)
+
+    def available(self) -> Promise[KafkaError | None]:
+        """Promises that `take` has an id to give, or the reason why it has not."""
+        if self._block:
+            return Promise.resolved(None)
+        if self._reservation is None:
+            self._refusal = None
+            reservation = self._metadata.propose(_SUBJECT, self._reserve).map(self._reserved)
+            self._reservation = None if reservation.done else reservation
+            return reservation
+        return self._reservation
+
+    def _reserve(self) -> JournalEntry:
+        return producer_ids_entry(max(self._metadata.next_producer_id, self._floor) + PRODUCER_ID_BLOCK)
+
+    def _reserved(self, error: KafkaError | None) -> KafkaError | None:
+        self._reservation, self._refusal = None, error
+        if error is None:
+            end = self._metadata.next_producer_id
+            self._block = range(max(self._floor, end - PRODUCER_ID_BLOCK), end)
+        return error
+
+    def skip_above(self, highest: int) -> None:
+        """Give out no id up to `highest`, which somebody has. Nothing changes if that is the case anyway."""
+        if not self._metadata.has_given_out(highest):
+            self._floor = max(self._floor, self._metadata.producer_ids_apart_from(highest))
+            self._block = range(0)
+            self.available()  # so that the next start knows it as well
