@@ -20,7 +20,7 @@ import click
 from click.core import ParameterSource
 
 from oncelog.cli.parsing import duration_ms, topic_and_partitions
-from oncelog.core.config import ConfigError, decode_properties, did_you_mean, parse_properties
+from oncelog.core.config import ConfigError, ConfigTable, decode_properties, did_you_mean, parse_properties
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import TopicPartition
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_SERVERS: Final = "127.0.0.1:9092"
+DEFAULT_TIMEOUT: Final = "15s"
 SERVERS_VARIABLE: Final = "ONCELOG_BOOTSTRAP_SERVERS"
 CONFIG_VARIABLE: Final = "ONCELOG_CONFIG"
 PROBE_TIMEOUT_S: Final = 3.0
@@ -46,7 +47,7 @@ class Connection:
     servers: str | None
     file_settings: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
-    timeout_ms: int = 15_000
+    timeout_ms: int = duration_ms(DEFAULT_TIMEOUT)
     is_strict: bool = True
     """Every setting must be one of all clients. Otherwise it is a producer or a consumer that looks at the rest."""
     given: tuple[str, ...] = ()
@@ -63,14 +64,13 @@ class Connection:
             or DEFAULT_SERVERS
         )
 
-    def properties(self, known: Iterable[str], **fixed: Any) -> dict[str, Any]:
-        """Settings for a client that knows the names `known`.
+    def properties(self, table: ConfigTable, **fixed: Any) -> dict[str, Any]:
+        """Settings for a client with these keys.
 
         A file may serve many tools, so what is unknown in it is left out; what was said with --set must be known.
         """
-        names = set(known)
         chosen: dict[str, Any] = {"client.id": "oncelog-cli", "default.api.timeout.ms": self.timeout_ms}
-        chosen |= {name: value for name, value in self.file_settings.items() if name in names}
+        chosen |= {name: value for name, value in self.file_settings.items() if name in table}
         chosen |= {name.replace("_", "."): value for name, value in fixed.items() if value is not None}
         chosen |= self.settings
         chosen["bootstrap.servers"] = self.bootstrap_servers
@@ -83,26 +83,22 @@ class Connection:
                 raise click.UsageError(f"{name} is not set by --set here, but by {option}")
 
     def client_config(self) -> ClientConfig:
-        from oncelog.client.config import COMMON_KEYS, ClientConfig, parse_settings
-        from oncelog.core.config import ConfigTable
+        from oncelog.client.config import CLIENT_TABLE, ClientConfig
 
-        table = ConfigTable("client", list(COMMON_KEYS))
-        known = {key.name for key in COMMON_KEYS}
-        properties = self.properties(known, allow_auto_create_topics=False)
+        properties = self.properties(CLIENT_TABLE, allow_auto_create_topics=False)
         if not self.is_strict:
-            properties = {name: value for name, value in properties.items() if name in known}
-        return ClientConfig.from_settings(parse_settings(table, properties))
+            properties = {name: value for name, value in properties.items() if name in CLIENT_TABLE}
+        return ClientConfig.parse(properties)
 
     def command(self, *words: str) -> str:
         """Another command on the same cluster, as a person can type it."""
         return shlex.join(["oncelog", *words, *self.given, *self._settings_of_all_clients()])
 
     def _settings_of_all_clients(self) -> Iterator[str]:
-        from oncelog.client.config import COMMON_KEYS
+        from oncelog.client.config import CLIENT_TABLE
 
-        known = {key.name for key in COMMON_KEYS}
         for name, value in self.settings.items():
-            if name in known:
+            if name in CLIENT_TABLE:
                 yield from ("--set", f"{name}={value}")
 
     def check_reachable(self) -> None:
@@ -202,7 +198,7 @@ def _with_options(command: F, *, is_strict: bool) -> F:
                      help="A client.properties file with Kafka's names."),
         click.option("--set", "client_settings", metavar="NAME=VALUE", multiple=True,
                      help="A setting of the client, under Kafka's name; may be repeated."),
-        click.option("--timeout", default="15s", show_default=True, metavar="DURATION",
+        click.option("--timeout", default=DEFAULT_TIMEOUT, show_default=True, metavar="DURATION",
                      help="How long to try before giving up."),
     ]):  # fmt: skip
         wrapped = option(wrapped)
@@ -225,7 +221,7 @@ def split_assignment(text: str, option: str) -> tuple[str, str]:
 
 def _refuse_security(properties: Mapping[str, str]) -> None:
     """Nothing is left out of a file that asks for a secure connection: the command would talk without one."""
-    if any(name.startswith(("security.", "sasl.", "ssl.")) for name in properties):
+    if properties:
         from oncelog.client.config import refuse_security
 
         refuse_security(properties)

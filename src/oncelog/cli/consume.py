@@ -112,7 +112,7 @@ def _config(connection: Connection, isolation: str | None, group: str | None) ->
 
     connection.check_settings(_OPTIONS_OF if group is not None else {**_OPTIONS_OF, "auto.offset.reset": "--from"})
     properties = connection.properties(
-        [key.name for key in CONSUMER_TABLE],
+        CONSUMER_TABLE,
         allow_auto_create_topics=False,
         auto_offset_reset="earliest",
         max_poll_records=10_000,

@@ -105,13 +105,12 @@ def _producer(connection: Connection, compression: str, transactional_id: str | 
     from oncelog.client.producer_config import PRODUCER_TABLE
 
     properties = connection.properties(
-        [key.name for key in PRODUCER_TABLE],
+        PRODUCER_TABLE,
         allow_auto_create_topics=False,
         compression_type=compression,
         transactional_id=transactional_id,
         batch_size=262_144,
-        linger_ms=5,
-        max_block_ms=max(connection.timeout_ms, 60_000),
+        max_block_ms=max(connection.timeout_ms, PRODUCER_TABLE.defaults.integer("max.block.ms")),
     )
     if transactional_id is None:
         # One in a file is meant for other programs: here the option says whether there are transactions.

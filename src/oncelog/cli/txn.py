@@ -362,7 +362,7 @@ def watch_command(connection: Connection, lasting: str | None, count: int | None
     from oncelog.monitoring.transaction_history import TransactionFollower
     from oncelog.monitoring.transactions import describe_known
 
-    properties = connection.properties([key.name for key in CONSUMER_TABLE], auto_offset_reset="latest")
+    properties = connection.properties(CONSUMER_TABLE, auto_offset_reset="latest")
     with connection.admin() as admin, Consumer(properties) as consumer:
         opened = describe_known(admin, [t.transactional_id for t in admin.list_transactions(states=["Ongoing"])])
         end_ms = None if lasting is None else _now_ms() + parsing.duration_ms(lasting)

@@ -29,8 +29,6 @@ from oncelog.protocol.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 
-FENCE_TIMEOUT_MS = 60_000
-
 
 class TransactionListing(NamedTuple):
     transactional_id: str
@@ -147,9 +145,7 @@ class TransactionAdmin(AdminBase):
         fenced = {}
         for transactional_id in transactional_ids:
             conversation = AsyncTransactionClient(self.cluster)
-            fenced[transactional_id] = await conversation.init(
-                transactional_id, FENCE_TIMEOUT_MS, deadline=self._deadline()
-            )
+            fenced[transactional_id] = await conversation.init(transactional_id, deadline=self._deadline())
         return fenced
 
     async def force_terminate_transaction(self, transactional_id: str) -> None:

@@ -20,11 +20,12 @@ from oncelog.client.encoded_batch import EncodedBatch, split_batches
 from oncelog.client.errors import AbortableError, KafkaError, TimedOut
 from oncelog.client.partition_stream import IN_FLIGHT_MAX, Delivery, Mode, PartitionStream
 from oncelog.client.produce_channel import PRODUCE_VERSION_BEFORE_TV2, ProduceChannel
+from oncelog.client.producer_config import PRODUCER_TABLE
 from oncelog.core.ids import ProducerIdAndEpoch, TopicPartition
 from oncelog.protocol.primitives import Readable
 
-DELIVERY_TIMEOUT_MS: Final = 120_000
-"""Kafka's default of `delivery.timeout.ms`: a batch that is not acknowledged by then is given up."""
+DELIVERY_TIMEOUT_MS: Final = PRODUCER_TABLE.defaults.integer("delivery.timeout.ms")
+"""A batch that is not acknowledged by then is given up."""
 
 
 class ProduceSummary(NamedTuple):

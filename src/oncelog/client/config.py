@@ -2,81 +2,60 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from oncelog.client.errors import ConfigurationError
-from oncelog.core.config import (
-    INT_MAX,
-    LONG_MAX,
-    ConfigError,
-    ConfigKey,
-    ConfigTable,
-    ConfigType,
-    Settings,
-    format_value,
-)
+from oncelog.core.config import ConfigKey, ConfigTable, ConfigType, Settings, refused, setting, without_effect
+
+logger = logging.getLogger(__name__)
 
 Address = tuple[str, int]
 
-_MS: Final = ConfigType.INT
+_INT, _LONG, _BOOLEAN, _STRING = ConfigType.INT, ConfigType.LONG, ConfigType.BOOLEAN, ConfigType.STRING
 _NOT_YET: Final = "TLS and SASL are not supported yet"
-_SECURITY: Final = ("security.", "sasl.", "ssl.")
+SECURITY: Final = ("security.", "sasl.", "ssl.")
 PLAINTEXT: Final = "PLAINTEXT"
+TUNES_JAVA: Final = "it tunes Kafka's Java client"
 
 
-def _check_plaintext(value: object) -> str | None:
-    return None if str(value).upper() == PLAINTEXT else f"{_NOT_YET}, the only one is {PLAINTEXT}"
+def _check_plaintext(value: str) -> str | None:
+    return None if value.upper() == PLAINTEXT else f"{_NOT_YET}, the only one is {PLAINTEXT}"
 
 
-COMMON_KEYS: Final = (
-    ConfigKey("bootstrap.servers", ConfigType.STRING, "", "Brokers to begin with, host:port, separated by commas."),
-    ConfigKey(
-        "security.protocol",
-        ConfigType.STRING,
-        PLAINTEXT,
-        f"How brokers are spoken to. {_NOT_YET}: {PLAINTEXT} is the only one.",
-        check=_check_plaintext,
-    ),
-    ConfigKey("client.id", ConfigType.STRING, "oncelog", "How brokers name this client in logs and metrics."),
-    ConfigKey(
-        "request.timeout.ms", _MS, 30_000, "How long one request may take before its connection is closed.", low=1
-    ),
-    ConfigKey("default.api.timeout.ms", _MS, 60_000, "How long a whole call may take, with all its retries.", low=1),
-    ConfigKey("retry.backoff.ms", ConfigType.LONG, 100, "The first pause before a retry; it doubles.", low=0),
-    ConfigKey("retry.backoff.max.ms", ConfigType.LONG, 1_000, "The longest pause before a retry.", low=0),
-    ConfigKey(
-        "socket.connection.setup.timeout.ms",
-        ConfigType.LONG,
-        10_000,
-        "How long connecting to a broker may take.",
-        low=1,
-    ),
-    ConfigKey("metadata.max.age.ms", ConfigType.LONG, 300_000, "When to look for new partitions unasked.", low=1),
-    ConfigKey("allow.auto.create.topics", ConfigType.BOOLEAN, True, "Whether brokers may create a topic on first use."),
-    ConfigKey(
-        "oncelog.transaction.version.max",
-        ConfigType.INT,
-        2,
-        "Lower it to speak an older transaction protocol to a cluster that has a newer one.",
-        low=0,
-        high=2,
-    ),
-)
+CLIENT_TABLE: Final = ConfigTable(
+    "client",
+    [
+        ConfigKey("bootstrap.servers", _STRING, "", "Brokers to begin with, host:port, separated by commas."),
+        ConfigKey("security.protocol", _STRING, PLAINTEXT,
+                  f"How brokers are spoken to. {_NOT_YET}: {PLAINTEXT} is the only one.", check=_check_plaintext),
+        ConfigKey("client.id", _STRING, "oncelog", "How brokers name this client in logs and metrics."),
+        ConfigKey("request.timeout.ms", _INT, 30_000,
+                  "How long one request may take before its connection is closed.", low=1),
+        ConfigKey("default.api.timeout.ms", _INT, 60_000, "How long a whole call may take, with all its retries.",
+                  low=1),
+        ConfigKey("retry.backoff.ms", _LONG, 100, "The first pause before a retry; it doubles.", low=0),
+        ConfigKey("retry.backoff.max.ms", _LONG, 1_000, "The longest pause before a retry.", low=0),
+        ConfigKey("socket.connection.setup.timeout.ms", _LONG, 10_000, "How long connecting to a broker may take.",
+                  low=1),
+        ConfigKey("metadata.max.age.ms", _LONG, 300_000, "When to look for new partitions unasked.", low=1),
+        ConfigKey("allow.auto.create.topics", _BOOLEAN, True, "Whether brokers may create a topic on first use."),
+        ConfigKey("oncelog.transaction.version.max", _INT, 2,
+                  "Lower it to speak an older transaction protocol to a cluster that has a newer one.", low=0, high=2),
+    ],
+    others=[
+        *without_effect(TUNES_JAVA, "client.dns.lookup", "connections.max.idle.ms", "enable.metrics.push",
+                        "metric.reporters", "metrics.num.samples", "metrics.recording.level",
+                        "metrics.sample.window.ms", "receive.buffer.bytes", "reconnect.backoff.max.ms",
+                        "reconnect.backoff.ms", "send.buffer.bytes", "socket.connection.setup.timeout.max.ms"),
+        *refused("no code of Kafka's Java client runs here: leave it out", "interceptor.classes"),
+        *refused(f"{_NOT_YET}. Leave it out, and name brokers that need neither", *SECURITY),
+    ],
+    error=ConfigurationError,
+)  # fmt: skip
 """Settings of all clients: Kafka's names, defaults of Kafka 4.3. Those of our own start with `oncelog.`."""
-_COMMON_TABLE: Final = ConfigTable("client", COMMON_KEYS)
-
-__all__ = [
-    "COMMON_KEYS",
-    "INT_MAX",
-    "LONG_MAX",
-    "Address",
-    "ClientConfig",
-    "parse_addresses",
-    "parse_settings",
-    "refuse_security",
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,17 +66,17 @@ class ClientConfig:
     """
 
     bootstrap_servers: str
-    client_id: str = "oncelog"
-    request_timeout_ms: int = 30_000
+    client_id: str = setting(CLIENT_TABLE["client.id"])
+    request_timeout_ms: int = setting(CLIENT_TABLE["request.timeout.ms"])
     """One request; without an answer by then the connection is given up."""
-    default_api_timeout_ms: int = 60_000
+    default_api_timeout_ms: int = setting(CLIENT_TABLE["default.api.timeout.ms"])
     """A whole call with all its retries."""
-    retry_backoff_ms: int = 100
-    retry_backoff_max_ms: int = 1_000
-    socket_connection_setup_timeout_ms: int = 10_000
-    metadata_max_age_ms: int = 300_000
-    allow_auto_create_topics: bool = True
-    transaction_version_max: int = 2
+    retry_backoff_ms: int = setting(CLIENT_TABLE["retry.backoff.ms"])
+    retry_backoff_max_ms: int = setting(CLIENT_TABLE["retry.backoff.max.ms"])
+    socket_connection_setup_timeout_ms: int = setting(CLIENT_TABLE["socket.connection.setup.timeout.ms"])
+    metadata_max_age_ms: int = setting(CLIENT_TABLE["metadata.max.age.ms"])
+    allow_auto_create_topics: bool = setting(CLIENT_TABLE["allow.auto.create.topics"])
+    transaction_version_max: int = setting(CLIENT_TABLE["oncelog.transaction.version.max"])
     """Lower it to speak the older transaction protocol to a cluster that has a newer one."""
 
     def __post_init__(self) -> None:
@@ -106,22 +85,11 @@ class ClientConfig:
     @classmethod
     def parse(cls, properties: Mapping[str, Any]) -> Self:
         """From a dict with Kafka's names. Raises ConfigurationError that names the settings at fault."""
-        return cls.from_settings(parse_settings(_COMMON_TABLE, properties))
+        return cls.from_settings(parse_settings(CLIENT_TABLE, properties))
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
-        return cls(
-            bootstrap_servers=settings.text("bootstrap.servers"),
-            client_id=settings.text("client.id"),
-            request_timeout_ms=settings.integer("request.timeout.ms"),
-            default_api_timeout_ms=settings.integer("default.api.timeout.ms"),
-            retry_backoff_ms=settings.integer("retry.backoff.ms"),
-            retry_backoff_max_ms=settings.integer("retry.backoff.max.ms"),
-            socket_connection_setup_timeout_ms=settings.integer("socket.connection.setup.timeout.ms"),
-            metadata_max_age_ms=settings.integer("metadata.max.age.ms"),
-            allow_auto_create_topics=settings.boolean("allow.auto.create.topics"),
-            transaction_version_max=settings.integer("oncelog.transaction.version.max"),
-        )
+        return settings.bind(cls, bootstrap_servers=settings.text("bootstrap.servers"))
 
     @property
     def addresses(self) -> list[Address]:
@@ -142,32 +110,26 @@ def parse_addresses(servers: str | Iterable[str]) -> list[Address]:
     return addresses
 
 
-def parse_settings(table: ConfigTable, properties: Mapping[str, Any]) -> Settings:
-    """Values by Kafka's names, as text or as plain Python values. Raises ConfigurationError for unknown names."""
-    entries = {name: _text(name, value) for name, value in properties.items() if value is not None}
-    for name in entries:
-        if name.startswith(_SECURITY) and name not in table:
-            raise ConfigurationError(f"{name}: {_NOT_YET}. Leave it out, and name brokers that need neither")
-    try:
-        return table.parse(entries)
-    except ConfigError as error:
-        raise ConfigurationError(str(error)) from error
+def parse_settings(table: ConfigTable, properties: Mapping[str, Any], prefix: str = "") -> Settings:
+    """Values by Kafka's names, as text or as plain Python values. Raises ConfigurationError for what is wrong, and
+    logs what is accepted without effect. `prefix` is what stands before Kafka's names in the table."""
+    idle = _idle_security(properties, prefix)
+    settings = table.parse({name: value for name, value in properties.items() if name not in idle})
+    for warning in [*settings.warnings, *(f"{name} has no effect: the connection is {PLAINTEXT}" for name in idle)]:
+        logger.warning(warning)
+    return settings
 
 
 def refuse_security(properties: Mapping[str, Any]) -> None:
-    """For settings of which others take their part: raise ConfigurationError if they ask for a secure connection.
-
-    Kafka gives `sasl.` and `ssl.` no meaning with PLAINTEXT, so they are not refused where that is said.
-    """
-    protocol = properties.get("security.protocol")
-    parse_settings(_COMMON_TABLE, {"security.protocol": protocol})
-    if protocol is None:
-        parse_settings(_COMMON_TABLE, {name: value for name, value in properties.items() if name.startswith(_SECURITY)})
+    """For settings of which others take their part: raise ConfigurationError if they ask for a secure connection."""
+    asked = properties.keys() - _idle_security(properties)
+    CLIENT_TABLE.parse({name: properties[name] for name in asked if name.startswith(SECURITY)})
 
 
-def _text(name: str, value: Any) -> str:
-    if isinstance(value, list | tuple | set | frozenset):
-        return ",".join(map(str, value))
-    if not isinstance(value, str | bool | int | float):
-        raise ConfigurationError(f"{name}: {value!r} is neither text nor a number")
-    return format_value(value) or ""
+def _idle_security(properties: Mapping[str, Any], prefix: str = "") -> set[str]:
+    """Kafka gives `sasl.` and `ssl.` no meaning with PLAINTEXT, so they are not refused where that is said."""
+    protocol = f"{prefix}security.protocol"
+    if str(properties.get(protocol, "")).upper() != PLAINTEXT:
+        return set()
+    families = tuple(prefix + family for family in SECURITY)
+    return {name for name in properties if name.startswith(families) and name != protocol}

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from oncelog.client.assignors import ASSIGNORS
-from oncelog.client.config import COMMON_KEYS, INT_MAX, ClientConfig, parse_settings
+from oncelog.client.config import CLIENT_TABLE, ClientConfig, parse_settings
 from oncelog.client.errors import ConfigurationError
-from oncelog.client.fetch import FetchSettings
+from oncelog.client.fetch import FETCH_KEYS, FetchSettings
 from oncelog.client.visibility import IsolationLevel
-from oncelog.core.config import ConfigKey, ConfigTable, ConfigType, Settings
+from oncelog.core.config import INT_MAX, ConfigKey, ConfigType, Settings, refused, setting, without_effect
 
 _INT, _STRING, _BOOLEAN = ConfigType.INT, ConfigType.STRING, ConfigType.BOOLEAN
 ISOLATION: Final = {
@@ -20,10 +20,9 @@ ISOLATION: Final = {
 }
 RESET: Final = ("latest", "earliest", "none")
 
-CONSUMER_TABLE: Final = ConfigTable(
+CONSUMER_TABLE: Final = CLIENT_TABLE.extended(
     "consumer",
     [
-        *COMMON_KEYS,
         ConfigKey("group.id", _STRING, None, "The group whose members share the partitions."),
         ConfigKey("group.instance.id", _STRING, None, "A name that survives restarts: no rebalance for a short one."),
         ConfigKey("auto.offset.reset", _STRING, "latest", "Where to start without a committed offset.", allowed=RESET),
@@ -34,39 +33,35 @@ CONSUMER_TABLE: Final = ConfigTable(
         ConfigKey("heartbeat.interval.ms", _INT, 3_000, "How often heartbeats are sent.", low=1),
         ConfigKey("max.poll.interval.ms", _INT, 300_000, "Without a poll for this long a member leaves.", low=1),
         ConfigKey("max.poll.records", _INT, 500, "Records of one poll at most.", low=1),
-        ConfigKey("fetch.min.bytes", _INT, 1, "Bytes a broker waits for.", low=0),
-        ConfigKey("fetch.max.wait.ms", _INT, 500, "How long it waits for them.", low=0),
-        ConfigKey("fetch.max.bytes", _INT, 52_428_800, "Bytes of one answer.", low=1),
-        ConfigKey("max.partition.fetch.bytes", _INT, 1_048_576, "Bytes of one partition in it.", low=1),
+        *FETCH_KEYS,
         ConfigKey("check.crcs", _BOOLEAN, True, "Whether checksums of batches are verified."),
         ConfigKey("exclude.internal.topics", _BOOLEAN, True, "Whether patterns leave out Kafka's own topics."),
-        ConfigKey(
-            "partition.assignment.strategy",
-            ConfigType.LIST,
-            ("range", "cooperative-sticky"),
-            "How partitions are shared, in order of preference.",
-            allowed=tuple(ASSIGNORS),
-        ),
+        ConfigKey("partition.assignment.strategy", ConfigType.LIST, ("range", "cooperative-sticky"),
+                  "How partitions are shared, in order of preference.", allowed=tuple(ASSIGNORS)),
     ],
-)
+    others=[
+        *without_effect("records are read from the leader of their partition", "client.rack"),
+        *refused("give the consumer a function as its argument", "key.deserializer", "value.deserializer"),
+    ],
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig:
     client: ClientConfig
-    group_id: str | None
-    group_instance_id: str | None
-    offset_reset: str
-    auto_commit: bool
-    auto_commit_interval_ms: int
-    session_timeout_ms: int
-    heartbeat_interval_ms: int
-    max_poll_interval_ms: int
-    max_poll_records: int
+    group_id: str | None = setting(CONSUMER_TABLE["group.id"])
+    group_instance_id: str | None = setting(CONSUMER_TABLE["group.instance.id"])
+    offset_reset: str = setting(CONSUMER_TABLE["auto.offset.reset"])
+    auto_commit: bool = setting(CONSUMER_TABLE["enable.auto.commit"])
+    auto_commit_interval_ms: int = setting(CONSUMER_TABLE["auto.commit.interval.ms"])
+    session_timeout_ms: int = setting(CONSUMER_TABLE["session.timeout.ms"])
+    heartbeat_interval_ms: int = setting(CONSUMER_TABLE["heartbeat.interval.ms"])
+    max_poll_interval_ms: int = setting(CONSUMER_TABLE["max.poll.interval.ms"])
+    max_poll_records: int = setting(CONSUMER_TABLE["max.poll.records"])
     fetch: FetchSettings
-    check_crcs: bool
-    exclude_internal_topics: bool
-    strategies: tuple[str, ...]
+    check_crcs: bool = setting(CONSUMER_TABLE["check.crcs"])
+    exclude_internal_topics: bool = setting(CONSUMER_TABLE["exclude.internal.topics"])
+    strategies: tuple[str, ...] = setting(CONSUMER_TABLE["partition.assignment.strategy"])
 
     @property
     def isolation(self) -> IsolationLevel:
@@ -78,27 +73,11 @@ class ConsumerConfig:
         settings = parse_settings(CONSUMER_TABLE, properties)
         group_id = settings.optional_text("group.id")
         _check_group(settings, group_id)
-        return cls(
+        return settings.bind(
+            cls,
             client=ClientConfig.from_settings(settings),
-            group_id=group_id,
-            group_instance_id=settings.optional_text("group.instance.id"),
-            offset_reset=settings.text("auto.offset.reset"),
             auto_commit=settings.boolean("enable.auto.commit") and group_id is not None,
-            auto_commit_interval_ms=settings.integer("auto.commit.interval.ms"),
-            session_timeout_ms=settings.integer("session.timeout.ms"),
-            heartbeat_interval_ms=settings.integer("heartbeat.interval.ms"),
-            max_poll_interval_ms=settings.integer("max.poll.interval.ms"),
-            max_poll_records=settings.integer("max.poll.records"),
-            fetch=FetchSettings(
-                isolation=ISOLATION[settings.text("isolation.level")],
-                max_wait_ms=settings.integer("fetch.max.wait.ms"),
-                min_bytes=settings.integer("fetch.min.bytes"),
-                max_bytes=settings.integer("fetch.max.bytes"),
-                partition_max_bytes=settings.integer("max.partition.fetch.bytes"),
-            ),
-            check_crcs=settings.boolean("check.crcs"),
-            exclude_internal_topics=settings.boolean("exclude.internal.topics"),
-            strategies=settings.words("partition.assignment.strategy"),
+            fetch=settings.bind(FetchSettings, isolation=ISOLATION[settings.text("isolation.level")]),
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from oncelog.client.cluster import Cluster
 from oncelog.client.consumer_config import ConsumerConfig
@@ -119,8 +120,8 @@ class ConsumerFetcher:
         entry.last_stable_offset = answer.last_stable_offset
         if not seen.whole_bytes and len(data):
             larger = self._settings.partition_max_bytes * 2
-            self._settings = self._settings._replace(
-                partition_max_bytes=larger, max_bytes=max(self._settings.max_bytes, larger)
+            self._settings = replace(
+                self._settings, partition_max_bytes=larger, max_bytes=max(self._settings.max_bytes, larger)
             )
         entry.fetch_position = seen.next_offset
         if seen.batches:

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final
 
 from oncelog.client.connection import Connection
 from oncelog.client.errors import error_of
 from oncelog.client.visibility import IsolationLevel
+from oncelog.core.config import ConfigKey, ConfigType, setting
 from oncelog.core.ids import TopicPartition
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 
-FETCH_MAX_BYTES: Final = 50 * 1024 * 1024
-PARTITION_MAX_BYTES: Final = 1024 * 1024
+_WAIT: Final = ConfigKey("fetch.max.wait.ms", ConfigType.INT, 500, "How long it waits for them.", low=0)
+_LEAST: Final = ConfigKey("fetch.min.bytes", ConfigType.INT, 1, "Bytes a broker waits for.", low=0)
+_MOST: Final = ConfigKey("fetch.max.bytes", ConfigType.INT, 52_428_800, "Bytes of one answer.", low=1)
+_OF_ONE: Final = ConfigKey(
+    "max.partition.fetch.bytes", ConfigType.INT, 1_048_576, "Bytes of one partition in it.", low=1
+)
+FETCH_KEYS: Final = (_LEAST, _WAIT, _MOST, _OF_ONE)
 NO_SESSION_EPOCH: Final = -1
 
 
-class FetchSettings(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class FetchSettings:
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
-    max_wait_ms: int = 500
-    min_bytes: int = 1
-    max_bytes: int = FETCH_MAX_BYTES
-    partition_max_bytes: int = PARTITION_MAX_BYTES
+    max_wait_ms: int = setting(_WAIT)
+    min_bytes: int = setting(_LEAST)
+    max_bytes: int = setting(_MOST)
+    partition_max_bytes: int = setting(_OF_ONE)
 
 
 async def fetch(

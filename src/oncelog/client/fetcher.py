@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from oncelog.client.blocking import Blocking
@@ -144,7 +145,7 @@ class RangeFetcher:
     def _grow(self) -> None:
         """Not even one batch fitted into an answer: ask for more."""
         larger = min(self._settings.partition_max_bytes * 2, CHUNK_BYTES_MAX)
-        self._settings = self._settings._replace(partition_max_bytes=larger, max_bytes=larger)
+        self._settings = replace(self._settings, partition_max_bytes=larger, max_bytes=larger)
 
 
 class RangeReader(Blocking):

@@ -23,6 +23,7 @@ What a batch that cannot be delivered means for those behind it is a matter of t
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable
 from enum import Enum
@@ -105,7 +106,7 @@ class PartitionStream:
         mode: Mode,
         base_sequence: int = 0,
         in_flight_max: int = IN_FLIGHT_MAX,
-        retries: int = 2**31 - 1,
+        retries: float = math.inf,
         new_identity: NewIdentity | None = None,
     ) -> None:
         self.partition = partition

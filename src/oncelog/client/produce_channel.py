@@ -37,7 +37,7 @@ class ProduceChannel:
         self,
         *,
         acks: int = -1,
-        request_timeout_ms: int = 30_000,
+        request_timeout_ms: int,
         transactional_id: str | None = None,
         version_max: int | None = None,
     ) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from oncelog.client.config import COMMON_KEYS, INT_MAX, ClientConfig, parse_settings
+from oncelog.client.config import CLIENT_TABLE, TUNES_JAVA, ClientConfig, parse_settings
 from oncelog.client.errors import ConfigurationError
 from oncelog.client.partition_stream import IN_FLIGHT_MAX
-from oncelog.core.config import ConfigKey, ConfigTable, ConfigType, Settings
+from oncelog.core.config import INT_MAX, ConfigKey, ConfigType, Settings, refused, setting, without_effect
 from oncelog.protocol.compression import Codec
 
 _INT, _LONG = ConfigType.INT, ConfigType.LONG
@@ -18,13 +18,12 @@ CODECS: Final = {"none": Codec.NONE, "gzip": Codec.GZIP, "snappy": Codec.SNAPPY,
 ACKS: Final = {"all": -1, "-1": -1, "0": 0, "1": 1}
 IN_FLIGHT: Final = "max.in.flight.requests.per.connection"
 
-PRODUCER_TABLE: Final = ConfigTable(
+PRODUCER_TABLE: Final = CLIENT_TABLE.extended(
     "producer",
     [
-        *COMMON_KEYS,
         ConfigKey("acks", _STRING, "all", "Who must have a record before it counts: all, 1 or 0.", allowed=tuple(ACKS)),
         ConfigKey("retries", _INT, INT_MAX, "How often a batch is sent again; time limits it first.", low=0),
-        ConfigKey(IN_FLIGHT, _INT, 5, "Batches of a partition on their way at a time.", low=1),
+        ConfigKey(IN_FLIGHT, _INT, IN_FLIGHT_MAX, "Batches of a partition on their way at a time.", low=1),
         ConfigKey("linger.ms", _LONG, 5, "How long a batch waits for more records.", low=0),
         ConfigKey("batch.size", _INT, 16_384, "Bytes at which a batch is full.", low=0),
         ConfigKey("buffer.memory", _LONG, 33_554_432, "Bytes of records that may wait for acknowledgement.", low=1),
@@ -34,38 +33,38 @@ PRODUCER_TABLE: Final = ConfigTable(
         ConfigKey("delivery.timeout.ms", _INT, 120_000, "How long a record may take, retries included.", low=1),
         ConfigKey("enable.idempotence", _BOOLEAN, True, "Whether brokers recognise batches that are sent again."),
         ConfigKey("transactional.id", _STRING, None, "Makes the producer transactional, and unique under this name."),
-        ConfigKey(
-            "transaction.timeout.ms", _INT, 60_000, "When the coordinator aborts an unfinished transaction.", low=1
-        ),
-        ConfigKey(
-            "transaction.two.phase.commit.enable",
-            _BOOLEAN,
-            False,
-            "Whether transactions stay open until an outer coordinator decides (KIP-939).",
-        ),
+        ConfigKey("transaction.timeout.ms", _INT, 60_000, "When the coordinator aborts an unfinished transaction.",
+                  low=1),
+        ConfigKey("transaction.two.phase.commit.enable", _BOOLEAN, False,
+                  "Whether transactions stay open until an outer coordinator decides (KIP-939)."),
         ConfigKey("partitioner.ignore.keys", _BOOLEAN, False, "Whether keys have no say in the choice of partitions."),
     ],
-)
+    others=[
+        *without_effect(TUNES_JAVA, "metadata.max.idle.ms"),
+        *refused("give the producer a function as its argument", "key.serializer", "value.serializer"),
+        *refused("choose the partition when you send", "partitioner.class"),
+    ],
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerConfig:
     client: ClientConfig
-    acks: int
-    retries: int
-    in_flight_max: int
-    linger_ms: int
-    batch_bytes: int
-    buffer_bytes: int
-    max_block_ms: int
-    record_bytes_max: int
-    codec: int
-    delivery_timeout_ms: int
-    idempotent: bool
-    transactional_id: str | None
-    transaction_timeout_ms: int
-    two_phase_commit: bool
-    ignore_keys: bool
+    acks: int = setting(PRODUCER_TABLE["acks"], ACKS.__getitem__)
+    retries: int = setting(PRODUCER_TABLE["retries"])
+    in_flight_max: int = setting(PRODUCER_TABLE[IN_FLIGHT])
+    linger_ms: int = setting(PRODUCER_TABLE["linger.ms"])
+    batch_bytes: int = setting(PRODUCER_TABLE["batch.size"])
+    buffer_bytes: int = setting(PRODUCER_TABLE["buffer.memory"])
+    max_block_ms: int = setting(PRODUCER_TABLE["max.block.ms"])
+    record_bytes_max: int = setting(PRODUCER_TABLE["max.request.size"])
+    codec: int = setting(PRODUCER_TABLE["compression.type"], CODECS.__getitem__)
+    delivery_timeout_ms: int = setting(PRODUCER_TABLE["delivery.timeout.ms"])
+    idempotent: bool = setting(PRODUCER_TABLE["enable.idempotence"])
+    transactional_id: str | None = setting(PRODUCER_TABLE["transactional.id"])
+    transaction_timeout_ms: int = setting(PRODUCER_TABLE["transaction.timeout.ms"])
+    two_phase_commit: bool = setting(PRODUCER_TABLE["transaction.two.phase.commit.enable"])
+    ignore_keys: bool = setting(PRODUCER_TABLE["partitioner.ignore.keys"])
 
     @classmethod
     def parse(cls, properties: Mapping[str, Any]) -> ProducerConfig:
@@ -76,24 +75,7 @@ class ProducerConfig:
         _check_times(settings)
         if settings.integer("batch.size") > settings.integer("buffer.memory"):
             raise ConfigurationError("batch.size is larger than buffer.memory: no batch could ever be filled")
-        return cls(
-            client=ClientConfig.from_settings(settings),
-            acks=ACKS[settings.text("acks")],
-            retries=settings.integer("retries"),
-            in_flight_max=settings.integer(IN_FLIGHT),
-            linger_ms=settings.integer("linger.ms"),
-            batch_bytes=settings.integer("batch.size"),
-            buffer_bytes=settings.integer("buffer.memory"),
-            max_block_ms=settings.integer("max.block.ms"),
-            record_bytes_max=settings.integer("max.request.size"),
-            codec=CODECS[settings.text("compression.type")],
-            delivery_timeout_ms=settings.integer("delivery.timeout.ms"),
-            idempotent=idempotent,
-            transactional_id=settings.optional_text("transactional.id"),
-            transaction_timeout_ms=settings.integer("transaction.timeout.ms"),
-            two_phase_commit=settings.boolean("transaction.two.phase.commit.enable"),
-            ignore_keys=settings.boolean("partitioner.ignore.keys"),
-        )
+        return settings.bind(cls, client=ClientConfig.from_settings(settings), idempotent=idempotent)
 
 
 def _check_transactions(settings: Settings) -> None:

@@ -23,6 +23,7 @@ from oncelog.client.config import ClientConfig
 from oncelog.client.deadline import Deadline
 from oncelog.client.errors import AbortableError, FatalError, IllegalState, UnsupportedByBroker
 from oncelog.client.offsets import GroupMetadata, OffsetAndMetadata, Offsets, by_topic, fetch_offsets, offset_structs
+from oncelog.client.producer_config import PRODUCER_TABLE
 from oncelog.core.errors import RETRIABLE, ErrorCode
 from oncelog.core.ids import (
     NO_PRODUCER_EPOCH,
@@ -48,7 +49,7 @@ from oncelog.protocol.messages.txn_offset_commit import (
 )
 
 NO_IDENTITY: Final = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
-TRANSACTION_TIMEOUT_MS: Final = 60_000
+TRANSACTION_TIMEOUT_MS: Final = PRODUCER_TABLE.defaults.integer("transaction.timeout.ms")
 TWO_PHASE_VERSION: Final = 6
 """Of InitProducerId: the first with `enable2Pc` and `keepPreparedTxn` (KIP-939)."""
 

@@ -192,11 +192,42 @@ class ConfigTable:
     def __iter__(self) -> Iterator[ConfigKey]:
         return iter(self._keys.values())
 
+    def extended(
+        self,
+        family: str,
+        keys: Iterable[ConfigKey],
+        *,
+        others: Iterable[ConfigKey] = (),
+        prefix: str = "",
+        changes: Mapping[str, Mapping[str, Any]] | None = None,
+        aliases: Mapping[str, tuple[str, int]] | None = None,
+        error: type[ConfigError] | None = None,
+    ) -> ConfigTable:
+        """A family that has these keys too, under names with a prefix, and with some of their fields changed."""
+        changes = changes or {}
+        unknown = changes.keys() - self._keys.keys() - self._others.keys()
+        invariant(not unknown, f"{family}: {sorted(unknown)} are not keys of {self.family}")
+
+        def taken_over(known: Mapping[str, ConfigKey]) -> list[ConfigKey]:
+            return [dataclasses.replace(k, name=prefix + name, **changes.get(name, {})) for name, k in known.items()]
+
+        return ConfigTable(
+            family,
+            [*taken_over(self._keys), *keys],
+            others=[*taken_over(self._others), *others],
+            aliases=aliases,
+            error=error or self._error,
+        )
+
+    @property
+    def defaults(self) -> Settings:
+        return Settings(self)
+
     def key(self, name: str) -> ConfigKey:
         """Raises ConfigError for a name that is unknown or refused."""
         key = self._keys.get(name) or self._others.get(name) or self._prefixed(name)
         if key is None:
-            known = [*self._keys, *self._aliases]
+            known = [key.name for key in self if key.refused is None]
             raise self._error(f"Unknown {self.family} config name: {name}{did_you_mean(name, known)}")
         if key.refused is not None:
             raise self._error(f"{name}: {key.refused}")

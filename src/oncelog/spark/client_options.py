@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Set
 
-from oncelog.client.config import COMMON_KEYS, ClientConfig, parse_settings, refuse_security
+from oncelog.client.config import CLIENT_TABLE, ClientConfig, parse_settings, refuse_security
 from oncelog.client.consumer_config import CONSUMER_TABLE
 from oncelog.client.errors import ConfigurationError
 from oncelog.client.fetcher import RANGE_FETCH_BYTES
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 PREFIX = "kafka."
 _SET_ELSEWHERE = frozenset({"bootstrap.servers", "allow.auto.create.topics"})
-CLIENT_OPTIONS: tuple[str, ...] = tuple(PREFIX + key.name for key in COMMON_KEYS if key.name not in _SET_ELSEWHERE)
+CLIENT_OPTIONS: tuple[str, ...] = tuple(PREFIX + key.name for key in CLIENT_TABLE if key.name not in _SET_ELSEWHERE)
 """`kafka.request.timeout.ms` and the like, handed to the client."""
 FETCH_OPTIONS: tuple[str, ...] = ("kafka.fetch.max.bytes", "kafka.max.partition.fetch.bytes")
 

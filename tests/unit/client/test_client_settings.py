@@ -98,7 +98,9 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
         ({"acks": "some"}, ["acks"]),
         ({"compression__type": "brotli"}, ["compression.type"]),
         ({"linger__ms": -1}, ["linger.ms"]),
-        ({"key__serializer": object()}, ["key.serializer"]),
+        ({"key__serializer": object()}, ["key.serializer", "as its argument"]),
+        ({"partitioner__class": "x"}, ["partitioner.class", "choose the partition"]),
+        ({"linger__ms": object()}, ["linger.ms", "neither text nor a number"]),
     ],
 )
 def test_producer_settings_that_contradict_are_refused_by_name(settings: dict[str, Any], names: list[str]) -> None:
@@ -129,6 +131,15 @@ def test_consumer_settings_that_contradict_are_refused_by_name(settings: dict[st
     with pytest.raises(ConfigurationError) as caught:
         consumer(**settings)
     assert all(name in str(caught.value) for name in names)
+
+
+def test_settings_of_kafkas_java_client_are_taken_and_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    assert consumer(client__rack="eu-1", send__buffer__bytes=5) == consumer()
+    assert "client.rack has no effect in Oncelog: records are read from the leader of their partition" in caplog.text
+    assert "send.buffer.bytes has no effect in Oncelog: it tunes Kafka's Java client" in caplog.text
+    caplog.clear()
+    assert producer(security__protocol="PLAINTEXT", ssl__truststore__location="x") == producer()
+    assert "ssl.truststore.location has no effect: the connection is PLAINTEXT" in caplog.text
 
 
 def test_values_may_be_text_or_plain_python() -> None:
