@@ -40,7 +40,7 @@ class AdminBase:
         self.cluster = cluster
 
     def _deadline(self) -> Deadline:
-        return Deadline(self.cluster.config.default_api_timeout_ms)
+        return self.cluster.deadline()
 
     async def _ask(
         self, connection: Connection, request: Message, response_type: type[R], attempts: Attempts | None = None
@@ -60,13 +60,13 @@ class AdminBase:
         """Ask whoever metadata calls the controller, and find the new one when it moved."""
 
         async def attempt() -> R:
-            if self.cluster.controller_id < 0:
+            if self.cluster.routes.controller_id < 0:
                 await self.cluster.refresh([], self._deadline())
-            node_id = self.cluster.controller_id
+            node_id = self.cluster.routes.controller_id
             connection = await (self.cluster.broker(node_id) if node_id >= 0 else self.cluster.any_broker())
             response = await self._ask(connection, request, response_type, attempts)
             if ErrorCode.NOT_CONTROLLER in codes(response):
-                self.cluster.controller_id = -1
+                self.cluster.routes.controller_id = -1
                 raise KafkaError(ErrorCode.NOT_CONTROLLER, str(connection))
             return response
 
@@ -97,7 +97,7 @@ class AdminBase:
                     connection = await self.cluster.broker(node_id)
                     response = await self._ask(connection, make_request(members), response_type, attempts)
                 except KafkaError:
-                    self.cluster.forget_leader(*members)
+                    self.cluster.routes.forget_leader(*members)
                     raise
                 answers = {
                     TopicPartition(t.name, p.partition_index): p for t in topics_of(response) for p in t.partitions
@@ -119,7 +119,7 @@ class AdminBase:
         answer = answers.get(partition)
         code = ErrorCode.UNKNOWN_SERVER_ERROR if answer is None else answer.error_code
         if code:
-            self.cluster.forget_leader(partition)
+            self.cluster.routes.forget_leader(partition)
             raise error_of(code, f"{what} of {partition}")
         if answer is not None:
             found[partition] = answer
@@ -129,7 +129,7 @@ class AdminBase:
 
         async def attempt() -> Sequence[tuple[int, R]]:
             await self.cluster.refresh([], self._deadline())
-            node_ids = sorted(self.cluster.brokers)
+            node_ids = sorted(self.cluster.routes.brokers)
             connections = [await self.cluster.broker(node_id) for node_id in node_ids]
             answers = await asyncio.gather(*(self._ask(c, request, response_type) for c in connections))
             return list(zip(node_ids, answers, strict=True))

@@ -114,7 +114,7 @@ class ConsumerCore:
         )
 
     def _deadline(self) -> Deadline:
-        return Deadline(self.config.client.default_api_timeout_ms)
+        return self.cluster.deadline()
 
     def _fail(self, error: KafkaError) -> None:
         self._error = self._error or error

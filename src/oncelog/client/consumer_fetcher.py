@@ -9,7 +9,6 @@ from dataclasses import replace
 from oncelog.client.cluster import Cluster
 from oncelog.client.consumer_config import ConsumerConfig
 from oncelog.client.consumer_positions import PartitionPosition, Positions
-from oncelog.client.deadline import Backoff, Deadline
 from oncelog.client.errors import ErrorCode, KafkaError, error_of, is_retriable
 from oncelog.client.fetch import fetch
 from oncelog.client.fetcher import FetchedChunk
@@ -51,11 +50,11 @@ class ConsumerFetcher:
         for entry in self._positions:
             if not entry.fetchable:
                 continue
-            known = self._cluster.known_leader(entry.partition)
-            if known is None:
+            leader = self._cluster.routes.leader(entry.partition)
+            if leader is None:
                 leaderless.append(entry.partition)
-            elif known.leader not in self._busy:
-                wanted.setdefault(known.leader, {})[entry.partition] = entry
+            elif leader.node_id not in self._busy:
+                wanted.setdefault(leader.node_id, {})[entry.partition] = entry
         for node_id, entries in wanted.items():
             self._busy[node_id] = asyncio.create_task(self._fetch_from(node_id, entries))
         if leaderless and self._finding is None:
@@ -63,7 +62,7 @@ class ConsumerFetcher:
 
     async def _find_leaders(self, topics: set[str]) -> None:
         try:
-            await self._cluster.refresh(topics, Deadline(self._config.client.default_api_timeout_ms))
+            await self._cluster.refresh(topics, self._cluster.deadline())
             await asyncio.sleep(self._config.client.retry_backoff_ms / 1000)
         except KafkaError as error:
             if not is_retriable(error):
@@ -85,11 +84,10 @@ class ConsumerFetcher:
                 if answer is not None and current is not None and current.version == versions[partition]:
                     self._take(current, offset, answer)
         except KafkaError as error:
-            self._cluster.forget_leader(*asked)
+            self._cluster.routes.forget_leader(*asked)
             if not is_retriable(error):
                 self._failed(error)
-            backoff = Backoff(client.retry_backoff_ms, client.retry_backoff_max_ms)
-            await backoff.pause(Deadline(client.retry_backoff_max_ms))
+            await asyncio.sleep(self._cluster.backoff().next_ms() / 1000)
         finally:
             self._busy.pop(node_id, None)
         self._changed()
@@ -101,7 +99,7 @@ class ConsumerFetcher:
             return
         if answer.error_code:
             error = error_of(answer.error_code, f"fetching {entry.partition} at offset {offset}")
-            self._cluster.forget_leader(entry.partition)
+            self._cluster.routes.forget_leader(entry.partition)
             if not is_retriable(error):
                 self._failed(error)
             return

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from oncelog.client.blocking import Blocking
 from oncelog.client.cluster import Cluster
 from oncelog.client.config import ClientConfig
-from oncelog.client.deadline import Backoff, Deadline
+from oncelog.client.deadline import Deadline
 from oncelog.client.errors import ConnectionLost, KafkaError, TimedOut, error_of, is_retriable
 from oncelog.client.fetch import FetchSettings, fetch
 from oncelog.client.visibility import IsolationLevel, visible_batches
@@ -84,8 +84,7 @@ class RangeFetcher:
 
     async def _next_chunk(self, position: int) -> FetchedChunk:
         """The next answer that moves the position."""
-        config = self._cluster.config
-        backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
+        backoff = self._cluster.backoff()
         deadline = Deadline(self._idle_timeout_ms)
         last: KafkaError | None = None
         while True:
@@ -98,13 +97,13 @@ class RangeFetcher:
             except KafkaError as error:
                 if not is_retriable(error):
                     raise
-                self._cluster.forget_leader(self._partition)
+                self._cluster.routes.forget_leader(self._partition)
                 last = error
             if deadline.expired:
                 reason = f"last failure: {last}" if last else "an open transaction or missing data holds it back"
                 raise TimedOut(f"{self._partition} offers nothing at offset {position} up to {self._end}: {reason}")
             if last is not None:
-                await backoff.pause(deadline)
+                await self._cluster.pause(backoff, deadline)
 
     async def _ask(self, position: int, deadline: Deadline) -> PartitionData:
         connection = await self._cluster.leader(self._partition, deadline, "fetch")

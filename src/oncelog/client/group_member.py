@@ -24,7 +24,7 @@ from typing import Final, TypeVar
 from oncelog.client.assignors import ASSIGNORS, Assignor
 from oncelog.client.cluster import Cluster, CoordinatorKind
 from oncelog.client.consumer_config import ConsumerConfig
-from oncelog.client.deadline import Backoff, Deadline
+from oncelog.client.deadline import Deadline
 from oncelog.client.errors import ConnectionLost, ErrorCode, KafkaError, TimedOut, error_of, is_retriable
 from oncelog.client.offsets import GroupMetadata
 from oncelog.client.subscription import (
@@ -104,7 +104,7 @@ class GroupMember:
         Raises KafkaError for what joining again does not mend, and when the membership is lost that `owned` rests on.
         """
         await self.stop_heartbeats()
-        backoff = Backoff(self._config.client.retry_backoff_ms, self._config.client.retry_backoff_max_ms)
+        backoff = self._cluster.backoff()
         wanted, held = tuple(sorted(topics)), tuple(owned)
         while True:
             try:
@@ -123,9 +123,9 @@ class GroupMember:
                         raise
                     self._forget_membership(keep_member=keep_member)
                 if error.code in _MOVED:
-                    self._cluster.forget_coordinator(CoordinatorKind.GROUP, self.group_id)
+                    self._cluster.routes.forget_coordinator(CoordinatorKind.GROUP, self.group_id)
                 if error.code != ErrorCode.MEMBER_ID_REQUIRED:
-                    await backoff.pause(Deadline(self._config.session_timeout_ms))
+                    await self._cluster.network.sleep(backoff.next_ms())
         self.rejoin_needed = False
         self.joined_as = self.metadata()
         self._heartbeats = asyncio.create_task(self._keep_alive())
@@ -200,7 +200,7 @@ class GroupMember:
     async def _counts(self, topics: Iterable[str]) -> dict[str, int]:
         wanted = sorted(topics)
         if wanted:
-            deadline = Deadline(self._config.client.default_api_timeout_ms)
+            deadline = self._cluster.deadline()
             await self._cluster.refresh(wanted, deadline, create=self._config.client.allow_auto_create_topics)
         known = {name: self._cluster.topics.get(name) for name in wanted}
         return {name: len(info.partitions) for name, info in known.items() if info is not None}
@@ -223,7 +223,7 @@ class GroupMember:
             try:
                 code = await self._beat()
             except KafkaError:
-                self._cluster.forget_coordinator(CoordinatorKind.GROUP, self.group_id)
+                self._cluster.routes.forget_coordinator(CoordinatorKind.GROUP, self.group_id)
                 continue
             if not self._judge(code):
                 return
@@ -246,7 +246,7 @@ class GroupMember:
         if code in (ErrorCode.NONE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS):
             return True
         if code in RETRIABLE:
-            self._cluster.forget_coordinator(CoordinatorKind.GROUP, self.group_id)
+            self._cluster.routes.forget_coordinator(CoordinatorKind.GROUP, self.group_id)
             return True
         if code == ErrorCode.REBALANCE_IN_PROGRESS:
             self.rejoin_needed = True
@@ -298,12 +298,12 @@ class GroupMember:
                 await self._ask(request, LeaveGroupResponse, timeout_ms, channel="coordinator")
 
     async def _ask(self, request: Message, response_type: type[R], timeout_ms: float, channel: str = JOIN_CHANNEL) -> R:
-        deadline = Deadline(self._config.client.default_api_timeout_ms)
+        deadline = self._cluster.deadline()
         connection = await self._cluster.coordinator(CoordinatorKind.GROUP, self.group_id, deadline, channel)
         try:
             return await connection.call(request, response_type, timeout_ms=timeout_ms)
         except ConnectionLost:
-            self._cluster.forget_coordinator(CoordinatorKind.GROUP, self.group_id)
+            self._cluster.routes.forget_coordinator(CoordinatorKind.GROUP, self.group_id)
             raise
 
     def _raise(self, code: int, what: str) -> None:

@@ -29,31 +29,19 @@ from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Final, NamedTuple
 
-from oncelog.client.cluster import CONCURRENT_BACKOFF_MAX_MS, CONCURRENT_BACKOFF_MS, Cluster
+from oncelog.client.cluster import Cluster
 from oncelog.client.connection import Connection
-from oncelog.client.deadline import Backoff, Deadline
+from oncelog.client.deadline import Deadline
 from oncelog.client.encoded_batch import EncodedBatch
 from oncelog.client.errors import ConnectionLost, IllegalState, KafkaError, TimedOut, error_of, is_retriable
 from oncelog.client.produce_channel import ProduceChannel
+from oncelog.client.routes import LEADER_MOVED
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import EPOCH_EXHAUSTED, ProducerEpoch, ProducerIdAndEpoch, TopicPartition, next_sequence
 from oncelog.protocol.messages.produce import PartitionProduceResponse
 
 IN_FLIGHT_MAX: Final = 5
 """A broker remembers the last five batches of a producer: more on their way could not be told from duplicates."""
-_MOVED: Final = frozenset(
-    {
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.NETWORK_EXCEPTION,
-    }
-)
-
-
 _FORGOTTEN: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 
 
@@ -128,8 +116,7 @@ class PartitionStream:
         self._moved = False
         self._progress = asyncio.Event()
         self._pump_task: asyncio.Task[None] | None = None
-        self._backoff = Backoff(cluster.config.retry_backoff_ms, cluster.config.retry_backoff_max_ms)
-        self._concurrent = Backoff(CONCURRENT_BACKOFF_MS, CONCURRENT_BACKOFF_MAX_MS)
+        self._backoff = cluster.backoff()
 
     @property
     def pending_count(self) -> int:
@@ -271,14 +258,13 @@ class PartitionStream:
             else:
                 pending.failure = failure
                 self._recovering = True
-                self._moved |= failure.code in _MOVED
+                self._moved |= failure.code in LEADER_MOVED
             self._pump()
         self._progress.set()
 
     def _acknowledge(self, pending: _Pending, answer: PartitionProduceResponse) -> None:
         self._sent.remove(pending)
         self._backoff.reset()
-        self._concurrent.reset()
         if not pending.delivered.done():
             pending.delivered.set_result(
                 Delivery(self.partition, answer.base_offset, answer.log_append_time_ms, pending.batch.records_count)
@@ -293,7 +279,7 @@ class PartitionStream:
         self._waiting.extendleft(reversed(self._sent))
         self._sent.clear()
         if self._moved:
-            self._cluster.forget_leader(self.partition)
+            self._cluster.routes.forget_leader(self.partition)
             self._moved = False
         if self._waiting:
             await self._judge_waiting(self._waiting[0])
@@ -307,11 +293,7 @@ class PartitionStream:
             return
         if failure is not None and failure.code in _FORGOTTEN:
             await self._renumber()
-        await self._pause_for(failure).pause(oldest.deadline)
-
-    def _pause_for(self, failure: KafkaError | None) -> Backoff:
-        concurrent = failure is not None and failure.code == ErrorCode.CONCURRENT_TRANSACTIONS
-        return self._concurrent if concurrent else self._backoff
+        await self._cluster.pause(self._backoff, oldest.deadline, failure)
 
     def _is_lost(self, pending: _Pending, oldest: _Pending) -> bool:
         """Whether this batch is beyond retrying."""

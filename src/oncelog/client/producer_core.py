@@ -70,7 +70,9 @@ class ProducerCore:
             await asyncio.sleep(self.config.client.metadata_max_age_ms / 1000)
             # A cluster that cannot be asked now is asked next time; whoever needs it meanwhile is told.
             with contextlib.suppress(KafkaError):
-                await self.cluster.refresh(list(self.cluster.topics), Deadline(self.config.client.request_timeout_ms))
+                await self.cluster.refresh(
+                    list(self.cluster.topics), self.cluster.deadline(self.config.client.request_timeout_ms)
+                )
 
     # The sender's gate
 

@@ -9,7 +9,6 @@ from typing import Protocol
 
 from oncelog.client.accumulator import Accumulator, WaitingBatch
 from oncelog.client.cluster import Cluster
-from oncelog.client.deadline import Deadline
 from oncelog.client.errors import KafkaError, error_of
 from oncelog.client.partition_stream import Delivery, Mode, PartitionStream
 from oncelog.client.partitioner import Partitioner
@@ -177,7 +176,7 @@ class Sender:
                 raise error_of(response.error_code, "getting a producer id")
             return ProducerIdAndEpoch(ProducerId(response.producer_id), ProducerEpoch(response.producer_epoch))
 
-        deadline = Deadline(self._config.delivery_timeout_ms)
+        deadline = self._cluster.deadline(self._config.delivery_timeout_ms)
         return await self._cluster.retrying("getting a producer id", attempt, deadline)
 
     # The end

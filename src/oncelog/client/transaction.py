@@ -77,7 +77,7 @@ class AsyncTransactionClient:
         return self.transaction_version >= 2
 
     def _deadline(self, deadline: Deadline | None) -> Deadline:
-        return deadline or Deadline(self.cluster.config.default_api_timeout_ms)
+        return deadline or self.cluster.deadline()
 
     async def init(
         self,

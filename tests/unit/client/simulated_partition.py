@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from oncelog.client.config import ClientConfig
+from oncelog.client.deadline import Backoff, Deadline
 from oncelog.client.errors import ConnectionLost, KafkaError, TimedOut
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import TopicPartition
@@ -77,8 +78,18 @@ class SimulatedCluster:
             self._connection = SimulatedConnection()
         return self._connection
 
+    @property
+    def routes(self) -> SimulatedCluster:
+        return self
+
     def forget_leader(self, *partitions: TopicPartition) -> None:
         self.forgotten += len(partitions)
+
+    def backoff(self) -> Backoff:
+        return Backoff(CONFIG.retry_backoff_ms, CONFIG.retry_backoff_max_ms, self._draw)
+
+    async def pause(self, backoff: Backoff, deadline: Deadline, failure: KafkaError | None = None) -> None:
+        await asyncio.sleep(min(backoff.next_ms(failure), deadline.remaining_ms) / 1000)
 
 
 class SimulatedChannel:

@@ -19,7 +19,7 @@ from oncelog.client.cluster import Cluster, CoordinatorKind
 from oncelog.client.config import ClientConfig
 from oncelog.client.connection import Connection
 from oncelog.client.deadline import Deadline
-from oncelog.client.errors import ConnectionLost, IllegalState, TimedOut, UnsupportedByBroker
+from oncelog.client.errors import ConnectionLost, IllegalState, UnsupportedByBroker
 from oncelog.core.errors import ErrorCode
 from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
@@ -255,21 +255,6 @@ def test_callers_at_the_same_time_share_one_connection() -> None:
     run(with_cluster({}, use))
 
 
-@pytest.mark.parametrize("code", [14, 15, 16, 51])
-def test_a_coordinator_that_is_not_ready_is_asked_again(code: int) -> None:
-    codes = [code, code, 0]
-
-    async def end(exchange: Exchange) -> None:
-        await exchange.answer(EndTxnResponse(error_code=codes.pop(0)))
-
-    async def use(cluster: Cluster, broker: ScriptedBroker) -> None:
-        assert (await ask_end(cluster)).error_code == 0
-        found = [request for request in broker.requests if type(request).__name__ == "FindCoordinatorRequest"]
-        assert len(found) == (3 if code in (15, 16) else 1)
-
-    run(with_cluster({ApiKey.END_TXN: end}, use))
-
-
 def test_a_lost_answer_of_the_coordinator_is_asked_for_again() -> None:
     accidents: list[Any] = [hang_up, never]
 
@@ -283,27 +268,6 @@ def test_a_lost_answer_of_the_coordinator_is_asked_for_again() -> None:
         assert (await ask_end(cluster)).error_code == 0
 
     run(with_cluster({ApiKey.END_TXN: end}, use))
-
-
-def test_a_coordinator_that_never_gets_ready_ends_in_a_timeout_that_names_the_reason() -> None:
-    async def end(exchange: Exchange) -> None:
-        await exchange.answer(EndTxnResponse(error_code=ErrorCode.CONCURRENT_TRANSACTIONS))
-
-    async def use(cluster: Cluster, broker: ScriptedBroker) -> None:
-        with pytest.raises(TimedOut, match="CONCURRENT_TRANSACTIONS"):
-            await ask_end(cluster)
-
-    run(with_cluster({ApiKey.END_TXN: end}, use))
-
-
-def test_no_broker_at_all_ends_in_a_timeout_that_names_the_addresses() -> None:
-    async def scenario() -> None:
-        cluster = Cluster(CONFIG)
-        with pytest.raises(TimedOut, match=r"127\.0\.0\.1:1"):
-            await cluster.refresh(None, Deadline(100))
-        await cluster.close()
-
-    run(scenario())
 
 
 def test_a_closed_client_says_so() -> None:
