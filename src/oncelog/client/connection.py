@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from oncelog.client.config import ClientConfig
 from oncelog.client.errors import ConnectionLost, KafkaError
-from oncelog.client.wire import Wire
+from oncelog.client.wire import Answered, Wire
 from oncelog.core.invariant import invariant
 from oncelog.protocol.primitives import Readable
 from oncelog.protocol.schema import Message
@@ -81,15 +81,20 @@ class Connection(asyncio.BufferedProtocol):
     ) -> asyncio.Future[Message]:
         """Send a request now, behind those sent before; the future is its answer."""
         future: asyncio.Future[Message] = self._loop.create_future()
-        deadline_s = self.wire.send(
-            request,
-            self._loop.time(),
-            lambda answer: _settle(future, answer),
-            version_max=version_max,
-            timeout_ms=timeout_ms,
-        )
-        self._watch_the_time(deadline_s)
+        self.ask(request, lambda answer: _settle(future, answer), version_max=version_max, timeout_ms=timeout_ms)
         return future
+
+    def ask(
+        self,
+        request: Message,
+        answered: Answered,
+        *,
+        version_max: int | None = None,
+        timeout_ms: float | None = None,
+    ) -> None:
+        """The same, and `answered` is called with the answer."""
+        now_s = self._loop.time()
+        self._watch_the_time(self.wire.send(request, now_s, answered, version_max=version_max, timeout_ms=timeout_ms))
 
     def post(
         self, request: Message, *, version_max: int | None = None, timeout_ms: float | None = None

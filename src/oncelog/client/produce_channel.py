@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from oncelog.client.connection import Connection
@@ -23,11 +24,14 @@ PRODUCE_VERSION_BEFORE_TV2: Final = 11
 """From version 12 on the broker adds partitions to the transaction by itself."""
 
 
+Answered = Callable[[PartitionProduceResponse | KafkaError], None]
+
+
 class _Entry(NamedTuple):
     partition: TopicPartition
     data: bytes
-    future: asyncio.Future[PartitionProduceResponse]
     timeout_ms: float
+    answered: Answered
 
 
 class ProduceChannel:
@@ -49,16 +53,14 @@ class ProduceChannel:
         self._loop = asyncio.get_running_loop()
 
     def send(
-        self, connection: Connection, partition: TopicPartition, data: bytes, timeout_ms: float
-    ) -> asyncio.Future[PartitionProduceResponse]:
+        self, connection: Connection, partition: TopicPartition, data: bytes, timeout_ms: float, answered: Answered
+    ) -> None:
         """Queue a batch for the end of this turn; calls are written out in their order."""
-        future: asyncio.Future[PartitionProduceResponse] = self._loop.create_future()
         queue = self._queues.get(connection)
         if queue is None:
             queue = self._queues[connection] = []
             self._loop.call_soon(self._flush, connection)
-        queue.append(_Entry(partition, data, future, timeout_ms))
-        return future
+        queue.append(_Entry(partition, data, timeout_ms, answered))
 
     def _flush(self, connection: Connection) -> None:
         entries = self._queues.pop(connection, [])
@@ -84,15 +86,18 @@ class ProduceChannel:
             if self.acks == 0:
                 held_back = connection.post(message, version_max=self.version_max, timeout_ms=timeout_ms)
                 if held_back is None:
-                    _take_for_written(entries)
+                    _answer(entries, None)
                 else:
-                    held_back.add_done_callback(lambda done: _taken(entries, done))
+                    held_back.add_done_callback(lambda done: _answer(entries, done.exception()))
                 return
-            answer = connection.start(message, version_max=self.version_max, timeout_ms=timeout_ms)
+            connection.ask(
+                message,
+                lambda answer: _answer(entries, answer),
+                version_max=self.version_max,
+                timeout_ms=timeout_ms,
+            )
         except (ConnectionLost, UnsupportedByBroker) as error:
-            _fail(entries, error)
-            return
-        answer.add_done_callback(lambda done: self._answered(entries, done))
+            _answer(entries, error)
 
     def _request(self, entries: list[_Entry]) -> ProduceRequest:
         topics: dict[str, list[PartitionProduceData]] = {}
@@ -106,46 +111,19 @@ class ProduceChannel:
             topic_data=[TopicProduceData(name=name, partition_data=data) for name, data in topics.items()],
         )
 
-    def _answered(self, entries: list[_Entry], done: asyncio.Future[Message]) -> None:
-        if done.cancelled():
-            _fail(entries, ConnectionLost("the request was given up"))
-            return
-        failure = done.exception()
-        if failure is not None:
-            error = failure if isinstance(failure, KafkaError) else ConnectionLost(str(failure))
-            _fail(entries, error)
-            return
-        response = done.result()
-        answers: dict[TopicPartition, PartitionProduceResponse] = {}
-        if isinstance(response, ProduceResponse):
-            for topic in response.responses:
-                for partition in topic.partition_responses:
-                    answers[TopicPartition(topic.name, partition.index)] = partition
-        for entry in entries:
-            answer = answers.get(entry.partition)
-            if entry.future.done():
-                continue
-            if answer is None:
-                entry.future.set_exception(ConnectionLost(f"the answer leaves out {entry.partition}"))
-            else:
-                entry.future.set_result(answer)
 
-
-def _take_for_written(entries: list[_Entry]) -> None:
+def _answer(entries: list[_Entry], outcome: Message | BaseException | None) -> None:
+    """Tell each of its answer. None is for what was written and is not answered."""
+    answers: dict[TopicPartition, PartitionProduceResponse] = {}
+    if isinstance(outcome, ProduceResponse):
+        for topic in outcome.responses:
+            for partition in topic.partition_responses:
+                answers[TopicPartition(topic.name, partition.index)] = partition
     for entry in entries:
-        if not entry.future.done():
-            entry.future.set_result(PartitionProduceResponse(index=entry.partition.partition, base_offset=-1))
-
-
-def _taken(entries: list[_Entry], done: asyncio.Future[None]) -> None:
-    failure = done.exception()
-    if failure is None:
-        _take_for_written(entries)
-    else:
-        _fail(entries, ConnectionLost(str(failure)))
-
-
-def _fail(entries: list[_Entry], error: KafkaError) -> None:
-    for entry in entries:
-        if not entry.future.done():
-            entry.future.set_exception(error)
+        if outcome is None:
+            entry.answered(PartitionProduceResponse(index=entry.partition.partition, base_offset=-1))
+        elif isinstance(outcome, KafkaError):
+            entry.answered(outcome)
+        else:
+            missing = ConnectionLost(f"the answer leaves out {entry.partition}")
+            entry.answered(answers.get(entry.partition, missing))

@@ -102,7 +102,7 @@ class Sender:
 
     def _fill(self, partition: TopicPartition, now_s: float) -> None:
         stream = self._stream(partition)
-        while stream.has_room or stream.broken:
+        while stream.sequence.has_room or stream.broken:
             batch = self.accumulator.take_ready(partition, now_s)
             if batch is None:
                 return
@@ -150,7 +150,7 @@ class Sender:
         """Go on under a new identity, with sequence numbers from 0 everywhere. Nothing may be pending."""
         self.identity = identity
         for stream in self._streams.values():
-            stream.restart(identity)
+            stream.sequence.restart(identity)
 
     def _get_identity(self) -> None:
         if self._getting_identity is None:
@@ -201,8 +201,8 @@ class Sender:
         self.fail_waiting(reason)
         doubtful = False
         for stream in self._streams.values():
-            doubtful |= stream.broken is not None or stream.pending_count > 0
-            if stream.pending_count:
+            doubtful |= stream.broken is not None or stream.sequence.pending_count > 0
+            if stream.sequence.pending_count:
                 stream.close(reason)
         await self._all_idle(self._streams.values())
         return doubtful

@@ -99,7 +99,7 @@ class _BatchReader(Blocking):
             answers = await fetch(connection, {partition: position}, self._SETTINGS, self.config.request_timeout_ms)
             answer = answers[partition]
             if answer.error_code:
-                self.cluster.forget_leader(partition)
+                self.cluster.routes.forget_leader(partition)
                 raise error_of(answer.error_code, f"fetching {partition} at offset {position}")
             return answer
 

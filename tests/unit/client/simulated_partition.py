@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from oncelog.client.config import ClientConfig
-from oncelog.client.deadline import Backoff, Deadline
+from oncelog.client.connections import Connections
+from oncelog.client.deadline import Backoff
 from oncelog.client.errors import ConnectionLost, KafkaError, TimedOut
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import TopicPartition
@@ -60,7 +62,7 @@ class SimulatedCluster:
     """Finds the leader, sometimes only after a while, or not at all."""
 
     def __init__(self, draw: random.Random, *, reachable: bool = True) -> None:
-        self.config = CONFIG
+        self.network = Connections(CONFIG)
         self.reachable = reachable
         self.forgotten = 0
         self._draw = draw
@@ -88,9 +90,6 @@ class SimulatedCluster:
     def backoff(self) -> Backoff:
         return Backoff(CONFIG.retry_backoff_ms, CONFIG.retry_backoff_max_ms, self._draw)
 
-    async def pause(self, backoff: Backoff, deadline: Deadline, failure: KafkaError | None = None) -> None:
-        await asyncio.sleep(min(backoff.next_ms(failure), deadline.remaining_ms) / 1000)
-
 
 class SimulatedChannel:
     """Carries batches to the log in order, as one connection does, and has the accidents it is told to have.
@@ -110,15 +109,25 @@ class SimulatedChannel:
         self._tail: asyncio.Future[None] | None = None
 
     def send(
-        self, connection: SimulatedConnection, partition: TopicPartition, data: bytes, timeout_ms: float
-    ) -> asyncio.Future[PartitionProduceResponse]:
+        self,
+        connection: SimulatedConnection,
+        partition: TopicPartition,
+        data: bytes,
+        timeout_ms: float,
+        answered: Callable[[PartitionProduceResponse | KafkaError], None],
+    ) -> None:
         self.sent += 1
         self.in_flight += 1
         self.in_flight_max = max(self.in_flight_max, self.in_flight)
         previous, self._tail = self._tail, asyncio.get_running_loop().create_future()
         task = asyncio.ensure_future(self._carry(connection, data, previous, self._tail))
-        task.add_done_callback(lambda _: setattr(self, "in_flight", self.in_flight - 1))
-        return task
+
+        def arrived(done: asyncio.Task[PartitionProduceResponse]) -> None:
+            self.in_flight -= 1
+            error = done.exception()
+            answered(error if isinstance(error, KafkaError) else done.result())
+
+        task.add_done_callback(arrived)
 
     async def _carry(
         self, connection: SimulatedConnection, data: bytes, previous: Any, mine: asyncio.Future[None]

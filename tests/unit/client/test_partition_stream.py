@@ -104,7 +104,7 @@ def test_a_refused_batch_breaks_a_stream_with_somebody_elses_identity() -> None:
         later = stream.append(batch(9), Deadline(1000))
         assert later.exception() is stream.broken
         await stream.idle()
-        stream.restart(ProducerIdAndEpoch(ProducerId(1), ProducerEpoch(1)))
+        stream.sequence.restart(ProducerIdAndEpoch(ProducerId(1), ProducerEpoch(1)))
         world.channel._accidents = ["ok"]
         await stream.append(batch(10), Deadline(1000))
         assert world.log.values == values([10])
@@ -126,7 +126,7 @@ def test_an_idempotent_stream_goes_on_after_a_refused_batch_under_a_new_epoch() 
         failed = [number for number, outcome in enumerate(outcomes) if isinstance(outcome, BaseException)]
         assert failed == [3]
         assert world.log.values == values([0, 1, 2, 4, 5, 6, 7])
-        assert stream.identity.epoch == 1
+        assert stream.sequence.identity.epoch == 1
 
     run(scenario())
 
@@ -168,7 +168,7 @@ def test_an_idempotent_stream_whose_epochs_are_used_up_asks_for_a_new_producer_i
         last = ProducerIdAndEpoch(ProducerId(1), ProducerEpoch(32766))
         stream = world.stream(Mode.IDEMPOTENT, last, new_identity=new_identity)
         await deliver(stream, 1)
-        assert stream.identity == (2, 0)
+        assert stream.sequence.identity == (2, 0)
 
     run(scenario())
 
@@ -189,7 +189,7 @@ def test_an_idempotent_stream_mends_a_gap_with_a_new_epoch_and_loses_nothing() -
         stream = world.stream(Mode.IDEMPOTENT, base_sequence=100)
         await deliver(stream, 6)
         assert world.log.values == values(range(6))
-        assert stream.identity.epoch == 1
+        assert stream.sequence.identity.epoch == 1
 
     run(scenario())
 
@@ -263,7 +263,7 @@ def test_a_new_epoch_cannot_begin_while_batches_are_pending() -> None:
         stream = World().stream()
         future = stream.append(batch(0), Deadline(1000))
         with pytest.raises(IllegalState):
-            stream.restart(ME)
+            stream.sequence.restart(ME)
         await future
 
     run(scenario())
