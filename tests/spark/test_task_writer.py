@@ -25,14 +25,14 @@ PARTITIONS = 200
 def produced(monkeypatch: pytest.MonkeyPatch) -> list[Counter[int]]:
     """For each Produce request how many batches it has of which partition."""
     requests: list[Counter[int]] = []
-    start = Connection.start
+    ask = Connection.ask
 
     def noting(self: Connection, request: Any, *rest: Any, **more: Any) -> Any:
         if type(request).__name__ == "ProduceRequest":
             requests.append(Counter(one.index for topic in request.topic_data for one in topic.partition_data))
-        return start(self, request, *rest, **more)
+        return ask(self, request, *rest, **more)
 
-    monkeypatch.setattr(Connection, "start", noting)
+    monkeypatch.setattr(Connection, "ask", noting)
     return requests
 
 

@@ -72,17 +72,11 @@ class Connection(asyncio.BufferedProtocol):
         timeout_ms: float | None = None,
     ) -> M:
         """Send a request and wait for its answer. Raises ConnectionLost or UnsupportedByBroker."""
-        answer = await self.start(request, version_max=version_max, timeout_ms=timeout_ms)
-        invariant(isinstance(answer, response_type), "%s was answered by another kind", type(request).__name__)
-        return answer  # type: ignore[return-value]  # narrowed by the invariant above
-
-    def start(
-        self, request: Message, *, version_max: int | None = None, timeout_ms: float | None = None
-    ) -> asyncio.Future[Message]:
-        """Send a request now, behind those sent before; the future is its answer."""
         future: asyncio.Future[Message] = self._loop.create_future()
         self.ask(request, lambda answer: _settle(future, answer), version_max=version_max, timeout_ms=timeout_ms)
-        return future
+        answer = await future
+        invariant(isinstance(answer, response_type), "%s was answered by another kind", type(request).__name__)
+        return answer  # type: ignore[return-value]  # narrowed by the invariant above
 
     def ask(
         self,
@@ -92,7 +86,7 @@ class Connection(asyncio.BufferedProtocol):
         version_max: int | None = None,
         timeout_ms: float | None = None,
     ) -> None:
-        """The same, and `answered` is called with the answer."""
+        """Send a request now, behind those sent before; `answered` is called with its answer."""
         now_s = self._loop.time()
         self._watch_the_time(self.wire.send(request, now_s, answered, version_max=version_max, timeout_ms=timeout_ms))
 
