@@ -85,6 +85,10 @@ class KafkaServer:
         return f"127.0.0.1:{self.port}"
 
     @property
+    def controller_address(self) -> str:
+        return f"127.0.0.1:{self._controller_port}"
+
+    @property
     def pid(self) -> int | None:
         return self._process.pid if self._process is not None else None
 

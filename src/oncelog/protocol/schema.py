@@ -107,9 +107,9 @@ def byte_string(
     return Field(kind="bytes", default=default, since=since, until=until, nullable_since=null, tag=tag)
 
 
-def record_batches() -> Any:
+def record_batches(*, nullable: bool = True) -> Any:
     """Record batches: decoded to a view of the frame, encoded as a buffer of their own."""
-    return Field(kind="records", default=None, nullable_since=0)
+    return Field(kind="records", default=None if nullable else b"", nullable_since=0 if nullable else NEVER)
 
 
 def array(
