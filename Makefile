@@ -26,7 +26,7 @@ demo: setup ## the main job: embedded broker, Spark micro-batches, one transacti
 
 JOBS ?= 2
 test: setup ## all tests, in two processes: make test JOBS=1 for one
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup
+	$(BIN)/python -m pytest --numprocesses $(JOBS)
 
 test-fast: setup ## unit tests of the broker, under a minute
 	$(BIN)/python -m pytest -q $(addprefix tests/unit/,core protocol storage coordinator cluster server)

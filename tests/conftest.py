@@ -5,8 +5,10 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from tests import open_files
 from tests.data import kafka
@@ -18,18 +20,21 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-ONE_PROCESS = {"spark", "conformance"}
+ONE_PROCESS = {"tests/spark", "tests/conformance"}
 """Folders whose tests share a Spark session or running brokers, and so stay in one process."""
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Other tests are shared out by file."""
-    here = Path(__file__).parent
-    for item in items:
-        path = item.path.relative_to(here)
-        group = path.parts[0] if path.parts[0] in ONE_PROCESS else str(path)
-        item.add_marker(pytest.mark.xdist_group(group))
+class ByFile(LoadScopeScheduling):
+    """Shares tests out to processes: the folders above as a whole, others file by file."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.split("::", 1)[0]
+        folder = "/".join(file.split("/")[:2])
+        return folder if folder in ONE_PROCESS else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    return ByFile(config, log)
 
 
 @pytest.fixture(autouse=True)
