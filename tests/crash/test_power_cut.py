@@ -33,7 +33,7 @@ from oncelog.protocol.messages.produce import PartitionProduceData, ProduceReque
 from oncelog.server import cleaning
 from oncelog.server.flusher import Flusher
 from oncelog.server.handlers import h00_produce
-from oncelog.storage import atomic_file, clean_shutdown, cleaner, flush_work, log_dir, snapshot_files
+from oncelog.storage import atomic_file, clean_shutdown, cleaner, deletions, flush_work, snapshot_files
 from oncelog.storage.log import Log, Origin
 from tests.unit.server.harness import BrokerInProcess
 from tests.unit.server.power_cut import DiskImage, StrictDisk
@@ -483,7 +483,7 @@ MISSED: list[tuple[str, Patch, Promised]] = [
     ("before a cleaning", without_flush_before_cleaning, compaction_removes_for_durable_records_only),
     ("cleaned segments", without(cleaner, "sync_path"), cleaned_segments),
     ("swap, before the cleaner's checkpoint", without(cleaning, "sync_path"), cleaned_segments),
-    ("deleted folder", without(log_dir, "sync_path"), deleted_topics_stay_deleted),
+    ("deleted folder", without(deletions, "sync_path"), deleted_topics_stay_deleted),
     ("log starts", without_sync_of(lambda path: "log-start" in path.name), deleted_records_stay_deleted),
     ("batches before log starts", without_sync_of(lambda path: path.suffix == ".log"), deleted_records_stay_deleted),
     ("snapshot before segments go", without(snapshot_files, "sync_path"), producers_of_deleted_records),

@@ -45,7 +45,7 @@ from oncelog.cluster.partition_state import PartitionState
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import LeaderEpoch, NodeId, TopicPartition, uuid_from_text, uuid_to_text
 from oncelog.core.invariant import invariant
-from oncelog.core.promise import Promise
+from oncelog.core.promise import Promise, gather
 from oncelog.core.worker import Worker
 
 log = logging.getLogger("oncelog.server")
@@ -91,7 +91,9 @@ class MetadataStore:
         self._worker = worker
         self._proposals: list[_Proposal] = []
         self._is_writing = False
-        self.followers: list[Callable[[Change], None]] = []
+        self.followers: list[Callable[[Change], Promise[None] | None]] = []
+        """Told of each change. One that needs the disk for it returns a promise, which the answer waits for, and so do
+        the decisions that come next."""
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[uuid.UUID, Topic] = {}
         self.broker_configs: dict[str, dict[str, str]] = {}
@@ -255,7 +257,7 @@ class MetadataStore:
                 return entry
         except Exception as refusal:  # noqa: BLE001  one that is no KafkaError is logged
             error = _kafka_error(refusal)
-        _call(lambda: proposal.promise.resolve(error))
+        _resolve(proposal.promise, error)
         return None
 
     def _write(self, written: list[tuple[_Proposal, JournalEntry]]) -> None:
@@ -266,10 +268,12 @@ class MetadataStore:
 
         def done(result: Exception | None) -> None:
             error = _kafka_error(result)
-            for proposal, entry in written:
-                if error is None:
-                    self._apply_and_tell(entry)
-                _call(lambda: proposal.promise.resolve(error))  # noqa: B023  called before the next one
+            followed = [promise for entry in entries if error is None for promise in self._apply_and_tell(entry)]
+            gather(followed).then(lambda _: settle(error))
+
+        def settle(error: KafkaError | None) -> None:
+            for proposal, _ in written:
+                _resolve(proposal.promise, error)
             self._rewrite_if_grown()
 
         self._worker.run(lambda: self._journal.append(*entries)).then(done)
@@ -311,10 +315,17 @@ class MetadataStore:
         entries += [broker_config_entry(node, configs) for node, configs in self.broker_configs.items()]
         return entries
 
-    def _apply_and_tell(self, entry: JournalEntry) -> None:
+    def _apply_and_tell(self, entry: JournalEntry) -> list[Promise[None]]:
         change = self._apply(entry)
+        followed: list[Promise[None]] = []
         for follower in self.followers:
-            _call(lambda: follower(change))  # noqa: B023  called before the next one
+            try:
+                promise = follower(change)
+            except Exception:
+                log.exception("a change of the metadata holds, but could not be followed: %s", entry)
+            else:
+                followed += [promise] if promise is not None else []
+        return followed
 
     def _apply(self, entry: JournalEntry) -> Change:
         self._stopped_incarnation = None
@@ -391,9 +402,9 @@ def _kafka_error(error: Exception | None) -> KafkaError | None:
     return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
 
 
-def _call(callback: Callable[[], None]) -> None:
-    """Whoever follows or waits must not keep others from their turn."""
+def _resolve(promise: Promise[KafkaError | None], error: KafkaError | None) -> None:
+    """Whoever waits must not keep others from their turn."""
     try:
-        callback()
+        promise.resolve(error)
     except Exception:
-        log.exception("what followed a change of the metadata failed")
+        log.exception("what waited for a change of the metadata failed")

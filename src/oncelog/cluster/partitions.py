@@ -8,6 +8,7 @@ from oncelog.cluster.metadata import MetadataStore, Topic
 from oncelog.cluster.partition import CommitPolicy, Partition
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import NodeId, TopicPartition
+from oncelog.storage.deletions import FolderRenames
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.log_dir import LogDir
 
@@ -79,11 +80,11 @@ class PartitionTable:
                 if log.is_loaded:
                     log.producer_state.verification_enabled = self._verifies()
 
-    def delete(self, topic: Topic) -> None:
-        for index in range(topic.partition_count):
-            key = TopicPartition(topic.name, index)
-            partition = self._open.pop(key, None)
-            if key in self._log_dir.logs:
-                self._log_dir.delete_log(key)
-            if partition is not None:
-                partition.close()
+    def delete(self, topic: Topic) -> FolderRenames:
+        """Takes the partitions out of use at once. Their folders are there until the work that this returns is done."""
+        keys = [TopicPartition(topic.name, index) for index in range(topic.partition_count)]
+        closed = [partition for key in keys if (partition := self._open.pop(key, None)) is not None]
+        renames = self._log_dir.prepare_deletion(keys)
+        for partition in closed:
+            partition.close()
+        return renames

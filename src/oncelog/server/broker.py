@@ -50,7 +50,7 @@ from oncelog.server.troubles import Troubles
 from oncelog.server.txn_runtime import TxnRuntime
 from oncelog.server.unsent import Unsent
 from oncelog.storage import clean_shutdown
-from oncelog.storage.deletions import unlink_all
+from oncelog.storage.deletions import FolderRenames, unlink_all
 from oncelog.storage.log import Log
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.log_dir import CLUSTER_METADATA_TOPIC, CheckpointResult, LogDir
@@ -205,7 +205,7 @@ class Broker:
         self.settings = self.broker_settings.settings
         self.fetch_max_bytes = self.settings.integer("fetch.max.bytes")
 
-    def _follow_metadata(self, change: Change) -> None:
+    def _follow_metadata(self, change: Change) -> Promise[None] | None:
         if change.kind == "broker_config":
             self._load_settings()
             for topic in self.metadata.topics.values():
@@ -213,9 +213,16 @@ class Broker:
         elif change.topic is not None and change.kind == "topic_config":
             self.partitions.reconfigure(change.topic)
         elif change.topic is not None and change.kind == "delete":
-            self.partitions.delete(change.topic)
+            renames = self.partitions.delete(change.topic)
             self.groups.on_topic_deleted(change.topic)
             self.cleaner.on_topic_deleted(change.topic)
+            return self.worker.run(renames.run).map(lambda error: self._folders_renamed(renames, error))
+        return None
+
+    def _folders_renamed(self, renames: FolderRenames, error: Exception | None) -> None:
+        if error is not None:
+            log.error("a deleted topic may be back after a power cut, and is then set aside: %s", error)
+        self.log_dir.finish_deletion(renames)
 
     def log_config(self, topic: Topic) -> LogConfig:
         return LogConfig.from_settings(

@@ -11,6 +11,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from oncelog.storage.atomic_file import sync_path
+
 logger = logging.getLogger("oncelog.storage")
 
 
@@ -38,6 +40,24 @@ class DeletionQueue:
         self._new.clear()
         self._waiting.clear()
         return paths
+
+
+class FolderRenames:
+    """Gives folders of deleted logs another name, all with one fsync, so that they are gone for good."""
+
+    def __init__(self, parent: Path) -> None:
+        self._parent = parent
+        self.moves: list[tuple[Path, Path, int]] = []
+        """The old path, the new one, and after how many milliseconds it is unlinked."""
+
+    def run(self) -> None:
+        for source, target, _ in self.moves:
+            try:
+                source.rename(target)
+            except OSError as error:
+                logger.error("%s is deleted, but could not be removed; the next start sets it aside: %s", source, error)
+        if self.moves:
+            sync_path(self._parent)
 
 
 def unlink_all(paths: Sequence[Path]) -> None:

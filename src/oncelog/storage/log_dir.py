@@ -30,7 +30,7 @@ from oncelog.core.ids import TopicPartition
 from oncelog.storage import checkpoints, clean_shutdown
 from oncelog.storage.atomic_file import TEMPORARY_SUFFIX, sync_path
 from oncelog.storage.checkpoints import CheckpointFiles
-from oncelog.storage.deletions import DeletionQueue, unlink_all
+from oncelog.storage.deletions import DeletionQueue, FolderRenames, unlink_all
 from oncelog.storage.file_cache import OPEN_FILES_MAX, FileCache
 from oncelog.storage.flush_work import FlushWork
 from oncelog.storage.folder_names import DELETE_MARK, STRAY_MARK, parse_folder_name
@@ -229,30 +229,40 @@ class LogDir:
         self.logs[partition] = log
         return log
 
-    def delete_log(self, partition: TopicPartition, deletion_id: uuid.UUID | None = None) -> None:
-        """Rename the folder, so that it is gone at once; it is unlinked later. Unknown logs are no error."""
-        log = self.logs.pop(partition, None)
-        if log is not None:
-            target = self._rename_folder(log, f"{(deletion_id or uuid.uuid4()).hex}-{DELETE_MARK}")
-            self.deletions.add([target], log.config.file_delete_delay_ms)
+    def prepare_deletion(self, partitions: Iterable[TopicPartition]) -> FolderRenames:
+        """Take logs out of use. What this returns renames their folders. Unknown logs are no error."""
+        renames = FolderRenames(self.path)
+        for partition in partitions:
+            log = self.logs.pop(partition, None)
+            if log is not None:
+                target = self._retire(log, DELETE_MARK)
+                renames.moves.append((log.folder, target, log.config.file_delete_delay_ms))
+        return renames
+
+    def finish_deletion(self, renames: FolderRenames) -> None:
+        """The folders have been renamed, and are unlinked later."""
+        for _, target, delay_ms in renames.moves:
+            self.deletions.add([target], delay_ms)
 
     def set_aside(self, partition: TopicPartition) -> Path:
         """Take a log out of use and keep its folder, under a name that no start looks at."""
-        return self._rename_folder(self.logs.pop(partition), f"{uuid.uuid4().hex}-{STRAY_MARK}")
-
-    def _rename_folder(self, log: Log, mark: str) -> Path:
-        partition = log.topic_partition
-        self._gone.add(partition)
-        self.high_watermarks.pop(partition, None)
-        log.close(clean=False)
-        mark = f"-{partition.partition}.{mark}"
-        target = self.path / (partition.topic[: FOLDER_NAME_CHARS_MAX - len(mark)] + mark)
+        log = self.logs.pop(partition)
+        target = self._retire(log, STRAY_MARK)
         try:
             log.folder.rename(target)
             sync_path(self.path)
         except OSError as error:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"could not remove {partition}: {error}") from error
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"could not set {partition} aside: {error}") from error
         return target
+
+    def _retire(self, log: Log, mark: str) -> Path:
+        """Returns the path that its folder is to get."""
+        partition = log.topic_partition
+        self._gone.add(partition)
+        self.high_watermarks.pop(partition, None)
+        log.close(clean=False)
+        mark = f"-{partition.partition}.{uuid.uuid4().hex}-{mark}"
+        return self.path / (partition.topic[: FOLDER_NAME_CHARS_MAX - len(mark)] + mark)
 
     # Checkpoints
 

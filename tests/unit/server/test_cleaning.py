@@ -217,8 +217,9 @@ def test_a_topic_deleted_during_its_cleaning_stays_deleted(node: BrokerInProcess
     node.clock.advance_ms(BACKOFF_MS)
     folder = partition_of(node).log.folder
     work_until_segment_is_cleaned(worker, folder)
-    node.call(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=1000), 6)
+    deleted = node.send(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=1000), 6)
     worker.finish(node.clock)
+    assert deleted.value.responses[0].error_code == 0
     node.clock.advance_ms(2 * BACKOFF_MS)
     worker.finish(node.clock)
     assert not folder.exists()

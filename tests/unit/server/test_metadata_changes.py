@@ -168,6 +168,30 @@ def test_an_fsync_that_fails_refuses_all_that_shared_it_and_none_that_comes_afte
     assert node.broker.metadata.topics["first"].partition_count == 1
 
 
+def test_the_folders_of_a_deleted_topic_are_renamed_by_the_worker_with_one_fsync(
+    node: BrokerInProcess, worker: HeldWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = [growth(node, "there", 100)]
+    worker.finish(node.clock)
+    for partition in range(100):
+        node.produce("there", [b"x"], partition=partition)
+    changes += [deletion(node, "there"), creation(node, "there")]
+    fsyncs: list[int] = []
+    real_fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: (fsyncs.append(fd), real_fsync(fd))[1])
+    worker.finish_one()
+    assert "there" not in node.broker.metadata.topics
+    assert (node.folder / "there-0").exists(), "nothing is renamed on the loop"
+    assert not changes[1].is_answered
+    worker.finish_one()
+    assert not list(node.folder.glob("there-*[0-9]"))
+    assert len(fsyncs) == 2, "one for the journal, one for all folders"
+    assert changes[1].code is ErrorCode.NONE
+    worker.finish(node.clock)
+    assert changes[2].code is ErrorCode.NONE
+    assert node.produce("there", [b"y"]).base_offset == 0
+
+
 def test_producer_ids_wait_for_their_block(node: BrokerInProcess, worker: HeldWorker) -> None:
     request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
     answers = [node.send(request, 4) for _ in range(3)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -344,11 +343,17 @@ def test_truncation_is_not_undone_by_a_checkpoint_that_was_under_way(tmp_path: P
     assert read_offsets(tmp_path / "recovery-point-offset-checkpoint") == {A0: 15, A1: 6, B0: 15}
 
 
+def delete(log_dir: LogDir, partition: TopicPartition) -> None:
+    renames = log_dir.prepare_deletion([partition])
+    renames.run()
+    log_dir.finish_deletion(renames)
+
+
 def test_deleted_log_is_renamed_at_once_and_unlinked_later(tmp_path: Path) -> None:
     log_dir = filled(tmp_path)
-    log_dir.delete_log(A0, uuid.UUID(int=0xABC))
-    log_dir.delete_log(A0)
-    renamed = tmp_path / f"a-0.{0xABC:032x}-delete"
+    delete(log_dir, A0)
+    delete(log_dir, A0)
+    (renamed,) = tmp_path.glob("a-0.*-delete")
     assert renamed.is_dir()
     assert A0 not in log_dir.logs
     assert log_dir.take_deletions(NOW_MS) == []
@@ -362,7 +367,7 @@ def test_deleted_log_is_renamed_at_once_and_unlinked_later(tmp_path: Path) -> No
 
 def test_deleted_log_does_not_come_back_after_a_crash(tmp_path: Path) -> None:
     log_dir = filled(tmp_path)
-    log_dir.delete_log(A0)
+    delete(log_dir, A0)
     log_dir.abandon()
     log_dir = start(tmp_path)
     assert set(log_dir.logs) == {A1, B0}
@@ -374,7 +379,7 @@ def test_new_log_does_not_inherit_the_offsets_of_a_deleted_one(tmp_path: Path) -
     log_dir = filled(tmp_path)
     log_dir.logs[A0].delete_records(9)
     log_dir.checkpoint(high_watermarks(log_dir))
-    log_dir.delete_log(A0)
+    delete(log_dir, A0)
     append(log_dir.create_log(A0, TOPIC_ID, SMALL, now_ms=NOW_MS), count=2)
     log_dir.abandon()
     log_dir = start(tmp_path)
@@ -386,7 +391,7 @@ def test_new_log_does_not_inherit_offsets_from_a_checkpoint_that_was_under_way(t
     log_dir = filled(tmp_path)
     log_dir.logs[A0].delete_records(9)
     work = log_dir.prepare_checkpoint(high_watermarks(log_dir))
-    log_dir.delete_log(A0)
+    delete(log_dir, A0)
     append(log_dir.create_log(A0, TOPIC_ID, SMALL, now_ms=NOW_MS), count=2)
     log_dir.finish_checkpoint(work, work.run())
     assert log_dir.logs[A0].recovery_point == 0
@@ -398,7 +403,7 @@ def test_new_log_does_not_inherit_offsets_if_it_is_killed_before_a_checkpoint_is
     log_dir = filled(tmp_path)
     log_dir.logs[A0].delete_records(9)
     work = log_dir.prepare_checkpoint(high_watermarks(log_dir))
-    log_dir.delete_log(A0)
+    delete(log_dir, A0)
     append(log_dir.create_log(A0, TOPIC_ID, SMALL, now_ms=NOW_MS), count=2)
     work.run()
     log_dir.abandon()
@@ -409,7 +414,7 @@ def test_new_log_does_not_inherit_offsets_if_it_is_killed_before_a_checkpoint_is
 def test_checkpoint_that_was_overtaken_is_made_up_for(tmp_path: Path) -> None:
     log_dir = filled(tmp_path)
     work = log_dir.prepare_checkpoint(high_watermarks(log_dir))
-    log_dir.delete_log(A0)
+    delete(log_dir, A0)
     log_dir.create_log(A0, TOPIC_ID, SMALL, now_ms=NOW_MS)
     log_dir.finish_checkpoint(work, work.run())
     assert read_offsets(tmp_path / "recovery-point-offset-checkpoint") == {A0: 0, A1: 15, B0: 15}
@@ -418,7 +423,7 @@ def test_checkpoint_that_was_overtaken_is_made_up_for(tmp_path: Path) -> None:
 def test_failed_fsync_of_a_deleted_log_does_not_stop_the_one_that_follows_it(tmp_path: Path) -> None:
     log_dir = filled(tmp_path, A0)
     work = log_dir.prepare_checkpoint(high_watermarks(log_dir))
-    log_dir.delete_log(A0)
+    delete(log_dir, A0)
     again = log_dir.create_log(A0, TOPIC_ID, SMALL, now_ms=NOW_MS)
     log_dir.finish_checkpoint(work, CheckpointResult({A0: OSError(errno.EIO, "Input/output error")}, None))
     assert append(again).first_offset == 0
@@ -428,7 +433,7 @@ def test_deleted_log_is_remembered_when_a_checkpoint_without_it_is_not_written(t
     log_dir = filled(tmp_path)
     log_dir.logs[A0].delete_records(9)
     log_dir.checkpoint(high_watermarks(log_dir))
-    log_dir.delete_log(A0)
+    delete(log_dir, A0)
     with failing_checkpoints(), pytest.raises(KafkaError):
         log_dir.checkpoint(high_watermarks(log_dir))
     append(log_dir.create_log(A0, TOPIC_ID, SMALL, now_ms=NOW_MS), count=2)
@@ -451,7 +456,7 @@ def failing_checkpoints() -> Iterator[None]:
 def test_log_of_a_deleted_name_is_refused_while_checkpoints_cannot_be_written(tmp_path: Path) -> None:
     log_dir = filled(tmp_path)
     log_dir.checkpoint(high_watermarks(log_dir))
-    log_dir.delete_log(A0)
+    delete(log_dir, A0)
     with failing_checkpoints(), pytest.raises(KafkaError) as refused:
         log_dir.create_log(A0, TOPIC_ID, SMALL, now_ms=NOW_MS)
     assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
@@ -463,7 +468,7 @@ def test_new_log_does_not_inherit_offsets_of_one_deleted_before_a_restart(tmp_pa
     log_dir = filled(tmp_path)
     log_dir.logs[A0].delete_records(9)
     log_dir.checkpoint(high_watermarks(log_dir))
-    log_dir.delete_log(A0)
+    delete(log_dir, A0)
     log_dir.abandon()
     log_dir = start(tmp_path)
     append(log_dir.create_log(A0, TOPIC_ID, SMALL, now_ms=NOW_MS), count=2)
@@ -491,7 +496,7 @@ def test_longest_topic_name_can_be_deleted(tmp_path: Path) -> None:
     partition = TopicPartition("t" * 249, 12345)
     log_dir = start(tmp_path)
     log_dir.create_log(partition, TOPIC_ID, SMALL, now_ms=NOW_MS)
-    log_dir.delete_log(partition)
+    delete(log_dir, partition)
     (renamed,) = tmp_path.glob("*-delete")
     assert len(renamed.name) == 255
 
