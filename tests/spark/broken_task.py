@@ -39,9 +39,9 @@ def breaking_while_writing(honest: Writing, mark: str, deed: Callable[[], None])
         inner = honest(orders)
 
         def broken(batches: Any) -> Any:
-            from oncelog.spark import task_writer
+            from oncelog.client import batch_producer
 
-            task_writer.SENT_TOGETHER_BYTES = 1
+            batch_producer.SENT_TOGETHER_BYTES = 1
             for number, batch in enumerate(batches):
                 if number == 1 and not os.path.exists(mark):  # noqa: PTH110  # pickled by value: no imports
                     with open(mark, "w"):  # noqa: PTH123

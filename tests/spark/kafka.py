@@ -9,9 +9,6 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
     NewPartitions,
     NewTopic,
 )
@@ -57,16 +54,6 @@ class Kafka:
             return len(found) == partitions and all(part.error is None for part in found.values())
 
         wait_for(is_led)
-
-    def set(self, topic: str, **config: str) -> None:
-        """Settings of a topic that is there, written as for `create`."""
-        change = [
-            ConfigEntry(key.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
-            for key, value in config.items()
-        ]
-        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=change)
-        for future in self._admin.incremental_alter_configs([resource]).values():
-            future.result(30)
 
     def delete(self, topic: str) -> None:
         for future in self._admin.delete_topics([topic]).values():

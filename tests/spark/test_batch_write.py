@@ -11,13 +11,12 @@ import oncelog.spark
 from oncelog.client.config import ClientConfig
 from oncelog.client.errors import TimedOut
 from oncelog.client.offsets import OffsetAndMetadata
-from oncelog.core.ids import ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
+from oncelog.core.ids import TopicPartition
 from oncelog.spark import batch_write
 from oncelog.spark.notes import Note
 from oncelog.spark.sink_options import SinkOptions
 from oncelog.spark.write_job import Written
 
-PRODUCER = ProducerIdAndEpoch(ProducerId(1), ProducerEpoch(0))
 P0, P1 = TopicPartition("out", 0), TopicPartition("out", 1)
 
 
@@ -80,35 +79,35 @@ def test_a_call_without_a_run_id_does_not_repeat_what_it_committed(
     call = a_call(topic=topic)
     coordinator.loses_answers = True
     with pytest.raises(TimedOut):
-        call.attempt(coordinator, PRODUCER)
-    assert call.attempt(coordinator, PRODUCER) == Written(1, 10, (P1,))
+        call.attempt(coordinator)
+    assert call.attempt(coordinator) == Written(1, 10, (P1,))
     assert coordinator.commits == 1
     assert coordinator.committed.keys() == {place}
 
 
 def test_a_second_call_without_a_run_id_writes_again(coordinator: Coordinator) -> None:
     for _ in range(2):
-        assert a_call().attempt(coordinator, PRODUCER) is not None
+        assert a_call().attempt(coordinator) is not None
     assert coordinator.commits == 2
 
 
 def test_a_run_is_written_once_by_however_many_calls(coordinator: Coordinator, jobs: list[Written]) -> None:
-    assert a_call("monday").attempt(coordinator, PRODUCER) is not None
-    assert a_call("monday").attempt(coordinator, PRODUCER) is None
-    assert a_call("tuesday").attempt(coordinator, PRODUCER) is not None
+    assert a_call("monday").attempt(coordinator) is not None
+    assert a_call("monday").attempt(coordinator) is None
+    assert a_call("tuesday").attempt(coordinator) is not None
     assert len(jobs) == 2
 
 
 def test_a_call_without_a_run_id_does_not_forget_the_last_run(coordinator: Coordinator) -> None:
-    a_call("monday").attempt(coordinator, PRODUCER)
-    a_call().attempt(coordinator, PRODUCER)
-    assert a_call("monday").attempt(coordinator, PRODUCER) is None
+    a_call("monday").attempt(coordinator)
+    a_call().attempt(coordinator)
+    assert a_call("monday").attempt(coordinator) is None
 
 
 def test_run_ids_of_earlier_versions_are_understood(coordinator: Coordinator) -> None:
     coordinator.committed[P0] = OffsetAndMetadata(0, Note("monday", 0).to_text())
-    assert a_call("monday").attempt(coordinator, PRODUCER) is None
-    assert a_call("tuesday").attempt(coordinator, PRODUCER) is not None
+    assert a_call("monday").attempt(coordinator) is None
+    assert a_call("tuesday").attempt(coordinator) is not None
 
 
 @pytest.mark.parametrize(("run_id", "message"), [("", "run_id is empty"), ("x" * 5000, "run_id is too long")])

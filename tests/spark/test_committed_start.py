@@ -38,7 +38,7 @@ def test_a_group_that_has_committed_nothing_is_warned_of(
     warns: bool,
 ) -> None:
     class Client:
-        def committed(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        def group_offsets(self, group: str, *, require_stable: bool) -> dict[TopicPartition, OffsetAndMetadata]:
             return {partition: OffsetAndMetadata(5, "") for partition in known}
 
     monkeypatch.setattr(source, "worker_client", lambda _: Client())

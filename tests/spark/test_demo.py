@@ -18,8 +18,8 @@ from click.testing import CliRunner
 
 from oncelog.cli import demo
 from oncelog.cli.demo import parse_kills
+from oncelog.client import BatchProducer, TransactionClient
 from oncelog.client.config import ClientConfig
-from oncelog.client.transaction import TransactionClient
 from oncelog.core.ids import TopicPartition
 from oncelog.spark.demo import run
 from oncelog.spark.demo.audit import audit
@@ -28,8 +28,6 @@ from oncelog.spark.demo.hold import Hold
 from oncelog.spark.demo.orders import as_record, is_broken, order, truth
 from oncelog.spark.demo.proof import Tally, tally
 from oncelog.spark.demo.timeline import bars, draw
-from oncelog.spark.task_writer import TaskWriter
-from oncelog.spark.worker_client import worker_client
 from oncelog.testing import BrokerProcess
 from peers.kafka.kafka import free_port
 from tests.spark.kafka import Kafka
@@ -139,16 +137,10 @@ def test_the_audit_tells_committed_aborted_and_open_transactions_apart(oncelog_b
     batches = encode_columns(pa.array([b"v"] * 5), timestamp_ms=1)
 
     def write(client: TransactionClient) -> None:
-        version = client.transaction_version
-        with TaskWriter(
-            worker_client(config),
-            identity=client.identity,
-            transactional_id="audited",
-            transaction_version=version,
-        ) as writer:
+        with BatchProducer(config, client.share()) as producer:
             for partition in range(2):
-                writer.write(TopicPartition("audited", partition), batches[0])
-            writer.finish()
+                producer.write(TopicPartition("audited", partition), batches[0])
+            producer.flush()
 
     with TransactionClient(config) as client:
         client.init("audited")

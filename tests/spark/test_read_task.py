@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from oncelog.client.errors import KafkaError, TimedOut
-from oncelog.client.fetch import FetchSettings
-from oncelog.client.visibility import IsolationLevel
+from oncelog.client import IsolationLevel, KafkaError, TimedOut
+from oncelog.client.admin import OffsetResult
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import TopicPartition
 from oncelog.spark import read_task
@@ -23,7 +22,7 @@ GONE = KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, "gone")
 
 
 class Topic:
-    """Answers with ten offsets at a time. What is below `earliest` goes after the first answer."""
+    """The cluster, and its reader: ten offsets at a time. What is below `earliest` goes after the first answer."""
 
     def __init__(self, earliest: int, error: KafkaError = GONE, exists: bool = True) -> None:
         self.earliest = earliest
@@ -31,17 +30,17 @@ class Topic:
         self.exists = exists
         self.answers = 0
 
-    def read(self, wanted: OffsetRange, settings: FetchSettings) -> Iterator[Any]:
-        for position in range(wanted.start, wanted.end, 10):
+    def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[Any]:
+        for position in range(start, end, 10):
             if self.answers and not self.earliest <= position < self.earliest + 1000:
                 raise self.error
             self.answers += 1
             yield SimpleNamespace(start_offset=position, next_offset=position + 10)
 
     def list_offsets(
-        self, wanted: Mapping[TopicPartition, int], isolation: IsolationLevel
-    ) -> dict[TopicPartition, int]:
-        return dict.fromkeys(wanted, self.earliest)
+        self, wanted: Mapping[TopicPartition, int], *, isolation: IsolationLevel
+    ) -> dict[TopicPartition, OffsetResult]:
+        return dict.fromkeys(wanted, OffsetResult(self.earliest, -1, -1))
 
     def partitions_of(self, topics: Collection[str]) -> dict[str, list[TopicPartition]]:
         return {"a": [P0]} if self.exists else {}
@@ -50,10 +49,10 @@ class Topic:
 def begins(monkeypatch: pytest.MonkeyPatch, topic: Topic, wanted: OffsetRange, **options: str) -> list[int]:
     """Where each answer begins that a task takes."""
     monkeypatch.setattr(read_task, "worker_client", lambda _: topic)
+    monkeypatch.setattr(read_task, "RangeReader", lambda client, **_: client)
     given = {"kafka.bootstrap.servers": "nowhere:1", "subscribe": "a", **options}
-    settings = FetchSettings(IsolationLevel.READ_COMMITTED)
     parsed = parse_source_options(given, streaming=True)
-    return [chunk.start_offset for chunk in read_task._chunks(parsed, wanted, settings)]
+    return [chunk.start_offset for chunk in read_task._chunks(parsed, wanted)]
 
 
 @pytest.mark.parametrize(

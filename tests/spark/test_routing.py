@@ -9,15 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from oncelog.client import ClientConfig, SharedTransaction, TopicFacts
 from oncelog.client.columns import encode_columns
-from oncelog.client.config import ClientConfig
-from oncelog.client.transaction import NO_IDENTITY
 from oncelog.core.hashing import partition_for_key
 from oncelog.spark import routing
 from oncelog.spark.dead_letters import dead_letters
 from oncelog.spark.record_size import record_sizes
 from oncelog.spark.routing import Poison, RowError, partition_numbers
-from oncelog.spark.topic_facts import TopicFacts
 from oncelog.spark.write_job import TaskOrders, Way
 from oncelog.spark.write_task import _encode, by_target
 
@@ -53,12 +51,12 @@ def topics(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routing, "worker_client", lambda _: Topics())
 
 
-def make_orders(dead_letter_topic: str | None = "dead", **more: Any) -> TaskOrders:
+def make_orders(
+    dead_letter_topic: str | None = "dead", *, known: dict[str, TopicFacts] | None = None, **more: Any
+) -> TaskOrders:
     settings: dict[str, Any] = {
         "client": ClientConfig(bootstrap_servers="nowhere:1"),
-        "identity": NO_IDENTITY,
-        "transactional_id": None,
-        "transaction_version": 2,
+        "transaction": SharedTransaction(topics=known or {}),
         "compression_type": "none",
         "max_request_size": LIMIT,
         "topic": None,

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import oncelog.spark
+from oncelog.client import TransactionClient, topic_facts, worker_client
 from oncelog.client.config import ClientConfig
-from oncelog.client.transaction import TransactionClient
 from oncelog.core.hashing import partition_for_key
-from oncelog.spark import sink, small_batch, topic_facts
+from oncelog.spark import sink, small_batch
 from oncelog.spark.demo.audit import audit
 from oncelog.spark.notes import Note
 from oncelog.spark.sink import ExactlyOnceSink
 from oncelog.spark.sink_options import SinkOptions
 from oncelog.spark.transactor import Transactor
-from oncelog.spark.worker_client import worker_client
 from oncelog.testing import broker
 from peers.spark.connector import connector_jars
 from tests.spark.kafka import Kafka
@@ -50,7 +49,7 @@ def test_output_and_input_offsets_are_committed_together(
     config = ClientConfig(bootstrap_servers=kafka.servers)
     found = audit(config, [pipeline.target])
     assert (found.committed, found.aborted, found.torn, found.open) == (2, 0, 0, 0)
-    notes = [Note.from_text(offset.metadata) for offset in worker_client(config).committed(pipeline.id).values()]
+    notes = [Note.from_text(offset.metadata) for offset in worker_client(config).group_offsets(pipeline.id).values()]
     query = json.loads((Path(pipeline.checkpoint) / "metadata").read_text())["id"]
     planned = json.loads((Path(pipeline.checkpoint) / "offsets" / "1").read_text().splitlines()[1])["batchTimestampMs"]
     assert notes == [Note(query, 1, planned, writer=pipeline.id)] * 2
@@ -463,12 +462,14 @@ def test_why_a_task_could_not_write_is_told(
     pipeline: Pipeline, spark: Any, name: Name, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With task retries on, as they are on clusters: what counts is the first run, not the refusal of the second."""
-    monkeypatch.setattr(topic_facts, "SETTINGS_AGE_S", 3600.0)
-    narrow = pipeline.kafka.create(name("narrow"))
+
+    async def unseen(_: topic_facts.TopicLookup, names: Collection[str]) -> dict[str, dict[str, str]]:
+        return {name: {} for name in names}
+
+    monkeypatch.setattr(topic_facts.TopicLookup, "_describe", unseen)
+    narrow = pipeline.kafka.create(name("narrow"), max_message_bytes="1000")
     rows = spark.createDataFrame([("k", "x" * 2000)], "key string, value string")
     settings = {"bootstrap_servers": pipeline.kafka.servers, "transactional_id": pipeline.id, "topic": narrow}
-    oncelog.spark.write_batch(rows, **settings)
-    pipeline.kafka.set(narrow, max_message_bytes="1000")
     with pytest.raises(Exception, match="MESSAGE_TOO_LARGE"):
         oncelog.spark.write_batch(rows, **settings, batch_attempts=1)
 

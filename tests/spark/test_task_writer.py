@@ -9,11 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from oncelog.client.config import ClientConfig
+from oncelog.client import ClientConfig, TransactionClient, batch_producer
 from oncelog.client.connection import Connection
-from oncelog.client.transaction import TransactionClient
-from oncelog.spark import task_writer, write_task
-from oncelog.spark.worker_client import worker_client
+from oncelog.spark import write_task
 from oncelog.spark.write_job import TaskOrders, Way
 from oncelog.spark.write_task import write_batches
 from tests.spark.kafka import Kafka
@@ -46,16 +44,13 @@ def orders(kafka: Kafka, name: Callable[[str], str], request: pytest.FixtureRequ
         client.init(name("id"))
         yield TaskOrders(
             client=config,
-            identity=client.identity,
-            transactional_id=name("id"),
-            transaction_version=client.transaction_version,
+            transaction=client.share([topic]),
             compression_type="none",
             max_request_size=1_048_576,
             topic=topic,
             dead_letter_topic=None,
             first_partition=0,
             way=Way.DRIVER,
-            known=worker_client(config).topics_now([topic]),
         )
         client.end(commit=True)
 
@@ -80,8 +75,8 @@ def test_every_row_is_written_once_and_in_order_whatever_is_gathered(
     orders: TaskOrders, kafka: Kafka, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.setattr(write_task, "GATHERED_BYTES_MAX", 10_000)
-    monkeypatch.setattr(task_writer, "SENT_TOGETHER_BYTES", 3000)
-    monkeypatch.setattr(task_writer, "IN_FLIGHT_BYTES_MAX", 20_000)
+    monkeypatch.setattr(batch_producer, "SENT_TOGETHER_BYTES", 3000)
+    monkeypatch.setattr(batch_producer, "IN_FLIGHT_BYTES_MAX", 20_000)
     write_batches(orders, 0, iter([rows(number * 500, 500) for number in range(10)]))
     seen = kafka.read(orders.topic or "", committed=False)
     values = [int(one.value or b"") for one in seen if one.value]

@@ -6,16 +6,14 @@ from collections.abc import Collection, Mapping
 
 import pytest
 
-from oncelog.client.offsets import OffsetAndMetadata
-from oncelog.client.visibility import IsolationLevel
-from oncelog.core.ids import TopicPartition
+from oncelog.client import IsolationLevel, OffsetAndMetadata, TopicFacts, TopicPartition
+from oncelog.client.admin import OffsetResult
 from oncelog.spark import sink, topic_plan
 from oncelog.spark.offsets import LATEST, Offsets, StreamOffset
 from oncelog.spark.planning import OffsetRange
 from oncelog.spark.progress import MicroBatch
 from oncelog.spark.sink_options import sink_options
 from oncelog.spark.source_options import OptionError, parse_source_options
-from oncelog.spark.topic_facts import TopicFacts
 from oncelog.spark.topic_plan import DataLost, TopicPlan
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
@@ -50,11 +48,11 @@ class Topics:
         return {topic: self.ids[topic] for topic in topics if topic in self.ids}
 
     def list_offsets(
-        self, wanted: Mapping[TopicPartition, int], isolation: IsolationLevel
-    ) -> dict[TopicPartition, int]:
+        self, wanted: Mapping[TopicPartition, int], *, isolation: IsolationLevel
+    ) -> dict[TopicPartition, OffsetResult]:
         ends = self.committed if isolation is IsolationLevel.READ_COMMITTED else self.written
         return {
-            partition: ends[partition] if which == LATEST else self.begin.get(partition, 0)
+            partition: OffsetResult(ends[partition] if which == LATEST else self.begin.get(partition, 0), -1, -1)
             for partition, which in wanted.items()
         }
 

@@ -12,9 +12,10 @@ For those who manage a cluster, by `ClientConfig`; also as `AsyncAdmin`:
 
 For programs that distribute one transaction over many processes, by `ClientConfig` (picklable):
 
-    transaction.TransactionClient   init, add_partitions, add_offsets, commit_offsets, end, fresh_epoch, fetch_offsets
-    batch_producer.BatchProducer    produce(topic, partition, batches, base_sequence) with a given producer id and epoch
+    transaction.TransactionClient   init, share, commit_offsets, end, fresh_epoch, fetch_offsets: for the driver
+    batch_producer.BatchProducer    produce, write, flush: for a worker that was given what `share` returned
     fetcher.RangeReader             read(topic, partition, start, end): chunks of a range, read_committed or not
+    worker.worker_client            connections that stay open from task to task, for both
     columns                         to_arrow(chunks), encode_columns(value, key=...), partition_column(keys, count)
 
 All block, are thread-safe, retry what may be retried, and are bounded in time; `errors` says what each failure means.
@@ -27,6 +28,7 @@ from oncelog.client.batch_producer import BatchProducer, ProduceSummary
 from oncelog.client.config import ClientConfig
 from oncelog.client.consumer import AsyncConsumer, Consumer
 from oncelog.client.consumer_records import ConsumerRecord
+from oncelog.client.encoded_batch import EncodedBatch
 from oncelog.client.errors import (
     AbortableError,
     BufferExhausted,
@@ -45,8 +47,11 @@ from oncelog.client.offsets import GroupMetadata, OffsetAndMetadata
 from oncelog.client.prepared_transaction import Completion, PreparedTransaction
 from oncelog.client.producer import AsyncProducer, Producer
 from oncelog.client.producer_pool import ProducerPool
+from oncelog.client.shared_transaction import SharedTransaction
+from oncelog.client.topic_facts import TopicFacts
 from oncelog.client.transaction import TransactionClient
 from oncelog.client.visibility import IsolationLevel
+from oncelog.client.worker import WorkerClient, worker_client
 from oncelog.core.ids import ProducerIdAndEpoch, TopicPartition
 
 __all__ = [
@@ -64,6 +69,7 @@ __all__ = [
     "ConnectionLost",
     "Consumer",
     "ConsumerRecord",
+    "EncodedBatch",
     "FatalError",
     "FetchedChunk",
     "GroupMetadata",
@@ -82,8 +88,12 @@ __all__ = [
     "RangeReader",
     "RecordFuture",
     "RecordMetadata",
+    "SharedTransaction",
     "TimedOut",
+    "TopicFacts",
     "TopicPartition",
     "TransactionClient",
     "TransactionError",
+    "WorkerClient",
+    "worker_client",
 ]

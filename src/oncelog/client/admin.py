@@ -66,8 +66,8 @@ class AsyncAdmin(TopicAdmin, ConfigAdmin, GroupAdmin, TransactionAdmin, ClusterA
 class Admin(Blocking):
     """The admin client whose calls block."""
 
-    def __init__(self, config: Mapping[str, Any] | ClientConfig) -> None:
-        super().__init__(config if isinstance(config, ClientConfig) else ClientConfig.parse(config))
+    def __init__(self, config: Mapping[str, Any] | ClientConfig | Blocking) -> None:
+        super().__init__(config if isinstance(config, ClientConfig | Blocking) else ClientConfig.parse(config))
         self.core = AsyncAdmin(self.cluster)
 
     create_topics = blocking(AsyncAdmin.create_topics)

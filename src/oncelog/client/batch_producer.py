@@ -1,14 +1,15 @@
-"""Producing encoded batches under somebody's producer id and epoch, with sequence numbers that the caller chooses.
+"""Producing encoded batches in a transaction of somebody else, who initialises and ends it (`transaction`).
 
-This is how several tasks share one transaction: the driver initialises and ends it (`transaction`), each task writes
-its partitions with the driver's identity, and no two tasks write to the same partition, since the sequence numbers of
-a partition are one series.
+No two workers may write to the same partition: its sequence numbers are one series, which begins at 0 in each epoch.
 """
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from concurrent.futures import Future
 from typing import Final, NamedTuple
 
@@ -17,96 +18,231 @@ from oncelog.client.classification import Step, transaction_error
 from oncelog.client.config import ClientConfig
 from oncelog.client.deadline import Deadline
 from oncelog.client.encoded_batch import EncodedBatch, split_batches
-from oncelog.client.errors import AbortableError, KafkaError, TimedOut
+from oncelog.client.errors import AbortableError, KafkaError, TimedOut, TransactionError
 from oncelog.client.partition_stream import IN_FLIGHT_MAX, Delivery, Mode, PartitionStream
 from oncelog.client.produce_channel import PRODUCE_VERSION_BEFORE_TV2, ProduceChannel
 from oncelog.client.producer_config import PRODUCER_TABLE
-from oncelog.core.ids import ProducerIdAndEpoch, TopicPartition
+from oncelog.client.shared_transaction import SharedTransaction
+from oncelog.client.transaction import AsyncTransactionClient
+from oncelog.core.ids import TopicPartition
 from oncelog.protocol.primitives import Readable
 
 DELIVERY_TIMEOUT_MS: Final = PRODUCER_TABLE.defaults.integer("delivery.timeout.ms")
 """A batch that is not acknowledged by then is given up."""
+IN_FLIGHT_BYTES_MAX: Final = 32 * 1024 * 1024
+"""What one producer holds encoded and unacknowledged; beyond it `write` waits."""
+SENT_TOGETHER_BYTES: Final = 512 * 1024
+"""Batches are handed to the event loop in such portions: small ones of many partitions share a request there."""
 
 
 class ProduceSummary(NamedTuple):
-    """What one `produce` call did. Offsets are -1 when nothing was sent."""
+    """What a `BatchProducer` has written to one partition. The offset is -1 when nothing was written."""
 
     partition: TopicPartition
     batches: int
     records: int
+    size_bytes: int
     first_offset: int
     next_sequence: int
 
 
-class BatchProducer(Blocking):
-    """Writes batches in order with a given identity; up to five on their way, the rest stays with the caller.
+class _Target:
+    """One partition that is written to, with the deliveries still awaited, oldest first."""
 
-        with BatchProducer(config, identity=identity, transactional_id=id, transaction_version=2) as producer:
+    def __init__(self, partition: TopicPartition, base_sequence: int = 0) -> None:
+        self.partition = partition
+        self.base_sequence = base_sequence
+        self.stream: PartitionStream | None = None
+        self.awaited: deque[tuple[Future[Delivery], int]] = deque()
+        self.batches = 0
+        self.records = 0
+        self.size_bytes = 0
+        self.first_offset = -1
+
+    @property
+    def summary(self) -> ProduceSummary:
+        sequence = self.base_sequence if self.stream is None else self.stream.next_sequence
+        return ProduceSummary(self.partition, self.batches, self.records, self.size_bytes, self.first_offset, sequence)
+
+
+class _Unsent(NamedTuple):
+    target: _Target
+    batch: EncodedBatch
+    delivered: Future[Delivery]
+
+
+class BatchProducer(Blocking):
+    """Writes batches in order in a transaction that `TransactionClient.share` has given to this process.
+
+        with BatchProducer(config, transaction) as producer:
             producer.produce("orders", 3, batches)
 
-    `transaction_version` is the driver's (`TransactionClient.transaction_version`): all requests of one transaction
-    must speak the same protocol. Without a transactional id the batches are idempotent only.
+    Up to five batches of a partition are on their way, and 32 MiB of all; beyond that calls wait. In a process that
+    runs one task after another, give it `worker_client(config)` in place of the settings: then it uses the connections
+    that stay open there. Closing it gives up what is not acknowledged. Calls of several threads wait for each other.
+
+    What fails is an AbortableError (the driver aborts and begins again) or a FatalError, such as ProducerFenced for an
+    epoch that is over; without a transactional id it is a KafkaError.
     """
 
     def __init__(
         self,
-        config: ClientConfig,
+        config: ClientConfig | Blocking,
+        transaction: SharedTransaction,
         *,
-        identity: ProducerIdAndEpoch,
-        transactional_id: str | None = None,
-        transaction_version: int = 2,
         delivery_timeout_ms: int = DELIVERY_TIMEOUT_MS,
     ) -> None:
         super().__init__(config)
-        self.identity = ProducerIdAndEpoch(*identity)
-        self.transactional_id = transactional_id
+        self.transaction = transaction
         self._delivery_timeout_ms = delivery_timeout_ms
-        self._version_max = PRODUCE_VERSION_BEFORE_TV2 if transactional_id and transaction_version < 2 else None
         self._channel: ProduceChannel | None = None
+        self._lock = threading.RLock()
+        self._targets: dict[TopicPartition, _Target] = {}
+        self._unsent: list[_Unsent] = []
+        self._unsent_bytes = 0
+        self._in_flight_bytes = 0
+        self._oldest: deque[_Target] = deque()
+        """For each batch its target, in the order in which they were written."""
 
     def produce(
-        self, topic: str, partition: int, batches: Iterable[EncodedBatch | Readable], base_sequence: int = 0
+        self,
+        topic: str,
+        partition: int,
+        batches: Iterable[EncodedBatch | Readable],
+        base_sequence: int | None = None,
     ) -> ProduceSummary:
-        """Send all batches and wait until all are acknowledged.
+        """Write batches to a partition and wait until all of it is acknowledged.
 
-        The iterable is consumed as room appears, so it may be larger than memory. Raises AbortableError or FatalError
-        in a transaction, else KafkaError; nothing is sent after the first failure.
+        They may be of `columns.encode_columns`, or bytes with whole batches. The iterable is consumed as room appears,
+        so it may be larger than memory. Batches go behind those already written, unless a base sequence is given.
         """
-        target = TopicPartition(topic, partition)
-        stream = self._run(self._open_stream(target, base_sequence))
-        flying: deque[Future[Delivery]] = deque()
-        deliveries: list[Delivery] = []
-        try:
+        place = TopicPartition(topic, partition)
+        with self._lock:
+            if base_sequence is not None:
+                if place in self._targets:
+                    self._await_all(self._targets[place])
+                self._targets[place] = _Target(place, base_sequence)
             for batch in _as_encoded(batches):
-                if len(flying) >= IN_FLIGHT_MAX:
-                    deliveries.append(flying.popleft().result())
-                flying.append(self._thread.submit(_deliver(stream, batch, self._delivery_timeout_ms)))
-            deliveries += [future.result() for future in flying]
-        except KafkaError as error:
-            raise self._explain(target, error) from error
-        finally:
-            self._run(_close_stream(stream))
-        first_offset = deliveries[0].base_offset if deliveries else -1
-        records = sum(delivery.records_count for delivery in deliveries)
-        return ProduceSummary(target, len(deliveries), records, first_offset, stream.next_sequence)
+                self.write(place, batch)
+            target = self._targets.get(place, _Target(place))
+            self._await_all(target)
+            return target.summary
 
-    async def _open_stream(self, target: TopicPartition, base_sequence: int) -> PartitionStream:
+    def write(self, partition: TopicPartition, batch: EncodedBatch) -> None:
+        """Send a batch behind those already written to its partition. `flush` tells whether it has arrived."""
+        with self._lock:
+            target = self._targets.setdefault(partition, _Target(partition))
+            while len(target.awaited) >= IN_FLIGHT_MAX:
+                self._await_oldest(target)
+            while self._in_flight_bytes > IN_FLIGHT_BYTES_MAX:
+                self._await_oldest(self._oldest.popleft())
+            delivered: Future[Delivery] = Future()
+            self._unsent.append(_Unsent(target, batch, delivered))
+            self._unsent_bytes += batch.size_bytes
+            self._oldest.append(target)
+            target.awaited.append((delivered, batch.size_bytes))
+            target.batches += 1
+            target.records += batch.records_count
+            target.size_bytes += batch.size_bytes
+            self._in_flight_bytes += batch.size_bytes
+            if self._unsent_bytes >= SENT_TOGETHER_BYTES:
+                self._send()
+
+    def flush(self) -> list[ProduceSummary]:
+        """Wait until everything is acknowledged. What was written since the beginning, by partition."""
+        with self._lock:
+            for target in self._targets.values():
+                self._await_all(target)
+            return [target.summary for _, target in sorted(self._targets.items())]
+
+    async def _shut_down(self) -> None:
+        for target in self._targets.values():
+            if target.stream is not None:
+                target.stream.close(TimedOut("the producer was closed"))
+        await super()._shut_down()
+
+    def _send(self) -> None:
+        unsent, self._unsent, self._unsent_bytes = self._unsent, [], 0
+        try:
+            self._run(self._start(unsent))
+        except BaseException as error:
+            for one in unsent:
+                if not one.delivered.done():
+                    one.delivered.set_exception(error)
+            if not isinstance(error, KafkaError):
+                raise
+
+    async def _start(self, unsent: list[_Unsent]) -> None:
+        deadline = Deadline(self._delivery_timeout_ms)
+        new = {one.target.partition: one.target for one in unsent if one.target.stream is None}
+        if new:
+            await self._reach_leaders(sorted(new), deadline)
+            await self._open([new[partition] for partition in sorted(new)])
+        for target, batch, delivered in unsent:
+            if target.stream is not None:
+                appended = target.stream.append(batch, deadline)
+                appended.add_done_callback(functools.partial(_hand_over, delivered))
+
+    async def _reach_leaders(self, partitions: Collection[TopicPartition], deadline: Deadline) -> None:
+        """Of all together: streams that each look for theirs would not share requests."""
+        cluster = self.cluster
+        away = [partition for partition in partitions if cluster.open_leader(partition) is None]
+        if unknown := {partition.topic for partition in away if cluster.known_leader(partition) is None}:
+            await cluster.refresh(unknown, deadline, create=self.config.allow_auto_create_topics)
+        led = {info.leader: partition for partition in away if (info := cluster.known_leader(partition)) is not None}
+        for partition in led.values():
+            await cluster.leader(partition, deadline)
+
+    async def _open(self, targets: Collection[_Target]) -> None:
+        transaction = self.transaction
         if self._channel is None:
+            before_tv2 = transaction.transactional_id is not None and transaction.transaction_version < 2
             self._channel = ProduceChannel(
                 request_timeout_ms=self.config.request_timeout_ms,
-                transactional_id=self.transactional_id,
-                version_max=self._version_max,
+                transactional_id=transaction.transactional_id,
+                version_max=PRODUCE_VERSION_BEFORE_TV2 if before_tv2 else None,
             )
-        return PartitionStream(
-            self.cluster, self._channel, target, self.identity, mode=Mode.GIVEN, base_sequence=base_sequence
-        )
+        if transaction.transactional_id is not None:
+            # Over transaction version 2 this sends nothing: the broker adds partitions by itself.
+            await AsyncTransactionClient.joined(self.cluster, transaction).add_partitions(
+                target.partition for target in targets
+            )
+        for target in targets:
+            target.stream = PartitionStream(
+                self.cluster,
+                self._channel,
+                target.partition,
+                transaction.identity,
+                mode=Mode.GIVEN,
+                base_sequence=target.base_sequence,
+            )
 
-    def _explain(self, target: TopicPartition, error: KafkaError) -> KafkaError:
-        if self.transactional_id is None:
+    def _await_all(self, target: _Target) -> None:
+        while target.awaited:
+            self._await_oldest(target)
+
+    def _await_oldest(self, target: _Target) -> None:
+        if not target.awaited:
+            return
+        if self._unsent:
+            self._send()
+        future, size_bytes = target.awaited.popleft()
+        self._in_flight_bytes -= size_bytes
+        if not self._in_flight_bytes:
+            self._oldest.clear()
+        try:
+            delivery = future.result()
+        except KafkaError as error:
+            raise self._explain(target.partition, error) from error
+        if target.first_offset < 0:
+            target.first_offset = delivery.base_offset
+
+    def _explain(self, partition: TopicPartition, error: KafkaError) -> KafkaError:
+        if self.transaction.transactional_id is None or isinstance(error, TransactionError):
             return error
         if isinstance(error, TimedOut):
             return AbortableError(error.code, f"{error.message}: abort the transaction and begin it again")
-        return transaction_error(Step.PRODUCE, error.code, f"{target}: {error.message}")
+        return transaction_error(Step.PRODUCE, error.code, f"{partition}: {error.message}")
 
 
 def _as_encoded(batches: Iterable[EncodedBatch | Readable]) -> Iterable[EncodedBatch]:
@@ -117,9 +253,10 @@ def _as_encoded(batches: Iterable[EncodedBatch | Readable]) -> Iterable[EncodedB
             yield from split_batches(batch)
 
 
-async def _deliver(stream: PartitionStream, batch: EncodedBatch, timeout_ms: float) -> Delivery:
-    return await stream.append(batch, Deadline(timeout_ms))
-
-
-async def _close_stream(stream: PartitionStream) -> None:
-    stream.close(KafkaError(stream.broken.code, stream.broken.message) if stream.broken else TimedOut("closed"))
+def _hand_over(delivered: Future[Delivery], done: asyncio.Future[Delivery]) -> None:
+    if done.cancelled():
+        delivered.set_exception(TimedOut("the producer was closed"))
+    elif (error := done.exception()) is not None:
+        delivered.set_exception(error)
+    else:
+        delivered.set_result(done.result())

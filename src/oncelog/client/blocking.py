@@ -19,13 +19,17 @@ C = TypeVar("C")
 
 
 class Blocking:
-    """A client whose calls run on the process's background loop while the caller waits. Close it, or use `with`."""
+    """A client whose calls run on the process's background loop while the caller waits. Close it, or use `with`.
 
-    def __init__(self, config: ClientConfig) -> None:
-        self.config = config
+    With another client in place of settings it works over the connections of that one, and leaves them open.
+    """
+
+    def __init__(self, config: ClientConfig | Blocking) -> None:
+        self._lender = config if isinstance(config, Blocking) else None
+        self.config: ClientConfig = config.config if isinstance(config, Blocking) else config
+        self.cluster: Cluster = config.cluster if isinstance(config, Blocking) else Cluster(config)
         self._pid = os.getpid()
         self._thread = loop.background()
-        self.cluster = Cluster(config)
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         if os.getpid() != self._pid:
@@ -39,7 +43,11 @@ class Blocking:
     def close(self) -> None:
         """Close the connections. Calls that still wait end with ConnectionLost."""
         if os.getpid() == self._pid:
-            self._run(self.cluster.close())
+            self._run(self._shut_down())
+
+    async def _shut_down(self) -> None:
+        if self._lender is None:
+            await self.cluster.close()
 
     def __enter__(self) -> Self:
         return self

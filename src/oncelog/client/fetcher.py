@@ -29,12 +29,17 @@ CHUNK_BYTES_MAX: Final = 1 << 30
 
 
 class FetchedChunk(NamedTuple):
-    """Whole batches from one answer. `batches` may hold records outside of the range asked for: cut them by offset."""
+    """One answer, as far as it has whole batches: `batches` are those a reader may see, with their places in `data`.
+
+    There may be none, where a range holds only aborted records and markers. They may hold records outside of the range
+    asked for: cut them by offset, as `columns.to_arrow` does.
+    """
 
     partition: TopicPartition
     start_offset: int
     """Records below it were not asked for."""
     next_offset: int
+    """Where to go on: everything below it was read."""
     end_offset: int
     """Records at or after it were not asked for; -1 when there is no such bound."""
     data: memoryview
@@ -75,8 +80,7 @@ class RangeFetcher:
                 chunk = await ahead
                 following = chunk.next_offset < self._end
                 ahead = asyncio.create_task(self._next_chunk(chunk.next_offset)) if following else None
-                if chunk.batches:
-                    yield chunk
+                yield chunk
         finally:
             if ahead is not None:
                 ahead.cancel()
@@ -148,18 +152,19 @@ class RangeFetcher:
 
 
 class RangeReader(Blocking):
-    """Reads ranges of partitions for threads and Spark tasks.
+    """Reads ranges of partitions, whole answers of the broker at a time: the next one comes while you use the last.
 
         with RangeReader(config) as reader:
             for chunk in reader.read("orders", 3, 1000, 2000):
                 table = columns.to_arrow([chunk])
 
-    `idle_timeout_ms` is how long nothing may come before it gives up.
+    In a process that runs one task after another, give it `worker_client(config)` in place of the settings: then it
+    uses the connections that stay open there. `idle_timeout_ms` is how long nothing may come before it gives up.
     """
 
     def __init__(
         self,
-        config: ClientConfig,
+        config: ClientConfig | Blocking,
         *,
         isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
         fetch_bytes: int = RANGE_FETCH_BYTES,
@@ -172,7 +177,10 @@ class RangeReader(Blocking):
         self._idle_timeout_ms = idle_timeout_ms
 
     def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[FetchedChunk]:
-        """All visible records of [start, end). See `RangeFetcher.chunks` for what it raises."""
+        """All visible records of [start, end).
+
+        Raises KafkaError: OFFSET_OUT_OF_RANGE when some of them were deleted, TimedOut when nothing comes for too long.
+        """
         fetcher = RangeFetcher(
             self.cluster,
             TopicPartition(topic, partition),

@@ -31,9 +31,9 @@ from oncelog.client.prepared_transaction import Completion, PreparedTransaction
 from oncelog.client.produce_channel import PRODUCE_VERSION_BEFORE_TV2
 from oncelog.client.producer_config import ProducerConfig
 from oncelog.client.sender import Sender
-from oncelog.client.transaction import NO_IDENTITY, AsyncTransactionClient
+from oncelog.client.transaction import AsyncTransactionClient
 from oncelog.client.transaction_state import ADVICE, Event, State, TransactionState
-from oncelog.core.ids import TopicPartition
+from oncelog.core.ids import NO_IDENTITY, TopicPartition
 
 _REFUSED: Final = frozenset(
     {

@@ -14,8 +14,7 @@ from oncelog.client.partition_stream import Delivery, Mode, PartitionStream
 from oncelog.client.partitioner import Partitioner
 from oncelog.client.produce_channel import ProduceChannel
 from oncelog.client.producer_config import ProducerConfig
-from oncelog.client.transaction import NO_IDENTITY
-from oncelog.core.ids import ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
+from oncelog.core.ids import NO_IDENTITY, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 NO_TRANSACTION_TIMEOUT_MS = 2**31 - 1

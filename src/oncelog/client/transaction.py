@@ -1,8 +1,8 @@
 """The transactional conversation with a cluster, without the records.
 
 `TransactionClient` owns a transactional id: it initialises, adds partitions and offsets, and ends transactions. The
-records may be produced by anyone who was given its producer id and epoch (`batch_producer`), so one transaction can
-span many tasks on many machines. That is what the Spark sink does and what `Producer` builds on.
+records may be produced by anyone to whom it is shared (`batch_producer`), so one transaction can span many tasks on
+many machines. That is what the Spark sink does and what `Producer` builds on.
 
 Every call retries what may be retried (coordinators that move or load, transactions still completing, lost answers)
 until its deadline and then raises TimedOut; any other error is classified by `classification`. Repeating a request
@@ -13,7 +13,7 @@ epoch, and partitions and offsets that are already in the transaction.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Final
+from typing import Final, Self
 
 from oncelog.client.attempts import Attempts
 from oncelog.client.blocking import Blocking, blocking
@@ -24,10 +24,11 @@ from oncelog.client.deadline import Deadline
 from oncelog.client.errors import AbortableError, FatalError, IllegalState, UnsupportedByBroker
 from oncelog.client.offsets import GroupMetadata, OffsetAndMetadata, Offsets, by_topic, fetch_offsets, offset_structs
 from oncelog.client.producer_config import PRODUCER_TABLE
+from oncelog.client.shared_transaction import SharedTransaction
+from oncelog.client.topic_facts import TopicLookup
 from oncelog.core.errors import RETRIABLE, ErrorCode
 from oncelog.core.ids import (
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
+    NO_IDENTITY,
     ProducerEpoch,
     ProducerId,
     ProducerIdAndEpoch,
@@ -48,7 +49,6 @@ from oncelog.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponse,
 )
 
-NO_IDENTITY: Final = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 TRANSACTION_TIMEOUT_MS: Final = PRODUCER_TABLE.defaults.integer("transaction.timeout.ms")
 TWO_PHASE_VERSION: Final = 6
 """Of InitProducerId: the first with `enable2Pc` and `keepPreparedTxn` (KIP-939)."""
@@ -70,6 +70,16 @@ class AsyncTransactionClient:
         self.transaction_version = 0
         self._timeout_ms = TRANSACTION_TIMEOUT_MS
         self._two_phase = False
+        self._topics = TopicLookup(cluster)
+
+    @classmethod
+    def joined(cls, cluster: Cluster, transaction: SharedTransaction) -> Self:
+        """Speaks for a transaction that somebody else has begun. Nobody is fenced by that."""
+        client = cls(cluster)
+        client.transactional_id = transaction.transactional_id or ""
+        client.identity = transaction.identity
+        client.transaction_version = transaction.transaction_version
+        return client
 
     @property
     def uses_tv2(self) -> bool:
@@ -165,6 +175,15 @@ class AsyncTransactionClient:
         return await self.init(
             self.transactional_id, self._timeout_ms, self.identity, two_phase=self._two_phase, deadline=deadline
         )
+
+    async def share(self, topics: Collection[str] = ()) -> SharedTransaction:
+        """The transaction of now, for `BatchProducer`s in other processes: send it to them, with the `ClientConfig`.
+
+        With what they must know of the topics they write to; those that do not exist are left out.
+        """
+        self._check_initialised()
+        facts = await self._topics.facts(topics) if topics else {}
+        return SharedTransaction(self.transactional_id, self.identity, self.transaction_version, facts)
 
     async def add_partitions(self, partitions: Iterable[TopicPartition], *, deadline: Deadline | None = None) -> None:
         """Tell the coordinator which partitions will be written. Over TV2 brokers do that: nothing is sent."""
@@ -380,10 +399,10 @@ class TransactionClient(Blocking):
     """The transactional conversation for threads: every call blocks, retries what may be retried, and is bounded.
 
     Calls of several threads are carried out side by side; what one transaction needs done in order (add, produce, end)
-    is for the caller to order. The identity may be handed to other processes; this object may not.
+    is for the caller to order. What `share` returns may be handed to other processes; this object may not.
     """
 
-    def __init__(self, config: ClientConfig) -> None:
+    def __init__(self, config: ClientConfig | Blocking) -> None:
         super().__init__(config)
         self.core = AsyncTransactionClient(self.cluster)
 
@@ -401,6 +420,7 @@ class TransactionClient(Blocking):
 
     init = blocking(AsyncTransactionClient.init)
     fresh_epoch = blocking(AsyncTransactionClient.fresh_epoch)
+    share = blocking(AsyncTransactionClient.share)
     add_partitions = blocking(AsyncTransactionClient.add_partitions)
     add_offsets = blocking(AsyncTransactionClient.add_offsets)
     commit_offsets = blocking(AsyncTransactionClient.commit_offsets)

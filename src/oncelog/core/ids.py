@@ -49,6 +49,9 @@ class ProducerIdAndEpoch(NamedTuple):
     epoch: ProducerEpoch
 
 
+NO_IDENTITY: Final = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+
+
 def uuid_to_text(value: uuid.UUID) -> str:
     """URL-safe base64 without padding, 22 characters, as in partition.metadata and meta.properties."""
     return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode("ascii")

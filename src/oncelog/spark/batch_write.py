@@ -6,8 +6,7 @@ import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from oncelog.client.offsets import OffsetAndMetadata
-from oncelog.core.ids import ProducerIdAndEpoch, TopicPartition
+from oncelog.client import OffsetAndMetadata, TopicPartition
 from oncelog.spark.identity import Identity
 from oncelog.spark.notes import METADATA_BYTES_MAX, Note
 from oncelog.spark.sink_options import (
@@ -89,7 +88,7 @@ class _Call:
         self._id = str(uuid.uuid4())
         self._written: Written | None = None
 
-    def attempt(self, identity: Identity, producer: ProducerIdAndEpoch) -> Written | None:
+    def attempt(self, identity: Identity) -> Written | None:
         committed = identity.client.fetch_offsets(self._options.group_id)
         notes = [note for value in committed.values() if (note := Note.from_text(value.metadata)) is not None]
         if any(note.call == self._id for note in notes):
@@ -97,12 +96,7 @@ class _Call:
         last = self._last_run(committed)
         if self._run_id is not None and last == self._run_id:
             return None
-        self._written = run_write_job(
-            self._frame,
-            self._options,
-            identity=producer,
-            transaction_version=identity.client.transaction_version,
-        )
+        self._written = run_write_job(self._frame, self._options, identity.client)
         place = self._options.stand_in or min(self._written.partitions, default=None)
         if place is None or (self._run_id is None and not self._written.records):
             # Nothing joined the transaction, and a coordinator refuses to commit what was never begun.

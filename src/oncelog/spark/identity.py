@@ -16,11 +16,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from oncelog.client import loop
-from oncelog.client.admin_transactions import TransactionAdmin
-from oncelog.client.config import ClientConfig
-from oncelog.client.errors import FatalError, ProducerFenced
-from oncelog.client.transaction import TransactionClient
+from oncelog.client import Admin, ClientConfig, FatalError, ProducerFenced, TransactionClient
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import ProducerEpoch, ProducerIdAndEpoch
 
@@ -88,8 +84,7 @@ class Identity:
         Over TV2 that can only be our own: a rival would have taken this epoch to begin with, and committed to a later
         one.
         """
-        admin = TransactionAdmin(self.client.cluster)
-        found = loop.run(admin.describe_transactions([self.transactional_id]))[self.transactional_id]
+        found = Admin(self.client).describe_transactions([self.transactional_id])[self.transactional_id]
         return found.state == "CompleteCommit" and (found.producer_id, found.producer_epoch) == identity
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from oncelog.core.ids import TopicPartition
+from oncelog.client import IsolationLevel, TopicPartition, WorkerClient
 
 Offsets = dict[TopicPartition, int]
 """For each partition the offset to read next: the end of what was read, exclusive."""
@@ -28,6 +28,13 @@ EARLIEST = -2
 OWN_ENTRY = "@oncelog"
 NOT_STARTED: dict[str, Any] = {OWN_ENTRY: {"notStarted": True}}
 """Where a stream is before its first batch: the plan of that batch decides where it begins, once and for all."""
+
+
+def list_offsets(client: WorkerClient, wanted: Mapping[TopicPartition, int], isolation: IsolationLevel) -> Offsets:
+    """For LATEST the end that this isolation level sees, for EARLIEST the beginning, else the first offset at or after
+    a time in milliseconds; -1 where no record is that young."""
+    found = client.list_offsets(wanted, isolation=isolation)
+    return {partition: result.offset for partition, result in found.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,17 +12,13 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from oncelog.client import FetchedChunk, IsolationLevel, KafkaError, RangeReader, TimedOut, WorkerClient, worker_client
 from oncelog.client.columns import to_arrow
-from oncelog.client.errors import KafkaError, TimedOut
-from oncelog.client.fetch import FetchSettings
-from oncelog.client.fetcher import FetchedChunk
-from oncelog.client.visibility import IsolationLevel
 from oncelog.core.errors import ErrorCode
-from oncelog.spark.offsets import EARLIEST
+from oncelog.spark.offsets import EARLIEST, list_offsets
 from oncelog.spark.planning import OffsetRange
 from oncelog.spark.source_options import SourceOptions
 from oncelog.spark.topic_plan import data_lost
-from oncelog.spark.worker_client import WorkerClient, worker_client
 
 logger = logging.getLogger(__name__)
 
@@ -47,24 +43,23 @@ def read_ranges(options: SourceOptions, ranges: Iterable[OffsetRange]) -> Iterat
 
 def read_range(options: SourceOptions, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
     """Every visible record of the range, once, in order."""
-    isolation = IsolationLevel.READ_COMMITTED if options.read_committed else IsolationLevel.READ_UNCOMMITTED
-    settings = FetchSettings(
-        isolation, max_bytes=options.fetch_bytes_max, partition_max_bytes=options.partition_fetch_bytes_max
-    )
     schema = pa.schema([*ARROW_FIELDS, HEADERS_FIELD] if options.include_headers else ARROW_FIELDS)
-    for chunk in _chunks(options, wanted, settings):
+    for chunk in _chunks(options, wanted):
         batch = to_arrow([chunk], headers=options.include_headers)
         if batch.num_rows:
             columns = [batch.column(field.name).cast(field.type) for field in schema]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _chunks(options: SourceOptions, wanted: OffsetRange, settings: FetchSettings) -> Iterator[FetchedChunk]:
+def _chunks(options: SourceOptions, wanted: OffsetRange) -> Iterator[FetchedChunk]:
     client = worker_client(options.client)
+    isolation = IsolationLevel.READ_COMMITTED if options.read_committed else IsolationLevel.READ_UNCOMMITTED
+    fetch_bytes = min(options.fetch_bytes_max, options.partition_fetch_bytes_max)
+    reader = RangeReader(client, isolation=isolation, fetch_bytes=fetch_bytes)
     left = wanted
     while left.size > 0:
         try:
-            for chunk in client.read(left, settings):
+            for chunk in reader.read(*left.partition, left.start, left.end):
                 left = replace(left, start=min(chunk.next_offset, left.end))
                 yield chunk
             return
@@ -84,7 +79,7 @@ def _still_there(client: WorkerClient, left: OffsetRange, error: KafkaError) -> 
         return replace(left, start=left.end)
     if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
         raise error
-    earliest = client.list_offsets({left.partition: EARLIEST}, IsolationLevel.READ_UNCOMMITTED)[left.partition]
+    earliest = list_offsets(client, {left.partition: EARLIEST}, IsolationLevel.READ_UNCOMMITTED)[left.partition]
     # One that begins no later than the range has lost its end: it was created again, or its log was cut.
     return replace(left, start=min(earliest, left.end) if earliest > left.start else left.end)
 

@@ -39,7 +39,7 @@ import json
 from collections.abc import Callable, Mapping
 from enum import Enum
 
-from oncelog.client.offsets import OffsetAndMetadata
+from oncelog.client import OffsetAndMetadata
 from oncelog.core.ids import TopicPartition
 from oncelog.spark.notes import Note
 from oncelog.spark.offsets import Offsets, to_wire

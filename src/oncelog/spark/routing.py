@@ -11,12 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from oncelog.client import EncodedBatch, TopicFacts, worker_client
 from oncelog.client.columns import encode_columns, partition_column
-from oncelog.client.encoded_batch import EncodedBatch
 from oncelog.protocol.compression import Codec
 from oncelog.spark.record_size import has_nameless_header, record_sizes
-from oncelog.spark.topic_facts import TopicFacts
-from oncelog.spark.worker_client import worker_client
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -95,8 +93,9 @@ def partition_numbers(orders: TaskOrders, batch: pa.RecordBatch, first_keyless: 
 
 def facts_of(orders: TaskOrders, topics: Collection[str]) -> dict[str, TopicFacts]:
     """The sink's own topics were looked up by the driver; those of rows are by whoever meets them."""
-    others = [name for name in topics if name not in orders.known]
-    return {**orders.known, **worker_client(orders.client).topic_facts(others)} if others else dict(orders.known)
+    known = orders.transaction.topics
+    others = [name for name in topics if name not in known]
+    return {**known, **worker_client(orders.client).topic_facts(others)} if others else dict(known)
 
 
 def _of_topic(facts: TopicFacts | None, columns: dict[str, pa.Array], first_keyless: int) -> Int32s:

@@ -20,8 +20,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from oncelog.client import WorkerClient, worker_client
 from oncelog.core import failpoints
-from oncelog.core.ids import ProducerIdAndEpoch, TopicPartition
+from oncelog.core.ids import TopicPartition
 from oncelog.spark.batch_report import REPORTS_MAX, BatchReport
 from oncelog.spark.checkpoint import DEFAULT_LOCATION, is_made_up
 from oncelog.spark.identity import Identity
@@ -40,7 +41,6 @@ from oncelog.spark.source_options import OptionError
 from oncelog.spark.spark_session import UnsafeSetting, refuse_unsafe
 from oncelog.spark.table_versions import has_tables, renew_tables, tables_read
 from oncelog.spark.transactor import Transactor
-from oncelog.spark.worker_client import WorkerClient, worker_client
 from oncelog.spark.write_job import Written, run_write_job
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class ExactlyOnceSink:
         attempts = itertools.count(1)
         self.written = self.transactor.run(
             what,
-            lambda identity, producer: self._write(identity, producer, batch, frame, attempt=next(attempts)),
+            lambda identity: self._write(identity, batch, frame, attempt=next(attempts)),
             wanted=lambda: is_running(self.spark, batch.query_id),
         )
         if self._has_tables:
@@ -202,11 +202,9 @@ class ExactlyOnceSink:
     def _is_running(self, query_id: str) -> bool:
         return self.spark.sparkContext._jsc is not None and is_running(self.spark, query_id)
 
-    def _write(
-        self, identity: Identity, producer: ProducerIdAndEpoch, batch: MicroBatch, frame: DataFrame, *, attempt: int
-    ) -> Written | None:
+    def _write(self, identity: Identity, batch: MicroBatch, frame: DataFrame, *, attempt: int) -> Written | None:
         """One attempt at a micro-batch, in an epoch of its own: older drivers and earlier attempts are fenced."""
-        options = self.transactor.options
+        options, producer = self.transactor.options, identity.client.identity
         group, self._group = self._group, None
         if group is None or group.run_id != batch.run_id:
             group = GroupState(batch.run_id, identity.client.fetch_offsets(options.group_id))
@@ -228,8 +226,7 @@ class ExactlyOnceSink:
         written = run_write_job(
             frame,
             options,
-            identity=producer,
-            transaction_version=identity.client.transaction_version,
+            identity.client,
             columns=self._plain_columns(frame),
             batch=batch,
             small=self._small if attempt == 1 else None,

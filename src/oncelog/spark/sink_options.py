@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from oncelog.client.config import ClientConfig
-from oncelog.client.errors import ConfigurationError
+from oncelog.client import ClientConfig, ConfigurationError
 from oncelog.core.ids import TopicPartition
 from oncelog.spark.client_options import (
     CLIENT_OPTIONS,

@@ -29,13 +29,13 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from oncelog.client import worker_client
 from oncelog.spark.offsets import NOT_STARTED, Offsets, StreamOffset, to_wire
 from oncelog.spark.planning import OffsetRange, group_ranges, limit_offsets, split_ranges
 from oncelog.spark.read_task import read_ranges
 from oncelog.spark.snapshot import SnapshotReader
 from oncelog.spark.source_options import OptionError, SourceOptions, includes_headers, parse_source_options
 from oncelog.spark.topic_plan import TopicPlan
-from oncelog.spark.worker_client import worker_client
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -193,7 +193,7 @@ def starting_offsets(plan: TopicPlan, options: SourceOptions) -> Offsets:
     """Where to begin. Warns of a group that is to be continued and stands nowhere: often its name is wrong."""
     start = plan.starting_offsets()
     if options.starting.committed:
-        committed = worker_client(options.client).committed(options.group_id or "")
+        committed = worker_client(options.client).group_offsets(options.group_id or "", require_stable=True)
         if start and not start.keys() & committed.keys():
             logger.warning(
                 "startingOffsets is 'committed', but group %s has committed nothing for %s: everything is read from "

@@ -13,8 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from oncelog.client.config import ClientConfig
-from oncelog.client.errors import ConfigurationError
+from oncelog.client import ClientConfig, ConfigurationError
 from oncelog.core.ids import TopicPartition
 from oncelog.spark.client_options import (
     CLIENT_OPTIONS,

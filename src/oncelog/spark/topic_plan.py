@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from oncelog.client.visibility import IsolationLevel
-from oncelog.core.ids import TopicPartition
-from oncelog.spark.offsets import EARLIEST, LATEST, Offsets, StreamOffset
+from oncelog.client import IsolationLevel, TopicPartition, WorkerClient, worker_client
+from oncelog.spark.offsets import EARLIEST, LATEST, Offsets, StreamOffset, list_offsets
 from oncelog.spark.planning import OffsetRange
 from oncelog.spark.source_options import OptionError, Position, SourceOptions
-from oncelog.spark.worker_client import WorkerClient, worker_client
 
 
 class DataLost(RuntimeError):
@@ -118,7 +116,7 @@ class TopicPlan:
         return {**given, **earliest, **latest}
 
     def _at_times(self, times: Offsets, what: str) -> Offsets:
-        found = self._client.list_offsets(times, self._isolation)
+        found = list_offsets(self._client, times, self._isolation)
         late = sorted(p for p in times if found[p] < 0)
         if late and what == "starting" and self._options.timestamp_strategy == "error":
             raise OptionError(
@@ -128,7 +126,7 @@ class TopicPlan:
         return {**found, **self._list(late, LATEST)}
 
     def _committed(self, partitions: list[TopicPartition]) -> Offsets:
-        committed = self._client.committed(self._options.group_id or "")
+        committed = self._client.group_offsets(self._options.group_id or "", require_stable=True)
         known = {p: committed[p].offset for p in partitions if p in committed}
         return {**self._list([p for p in partitions if p not in known], EARLIEST), **known}
 
@@ -136,7 +134,7 @@ class TopicPlan:
         wanted = list(partitions)
         if not wanted:
             return {}
-        return self._client.list_offsets(dict.fromkeys(wanted, which), self._isolation)
+        return list_offsets(self._client, dict.fromkeys(wanted, which), self._isolation)
 
     def begin_of_next(self, known: StreamOffset, latest: StreamOffset) -> StreamOffset:
         """Where the batch after `known` begins, and what is new in it: partitions that appeared, at their beginning.
@@ -171,7 +169,7 @@ class TopicPlan:
 
     def _high_watermark(self, partition: TopicPartition) -> int:
         """Where records end, those of open transactions included: a stream that was read_uncommitted may be there."""
-        return self._client.list_offsets({partition: LATEST}, IsolationLevel.READ_UNCOMMITTED)[partition]
+        return list_offsets(self._client, {partition: LATEST}, IsolationLevel.READ_UNCOMMITTED)[partition]
 
     def batch_ranges(self, start: StreamOffset, end: StreamOffset, *, is_first: bool) -> list[OffsetRange]:
         """What a batch of a stream reads, the same whenever it is run. Raises DataLost when that is not possible."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from oncelog.client.errors import KafkaError, ProducerFenced
+from oncelog.client import KafkaError, ProducerFenced
 from oncelog.core.errors import ErrorCode
-from oncelog.core.ids import ProducerIdAndEpoch
 from oncelog.core.invariant import InvariantError
 from oncelog.spark.identity import Identity
 from oncelog.spark.resume import CannotResume
@@ -18,8 +17,8 @@ from oncelog.spark.write_job import Written
 
 logger = logging.getLogger(__name__)
 
-Attempt = Callable[[Identity, ProducerIdAndEpoch], Written | None]
-"""Writes and commits with the identity given to it. None: there was nothing to do."""
+Attempt = Callable[[Identity], Written | None]
+"""Writes and commits in a fresh epoch of the identity given to it. None: there was nothing to do."""
 
 ROW_ERROR_MARK = "oncelog.spark.routing.RowError: "
 
@@ -40,7 +39,8 @@ class Transactor:
         identity = self._own_identity()
         for number in range(1, self.options.batch_attempts + 1):
             try:
-                written = attempt(identity, identity.fresh())
+                identity.fresh()
+                written = attempt(identity)
             except Exception as error:  # noqa: BLE001  # whatever it was, the transaction must not stay open
                 self._recover(identity, what, error)
                 if number >= self.options.batch_attempts or not _may_help(error) or not wanted():

@@ -23,15 +23,12 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from oncelog.client.config import ClientConfig
-from oncelog.core.ids import ProducerIdAndEpoch, TopicPartition
+from oncelog.client import ClientConfig, SharedTransaction, TopicFacts, TopicPartition, TransactionClient
 from oncelog.spark.progress import MicroBatch, task_count
 from oncelog.spark.rows import plain_columns
 from oncelog.spark.sink_options import SinkOptions
 from oncelog.spark.small_batch import NotSmall, SmallBatches
 from oncelog.spark.source_options import OptionError
-from oncelog.spark.topic_facts import TopicFacts
-from oncelog.spark.worker_client import worker_client
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,9 +71,8 @@ class TaskOrders:
     """Everything a task needs to know; small and picklable."""
 
     client: ClientConfig
-    identity: ProducerIdAndEpoch
-    transactional_id: str | None
-    transaction_version: int
+    transaction: SharedTransaction
+    """With what is known of the sink's own topics, so that no task has to ask."""
     compression_type: str
     max_request_size: int
     topic: str | None
@@ -88,13 +84,11 @@ class TaskOrders:
     """How many tasks the second stage has, when there is one."""
     may_run_again: bool = False
     """Only for writing without transactions, where a repeated task is allowed to double its rows."""
-    known: Mapping[str, TopicFacts] = field(default_factory=dict)
-    """Of the sink's own topics, so that no task has to ask."""
 
     @property
     def partition_count(self) -> int:
         """Of the sink's topic, 0 when it has none."""
-        return 0 if self.topic is None else self.known[self.topic].partitions
+        return 0 if self.topic is None else self.transaction.topics[self.topic].partitions
 
 
 class TaskFailed(RuntimeError):
@@ -108,32 +102,31 @@ class TaskRanAgain(RuntimeError):
 def run_write_job(
     frame: DataFrame,
     options: SinkOptions,
+    driver: TransactionClient,
     *,
-    identity: ProducerIdAndEpoch,
-    transaction_version: int,
     columns: Mapping[str, Column] | None = None,
     batch: MicroBatch | None = None,
     small: SmallBatches | None = None,
 ) -> Written:
-    """Write all rows. Returns when everything is acknowledged; raises TaskFailed when a task could not write.
+    """Write all rows in the transaction of a driver.
+
+    Returns when everything is acknowledged; raises TaskFailed when a task could not write.
 
     `columns` are those of `plain_columns`, when the caller has them. What is known of a micro-batch chooses the way;
     rows of a plain frame are shuffled. `small` is what is known of the small batches of the query: without it there are
     none.
     """
-    known = _existing_topics(options)
-    count = 0 if options.topic is None else known[options.topic].partitions
+    transaction = driver.share([name for name in (options.topic, options.dead_letter_topic) if name is not None])
+    _check_topics(options, transaction.topics)
+    count = 0 if options.topic is None else transaction.topics[options.topic].partitions
     orders = TaskOrders(
         client=options.client,
-        identity=identity,
-        transactional_id=options.transactional_id,
-        transaction_version=transaction_version,
+        transaction=transaction,
         compression_type=options.compression_type,
         max_request_size=options.max_request_size,
         topic=options.topic,
         dead_letter_topic=options.dead_letter_topic,
         first_partition=0 if batch is None else batch.batch_id % max(count, 1),
-        known=known,
     )
     given = plain_columns(frame, options.topic) if columns is None else columns
     if batch is None:
@@ -195,12 +188,11 @@ def _written(totals: list[dict[str, Any]]) -> Written:
     )
 
 
-def _existing_topics(options: SinkOptions) -> dict[str, TopicFacts]:
-    """The sink's own topics as they are now. Raises OptionError for one that cannot be written to."""
-    topics = {"topic": options.topic, "dead_letter_topic": options.dead_letter_topic}
-    named = {setting: name for setting, name in topics.items() if name is not None}
-    found = worker_client(options.client).topics_now(list(named.values())) if named else {}
-    for setting, name in named.items():
+def _check_topics(options: SinkOptions, found: Mapping[str, TopicFacts]) -> None:
+    """Raise OptionError for one of the sink's own topics that cannot be written to."""
+    for setting, name in (("topic", options.topic), ("dead_letter_topic", options.dead_letter_topic)):
+        if name is None:
+            continue
         if name not in found or not found[name].partitions:
             raise OptionError(
                 f"{setting}: topic {name} does not exist on {options.client.bootstrap_servers}. Create it first: its "
@@ -210,7 +202,6 @@ def _existing_topics(options: SinkOptions) -> dict[str, TopicFacts]:
             raise OptionError(f"{setting}: topic {name} is the cluster's own, and only its brokers write to it")
     if options.dead_letter_topic is not None:
         _check_dead_letters(options.dead_letter_topic, found[options.dead_letter_topic])
-    return found
 
 
 def _check_dead_letters(topic: str, facts: TopicFacts) -> None:

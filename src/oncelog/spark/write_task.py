@@ -10,16 +10,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from oncelog.client import (
+    BatchProducer,
+    EncodedBatch,
+    KafkaError,
+    ProduceSummary,
+    TopicFacts,
+    TopicPartition,
+    worker_client,
+)
 from oncelog.client.columns import BATCH_BYTES
-from oncelog.client.encoded_batch import EncodedBatch
-from oncelog.client.errors import KafkaError
-from oncelog.core.ids import TopicPartition
 from oncelog.protocol.batch import HEADER_BYTES
 from oncelog.spark.dead_letters import dead_letters
 from oncelog.spark.routing import RowError, by_key, encode_rows, facts_of, partition_numbers
-from oncelog.spark.task_writer import PartitionTotal, TaskWriter
-from oncelog.spark.topic_facts import TopicFacts
-from oncelog.spark.worker_client import worker_client
 from oncelog.spark.write_job import TaskOrders, TaskRanAgain, Way
 
 if TYPE_CHECKING:
@@ -111,16 +114,11 @@ def _failure(error: Exception) -> pa.RecordBatch:
 
 def write_batches(orders: TaskOrders, task: int, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
     """Write everything and wait for the acknowledgements. Returns one row per output partition."""
-    with TaskWriter(
-        worker_client(orders.client),
-        identity=orders.identity,
-        transactional_id=orders.transactional_id,
-        transaction_version=orders.transaction_version,
-    ) as writer:
+    with BatchProducer(worker_client(orders.client), orders.transaction) as producer:
         arriving = _unpack(batches) if orders.way is Way.SHUFFLED else _encode(orders, task, batches)
         for target, encoded in arriving:
-            writer.write(target, encoded)
-        return _result(writer.finish())
+            producer.write(target, encoded)
+        return _result(producer.flush())
 
 
 def _unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[Addressed]:
@@ -148,7 +146,7 @@ def _task_number(*, allowed_again: bool = True) -> int:
     return int(context.partitionId())
 
 
-def _result(totals: list[PartitionTotal]) -> pa.RecordBatch:
+def _result(totals: list[ProduceSummary]) -> pa.RecordBatch:
     columns: list[list[Any]] = [
         [total.partition.topic for total in totals],
         [total.partition.partition for total in totals],

@@ -71,6 +71,7 @@ READING = {
     *(f"Consumer.{name}" for name in ("seek_to_beginning", "seek_to_end", "seek_to_time", "seek_to_committed")),
     *(f"Consumer.{name}" for name in ("beginning_offsets", "end_offsets", "position", "lag", "committed")),
     "TransactionClient.fetch_offsets",
+    "TransactionClient.share",
 }
 NOT_SERVED = {
     "Admin.elect_leaders": lambda admin: admin.elect_leaders(),
@@ -600,9 +601,7 @@ def written(world: World) -> tuple[TransactionClient, BatchProducer]:
     driver = world.driver()
     task = BatchProducer(
         world.config,
-        identity=driver.identity,
-        transactional_id=world.name,
-        transaction_version=driver.transaction_version,
+        driver.share(),
         delivery_timeout_ms=world.times["delivery.timeout.ms"],
     )
     return driver, world.stack.enter_context(task)
@@ -636,6 +635,15 @@ def _(world: World) -> Any:
     _, task = written(world)
     with world.lost():
         return task.produce(world.topic, 0, encode_columns(pa.array(["x"]), timestamp_ms=0))
+
+
+@case("BatchProducer.write", ApiKey.PRODUCE, lambda world: world.is_open(), leaves_open=(AbortableError,))
+@case("BatchProducer.flush", ApiKey.PRODUCE, lambda world: world.is_open(), leaves_open=(AbortableError,))
+def _(world: World) -> Any:
+    _, task = written(world)
+    with world.lost():
+        task.write(world.place, encode_columns(pa.array(["x"]), timestamp_ms=0)[0])
+        task.flush()
 
 
 # The tests

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +30,7 @@ from oncelog.client import (
     TimedOut,
     TopicPartition,
     TransactionClient,
+    TransactionError,
 )
 from oncelog.client.accumulator import Accumulator
 from oncelog.client.columns import encode_columns
@@ -400,15 +402,11 @@ def test_tasks_share_the_drivers_transaction(
         driver.init(unique("txn"))
         # Two batches of the same shape: without a fresh epoch the second would be taken for a duplicate.
         for round_number in range(2):
-            driver.add_partitions(places)
+            transaction = pickle.loads(pickle.dumps(driver.share([topic])))
+            assert transaction.topics[topic].partitions == 2
             for place in places:
                 rows = pa.array([b"%d-%d-%d" % (round_number, place.partition, n) for n in range(100)])
-                with BatchProducer(
-                    settings,
-                    identity=driver.identity,
-                    transactional_id=driver.core.transactional_id,
-                    transaction_version=driver.transaction_version,
-                ) as task:
+                with BatchProducer(settings, transaction) as task:
                     encoded = encode_columns(rows, timestamp_ms=0, batch_bytes=1000)
                     summary = task.produce(place.topic, place.partition, iter(encoded))
                     assert (summary.records, summary.next_sequence) == (100, 100)
@@ -428,13 +426,14 @@ def test_a_fenced_driver_and_its_tasks_are_told(config: ClientConfig, topic: str
     name = unique("txn")
     with TransactionClient(config) as old, TransactionClient(config) as new:
         old.init(name)
+        transaction = old.share()
         new.init(name)
         with pytest.raises(ProducerFenced):
             old.init(name, expected=old.identity)
         with pytest.raises(ProducerFenced):
             old.end(False)
         encoded = encode_columns(pa.array([b"x"]), timestamp_ms=0)
-        with BatchProducer(config, identity=old.identity, transactional_id=name) as task, pytest.raises(KafkaError):
+        with BatchProducer(config, transaction) as task, pytest.raises(TransactionError):
             task.produce(topic, 0, encoded)
 
 

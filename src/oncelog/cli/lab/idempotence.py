@@ -9,6 +9,7 @@ from oncelog.client.batch_producer import BatchProducer
 from oncelog.client.config import ClientConfig
 from oncelog.client.errors import ConfigurationError, IllegalState, KafkaError
 from oncelog.client.producer_config import ProducerConfig
+from oncelog.client.shared_transaction import SharedTransaction
 from oncelog.core.ids import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -92,7 +93,7 @@ def _send(stage: Stage, topic: str, identity: ProducerIdAndEpoch, base_sequence:
     """A new connection each time: the client that sends it again knows nothing of the first answer."""
     batch = build_batch([Record(0, 0, None, b"payment of 10")], timestamp_ms=1_700_000_000_000)
     config = ClientConfig(bootstrap_servers=stage.servers, retry_backoff_ms=10)
-    with BatchProducer(config, identity=identity, delivery_timeout_ms=2_000) as producer:
+    with BatchProducer(config, SharedTransaction(identity=identity), delivery_timeout_ms=2_000) as producer:
         return producer.produce(topic, 0, [batch], base_sequence).first_offset
 
 

@@ -35,7 +35,6 @@ from oncelog.core.ids import (
 TWO_PHASE_COMMIT_TIMEOUT_MS: Final = 2**31 - 1
 """Stored in place of a time-out for a participant of a two-phase commit: its transactions never time out."""
 
-NO_IDENTITY: Final = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 FENCES_REMEMBERED_MAX: Final = 4
 
 

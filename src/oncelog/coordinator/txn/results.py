@@ -6,9 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from oncelog.coordinator.txn.metadata import NO_IDENTITY
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import (
+    NO_IDENTITY,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_TIMESTAMP,

@@ -6,19 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from oncelog.client import loop
-from oncelog.client.config import ClientConfig
-from oncelog.client.deadline import Deadline
-from oncelog.client.fetch import FetchSettings, fetch
-from oncelog.client.visibility import IsolationLevel
-from oncelog.core.ids import TopicPartition
+from oncelog.client import ClientConfig, IsolationLevel, RangeReader, TopicPartition, WorkerClient, worker_client
 from oncelog.protocol.batch import HEADER_BYTES, BatchHeader, parse_control, read_header
 from oncelog.spark.demo.topics import read_topic
-from oncelog.spark.offsets import EARLIEST, LATEST
-from oncelog.spark.worker_client import WorkerClient, worker_client
-
-FETCH_BYTES = 8 * 1024 * 1024
-TIMEOUT_MS = 30_000
+from oncelog.spark.offsets import EARLIEST, LATEST, list_offsets
 
 TransactionKey = tuple[int, int, int]
 """Producer id, epoch, and how many transactions of that epoch came before on the partition."""
@@ -93,17 +84,15 @@ def _audit_partition(
 def _raw_batches(client: WorkerClient, partition: TopicPartition) -> Iterator[tuple[BatchHeader, bool]]:
     """Every batch of a log, markers too, with whether it is a commit marker."""
     isolation = IsolationLevel.READ_UNCOMMITTED
-    position = client.list_offsets({partition: EARLIEST}, isolation)[partition]
-    end = client.list_offsets({partition: LATEST}, isolation)[partition]
-    while position < end:
-        data = _fetch(client, partition, position)
-        for at, header in _whole_batches(data):
-            if header.last_offset >= position:
-                yield header, header.is_control and parse_control(data, at).is_commit
-                position = header.next_offset
+    start = list_offsets(client, {partition: EARLIEST}, isolation)[partition]
+    end = list_offsets(client, {partition: LATEST}, isolation)[partition]
+    for chunk in RangeReader(client, isolation=isolation).read(*partition, start, end):
+        for at, header in _whole_batches(chunk.data):
+            if header.last_offset >= chunk.start_offset:
+                yield header, header.is_control and parse_control(chunk.data, at).is_commit
 
 
-def _whole_batches(data: bytes) -> Iterator[tuple[int, BatchHeader]]:
+def _whole_batches(data: memoryview) -> Iterator[tuple[int, BatchHeader]]:
     """Without the last one, when the broker cut it off."""
     position = 0
     while len(data) - position >= HEADER_BYTES:
@@ -112,14 +101,3 @@ def _whole_batches(data: bytes) -> Iterator[tuple[int, BatchHeader]]:
             return
         yield position, header
         position += header.size_bytes
-
-
-def _fetch(client: WorkerClient, partition: TopicPartition, position: int) -> bytes:
-    settings = FetchSettings(IsolationLevel.READ_UNCOMMITTED, max_bytes=FETCH_BYTES, partition_max_bytes=FETCH_BYTES)
-
-    async def ask() -> bytes:
-        connection = await client.cluster.leader(partition, Deadline(TIMEOUT_MS))
-        answers = await fetch(connection, {partition: position}, settings, TIMEOUT_MS)
-        return bytes(answers[partition].records or b"")
-
-    return loop.run(ask())

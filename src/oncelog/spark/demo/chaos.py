@@ -16,14 +16,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
-from oncelog.client.config import ClientConfig
-from oncelog.client.visibility import IsolationLevel
+from oncelog.client import ClientConfig, IsolationLevel, WorkerClient
 from oncelog.spark.cluster import StandaloneCluster
 from oncelog.spark.demo.driver import DriverOrder
 from oncelog.spark.demo.events import EventLog
 from oncelog.spark.demo.pipeline import GUARANTEES
-from oncelog.spark.offsets import LATEST
-from oncelog.spark.worker_client import WorkerClient
+from oncelog.spark.offsets import LATEST, list_offsets
 
 POLL_S = 0.02
 MIDDLE_WAIT_S = 30.0
@@ -174,4 +172,4 @@ class Chaos:
 
 def _length(client: WorkerClient, topic: str) -> int:
     partitions = client.partitions_of([topic]).get(topic, [])
-    return sum(client.list_offsets(dict.fromkeys(partitions, LATEST), IsolationLevel.READ_UNCOMMITTED).values())
+    return sum(list_offsets(client, dict.fromkeys(partitions, LATEST), IsolationLevel.READ_UNCOMMITTED).values())

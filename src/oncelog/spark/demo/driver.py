@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import oncelog.spark
-from oncelog.client.config import ClientConfig
+from oncelog.client import ClientConfig
 from oncelog.core import failpoints
 from oncelog.spark.demo.events import EventLog
 from oncelog.spark.demo.guarantees import AtLeastOnce, AtMostOnce, Recorded, running_lane

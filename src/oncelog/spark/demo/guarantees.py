@@ -11,11 +11,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from oncelog.client import loop
-from oncelog.client.config import ClientConfig
-from oncelog.client.deadline import Deadline
-from oncelog.client.offsets import GroupMetadata, commit_offsets
-from oncelog.client.transaction import NO_IDENTITY
+from oncelog.client import ClientConfig, SharedTransaction, worker_client
 from oncelog.spark.demo.events import EventLog
 from oncelog.spark.demo.hold import Hold
 from oncelog.spark.progress import running_batch
@@ -23,13 +19,11 @@ from oncelog.spark.resume import NewCheckpoint, Verdict, judge, offsets_to_commi
 from oncelog.spark.rows import plain_columns
 from oncelog.spark.sink import ExactlyOnceSink, drain
 from oncelog.spark.sink_options import MAX_REQUEST_SIZE
-from oncelog.spark.worker_client import worker_client
 from oncelog.spark.write_job import TaskOrders, Written, run_orders
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-COMMIT_TIMEOUT_MS = 60_000
 ATTEMPTS = 3
 
 
@@ -48,16 +42,13 @@ class BatchFunction(Protocol):
 def plain_orders(config: ClientConfig, topic: str, *, may_run_again: bool) -> TaskOrders:
     return TaskOrders(
         client=config,
-        identity=NO_IDENTITY,
-        transactional_id=None,
-        transaction_version=0,
+        transaction=SharedTransaction(topics=worker_client(config).topics_now([topic])),
         compression_type="none",
         max_request_size=MAX_REQUEST_SIZE,
         topic=topic,
         dead_letter_topic=None,
         first_partition=0,
         may_run_again=may_run_again,
-        known=worker_client(config).topics_now([topic]),
     )
 
 
@@ -95,7 +86,7 @@ class AtMostOnce:
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         batch = running_batch(self.spark, frame, batch_id)
         client = worker_client(self.config)
-        committed = client.committed(self.group_id)
+        committed = client.group_offsets(self.group_id, require_stable=True)
         verdict = judge(
             batch,
             committed,
@@ -108,9 +99,7 @@ class AtMostOnce:
         if verdict is Verdict.SKIP:
             drain(frame)
             return
-        offsets = offsets_to_commit(batch, None)
-        deadline = Deadline(COMMIT_TIMEOUT_MS)
-        loop.run(commit_offsets(client.cluster, GroupMetadata(self.group_id), offsets, deadline))
+        client.alter_group_offsets(self.group_id, offsets_to_commit(batch, None))
         self.hold.wait_here(running_lane())
         try:
             orders = plain_orders(self.config, self.topic, may_run_again=False)

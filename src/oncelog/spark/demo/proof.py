@@ -6,12 +6,10 @@ import json
 from collections import Counter
 from dataclasses import dataclass
 
-from oncelog.client.config import ClientConfig
-from oncelog.client.visibility import IsolationLevel
+from oncelog.client import ClientConfig, IsolationLevel, worker_client
 from oncelog.spark.demo.orders import Truth
 from oncelog.spark.demo.topics import read_topic
-from oncelog.spark.offsets import LATEST
-from oncelog.spark.worker_client import worker_client
+from oncelog.spark.offsets import LATEST, list_offsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +70,6 @@ def input_is_committed(config: ClientConfig, group_id: str, topic: str) -> bool:
     """Whether the group's committed offsets are the ends of the input."""
     client = worker_client(config)
     partitions = client.partitions_of([topic]).get(topic, [])
-    ends = client.list_offsets(dict.fromkeys(partitions, LATEST), IsolationLevel.READ_COMMITTED)
-    committed = client.committed(group_id)
+    ends = list_offsets(client, dict.fromkeys(partitions, LATEST), IsolationLevel.READ_COMMITTED)
+    committed = client.group_offsets(group_id, require_stable=True)
     return all(partition in committed and committed[partition].offset == ends[partition] for partition in ends)

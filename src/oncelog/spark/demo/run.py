@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-from oncelog.client.config import ClientConfig
+from oncelog.client import ClientConfig, NewTopic, worker_client
 from oncelog.spark.cluster import StandaloneCluster
 from oncelog.spark.demo.audit import Audit, audit
 from oncelog.spark.demo.chaos import DRIVER_STARTS_MAX, Broker, Chaos, DemoFailed, DriverProcess
@@ -19,7 +19,6 @@ from oncelog.spark.demo.orders import Truth, truth
 from oncelog.spark.demo.pipeline import GUARANTEES, Topics
 from oncelog.spark.demo.proof import Tally, input_is_committed, revenue_errors, tally_broken, tally_orders
 from oncelog.spark.demo.topics import write_customers, write_orders
-from oncelog.spark.worker_client import worker_client
 
 BATCHES = 20
 TIMEOUT_S = 900.0
@@ -91,8 +90,10 @@ class Demo:
 
     def _write_input(self, progress: Progress) -> None:
         client = worker_client(self._config)
-        client.create_topics(self.topics.partition_counts())
-        client.create_topics(self.topics.compacted_counts(), {"cleanup.policy": "compact"})
+        compacted = {"cleanup.policy": "compact"}
+        wanted = [NewTopic(name, count) for name, count in self.topics.partition_counts().items()]
+        wanted += [NewTopic(name, count, configs=compacted) for name, count in self.topics.compacted_counts().items()]
+        client.create_topics(wanted, if_not_exists=True)
         write_customers(self._config, self.topics.customers)
         bar = progress.add_task("orders written", total=self.records)
         for written in write_orders(self._config, self.topics.orders, self.records):

@@ -8,17 +8,18 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
+from oncelog.client import (
+    BatchProducer,
+    ClientConfig,
+    IsolationLevel,
+    RangeReader,
+    TopicPartition,
+    TransactionClient,
+    worker_client,
+)
 from oncelog.client.columns import encode_columns, partition_column, to_arrow
-from oncelog.client.config import ClientConfig
-from oncelog.client.fetch import FetchSettings
-from oncelog.client.transaction import TransactionClient
-from oncelog.client.visibility import IsolationLevel
-from oncelog.core.ids import TopicPartition
 from oncelog.spark.demo.orders import customer_columns, order_columns
-from oncelog.spark.offsets import EARLIEST, LATEST
-from oncelog.spark.planning import OffsetRange
-from oncelog.spark.task_writer import TaskWriter
-from oncelog.spark.worker_client import worker_client
+from oncelog.spark.offsets import EARLIEST, LATEST, list_offsets
 
 GENERATOR_ID = "oncelog-demo-generator"
 
@@ -41,20 +42,17 @@ def write_customers(config: ClientConfig, topic: str) -> None:
 
 
 def _write(config: ClientConfig, transactions: TransactionClient, topic: str, keys: pa.Array, values: pa.Array) -> None:
-    client = worker_client(config)
-    numbers = partition_column(keys, client.partition_count(topic))
-    with TaskWriter(
-        client,
-        identity=transactions.identity if transactions.uses_tv2 else transactions.fresh_epoch(),
-        transactional_id=GENERATOR_ID,
-        transaction_version=transactions.transaction_version,
-    ) as writer:
+    if not transactions.uses_tv2:
+        transactions.fresh_epoch()
+    transaction = transactions.share([topic])
+    numbers = partition_column(keys, transaction.topics[topic].partitions)
+    with BatchProducer(worker_client(config), transaction) as producer:
         for number in np.unique(numbers):
             rows = pa.array(np.flatnonzero(numbers == number))
             now_ms = time.time_ns() // 1_000_000
             for batch in encode_columns(values.take(rows), key=keys.take(rows), timestamp_ms=now_ms):
-                writer.write(TopicPartition(topic, int(number)), batch)
-        writer.finish()
+                producer.write(TopicPartition(topic, int(number)), batch)
+        producer.flush()
     transactions.end(commit=True)
 
 
@@ -63,10 +61,10 @@ def read_topic(
 ) -> Iterator[pa.RecordBatch]:
     """Everything visible in a topic now, partition by partition."""
     client = worker_client(config)
+    reader = RangeReader(client, isolation=isolation)
     partitions = client.partitions_of([topic]).get(topic, [])
-    first = client.list_offsets(dict.fromkeys(partitions, EARLIEST), isolation)
-    last = client.list_offsets(dict.fromkeys(partitions, LATEST), isolation)
+    first = list_offsets(client, dict.fromkeys(partitions, EARLIEST), isolation)
+    last = list_offsets(client, dict.fromkeys(partitions, LATEST), isolation)
     for partition in partitions:
-        wanted = OffsetRange(partition, first[partition], last[partition])
-        for chunk in client.read(wanted, FetchSettings(isolation)):
+        for chunk in reader.read(*partition, first[partition], last[partition]):
             yield to_arrow([chunk], headers=False)

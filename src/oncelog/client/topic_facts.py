@@ -26,6 +26,8 @@ _KEYS = ["cleanup.policy", "max.message.bytes"]
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
+    """What a writer must know of a topic."""
+
     partitions: int
     is_internal: bool = False
     """One of the cluster's own, which only its brokers write to."""
@@ -34,6 +36,7 @@ class TopicFacts:
     """The largest batch of records it takes; None when we are not told."""
 
     def record_bytes_max(self, otherwise: int) -> int:
+        """The largest batch it takes, `otherwise` at most."""
         return otherwise if self.message_bytes_max is None else min(otherwise, self.message_bytes_max)
 
 

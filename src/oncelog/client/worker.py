@@ -1,4 +1,4 @@
-"""The client of one process, driver or Python worker: its connections are kept from task to task and batch to batch."""
+"""The client of one process, driver or worker: its connections are kept from task to task."""
 
 from __future__ import annotations
 
@@ -8,27 +8,19 @@ import math
 import os
 import time
 import weakref
-from collections.abc import AsyncGenerator, Collection, Coroutine, Iterator, Mapping
+from collections.abc import Collection
 from concurrent.futures import Future
-from typing import Any, TypeVar, cast
 
 from oncelog.client import loop
-from oncelog.client.admin_topics import NewTopic, TopicAdmin
-from oncelog.client.blocking import Blocking
+from oncelog.client.admin import Admin
 from oncelog.client.cluster import Cluster
 from oncelog.client.config import ClientConfig
 from oncelog.client.deadline import Deadline
-from oncelog.client.fetch import FetchSettings
-from oncelog.client.fetcher import FetchedChunk, RangeFetcher
-from oncelog.client.offsets import OffsetAndMetadata, fetch_offsets
-from oncelog.client.visibility import IsolationLevel
+from oncelog.client.topic_facts import TopicFacts, TopicLookup
 from oncelog.core.ids import NULL_UUID, TopicPartition, uuid_to_text
-from oncelog.spark.planning import OffsetRange
-from oncelog.spark.topic_facts import TopicFacts, TopicLookup
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
 FACTS_AGE_S = 10.0
 """How long a worker takes what it knows of a topic for granted: keys move soon after partitions are added."""
 FACTS_AGE_MAX_S = 60.0
@@ -37,46 +29,29 @@ CLIENTS_MAX = 8
 """So many are kept although nobody uses them."""
 
 
-class WorkerClient(Blocking):
-    """Blocking look-ups and reads over the shared connections of this process."""
+class WorkerClient(Admin):
+    """An `Admin` that remembers topics, whose connections others use: `BatchProducer`, `RangeReader` and so on.
+
+    `worker_client` gives that of this process.
+    """
 
     def __init__(self, config: ClientConfig) -> None:
         super().__init__(config)
-        self._topics = TopicAdmin(self.cluster)
         self._lookup = TopicLookup(self.cluster)
         self._facts: dict[str, tuple[TopicFacts, float]] = {}
         self._renewed: Future[dict[str, TopicFacts]] | None = None
-
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return self._run(coroutine)
-
-    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        return self._thread.submit(coroutine)
-
-    def _deadline(self) -> Deadline:
-        return Deadline(self.config.default_api_timeout_ms)
-
-    def create_topics(self, partition_counts: Mapping[str, int], configs: Mapping[str, str] | None = None) -> None:
-        """Create topics that are not there yet."""
-        wanted = [NewTopic(name, count, configs=configs or {}) for name, count in partition_counts.items()]
-        self._run(self._topics.create_topics(wanted, if_not_exists=True))
-
-    def partition_count(self, topic: str) -> int:
-        """Of `topic_facts`; 0 when there is no such topic."""
-        facts = self.topic_facts([topic]).get(topic)
-        return 0 if facts is None else facts.partitions
 
     def topics_now(self, topics: Collection[str]) -> dict[str, TopicFacts]:
         """What there is to know of topics, with their partitions as they are now. Others are left out."""
         return self._note(topics, self._run(self._lookup.facts(topics)))
 
     def topic_facts(self, topics: Collection[str]) -> dict[str, TopicFacts]:
-        """The same, asked at most once in FACTS_AGE_S, and not waited for where topics are in steady use."""
+        """The same, asked at most once in ten seconds, and not waited for where topics are in steady use."""
         ages_s = {name: self._age_s(name) for name in topics}
         if any(age_s > FACTS_AGE_MAX_S for age_s in ages_s.values()):
             self.topics_now([name for name, age_s in ages_s.items() if age_s > FACTS_AGE_S])
         elif (old := [name for name, age_s in ages_s.items() if age_s > FACTS_AGE_S]) and not self._is_renewing():
-            self._renewed = self.submit(self._lookup.facts(old))
+            self._renewed = self._thread.submit(self._lookup.facts(old))
             self._renewed.add_done_callback(functools.partial(self._take, old))
         return {name: self._facts[name][0] for name in topics if name in self._facts}
 
@@ -106,9 +81,9 @@ class WorkerClient(Blocking):
     def partitions_of(self, topics: Collection[str] | None) -> dict[str, list[TopicPartition]]:
         """The partitions of the named topics, or of all, as they are now. Topics that do not exist are left out."""
         if topics is None:
-            known = self._run(self._topics.list_topics())
+            known = self.list_topics()
         else:
-            self._run(self.cluster.refresh(topics, self._deadline()))
+            self._run(self.cluster.refresh(topics, Deadline(self.config.default_api_timeout_ms)))
             known = {name: self.cluster.topics[name] for name in topics if name in self.cluster.topics}
         return {name: [TopicPartition(name, p.partition) for p in info.partitions] for name, info in known.items()}
 
@@ -119,40 +94,12 @@ class WorkerClient(Blocking):
         known = {name: self.cluster.topics[name].topic_id for name in topics if name in self.cluster.topics}
         return {name: uuid_to_text(topic_id) for name, topic_id in known.items() if topic_id != NULL_UUID}
 
-    def list_offsets(
-        self, wanted: Mapping[TopicPartition, int], isolation: IsolationLevel
-    ) -> dict[TopicPartition, int]:
-        """For -1 the latest offset this isolation level sees, for -2 the earliest, else the first at or after a time
-        in milliseconds; -1 where no record is that young."""
-        found = self._run(self._topics.list_offsets(wanted, isolation=isolation))
-        return {partition: result.offset for partition, result in found.items()}
-
-    def committed(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        """All committed offsets of a group, after open transactions on them have ended."""
-        return self._run(fetch_offsets(self.cluster, group_id, None, self._deadline()))
-
-    def read(self, wanted: OffsetRange, settings: FetchSettings) -> Iterator[FetchedChunk]:
-        """Whole answers of the broker for a range, the next one fetched while the caller works on the last."""
-        fetcher = RangeFetcher(self.cluster, wanted.partition, wanted.start, wanted.end, settings=settings)
-        chunks = cast("AsyncGenerator[FetchedChunk]", fetcher.chunks())
-        try:
-            while (chunk := self._run(_next(chunks))) is not None:
-                yield chunk
-        finally:
-            self._run(_close(chunks))
-
-
-async def _next(chunks: AsyncGenerator[FetchedChunk]) -> FetchedChunk | None:
-    return await anext(chunks, None)
-
-
-async def _close(chunks: AsyncGenerator[FetchedChunk]) -> None:
-    await chunks.aclose()
-
 
 def worker_client(config: ClientConfig) -> WorkerClient:
-    """The client of this process for these settings. Its connections are closed when nobody uses it any more: it is
-    kept until CLIENTS_MAX others were used after it."""
+    """The client of this process for these settings, with connections that stay open from task to task.
+
+    They are closed when nobody uses it any more. Eight are kept although nobody does, those that were used last.
+    """
     return _cached(config, os.getpid())
 
 

@@ -10,17 +10,16 @@ from typing import Any
 
 import pytest
 
-from oncelog.client.config import ClientConfig
+from oncelog.client import Admin, ClientConfig, NewTopic, WorkerClient, worker_client
+from oncelog.client import worker as module
 from oncelog.client.connection import Connection
-from oncelog.spark import worker_client as module
-from oncelog.spark.worker_client import CLIENTS_MAX, WorkerClient, worker_client
-from tests.spark.kafka import Kafka
-from tests.spark.waiting import wait_for
+from oncelog.client.worker import CLIENTS_MAX
+from tests.unit.client.client_factory import wait_until
 
 
 @pytest.fixture
-def client(kafka: Kafka) -> Iterator[WorkerClient]:
-    with WorkerClient(ClientConfig(bootstrap_servers=kafka.servers, allow_auto_create_topics=False)) as made:
+def client(servers: str) -> Iterator[WorkerClient]:
+    with WorkerClient(ClientConfig(bootstrap_servers=servers, allow_auto_create_topics=False)) as made:
         yield made
 
 
@@ -42,9 +41,9 @@ def open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_more_client_settings_than_are_kept_leave_no_connections(kafka: Kafka) -> None:
+def test_more_client_settings_than_are_kept_leave_no_connections(servers: str) -> None:
     def use(number: int) -> None:
-        config = ClientConfig(bootstrap_servers=kafka.servers, client_id=f"leaking-{number}")
+        config = ClientConfig(bootstrap_servers=servers, client_id=f"leaking-{number}")
         assert worker_client(config).partitions_of(None) is not None
 
     for number in range(CLIENTS_MAX):
@@ -54,21 +53,23 @@ def test_more_client_settings_than_are_kept_leave_no_connections(kafka: Kafka) -
         use(number)
     gc.collect()
     # Others in this process open and close some meanwhile; those that leak would be three times as many.
-    wait_for(lambda: open_descriptors() <= before + CLIENTS_MAX)
+    wait_until(lambda: open_descriptors() <= before + CLIENTS_MAX)
 
 
-def test_a_client_in_use_is_not_closed_when_others_take_its_place(kafka: Kafka) -> None:
-    held = worker_client(ClientConfig(bootstrap_servers=kafka.servers, client_id="held"))
+def test_a_client_in_use_is_not_closed_when_others_take_its_place(servers: str) -> None:
+    held = worker_client(ClientConfig(bootstrap_servers=servers, client_id="held"))
     for number in range(2 * CLIENTS_MAX):
-        worker_client(ClientConfig(bootstrap_servers=kafka.servers, client_id=f"other-{number}"))
+        worker_client(ClientConfig(bootstrap_servers=servers, client_id=f"other-{number}"))
     gc.collect()
     assert held.partitions_of(None) is not None
 
 
 def test_many_topics_are_looked_up_at_once(
-    kafka: Kafka, name: Callable[[str], str], client: WorkerClient, requests: Counter[str]
+    module_admin: Admin, unique: Callable[[str], str], client: WorkerClient, requests: Counter[str]
 ) -> None:
-    topics = [kafka.create(name(f"t{number}"), 1 + number % 3) for number in range(20)]
+    topics = [unique("many") for _ in range(20)]
+    module_admin.create_topics([NewTopic(topic, 1 + number % 3) for number, topic in enumerate(topics)])
+    requests.clear()
     found = client.topic_facts([*topics, "no-such-topic"])
     assert {topic: facts.partitions for topic, facts in found.items()} == {
         topic: 1 + number % 3 for number, topic in enumerate(topics)
@@ -80,29 +81,32 @@ def test_many_topics_are_looked_up_at_once(
 
 
 def test_what_is_known_of_a_topic_is_renewed_without_waiting(
-    kafka: Kafka,
-    name: Callable[[str], str],
+    module_admin: Admin,
+    unique: Callable[[str], str],
     client: WorkerClient,
     requests: Counter[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    topic = kafka.create(name("growing"))
+    topic = unique("growing")
+    module_admin.create_topics([NewTopic(topic, 1)])
     assert client.topic_facts([topic])[topic].partitions == 1
-    kafka.grow(topic, 2)
+    module_admin.create_partitions({topic: 2})
     monkeypatch.setattr(module, "FACTS_AGE_S", 0.0)
     with monkeypatch.context() as patched:
         patched.setattr(client, "_run", None)
         assert client.topic_facts([topic])[topic].partitions == 1
-        wait_for(lambda: client.topic_facts([topic])[topic].partitions == 2)
+        wait_until(lambda: client.topic_facts([topic])[topic].partitions == 2)
     monkeypatch.setattr(module, "FACTS_AGE_MAX_S", 0.0)
-    kafka.grow(topic, 3)
+    module_admin.create_partitions({topic: 3})
     assert client.topic_facts([topic])[topic].partitions == 3
 
 
 def test_a_topic_that_was_not_there_is_asked_for_again(
-    kafka: Kafka, name: Callable[[str], str], client: WorkerClient
+    module_admin: Admin, unique: Callable[[str], str], client: WorkerClient
 ) -> None:
-    assert client.topic_facts([name("late")]) == {}
-    kafka.create(name("late"), cleanup_policy="compact", max_message_bytes="5000")
-    facts = client.topic_facts([name("late")])[name("late")]
+    topic = unique("late")
+    assert client.topic_facts([topic]) == {}
+    settings = {"cleanup.policy": "compact", "max.message.bytes": "5000"}
+    module_admin.create_topics([NewTopic(topic, 1, configs=settings)])
+    facts = client.topic_facts([topic])[topic]
     assert (facts.partitions, facts.is_compacted, facts.message_bytes_max) == (1, True, 5000)
