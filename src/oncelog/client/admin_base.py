@@ -70,8 +70,7 @@ class AdminBase:
                 raise KafkaError(ErrorCode.NOT_CONTROLLER, str(connection))
             return response
 
-        with attempts.explained():
-            return await self.cluster.retrying(type(request).__name__, attempt, self._deadline())
+        return await self.cluster.retrying(type(request).__name__, attempt, self._deadline(), attempts)
 
     async def _ask_leaders(
         self,
@@ -105,8 +104,7 @@ class AdminBase:
                 for partition in members:
                     self._take(partition, answers, found, what)
 
-        with (attempts or Attempts()).explained():
-            await self.cluster.retrying(what, attempt, self._deadline())
+        await self.cluster.retrying(what, attempt, self._deadline(), attempts)
         return found
 
     def _take(

@@ -120,8 +120,7 @@ class ConfigAdmin(AdminBase):
         async def attempt() -> IncrementalAlterConfigsResponse:
             return await self._ask(await self._owner(resource), request, IncrementalAlterConfigsResponse, attempts)
 
-        with attempts.explained():
-            response = await self.cluster.retrying("IncrementalAlterConfigs", attempt, self._deadline())
+        response = await self.cluster.retrying("IncrementalAlterConfigs", attempt, self._deadline(), attempts)
         raise_first((r.error_code, f"settings of {r.resource_name}", r.error_message) for r in response.responses)
 
     async def _owner(self, resource: ConfigResource) -> Connection:

@@ -95,15 +95,14 @@ class GroupAdmin(AdminBase):
         """Delete empty groups with their offsets."""
         for group_id in group_ids:
             attempts = Attempts()
-            with attempts.explained():
-                response = await self.cluster.ask_coordinator(
-                    CoordinatorKind.GROUP,
-                    group_id,
-                    DeleteGroupsRequest(groups_names=[group_id]),
-                    DeleteGroupsResponse,
-                    codes=lambda answer: [group.error_code for group in answer.results],
-                    attempts=attempts,
-                )
+            response = await self.cluster.ask_coordinator(
+                CoordinatorKind.GROUP,
+                group_id,
+                DeleteGroupsRequest(groups_names=[group_id]),
+                DeleteGroupsResponse,
+                codes=lambda answer: [group.error_code for group in answer.results],
+                attempts=attempts,
+            )
             raise_first(
                 ((g.error_code, f"deleting group {g.group_id}", None) for g in response.results),
                 attempts,
@@ -135,15 +134,14 @@ class GroupAdmin(AdminBase):
             ),
         )
         attempts = Attempts()
-        with attempts.explained():
-            response = await self.cluster.ask_coordinator(
-                CoordinatorKind.GROUP,
-                group_id,
-                request,
-                OffsetDeleteResponse,
-                codes=lambda answer: [answer.error_code],
-                attempts=attempts,
-            )
+        response = await self.cluster.ask_coordinator(
+            CoordinatorKind.GROUP,
+            group_id,
+            request,
+            OffsetDeleteResponse,
+            codes=lambda answer: [answer.error_code],
+            attempts=attempts,
+        )
         # A group whose last offset goes may go with it.
         failed = [(response.error_code, f"deleting offsets of group {group_id}", None)]
         raise_first(failed, attempts, ErrorCode.GROUP_ID_NOT_FOUND)
@@ -162,15 +160,14 @@ class GroupAdmin(AdminBase):
             members=[MemberIdentity(member_id=member_id, reason="removed by an admin") for member_id in wanted],
         )
         attempts = Attempts()
-        with attempts.explained():
-            response = await self.cluster.ask_coordinator(
-                CoordinatorKind.GROUP,
-                group_id,
-                request,
-                LeaveGroupResponse,
-                codes=lambda answer: [answer.error_code],
-                attempts=attempts,
-            )
+        response = await self.cluster.ask_coordinator(
+            CoordinatorKind.GROUP,
+            group_id,
+            request,
+            LeaveGroupResponse,
+            codes=lambda answer: [answer.error_code],
+            attempts=attempts,
+        )
         failed = [(response.error_code, f"removing members of group {group_id}", None)]
         failed += [(m.error_code, f"removing {m.member_id} of group {group_id}", None) for m in response.members]
         raise_first(failed, attempts, ErrorCode.UNKNOWN_MEMBER_ID)

@@ -26,12 +26,13 @@ class Attempts:
     def in_doubt(self) -> bool:
         return self._unanswered > 0
 
-    @contextmanager
-    def explained(self) -> Iterator[None]:
-        """Around all of them: giving up does not mean that nothing was done."""
-        try:
-            yield
-        except TimedOut as error:
-            if not self.in_doubt:
-                raise
-            raise TimedOut(f"{error.message}; {IN_DOUBT}") from error
+
+@contextmanager
+def explained(attempts: Attempts | None) -> Iterator[None]:
+    """Around all attempts of a change: giving up does not mean that nothing was done."""
+    try:
+        yield
+    except TimedOut as error:
+        if attempts is None or not attempts.in_doubt:
+            raise
+        raise TimedOut(f"{error.message}; {IN_DOUBT}") from error

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Final, Protocol, TypeVar
 
-from oncelog.client.attempts import Attempts
+from oncelog.client.attempts import Attempts, explained
 from oncelog.client.config import ClientConfig
 from oncelog.client.connection import Connection
 from oncelog.client.connections import Connections
@@ -80,23 +80,29 @@ class Cluster:
     async def pause(self, backoff: Backoff, deadline: Deadline, failure: KafkaError | None = None) -> None:
         await self.network.sleep(min(backoff.next_ms(failure), deadline.remaining_ms))
 
-    async def retrying(self, what: str, attempt: Callable[[], Awaitable[T]], deadline: Deadline) -> T:
-        """The result of the first attempt without a retriable error. Raises TimedOut at the deadline."""
+    async def retrying(
+        self, what: str, attempt: Callable[[], Awaitable[T]], deadline: Deadline, attempts: Attempts | None = None
+    ) -> T:
+        """The result of the first attempt without a retriable error. Raises TimedOut at the deadline.
+
+        `attempts` are given for requests that change something.
+        """
         backoff = self.backoff()
         last: KafkaError | None = None
-        while last is None or not deadline.expired:
-            try:
-                async with self.network.limit(deadline.remaining_ms):
-                    return await attempt()
-            except TimeoutError:
-                last = last or ConnectionLost("no answer")
-                break
-            except KafkaError as error:
-                if not is_retriable(error):
-                    raise
-                last = error
-            await self.pause(backoff, deadline)
-        raise TimedOut(f"{what}: gave up, last failure: {last}") from last
+        with explained(attempts):
+            while last is None or not deadline.expired:
+                try:
+                    async with self.network.limit(deadline.remaining_ms):
+                        return await attempt()
+                except TimeoutError:
+                    last = last or ConnectionLost("no answer")
+                    break
+                except KafkaError as error:
+                    if not is_retriable(error):
+                        raise
+                    last = error
+                await self.pause(backoff, deadline)
+            raise TimedOut(f"{what}: gave up, last failure: {last}") from last
 
     # Brokers
 
@@ -223,35 +229,36 @@ class Cluster:
         """Ask until none of the answer's codes is in `retry` or says that the coordinator moved or is still loading.
 
         The answer may carry other errors: they are the caller's to judge. Raises TimedOut at the deadline, which is
-        that of a whole call unless another one is given.
+        that of a whole call unless another one is given. `attempts` are given for a request that changes something.
         """
         deadline = deadline or self.deadline()
         backoff = self.backoff()
         what = f"{type(request).__name__} for {kind.name.lower()} {key}"
-        while True:
-            connection = await self.coordinator(kind, key, deadline)
-            try:
-                wait_ms = self.config.request_timeout_ms if timeout_ms is None else timeout_ms
-                with (attempts or Attempts()).one():
-                    response = await connection.call(
-                        request,
-                        response_type,
-                        version_max=version_max,
-                        timeout_ms=max(1.0, min(wait_ms, deadline.remaining_ms)),
-                    )
-                # A code of its own decides before CONCURRENT_TRANSACTIONS, which is over soon.
-                failed = [code for code in codes(response) if code in _NOT_READY or code in retry]
-                if not failed:
-                    return response
-                failed.sort(key=lambda code: (code not in COORDINATOR_MOVED, code == ErrorCode.CONCURRENT_TRANSACTIONS))
-                last: KafkaError = error_of(failed[0], str(connection))
-            except ConnectionLost as error:
-                last = error
-            if last.code in COORDINATOR_MOVED or last.code == ErrorCode.NETWORK_EXCEPTION:
-                self.routes.forget_coordinator(kind, key)
-            await self.pause(backoff, deadline, last)
-            if deadline.expired:
-                raise TimedOut(f"{what}: gave up, last failure: {last}") from last
+        with explained(attempts):
+            while True:
+                connection = await self.coordinator(kind, key, deadline)
+                try:
+                    wait_ms = self.config.request_timeout_ms if timeout_ms is None else timeout_ms
+                    with (attempts or Attempts()).one():
+                        response = await connection.call(
+                            request,
+                            response_type,
+                            version_max=version_max,
+                            timeout_ms=max(1.0, min(wait_ms, deadline.remaining_ms)),
+                        )
+                    # A code of its own decides before CONCURRENT_TRANSACTIONS, which is over soon.
+                    failed = [code for code in codes(response) if code in _NOT_READY or code in retry]
+                    if not failed:
+                        return response
+                    failed.sort(key=lambda code: (code not in COORDINATOR_MOVED, code == ErrorCode.CONCURRENT_TRANSACTIONS))
+                    last: KafkaError = error_of(failed[0], str(connection))
+                except ConnectionLost as error:
+                    last = error
+                if last.code in COORDINATOR_MOVED or last.code == ErrorCode.NETWORK_EXCEPTION:
+                    self.routes.forget_coordinator(kind, key)
+                await self.pause(backoff, deadline, last)
+                if deadline.expired:
+                    raise TimedOut(f"{what}: gave up, last failure: {last}") from last
 
     async def transaction_version(self, deadline: Deadline) -> int:
         """The finalised `transaction.version`, as the broker that answers first says."""

@@ -159,18 +159,16 @@ async def commit_offsets(cluster: Cluster, group: GroupMetadata, offsets: Offset
         group_instance_id=group.group_instance_id,
         topics=offset_structs(offsets, OffsetCommitRequestTopic, OffsetCommitRequestPartition),
     )
-    attempts = Attempts()
-    with attempts.explained():
-        response = await cluster.ask_coordinator(
-            CoordinatorKind.GROUP,
-            group.group_id,
-            request,
-            OffsetCommitResponse,
-            codes=lambda answer: [p.error_code for topic in answer.topics for p in topic.partitions],
-            deadline=deadline,
-            retry=_RETRY_COMMIT,
-            attempts=attempts,
-        )
+    response = await cluster.ask_coordinator(
+        CoordinatorKind.GROUP,
+        group.group_id,
+        request,
+        OffsetCommitResponse,
+        codes=lambda answer: [p.error_code for topic in answer.topics for p in topic.partitions],
+        deadline=deadline,
+        retry=_RETRY_COMMIT,
+        attempts=Attempts(),
+    )
     for topic in response.topics:
         for partition in topic.partitions:
             if partition.error_code:

@@ -138,19 +138,17 @@ class AsyncTransactionClient:
         )
         if wants_two_phase:
             await self._demand_two_phase(transactional_id, deadline)
-        attempts = Attempts()
-        with attempts.explained():
-            response = await self.cluster.ask_coordinator(
-                CoordinatorKind.TRANSACTION,
-                transactional_id,
-                request,
-                InitProducerIdResponse,
-                codes=lambda answer: [answer.error_code],
-                deadline=deadline,
-                retry=_RETRY,
-                version_max=TWO_PHASE_VERSION if wants_two_phase else None,
-                attempts=attempts,
-            )
+        response = await self.cluster.ask_coordinator(
+            CoordinatorKind.TRANSACTION,
+            transactional_id,
+            request,
+            InitProducerIdResponse,
+            codes=lambda answer: [answer.error_code],
+            deadline=deadline,
+            retry=_RETRY,
+            version_max=TWO_PHASE_VERSION if wants_two_phase else None,
+            attempts=Attempts(),
+        )
         if response.error_code:
             raise transaction_error(Step.INIT, response.error_code, f"transactional id {transactional_id}")
         return response
@@ -307,19 +305,17 @@ class AsyncTransactionClient:
             producer_epoch=self.identity.epoch,
             committed=commit,
         )
-        attempts = Attempts()
-        with attempts.explained():
-            return await self.cluster.ask_coordinator(
-                CoordinatorKind.TRANSACTION,
-                self.transactional_id,
-                request,
-                EndTxnResponse,
-                codes=lambda answer: [answer.error_code],
-                deadline=deadline,
-                retry=_RETRY,
-                version_max=self._version_max(EndTxnRequest),
-                attempts=attempts,
-            )
+        return await self.cluster.ask_coordinator(
+            CoordinatorKind.TRANSACTION,
+            self.transactional_id,
+            request,
+            EndTxnResponse,
+            codes=lambda answer: [answer.error_code],
+            deadline=deadline,
+            retry=_RETRY,
+            version_max=self._version_max(EndTxnRequest),
+            attempts=Attempts(),
+        )
 
     async def _find_out(self, code: int, deadline: Deadline | None) -> None:
         """A commit was refused: raise AbortableError if the coordinator has only timed the transaction out.
