@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import os
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,8 +13,10 @@ from typing import Any
 import pytest
 
 import oncelog.spark
-from oncelog.testing import BrokerProcess
+from oncelog.testing import BrokerProcess, broker
+from peers.kafka.kafka import KafkaServer, kafka_available
 from peers.spark.connector import connector_jars
+from tests.spark.brokers import SHARED, BrokerChoice
 from tests.spark.home import make_unzipped_home
 from tests.spark.kafka import Kafka
 from tests.spark.pipeline import Pipeline
@@ -68,9 +73,32 @@ def end_jvm(session: Any, error_file: Path) -> None:
     SparkContext._gateway = SparkContext._jvm = None
 
 
+@pytest.fixture(scope="package")
+def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], str]]:
+    """Where Apache Kafka runs with a transaction.version: started by the first test that asks, and kept."""
+    with contextlib.ExitStack() as running:
+
+        @functools.cache
+        def servers(version: int) -> str:
+            folder = tmp_path_factory.mktemp("apache-kafka") / "kafka"
+            return running.enter_context(KafkaServer(folder, transaction_version=version)).bootstrap_servers
+
+        yield servers
+
+
 @pytest.fixture
-def kafka(oncelog_broker: BrokerProcess) -> Kafka:
-    return Kafka(oncelog_broker.bootstrap_servers)
+def kafka(request: pytest.FixtureRequest, oncelog_broker: BrokerProcess) -> Iterator[Kafka]:
+    """The broker that all tests share, unless a test chooses others (`tests.spark.brokers`)."""
+    choice: BrokerChoice = getattr(request, "param", SHARED)
+    if choice.is_apache:
+        if (reason := kafka_available()) is not None and os.environ.get("CI") != "true":
+            pytest.skip(reason)
+        yield Kafka(request.getfixturevalue("apache_kafka")(choice.transaction_version))
+    elif choice.transaction_version is not None:
+        with broker({"transaction.version": choice.transaction_version}) as process:
+            yield Kafka(process.bootstrap_servers)
+    else:
+        yield Kafka(oncelog_broker.bootstrap_servers)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import pytest
 
 from oncelog.core import failpoints
 from oncelog.spark.source import OncelogDataSource
+from tests.spark.brokers import on_every_broker
 from tests.spark.kafka import Kafka
 from tests.spark.pipeline import Pipeline, forget_the_beginning
 from tests.spark.test_cluster import run_driver
@@ -164,6 +165,7 @@ def test_a_partition_that_appeared_is_read_again_from_where_it_began(pipeline: P
     assert pipeline.kafka.values(pipeline.target) == [b"first"]
 
 
+@on_every_broker
 def test_a_topic_that_was_created_again_is_written_from_its_beginning_where_data_may_be_lost(
     pipeline: Pipeline,
 ) -> None:

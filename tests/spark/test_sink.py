@@ -22,6 +22,7 @@ from oncelog.spark.sink_options import SinkOptions
 from oncelog.spark.transactor import Transactor
 from oncelog.testing import broker
 from peers.spark.connector import connector_jars
+from tests.spark.brokers import APACHE, OLDER, on_brokers, on_every_broker, with_values
 from tests.spark.kafka import Kafka
 from tests.spark.pipeline import Pipeline
 from tests.spark.waiting import wait_for
@@ -31,10 +32,11 @@ pytestmark = pytest.mark.spark
 Name = Callable[[str], str]
 
 
-@pytest.mark.parametrize("small", [0, 5_000], ids=["shuffled", "by the driver"])
+@with_values("small", [0, 5_000], on_apache=[0])
 def test_output_and_input_offsets_are_committed_together(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, small: int
 ) -> None:
+    """Shuffled, and by the driver."""
     monkeypatch.setattr(small_batch, "BATCH_OFFSETS", small)
     kafka = pipeline.kafka
     kafka.send(pipeline.source, [(b"k%d" % i, b"v%d" % i) for i in range(100)])
@@ -55,20 +57,18 @@ def test_output_and_input_offsets_are_committed_together(
     assert notes == [Note(query, 1, planned, writer=pipeline.id)] * 2
 
 
-@pytest.mark.parametrize("version", [0, 1, 2])
-def test_two_equal_batches_are_two_batches(spark: Any, name: Name, checkpoint: str, version: int) -> None:
+@on_brokers(*OLDER, *APACHE)
+def test_two_equal_batches_are_two_batches(spark: Any, kafka: Kafka, name: Name, checkpoint: str) -> None:
     """Batches of one shape carry the same sequence numbers: only a fresh epoch tells them from repetitions."""
-    with broker({"transaction.version": version}) as process:
-        kafka = Kafka(process.bootstrap_servers)
-        source, target = kafka.create(name("in")), kafka.create(name("out"))
-        kafka.send(source, [(b"k", b"same")] * 6)
-        one = Pipeline(spark, kafka, source, target, checkpoint, name("id"), {"maxOffsetsPerTrigger": "2"})
-        one.run()
-        assert kafka.values(target) == [b"same"] * 6
-        kafka.send(source, [(b"k", b"same")] * 2)
-        one.run()
-        assert kafka.values(target) == [b"same"] * 8
-        assert kafka.group_offsets(one.id, source, 1) == [8]
+    source, target = kafka.create(name("in")), kafka.create(name("out"))
+    kafka.send(source, [(b"k", b"same")] * 6)
+    one = Pipeline(spark, kafka, source, target, checkpoint, name("id"), {"maxOffsetsPerTrigger": "2"})
+    one.run()
+    assert kafka.values(target) == [b"same"] * 6
+    kafka.send(source, [(b"k", b"same")] * 2)
+    one.run()
+    assert kafka.values(target) == [b"same"] * 8
+    assert kafka.group_offsets(one.id, source, 1) == [8]
 
 
 def test_an_older_client_protocol_works_on_a_newer_broker(pipeline: Pipeline) -> None:
@@ -79,6 +79,7 @@ def test_an_older_client_protocol_works_on_a_newer_broker(pipeline: Pipeline) ->
     assert pipeline.kafka.values(pipeline.target) == [b"same"] * 4
 
 
+@on_every_broker
 def test_rows_choose_topic_partition_and_headers(pipeline: Pipeline, name: Name) -> None:
     from pyspark.sql import functions as sf
 

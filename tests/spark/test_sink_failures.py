@@ -28,6 +28,7 @@ from oncelog.spark.spark_session import UnsafeSetting
 from oncelog.spark.transactor import Transactor
 from oncelog.testing import BrokerProcess, broker
 from tests.spark.broken_task import breaking_once
+from tests.spark.brokers import on_every_broker, with_values
 from tests.spark.kafka import Kafka
 from tests.spark.pipeline import Pipeline
 from tests.spark.waiting import wait_for
@@ -132,6 +133,7 @@ def test_a_task_that_fails_after_writing_leaves_nothing_behind(
     assert len(loaded.kafka.read(loaded.target, committed=False)) > len(RECORDS)
 
 
+@on_every_broker
 def test_a_killed_python_worker_leaves_nothing_behind(
     loaded: Pipeline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -186,7 +188,7 @@ def test_speculation_is_refused_by_name(loaded: Pipeline, spark: Any, monkeypatc
             conf.set(setting, safe)
 
 
-@pytest.mark.parametrize("point", ["before_offsets", "before_commit", "after_commit"])
+@with_values("point", ["before_offsets", "before_commit", "after_commit"], on_apache=["before_commit", "after_commit"])
 def test_a_driver_that_dies_is_followed_by_one_that_goes_on(
     loaded: Pipeline, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,7 +231,7 @@ def test_a_plain_write_without_a_run_id_is_not_repeated_when_the_answer_is_lost(
     assert loaded.kafka.values(loaded.target) == [b"a", b"b"]
 
 
-@pytest.mark.parametrize("version", ["0", "2"])
+@with_values("version", ["0", "2"], on_apache=["2"])
 def test_a_commit_whose_answer_is_lost_is_not_repeated(
     loaded: Pipeline, monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
@@ -268,7 +270,7 @@ def test_a_broker_that_restarts_in_the_middle_is_waited_for(on_its_own_broker: t
     check(one)
 
 
-@pytest.mark.parametrize("point", ["before_write", "before_offsets", "before_commit"])
+@with_values("point", ["before_write", "before_offsets", "before_commit"], on_apache=["before_write"])
 def test_a_driver_that_was_replaced_stops_and_says_so(loaded: Pipeline, point: str) -> None:
     """Its successor takes over while its batch is being written: what comes next, Produce, TxnOffsetCommit or EndTxn,
     is fenced."""

@@ -15,6 +15,7 @@ from oncelog.core import failpoints
 from oncelog.spark import snapshot
 from oncelog.spark.snapshot import latest_per_key
 from oncelog.spark.transactor import Transactor
+from tests.spark.brokers import on_every_broker
 from tests.spark.pipeline import Pipeline
 
 pytestmark = pytest.mark.spark
@@ -74,6 +75,7 @@ def test_an_aggregation_survives_a_crash_at_every_step(counted: Pipeline, monkey
     assert provider.endswith("RocksDBStateStoreProvider")
 
 
+@on_every_broker
 def test_state_lost_with_its_checkpoint_is_rebuilt_from_the_changelog(counted: Pipeline, tmp_path: Path) -> None:
     run_counts(counted, counts(counted, rebuilt=True))
     assert as_table(counted) == dict(Counter(WORDS))
