@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from oncelog.client.column_encoder import encode_columns
@@ -31,25 +32,28 @@ def encode_by_partition(
     partitions = partition_column(key, partition_count)
     if bool((partitions < 0).any()):
         partitions[partitions < 0] = sticky()
-    order = np.argsort(partitions, kind="stable")
-    present, starts = np.unique(partitions[order], return_index=True)
-    bounds = [*starts.tolist(), len(order)]
-    encoded = []
-    for index, number in enumerate(present.tolist()):
-        rows = pa.array(order[bounds[index] : bounds[index + 1]])
-        encoded.append(
-            (
-                number,
-                encode_columns(
-                    value.take(rows),
-                    key=key.take(rows),
-                    headers=None if headers is None else headers.take(rows),
-                    timestamp_ms=_rows_of(timestamp_ms, rows),
-                    codec=codec,
-                ),
-            )
+    return [
+        (
+            number,
+            encode_columns(
+                value.take(rows),
+                key=key.take(rows),
+                headers=None if headers is None else headers.take(rows),
+                timestamp_ms=_rows_of(timestamp_ms, rows),
+                codec=codec,
+            ),
         )
-    return encoded
+        for number, rows in group_rows(partitions)
+    ]
+
+
+def group_rows(numbers: npt.NDArray[Any]) -> Iterator[tuple[int, pa.Array]]:
+    """The rows that have the same number, in their order, by number."""
+    if len(numbers):
+        order = np.argsort(numbers, kind="stable")
+        bounds = np.flatnonzero(np.diff(numbers[order])) + 1
+        for rows in np.split(order, bounds):
+            yield int(numbers[rows[0]]), pa.array(rows)
 
 
 def _rows_of(timestamp_ms: Any, rows: pa.Array) -> Any:

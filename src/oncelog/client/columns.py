@@ -4,6 +4,7 @@ to_arrow(chunks)                     fetched chunks -> one RecordBatch of SCHEMA
 decode_batches(partition, data, ...) the same for batches that come from elsewhere, such as a segment file
 encode_columns(value, key=..., ...)  columns -> batches for BatchProducer
 encode_by_partition(value, count, .) columns -> batches for each partition
+group_rows(numbers)                  partition numbers, or others -> the rows of each
 partition_column(keys, count)        the partition of every key (murmur2)
 """
 
@@ -13,7 +14,7 @@ with needs_columns():
     from oncelog.client.column_decoder import HEADERS_TYPE, SCHEMA, decode_batches, to_arrow
     from oncelog.client.column_encoder import BATCH_BYTES, encode_columns
     from oncelog.client.column_hashing import murmur2_column, partition_column
-    from oncelog.client.column_routing import encode_by_partition
+    from oncelog.client.column_routing import encode_by_partition, group_rows
 
 __all__ = [
     "BATCH_BYTES",
@@ -22,6 +23,7 @@ __all__ = [
     "decode_batches",
     "encode_by_partition",
     "encode_columns",
+    "group_rows",
     "murmur2_column",
     "partition_column",
     "to_arrow",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
+from oncelog.client.columns import HEADERS_TYPE
 from oncelog.spark.record_size import HEADER_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, record_sizes
 from oncelog.spark.routing import REASONS, Poison, facts_of
 
@@ -22,7 +23,6 @@ TEXT_LENGTH_MAX = 300
 """Of a header that tells what was wrong: names of topics have 249 characters, but rows may hold anything."""
 LEFT_OUT = ((), ("headers",), ("value",), ("value", "headers"), ("key", "headers"), ("key", "value", "headers"))
 """What a letter does without, as little as makes it small enough."""
-HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 class Letter(NamedTuple):

@@ -19,36 +19,19 @@ from oncelog.client import (
     TopicPartition,
     worker_client,
 )
-from oncelog.client.columns import BATCH_BYTES
+from oncelog.client.columns import BATCH_BYTES, group_rows
 from oncelog.protocol.batch import HEADER_BYTES
 from oncelog.spark.dead_letters import dead_letters
 from oncelog.spark.routing import RowError, by_key, encode_rows, facts_of, partition_numbers
-from oncelog.spark.write_job import TaskOrders, TaskRanAgain, Way
+from oncelog.spark.write_job import ENCODED_SCHEMA, RESULT_SCHEMA, TaskOrders, TaskRanAgain, Way
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-RESULT_FIELDS = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("records", pa.int64()),
-        ("size_bytes", pa.int64()),
-        ("first_offset", pa.int64()),
-        ("error", pa.string()),
-    ]
-)
-ENCODED_FIELDS = pa.schema(
-    [
-        ("place", pa.int32()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("records", pa.int32()),
-        ("base_timestamp", pa.int64()),
-        ("max_timestamp", pa.int64()),
-        ("codec", pa.int32()),
-        ("body", pa.binary()),
-    ]
+_ARROW_TYPES = {"string": pa.string(), "int": pa.int32(), "long": pa.int64(), "binary": pa.binary()}
+RESULT_FIELDS, ENCODED_FIELDS = (
+    pa.schema([(name, _ARROW_TYPES[kind]) for name, kind in (column.split() for column in columns.split(", "))])
+    for columns in (RESULT_SCHEMA, ENCODED_SCHEMA)
 )
 
 Addressed = tuple[TopicPartition, EncodedBatch]
@@ -209,7 +192,7 @@ def by_target(orders: TaskOrders, task: int, batch: pa.RecordBatch) -> Iterator[
         return
     topics = batch.column("topic").dictionary_encode()
     codes = numbers.astype(np.int64) + (topics.indices.to_numpy(zero_copy_only=False).astype(np.int64) << 32)
-    for code, rows in _groups(codes):
+    for code, rows in group_rows(codes):
         topic = topics.dictionary[code >> 32].as_py()
         yield TopicPartition(topic, code & 0xFFFFFFFF), _taken(batch, rows)
 
@@ -226,22 +209,10 @@ def _of_letters(orders: TaskOrders, letters: pa.RecordBatch, first_keyless: int)
 def _by_partition(
     topic: str, batch: pa.RecordBatch, numbers: npt.NDArray[np.int32]
 ) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
-    for number, rows in _groups(numbers.astype(np.int64)):
+    for number, rows in group_rows(numbers):
         yield TopicPartition(topic, number), _taken(batch, rows)
 
 
-def _taken(batch: pa.RecordBatch, rows: Any) -> pa.RecordBatch:
-    return batch if rows is None else batch.take(pa.array(rows))
-
-
-def _groups(codes: npt.NDArray[np.int64]) -> Iterator[tuple[int, Any]]:
-    """Rows by code; None for all rows when they have one code alike."""
-    if len(codes) == 0:
-        return
-    if (codes == codes[0]).all():
-        yield int(codes[0]), None
-        return
-    order = np.argsort(codes, kind="stable")
-    bounds = np.flatnonzero(np.diff(codes[order])) + 1
-    for rows in np.split(order, bounds):
-        yield int(codes[rows[0]]), rows
+def _taken(batch: pa.RecordBatch, rows: pa.Array) -> pa.RecordBatch:
+    """Nothing is copied where all rows are wanted."""
+    return batch if len(rows) == batch.num_rows else batch.take(rows)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-import numpy as np
 import pyarrow as pa
 
 from oncelog.client import (
@@ -17,7 +16,7 @@ from oncelog.client import (
     TransactionClient,
     worker_client,
 )
-from oncelog.client.columns import encode_columns, partition_column, to_arrow
+from oncelog.client.columns import encode_by_partition, to_arrow
 from oncelog.spark.demo.orders import customer_columns, order_columns
 from oncelog.spark.offsets import EARLIEST, LATEST, list_offsets
 
@@ -45,13 +44,12 @@ def _write(config: ClientConfig, transactions: TransactionClient, topic: str, ke
     if not transactions.uses_tv2:
         transactions.fresh_epoch()
     transaction = transactions.share([topic])
-    numbers = partition_column(keys, transaction.topics[topic].partitions)
+    count, now_ms = transaction.topics[topic].partitions, time.time_ns() // 1_000_000
+    encoded = encode_by_partition(values, count, partition=None, sticky=lambda: 0, timestamp_ms=now_ms, key=keys)
     with BatchProducer(worker_client(config), transaction) as producer:
-        for number in np.unique(numbers):
-            rows = pa.array(np.flatnonzero(numbers == number))
-            now_ms = time.time_ns() // 1_000_000
-            for batch in encode_columns(values.take(rows), key=keys.take(rows), timestamp_ms=now_ms):
-                producer.write(TopicPartition(topic, int(number)), batch)
+        for number, batches in encoded:
+            for batch in batches:
+                producer.write(TopicPartition(topic, number), batch)
         producer.flush()
     transactions.end(commit=True)
 
