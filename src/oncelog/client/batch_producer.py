@@ -173,7 +173,7 @@ class BatchProducer(Blocking):
                 raise
 
     async def _start(self, unsent: list[_Unsent]) -> None:
-        deadline = Deadline(self._delivery_timeout_ms)
+        deadline = self.cluster.deadline(self._delivery_timeout_ms)
         new = {one.target.partition: one.target for one in unsent if one.target.stream is None}
         if new:
             await self._reach_leaders(sorted(new), deadline)
@@ -187,10 +187,10 @@ class BatchProducer(Blocking):
         """Of all together: streams that each look for theirs would not share requests."""
         cluster = self.cluster
         away = [partition for partition in partitions if cluster.open_leader(partition) is None]
-        if unknown := {partition.topic for partition in away if cluster.known_leader(partition) is None}:
+        if unknown := {partition.topic for partition in away if cluster.routes.leader(partition) is None}:
             await cluster.refresh(unknown, deadline, create=self.config.allow_auto_create_topics)
-        led = {info.leader: partition for partition in away if (info := cluster.known_leader(partition)) is not None}
-        for partition in led.values():
+        leaders = {cluster.routes.leader(partition): partition for partition in away}
+        for partition in (partition for leader, partition in leaders.items() if leader is not None):
             await cluster.leader(partition, deadline)
 
     async def _open(self, targets: Collection[_Target]) -> None:

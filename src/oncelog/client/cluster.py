@@ -250,7 +250,8 @@ class Cluster:
                     failed = [code for code in codes(response) if code in _NOT_READY or code in retry]
                     if not failed:
                         return response
-                    failed.sort(key=lambda code: (code not in COORDINATOR_MOVED, code == ErrorCode.CONCURRENT_TRANSACTIONS))
+                    soon_over = ErrorCode.CONCURRENT_TRANSACTIONS
+                    failed.sort(key=lambda code: (code not in COORDINATOR_MOVED, code == soon_over))
                     last: KafkaError = error_of(failed[0], str(connection))
                 except ConnectionLost as error:
                     last = error

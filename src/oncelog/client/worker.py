@@ -15,7 +15,6 @@ from oncelog.client import loop
 from oncelog.client.admin import Admin
 from oncelog.client.cluster import Cluster
 from oncelog.client.config import ClientConfig
-from oncelog.client.deadline import Deadline
 from oncelog.client.topic_facts import TopicFacts, TopicLookup
 from oncelog.core.ids import NULL_UUID, TopicPartition, uuid_to_text
 
@@ -83,7 +82,7 @@ class WorkerClient(Admin):
         if topics is None:
             known = self.list_topics()
         else:
-            self._run(self.cluster.refresh(topics, Deadline(self.config.default_api_timeout_ms)))
+            self._run(self.cluster.refresh(topics, self.cluster.deadline()))
             known = {name: self.cluster.topics[name] for name in topics if name in self.cluster.topics}
         return {name: [TopicPartition(name, p.partition) for p in info.partitions] for name, info in known.items()}
 
