@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from oncelog.cli.connection import Connection, cluster_options, require_topics, split_assignment
 from oncelog.cli.output import output_option, print_json, print_table
+from oncelog.core.config import ConfigError
 
 if TYPE_CHECKING:
     from oncelog.client.admin import Admin, ConfigResource
+    from oncelog.cluster.stopped_broker import StoppedBroker
 
 _KIND = click.argument("kind", type=click.Choice(["topic", "broker", "group"]))
 _NAME = click.argument("name", metavar="NAME")
+_DATA_DIR = click.option(
+    "--data-dir",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="The data folder of a broker that does not run, instead of a cluster: for settings that keep clients out.",
+)
 
 
 @click.group("config")
@@ -22,6 +32,20 @@ def config_command() -> None:
 
     NAME is that of a topic or a group, or the number of a broker. Oncelog's own broker has no settings of groups.
     """
+
+
+@contextmanager
+def _stopped(data_dir: Path, kind: str) -> Iterator[StoppedBroker]:
+    from oncelog.cluster.stopped_broker import open_folder
+    from oncelog.storage.log_dir import LogDirError
+
+    if kind == "group":
+        raise click.UsageError("a data folder of Oncelog has no settings of groups")
+    try:
+        with open_folder(data_dir) as broker:
+            yield broker
+    except (LogDirError, ConfigError) as error:
+        raise click.ClickException(str(error)) from error
 
 
 def _resource(connection: Connection, admin: Admin, kind: str, name: str) -> ConfigResource:
@@ -49,12 +73,23 @@ def _require_broker(connection: Connection, admin: Admin, name: str) -> None:
 @_NAME
 @click.option("--all", "everything", is_flag=True, help="Also settings that have their default.")
 @click.option("--explain", is_flag=True, help="With what each setting is for.")
+@_DATA_DIR
 @output_option
 @cluster_options
-def show_command(connection: Connection, kind: str, name: str, everything: bool, explain: bool, output: str) -> None:
-    """Show the settings that differ from the defaults, or all of them."""
+def show_command(
+    connection: Connection, kind: str, name: str, everything: bool, explain: bool, data_dir: Path | None, output: str
+) -> None:
+    """Show the settings that differ from the defaults, or all of them.
+
+    With --data-dir those that were changed while the broker ran.
+    """
     from oncelog.client.admin import ConfigSource
 
+    if data_dir is not None:
+        if everything or explain:
+            raise click.UsageError("--data-dir shows what was changed; --all and --explain ask a broker that runs")
+        _show_stored(data_dir, kind, name, output)
+        return
     with connection.admin() as admin:
         entries = admin.describe_configs(_resource(connection, admin, kind, name), documentation=explain)
     shown = [entry for _, entry in sorted(entries.items()) if everything or not entry.is_default]
@@ -76,16 +111,38 @@ def show_command(connection: Connection, kind: str, name: str, everything: bool,
         print_table(columns, [[row[c] for c in columns] for row in rows], empty="all settings have their defaults")
 
 
+def _show_stored(data_dir: Path, kind: str, name: str, output: str) -> None:
+    with _stopped(data_dir, kind) as broker:
+        stored = broker.settings(kind, name)
+    rows = [
+        {"name": setting, "value": value, "source": source.name.lower()}
+        for source, configs in stored.items()
+        for setting, value in sorted(configs.items())
+    ]
+    if output == "json":
+        print_json(rows)
+    else:
+        columns = ["name", "value", "source"]
+        print_table(columns, [[row[c] for c in columns] for row in rows], empty="nothing was changed")
+
+
 @config_command.command("set")
 @_KIND
 @_NAME
 @click.argument("assignments", nargs=-1, required=True, metavar="NAME=VALUE...")
+@_DATA_DIR
 @cluster_options
-def set_command(connection: Connection, kind: str, name: str, assignments: tuple[str, ...]) -> None:
+def set_command(
+    connection: Connection, kind: str, name: str, assignments: tuple[str, ...], data_dir: Path | None
+) -> None:
     """Change settings; the others stay as they are."""
     settings = dict(split_assignment(text, "NAME=VALUE") for text in assignments)
-    with connection.admin() as admin:
-        admin.alter_configs(_resource(connection, admin, kind, name), set=settings)
+    if data_dir is not None:
+        with _stopped(data_dir, kind) as broker:
+            broker.change(kind, name, settings)
+    else:
+        with connection.admin() as admin:
+            admin.alter_configs(_resource(connection, admin, kind, name), set=settings)
     for setting, value in settings.items():
         click.echo(f"{kind} {name}: {setting}={value}")
 
@@ -94,10 +151,17 @@ def set_command(connection: Connection, kind: str, name: str, assignments: tuple
 @_KIND
 @_NAME
 @click.argument("settings", nargs=-1, required=True, metavar="NAME...")
+@_DATA_DIR
 @cluster_options
-def unset_command(connection: Connection, kind: str, name: str, settings: tuple[str, ...]) -> None:
+def unset_command(
+    connection: Connection, kind: str, name: str, settings: tuple[str, ...], data_dir: Path | None
+) -> None:
     """Bring settings back to their defaults."""
-    with connection.admin() as admin:
-        admin.alter_configs(_resource(connection, admin, kind, name), delete=settings)
+    if data_dir is not None:
+        with _stopped(data_dir, kind) as broker:
+            broker.remove(kind, name, settings)
+    else:
+        with connection.admin() as admin:
+            admin.alter_configs(_resource(connection, admin, kind, name), delete=settings)
     for setting in settings:
         click.echo(f"{kind} {name}: {setting} has its default again")

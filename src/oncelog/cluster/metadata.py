@@ -34,7 +34,8 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -115,19 +116,32 @@ class MetadataStore:
 
         `stopped_incarnation` is what the folder says was the last to be stopped in order, None if it does not.
         """
-        entries, torn_bytes = self._journal.open()
-        for entry in entries:
-            self._apply(entry)
-        self.is_new = not entries
-        if entries and torn_bytes:
+        torn_bytes = self.load()
+        if not self.is_new and torn_bytes:
             self.mark_cut(f"its last {torn_bytes} bytes are torn or damaged")
-        elif entries and self._lacks_stop_of(stopped_incarnation):
+        elif not self.is_new and self._lacks_stop_of(stopped_incarnation):
             self.mark_cut(f"the stop of start {stopped_incarnation} is not in it")
-        went_down = bool(entries) and not was_clean and (boot_id is None or boot_id != self._boot_id)
+        went_down = not self.is_new and not was_clean and (boot_id is None or boot_id != self._boot_id)
         incarnation = self.incarnation + 1
         self._boot_id = boot_id
         self._doubtful_incarnation = incarnation if went_down else self._doubtful_incarnation
         self.commit(self._start_entry(incarnation))
+
+    def load(self) -> int:
+        """The image as the journal has it, for somebody who starts no broker. Returns how much of its end is torn."""
+        entries, torn_bytes = self._journal.open()
+        for entry in entries:
+            self._apply(entry)
+        self.is_new = not entries
+        return torn_bytes
+
+    @contextmanager
+    def at_rest(self) -> Iterator[None]:
+        """Changes within are made while no broker runs: a clean stop before them stays one."""
+        was_stopped = self._stopped_incarnation is not None
+        yield
+        if was_stopped:
+            self.note_stop()
 
     def _start_entry(self, incarnation: int) -> JournalEntry:
         return {

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
-from oncelog.core.config import ConfigKey, ConfigTable, ConfigValue, Settings, format_value
+from oncelog.core.config import ConfigError, ConfigKey, ConfigTable, ConfigValue, Settings, format_value
 from oncelog.core.topic_config import TOPIC_CONFIG
 
 
@@ -27,20 +27,53 @@ class Synonym:
     source: Source
 
 
+class NotDynamicError(ConfigError):
+    """A key that cannot be changed while a broker runs."""
+
+
+def dynamic_settings(table: ConfigTable, configs: Mapping[str, str]) -> Settings:
+    """What is to be changed while a broker runs. Raises ConfigError where that is not possible."""
+    settings = table.parse(configs)
+    for name in configs:
+        key = table.key(name)
+        value = settings.values[name]
+        if not key.dynamic:
+            raise NotDynamicError(
+                f"Cannot update these configs dynamically: {name}. Set it in the broker's file and restart."
+            )
+        if _at_least(key, value) != value:
+            raise ConfigError(
+                f"Invalid value {value} for configuration {name}: less than {key.dynamic_low} can only be set in the "
+                "broker's file or on its command line, because it could keep out whoever would change it back"
+            )
+    return settings
+
+
+def _at_least(key: ConfigKey, value: ConfigValue) -> ConfigValue:
+    return max(key.dynamic_low, value) if key.dynamic_low is not None and isinstance(value, int) else value
+
+
 class BrokerSettings:
-    """The broker's settings in order of precedence: this node's, all nodes' (both set while running), its file."""
+    """The broker's settings in order of precedence: its command line's, this node's, all nodes' (both set while
+    running), its file's."""
 
     def __init__(self, static: Settings, dynamic: Mapping[str, Mapping[str, str]], node: str) -> None:
         self.table: ConfigTable = static.table
         self._layers: list[tuple[Source, Mapping[str, ConfigValue]]] = [
-            (Source.DYNAMIC_BROKER, self.table.parse(dynamic.get(node, {})).values),
-            (Source.DYNAMIC_DEFAULT_BROKER, self.table.parse(dynamic.get("", {})).values),
-            (Source.STATIC_BROKER, static.values),
+            (Source.STATIC_BROKER, {name: static.values[name] for name in static.pinned}),
+            (Source.DYNAMIC_BROKER, self._safe(dynamic.get(node, {}))),
+            (Source.DYNAMIC_DEFAULT_BROKER, self._safe(dynamic.get("", {}))),
+            (Source.STATIC_BROKER, {name: value for name, value in static.values.items() if name not in static.pinned}),
         ]
+        self.pinned = static.pinned
         merged: dict[str, ConfigValue] = {}
         for _, values in reversed(self._layers):
             merged.update(values)
         self.settings = Settings(self.table, merged)
+
+    def _safe(self, stored: Mapping[str, str]) -> Mapping[str, ConfigValue]:
+        """What was stored before there were minimums keeps nobody out either."""
+        return {name: _at_least(self.table.key(name), value) for name, value in self.table.parse(stored).values.items()}
 
     def synonyms(self, key: ConfigKey) -> list[Synonym]:
         found = [

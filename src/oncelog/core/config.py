@@ -62,6 +62,8 @@ class ConfigKey:
     """For a topic key: the broker key that gives its default."""
     dynamic: bool = False
     """For a broker key: whether it may be changed while the broker runs."""
+    dynamic_low: int | None = None
+    """Then it must be at least this: less could keep out whoever would change it back."""
     internal: bool = False
     """Accepted, but shown by no describe: for tests."""
     no_effect: str | None = None
@@ -265,12 +267,18 @@ class Settings:
     """Typed access to a set of parsed values over a table's defaults."""
 
     def __init__(
-        self, table: ConfigTable, values: Mapping[str, ConfigValue] | None = None, warnings: Iterable[str] = ()
+        self,
+        table: ConfigTable,
+        values: Mapping[str, ConfigValue] | None = None,
+        warnings: Iterable[str] = (),
+        pinned: Iterable[str] = (),
     ) -> None:
         self.table = table
         self.values: dict[str, ConfigValue] = dict(values or {})
         self.warnings = list(warnings)
         """What was given without effect, for whoever starts something with these settings."""
+        self.pinned = frozenset(pinned)
+        """Those that nothing else overrides: given on the command line."""
 
     def get(self, name: str) -> ConfigValue | None:
         return self.values[name] if name in self.values else self.table[name].default

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from oncelog.cluster.journal import JournalEntry
 from oncelog.cluster.metadata import broker_config_entry, topic_config_entry, topic_subject
-from oncelog.cluster.topic_settings import Source, Synonym
+from oncelog.cluster.topic_settings import NotDynamicError, Source, Synonym, dynamic_settings
 from oncelog.cluster.topics import check_configs, check_name
 from oncelog.core.config import ConfigError, ConfigKey, ConfigTable, ConfigType, Settings, format_value
 from oncelog.core.errors import ErrorCode, KafkaError
@@ -78,7 +78,15 @@ def describe(broker: Broker, resource_type: int, name: str, wanted: Iterable[str
             else broker.broker_settings.topic_synonyms(key, topic.configs)
         )
         first = synonyms[0] if synonyms else Synonym(key.name, format_value(key.default), Source.DEFAULT)
-        described.append(DescribedConfig(key, first.value, first.source, read_only and not key.dynamic, synonyms))
+        described.append(
+            DescribedConfig(
+                key,
+                first.value,
+                first.source,
+                read_only and (not key.dynamic or key.name in broker.broker_settings.pinned),
+                synonyms,
+            )
+        )
     return described
 
 
@@ -201,17 +209,20 @@ def _topic_entry(_: Broker, name: str, configs: Mapping[str, str], validate_only
 
 
 def _broker_entry(broker: Broker, name: str, configs: Mapping[str, str], validate_only: bool) -> JournalEntry:
-    table = broker.broker_settings.table
+    current = broker.metadata.broker_configs.get(name, {})
     try:
-        settings = table.parse(configs)
+        settings = dynamic_settings(broker.broker_settings.table, configs)
+    except NotDynamicError as error:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
     except ConfigError as error:
         raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
-    for key_name in configs:
-        if not table.key(key_name).dynamic:
-            raise KafkaError(
-                ErrorCode.INVALID_REQUEST,
-                f"Cannot update these configs dynamically: {key_name}. Set it in the broker's file and restart.",
-            )
+    pinned = broker.broker_settings.pinned & {key for key in configs if configs[key] != current.get(key)}
+    if pinned:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"{', '.join(sorted(pinned))}: set on the command line of the broker, which goes before this. Start it "
+            "without that to change it here",
+        )
     if not validate_only:
         warn_of_no_effect(f"broker {name}".strip(), settings)
     return broker_config_entry(name, configs)

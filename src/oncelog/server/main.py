@@ -26,17 +26,22 @@ _TEXT_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 
 def load_settings(config_file: Path | None, assignments: Sequence[str], overrides: Mapping[str, str]) -> Settings:
-    """Settings from a properties file, then `--set key=value`, then the command line's own options."""
+    """Settings from a properties file, then `--set key=value`, then the command line's own options.
+
+    What the command line sets is pinned: nothing that clients have changed goes before it.
+    """
+    in_file = {} if config_file is None else parse_properties(decode_properties(config_file.read_bytes()))
     entries: dict[str, str] = {}
-    if config_file is not None:
-        entries.update(parse_properties(decode_properties(config_file.read_bytes())))
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
         if not equals:
             raise ConfigError(f"--set {assignment!r}: expected KEY=VALUE")
         entries[name.strip()] = value
     entries.update(overrides)
-    return BROKER_CONFIG.parse(entries)
+    filed, given = BROKER_CONFIG.parse(in_file), BROKER_CONFIG.parse(entries)
+    return Settings(
+        BROKER_CONFIG, {**filed.values, **given.values}, [*filed.warnings, *given.warnings], pinned=given.values
+    )
 
 
 def set_up_logging(level: str, style: str = "text") -> None:

@@ -128,7 +128,7 @@ class LogDir:
         Raises LogDirError when the folder is not ours to use.
         """
         path.mkdir(parents=True, exist_ok=True)
-        lock = _take_lock(path)
+        lock = take_lock(path)
         try:
             meta = ensure_meta_properties(path, cluster_id=cluster_id, node_id=node_id)
             unlink_all(list(path.glob(f"*{TEMPORARY_SUFFIX}")))
@@ -373,7 +373,7 @@ class LogDir:
             self._lock = -1
 
 
-def _take_lock(path: Path) -> int:
+def take_lock(path: Path) -> int:
     """An open, locked descriptor; closing it gives the lock back. The file says who holds it."""
     lock_path = path / LOCK_FILE
     descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from oncelog.cluster.metadata import broker_config_entry
 from oncelog.core import failpoints
 from oncelog.core.errors import ErrorCode
 from oncelog.protocol.messages import incremental_alter_configs as incremental
@@ -451,3 +452,17 @@ def test_the_name_of_kafkas_metadata_log_is_no_topic(node: BrokerInProcess) -> N
     assert described.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert node.produce(name, [b"x"]).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert not (node.folder / f"{name}-0").exists()
+
+
+def test_connections_cannot_be_forbidden_by_a_client(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    node = BrokerInProcess(folder)
+    for value, code in (("0", ErrorCode.INVALID_CONFIG), ("9", ErrorCode.INVALID_CONFIG), ("10", ErrorCode.NONE)):
+        setting = incremental.AlterableConfig(name="max.connections", config_operation=0, value=value)
+        resource = incremental.AlterConfigsResource(resource_type=4, resource_name="1", configs=[setting])
+        answer = node.call(incremental.IncrementalAlterConfigsRequest(resources=[resource]), 1)
+        assert answer.responses[0].error_code == code
+    node.broker.metadata.commit(broker_config_entry("1", {"max.connections": "0"}))
+    node.restart()
+    assert node.broker.settings.integer("max.connections") == 10, "of a folder from before there was a minimum"
+    node.broker.stop(clean=False)

@@ -1,0 +1,97 @@
+"""The settings in the folder of a broker that does not run: for whoever was kept out by one of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from oncelog.cluster.journal import JournalDamaged
+from oncelog.cluster.metadata import JOURNAL_FILE, MetadataStore, broker_config_entry, topic_config_entry
+from oncelog.cluster.topic_settings import Source, dynamic_settings
+from oncelog.cluster.topics import check_configs
+from oncelog.core.broker_config import BROKER_CONFIG
+from oncelog.core.config import ConfigError
+from oncelog.core.ids import NodeId
+from oncelog.core.worker import InlineWorker
+from oncelog.storage.log_dir import LogDirError, take_lock
+from oncelog.storage.meta_properties import MetaPropertiesError, read_meta_properties
+
+ALL_NODES = ""
+
+
+class StoppedBroker:
+    """Made by `open_folder`. `kind` is "topic" or "broker", `name` a topic or the broker's number."""
+
+    def __init__(self, metadata: MetadataStore, node_id: int) -> None:
+        self._metadata = metadata
+        self._node = str(node_id)
+
+    def settings(self, kind: str, name: str) -> dict[Source, dict[str, str]]:
+        """What was changed, by where it was."""
+        if kind == "topic":
+            return {Source.TOPIC: self._topic_configs(name)}
+        self._check_node(name)
+        stored = self._metadata.broker_configs
+        return {
+            Source.DYNAMIC_BROKER: dict(stored.get(self._node, {})),
+            Source.DYNAMIC_DEFAULT_BROKER: dict(stored.get(ALL_NODES, {})),
+        }
+
+    def change(self, kind: str, name: str, settings: Mapping[str, str]) -> None:
+        source, configs = next(iter(self.settings(kind, name).items()))
+        self._store(source, name, {**configs, **settings})
+
+    def remove(self, kind: str, name: str, names: tuple[str, ...]) -> None:
+        """From wherever they are: of a broker also what is set for all."""
+        found = self.settings(kind, name)
+        absent = set(names).difference(*found.values())
+        if absent:
+            raise ConfigError(f"{', '.join(sorted(absent))}: not set for {kind} {name}")
+        for source, configs in found.items():
+            left = {key: value for key, value in configs.items() if key not in names}
+            if left != configs:
+                self._store(source, name, left)
+
+    def _store(self, source: Source, name: str, configs: Mapping[str, str]) -> None:
+        with self._metadata.at_rest():
+            if source is Source.TOPIC:
+                self._metadata.commit(topic_config_entry(name, check_configs(configs)))
+            else:
+                dynamic_settings(BROKER_CONFIG, configs)
+                node = self._node if source is Source.DYNAMIC_BROKER else ALL_NODES
+                self._metadata.commit(broker_config_entry(node, configs))
+
+    def _topic_configs(self, name: str) -> dict[str, str]:
+        topic = self._metadata.topics.get(name)
+        if topic is None:
+            raise ConfigError(f"there is no topic {name} in this folder")
+        return dict(topic.configs)
+
+    def _check_node(self, name: str) -> None:
+        if name != self._node:
+            raise ConfigError(f"this is the folder of broker {self._node}, not of {name}")
+
+
+@contextmanager
+def open_folder(folder: Path) -> Iterator[StoppedBroker]:
+    """Raises LogDirError when a broker runs on it, or when it is none that a broker has used."""
+    if not (folder / JOURNAL_FILE).is_file():
+        raise LogDirError(f"{folder} has no {JOURNAL_FILE}: not the data folder of a broker of Oncelog")
+    lock = take_lock(folder)
+    try:
+        meta = read_meta_properties(folder)
+        if meta is None:
+            raise LogDirError(f"{folder} has no meta.properties: not the data folder of a broker")
+        metadata = MetadataStore(folder, NodeId(meta.node_id), InlineWorker())
+        try:
+            if metadata.load():
+                raise LogDirError(f"{folder / JOURNAL_FILE} has a torn end, which the next start of the broker repairs")
+            yield StoppedBroker(metadata, meta.node_id)
+        finally:
+            metadata.close()
+    except (MetaPropertiesError, JournalDamaged) as error:
+        raise LogDirError(str(error)) from error
+    finally:
+        os.close(lock)
