@@ -15,9 +15,10 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from oncelog.cluster.journal import parse_line
 from oncelog.core.config import ConfigError, parse_properties
 from oncelog.core.ids import TopicPartition
-from oncelog.storage.checkpoints import CorruptCheckpointError, decode_offsets
+from oncelog.storage.checkpoint_lines import CorruptCheckpointError
+from oncelog.storage.checkpoints import decode_offsets
 from oncelog.storage.index_file import count_entries
-from oncelog.storage.leader_epochs import CorruptLeaderEpochsError, EpochStart, decode_epochs
+from oncelog.storage.leader_epochs import EpochStart, decode_epochs
 from oncelog.storage.offset_index import OffsetIndex, OffsetPosition
 from oncelog.storage.producer_entry import ProducerEntry
 from oncelog.storage.producer_snapshot import CorruptSnapshotError, decode_snapshot
@@ -81,14 +82,14 @@ def read_epochs(path: Path) -> list[EpochStart]:
         return []
     try:
         return decode_epochs(content)
-    except (CorruptLeaderEpochsError, ValueError) as error:
+    except CorruptCheckpointError as error:
         raise Unreadable(str(error)) from error
 
 
 def read_checkpoint(path: Path) -> dict[TopicPartition, int]:
     try:
         return decode_offsets(path.read_bytes())
-    except (CorruptCheckpointError, UnicodeDecodeError) as error:
+    except CorruptCheckpointError as error:
         raise Unreadable(str(error)) from error
 
 

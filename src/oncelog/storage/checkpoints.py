@@ -1,13 +1,6 @@
-"""The offset checkpoint files of a data folder: one offset per partition.
+"""The offset checkpoint files of a data folder: one offset per partition, in lines of topic, partition and offset.
 
-    0                     version
-    2                     number of entries
-    orders 0 1500         topic, partition, offset
-    orders 1 1342
-
-Lines end with a newline and fields are separated by blanks. A file is replaced as a whole. Reading fails on another
-version, a malformed line or a wrong count, because half a checkpoint would silently move offsets; an empty file is an
-empty map.
+The form is that of `checkpoint_lines`. A file is replaced as a whole, and an empty one is an empty map.
 
 A digit that has changed makes another checkpoint of the same form: a log start above records that are there, or a
 recovery point that vouches for what was never fsynced. So there is a file of Oncelog's own beside them,
@@ -30,6 +23,7 @@ import google_crc32c
 from oncelog.core import failpoints
 from oncelog.core.ids import TopicPartition
 from oncelog.storage.atomic_file import replace_file
+from oncelog.storage.checkpoint_lines import CorruptCheckpointError, decode_lines, encode_lines
 
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 """Up to where each log has been fsynced: after a crash, what follows is read again and checked."""
@@ -39,37 +33,22 @@ CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
 """First offset of each compacted log that the cleaner has not seen."""
 SUMS: Final = "oncelog-checkpoint-sums"
 
-_VERSION: Final = "0"
+_SUMS_VERSION: Final = "0"
 
 logger = logging.getLogger("oncelog.storage")
 
 
-class CorruptCheckpointError(Exception):
-    """A checkpoint file that cannot be read as one."""
-
-
 def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
-    lines = [_VERSION, str(len(offsets))]
-    lines += [f"{tp.topic} {tp.partition} {offset}" for tp, offset in sorted(offsets.items())]
-    return ("\n".join(lines) + "\n").encode()
+    return encode_lines(f"{tp.topic} {tp.partition} {offset}" for tp, offset in sorted(offsets.items()))
 
 
 def decode_offsets(content: bytes) -> dict[TopicPartition, int]:
-    lines = content.decode().splitlines()
-    if not lines:
-        return {}
-    if lines[0].strip() != _VERSION or len(lines) < 2:
-        raise CorruptCheckpointError(f"starts with {lines[:2]}, expected version {_VERSION} and a count")
-    offsets: dict[TopicPartition, int] = {}
-    for line in lines[2:]:
-        fields = line.split()
-        if len(fields) != 3:
-            raise CorruptCheckpointError(f"malformed line {line!r}, expected topic, partition and offset")
-        offsets[TopicPartition(fields[0], _number(fields[1], line))] = _number(fields[2], line)
-    expected = _number(lines[1], lines[1])
-    if expected != len(lines) - 2:
-        raise CorruptCheckpointError(f"{expected} entries announced, {len(lines) - 2} found")
-    return offsets
+    return dict(decode_lines(content, _parse_offset)) if content else {}
+
+
+def _parse_offset(fields: list[str]) -> tuple[TopicPartition, int]:
+    topic, partition, offset = fields
+    return TopicPartition(topic, int(partition)), int(offset)
 
 
 def read_offsets(path: Path) -> dict[TopicPartition, int]:
@@ -78,12 +57,8 @@ def read_offsets(path: Path) -> dict[TopicPartition, int]:
         return decode_offsets(path.read_bytes())
     except FileNotFoundError:
         return {}
-    except (CorruptCheckpointError, UnicodeDecodeError) as error:
+    except CorruptCheckpointError as error:
         raise CorruptCheckpointError(f"{path}: {error}") from error
-
-
-def write_offsets(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
-    replace_file(path, encode_offsets(offsets))
 
 
 class CheckpointFiles:
@@ -158,7 +133,7 @@ def _encode_sums(sums: Mapping[str, tuple[int, ...]]) -> bytes:
     """The first line has the version and the sum of all others, so that damage to sums is not taken for another's."""
     lines = [" ".join([name, *(f"{crc:08x}" for crc in crcs)]) + "\n" for name, crcs in sorted(sums.items())]
     rest = "".join(lines).encode()
-    return f"{_VERSION} {google_crc32c.value(rest):08x}\n".encode() + rest
+    return f"{_SUMS_VERSION} {google_crc32c.value(rest):08x}\n".encode() + rest
 
 
 def _read_sums(path: Path) -> dict[str, tuple[int, ...]]:
@@ -166,15 +141,8 @@ def _read_sums(path: Path) -> dict[str, tuple[int, ...]]:
         first, _, rest = path.read_bytes().partition(b"\n")
     except FileNotFoundError:
         return {}
-    if first != f"{_VERSION} {google_crc32c.value(rest):08x}".encode():
+    if first != f"{_SUMS_VERSION} {google_crc32c.value(rest):08x}".encode():
         logger.warning("going without %s: its first line is not the checksum of the others", path)
         return {}
     lines = [line.split() for line in rest.decode().splitlines()]
     return {name: tuple(int(crc, 16) for crc in crcs) for name, *crcs in lines}
-
-
-def _number(text: str, line: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise CorruptCheckpointError(f"malformed line {line!r}, {text!r} is not a number") from None

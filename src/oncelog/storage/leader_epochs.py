@@ -1,7 +1,5 @@
-"""The `leader-epoch-checkpoint` of a log: from which offset on each leader epoch has written.
+"""The `leader-epoch-checkpoint` of a log: from which offset on each leader epoch has written. See `checkpoint_lines`.
 
-    0           version
-    2           number of entries
     0 0         epoch, start offset; both ascend
     3 1500
 
@@ -19,16 +17,11 @@ from typing import Final, NamedTuple
 
 from oncelog.core.invariant import invariant
 from oncelog.storage.atomic_file import replace_file
+from oncelog.storage.checkpoint_lines import CorruptCheckpointError, decode_lines, encode_lines
 
 FILE_NAME: Final = "leader-epoch-checkpoint"
 NO_EPOCH: Final = -1
 NO_EPOCH_OFFSET: Final = -1
-
-_VERSION: Final = "0"
-
-
-class CorruptLeaderEpochsError(Exception):
-    """The file cannot be trusted: rebuild it from the batch headers."""
 
 
 class EpochStart(NamedTuple):
@@ -52,14 +45,14 @@ class LeaderEpochs:
 
     @classmethod
     def load(cls, path: Path) -> LeaderEpochs:
-        """FileNotFoundError or CorruptLeaderEpochsError when it must be rebuilt.
+        """FileNotFoundError or CorruptCheckpointError when it must be rebuilt.
 
         Kafka leaves an empty file in the folder of a partition that was never written to. In another it is a torn one.
         """
         try:
             return cls(path, decode_epochs(path.read_bytes()))
-        except (ValueError, CorruptLeaderEpochsError) as error:
-            raise CorruptLeaderEpochsError(f"{path}: {error}") from error
+        except CorruptCheckpointError as error:
+            raise CorruptCheckpointError(f"{path}: {error}") from error
 
     @property
     def latest_epoch(self) -> int:
@@ -124,21 +117,17 @@ class LeaderEpochs:
 
 
 def encode_epochs(entries: list[EpochStart]) -> bytes:
-    lines = [_VERSION, str(len(entries)), *(f"{epoch} {start_offset}" for epoch, start_offset in entries)]
-    return ("\n".join(lines) + "\n").encode()
+    return encode_lines(f"{epoch} {start_offset}" for epoch, start_offset in entries)
 
 
 def decode_epochs(content: bytes) -> list[EpochStart]:
-    lines = content.decode().splitlines()
-    if len(lines) < 2 or lines[0].strip() != _VERSION:
-        raise CorruptLeaderEpochsError("no version 0 and count at the top")
-    entries = []
-    for line in lines[2:]:
-        epoch, start_offset = line.split()
-        entries.append(EpochStart(int(epoch), int(start_offset)))
-    if int(lines[1]) != len(entries):
-        raise CorruptLeaderEpochsError(f"{lines[1]} entries announced, {len(entries)} found")
+    entries = decode_lines(content, _parse_epoch)
     for before, after in pairwise(entries):
         if before.epoch >= after.epoch or before.start_offset >= after.start_offset:
-            raise CorruptLeaderEpochsError(f"{after} does not follow {before}")
+            raise CorruptCheckpointError(f"{after} does not follow {before}")
     return entries
+
+
+def _parse_epoch(fields: list[str]) -> EpochStart:
+    epoch, start_offset = fields
+    return EpochStart(int(epoch), int(start_offset))

@@ -29,6 +29,7 @@ from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import TopicPartition
 from oncelog.storage import checkpoints, clean_shutdown
 from oncelog.storage.atomic_file import TEMPORARY_SUFFIX, sync_path
+from oncelog.storage.checkpoint_lines import CorruptCheckpointError
 from oncelog.storage.checkpoints import CheckpointFiles
 from oncelog.storage.deletions import DeletionQueue, FolderRenames, unlink_all
 from oncelog.storage.file_cache import OPEN_FILES_MAX, FileCache
@@ -175,7 +176,7 @@ class LogDir:
         """A damaged checkpoint costs time, not data: offsets are found out from the logs, all of which are read."""
         try:
             return self.checkpoint_files.read(name)
-        except checkpoints.CorruptCheckpointError as error:
+        except CorruptCheckpointError as error:
             logger.warning("going without a checkpoint: %s", error)
             return {}
 

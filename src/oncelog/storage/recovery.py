@@ -28,9 +28,10 @@ from typing import NamedTuple
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.protocol.batch import BatchHeader, CorruptBatchError
 from oncelog.storage import leader_epochs
+from oncelog.storage.checkpoint_lines import CorruptCheckpointError
 from oncelog.storage.index_file import CorruptIndexError
 from oncelog.storage.interrupted_files import finish_interrupted_work
-from oncelog.storage.leader_epochs import CorruptLeaderEpochsError, EpochStart, LeaderEpochs
+from oncelog.storage.leader_epochs import EpochStart, LeaderEpochs
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.log_files import LogFiles, LogPlace
 from oncelog.storage.offset_index import RELATIVE_OFFSET_MAX
@@ -205,7 +206,7 @@ class _Loader:
         path = self.place.folder / leader_epochs.FILE_NAME
         try:
             return LeaderEpochs.load(path), False
-        except (FileNotFoundError, CorruptLeaderEpochsError) as error:
+        except (FileNotFoundError, CorruptCheckpointError) as error:
             if any(segment.size_bytes for segment in self.segments):
                 logger.warning("%s: rebuilding the leader epochs: %s", self.place.partition, error)
                 return LeaderEpochs(path), True

@@ -1,7 +1,5 @@
 """`oncelog-segments`: what the companions of each segment must hold, for those that cannot tell by themselves.
 
-    0                       version
-    2                       number of lines that follow
     0 3 1a2b3c4d 12         base offset; entries of the `.txnindex` and CRC-32C over them; entries of the `.timeindex`
     1500 0 00000000 7
 
@@ -21,10 +19,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from oncelog.storage.atomic_file import replace_file
+from oncelog.storage.checkpoint_lines import CorruptCheckpointError, decode_lines, encode_lines
 
 FILE_NAME: Final = "oncelog-segments"
-
-_VERSION: Final = "0"
 
 logger = logging.getLogger("oncelog.storage")
 
@@ -50,7 +47,7 @@ class SegmentNotes:
             notes.by_base_offset = decode_notes(notes.path.read_bytes())
         except FileNotFoundError:
             return notes
-        except ValueError as error:
+        except CorruptCheckpointError as error:
             logger.warning("going without %s: %s", notes.path, error)
         return notes
 
@@ -67,21 +64,16 @@ class SegmentNotes:
 
 
 def encode_notes(notes: Mapping[int, SegmentNote]) -> bytes:
-    lines = [_VERSION, str(len(notes))]
-    lines += [
+    return encode_lines(
         f"{base_offset} {note.txn_entries} {note.txn_crc:08x} {note.time_entries}"
         for base_offset, note in sorted(notes.items())
-    ]
-    return ("\n".join(lines) + "\n").encode()
+    )
 
 
 def decode_notes(content: bytes) -> dict[int, SegmentNote]:
-    """ValueError for anything but a whole file of version 0."""
-    lines = content.decode().splitlines()
-    if len(lines) < 2 or lines[0] != _VERSION or int(lines[1]) != len(lines) - 2:
-        raise ValueError(f"starts with {lines[:2]}, expected version {_VERSION} and the number of lines")
-    notes = {}
-    for line in lines[2:]:
-        base_offset, txn_entries, txn_crc, time_entries = line.split()
-        notes[int(base_offset)] = SegmentNote(int(txn_entries), int(txn_crc, 16), int(time_entries))
-    return notes
+    return dict(decode_lines(content, _parse_note))
+
+
+def _parse_note(fields: list[str]) -> tuple[int, SegmentNote]:
+    base_offset, txn_entries, txn_crc, time_entries = fields
+    return int(base_offset), SegmentNote(int(txn_entries), int(txn_crc, 16), int(time_entries))

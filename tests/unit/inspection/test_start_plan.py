@@ -175,7 +175,7 @@ def damages_of_index(name: str, entry_bytes: int, size: int) -> Iterator[tuple[s
 def recovery_point(partition: TopicPartition, offset: int) -> Damage:
     def damage(folder: Path) -> None:
         path = folder / checkpoints.RECOVERY_POINTS
-        checkpoints.write_offsets(path, {**read_offsets(path), partition: offset})
+        path.write_bytes(checkpoints.encode_offsets({**read_offsets(path), partition: offset}))
         (folder / checkpoints.SUMS).unlink(missing_ok=True)
 
     return damage

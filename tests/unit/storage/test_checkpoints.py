@@ -8,16 +8,15 @@ import pytest
 
 from oncelog.core import failpoints
 from oncelog.core.ids import TopicPartition
-from oncelog.storage.atomic_file import TEMPORARY_SUFFIX
+from oncelog.storage.atomic_file import TEMPORARY_SUFFIX, replace_file
+from oncelog.storage.checkpoint_lines import CorruptCheckpointError
 from oncelog.storage.checkpoints import (
     HIGH_WATERMARKS,
     RECOVERY_POINTS,
     CheckpointFiles,
-    CorruptCheckpointError,
     decode_offsets,
     encode_offsets,
     read_offsets,
-    write_offsets,
 )
 
 OFFSETS = {TopicPartition("orders", 1): 1342, TopicPartition("orders", 0): 1500}
@@ -58,7 +57,7 @@ def test_malformed_file_is_refused_by_name(tmp_path: Path, content: bytes) -> No
 @pytest.mark.parametrize("point", ["checkpoint.before_fsync", "checkpoint.before_rename"])
 def test_crash_while_writing_leaves_the_old_content(tmp_path: Path, point: str) -> None:
     path = tmp_path / "checkpoint"
-    write_offsets(path, OFFSETS)
+    replace_file(path, encode_offsets(OFFSETS))
 
     def crash() -> None:
         raise RuntimeError("killed")
@@ -66,11 +65,11 @@ def test_crash_while_writing_leaves_the_old_content(tmp_path: Path, point: str) 
     failpoints.arm(point, crash)
     try:
         with pytest.raises(RuntimeError):
-            write_offsets(path, {})
+            replace_file(path, encode_offsets({}))
     finally:
         failpoints.disarm_all()
     assert read_offsets(path) == OFFSETS
-    write_offsets(path, {})
+    replace_file(path, encode_offsets({}))
     assert read_offsets(path) == {}
     assert [entry.name for entry in tmp_path.iterdir() if entry.suffix != TEMPORARY_SUFFIX] == ["checkpoint"]
 

@@ -12,6 +12,7 @@ import pytest
 
 from oncelog.core.ids import TopicPartition
 from oncelog.storage import checkpoints
+from oncelog.storage.checkpoint_lines import CorruptCheckpointError
 from oncelog.storage.log import Log, LogPlace
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.log_dir import LogDir
@@ -275,12 +276,12 @@ def test_a_crash_between_the_sums_and_a_checkpoint_leaves_nothing_that_disagrees
     assert again.read(checkpoints.RECOVERY_POINTS) == {ORDERS: 5}
     again.write({checkpoints.RECOVERY_POINTS: {ORDERS: 7}})
     (tmp_path / checkpoints.RECOVERY_POINTS).write_bytes(checkpoints.encode_offsets({ORDERS: 9}))
-    with pytest.raises(checkpoints.CorruptCheckpointError, match="checksum"):
+    with pytest.raises(CorruptCheckpointError, match="checksum"):
         checkpoints.CheckpointFiles(tmp_path).read(checkpoints.RECOVERY_POINTS)
 
 
 def test_checkpoints_of_kafka_are_believed(tmp_path: Path) -> None:
-    checkpoints.write_offsets(tmp_path / checkpoints.RECOVERY_POINTS, {ORDERS: 5})
+    (tmp_path / checkpoints.RECOVERY_POINTS).write_bytes(checkpoints.encode_offsets({ORDERS: 5}))
     assert checkpoints.CheckpointFiles(tmp_path).read(checkpoints.RECOVERY_POINTS) == {ORDERS: 5}
 
 

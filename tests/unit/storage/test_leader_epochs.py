@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from oncelog.core.invariant import InvariantError
-from oncelog.storage.leader_epochs import CorruptLeaderEpochsError, EpochStart, LeaderEpochs
+from oncelog.storage.checkpoint_lines import CorruptCheckpointError
+from oncelog.storage.leader_epochs import EpochStart, LeaderEpochs
 
 
 @pytest.fixture
@@ -112,7 +113,7 @@ def test_truncation_from_the_start(epochs: LeaderEpochs, start_offset: int, expe
 def test_damaged_file_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "leader-epoch-checkpoint"
     path.write_bytes(content)
-    with pytest.raises(CorruptLeaderEpochsError):
+    with pytest.raises(CorruptCheckpointError):
         LeaderEpochs.load(path)
 
 

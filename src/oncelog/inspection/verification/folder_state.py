@@ -10,7 +10,8 @@ from oncelog.inspection import entries
 from oncelog.inspection.topic_settings import compacted_topics
 from oncelog.inspection.verification.finding import Report
 from oncelog.storage import checkpoints, clean_shutdown
-from oncelog.storage.checkpoints import CheckpointFiles, CorruptCheckpointError
+from oncelog.storage.checkpoint_lines import CorruptCheckpointError
+from oncelog.storage.checkpoints import CheckpointFiles
 
 Offsets = dict[TopicPartition, int]
 
