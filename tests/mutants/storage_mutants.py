@@ -159,10 +159,10 @@ STORAGE_MUTANTS = [
         (suite("tests/unit/storage/test_last_heard_of.py"),),
     ),
     Mutant(
-        "a log start without a checksum is believed",
-        "oncelog.storage.recovery",
-        "self.start_witness = None if is_start_certain else self._start_by_epochs()",
-        "self.start_witness = None",
+        "a checkpoint is believed without its checksum",
+        "oncelog.storage.checkpoints",
+        "if name in self._sums and crc not in self._sums[name]:",
+        "if not crc:",
         (suite("tests/unit/storage/test_doubtful_checkpoints.py"),),
     ),
     Mutant(

@@ -101,12 +101,9 @@ class Log:
         clean: bool,
         log_start_offset: int | None = None,
         recovery_point: int | None = None,
-        is_start_certain: bool = True,
         on_truncated: Callable[[], None] = _nothing,
     ) -> None:
         """Open a folder. None for an offset means that no checkpoint has it.
-
-        `is_start_certain` says that a checksum vouches for the log start.
 
         `on_truncated` is called before anything is appended to a log that was cut below its recovery point. It must
         write the recovery points down: the old one would vouch for batches that are not on disk.
@@ -117,7 +114,6 @@ class Log:
         self._clean = clean
         self._on_truncated = on_truncated
         self._given_recovery_point = recovery_point
-        self._is_start_certain = is_start_certain
         self._failure = ""
         self._can_be_repaired = False
         self._latest_ms = place.now_ms
@@ -126,8 +122,7 @@ class Log:
         self.log_end_offset = recovery_point or 0
         self.durability = Durability(self.log_end_offset)
         are_known = log_start_offset is not None and recovery_point is not None
-        is_start_doubtful = self.log_start_offset > (self.recovery_point if is_start_certain else 0)
-        if not clean or not are_known or is_start_doubtful:
+        if not clean or not are_known or self.log_start_offset > self.recovery_point:
             self.load()
 
     @classmethod
@@ -530,9 +525,7 @@ class Log:
             clean=clean,
             log_start_offset=self.log_start_offset,
             recovery_point=recovery_point,
-            is_start_certain=self._is_start_certain,
         )
-        self._is_start_certain = True
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset
         self.durability.on_opened(loaded.recovery_point)

@@ -153,7 +153,6 @@ class LogDir:
         recovery_points = self._read_checkpoint(checkpoints.RECOVERY_POINTS)
         log_starts = self._read_checkpoint(checkpoints.LOG_START_OFFSETS)
         self.high_watermarks = self._read_checkpoint(checkpoints.HIGH_WATERMARKS)
-        is_start_certain = self.checkpoint_files.has_sum(checkpoints.LOG_START_OFFSETS)
         configs: dict[str, LogConfig] = {}
         found = list(self._find_logs())
         progress = Progress(f"opening the logs of {self.path}", len(found), "logs")
@@ -166,7 +165,6 @@ class LogDir:
                 clean=self.was_clean,
                 log_start_offset=log_starts.get(partition),
                 recovery_point=recovery_points.get(partition),
-                is_start_certain=is_start_certain,
                 on_truncated=self._write_recovery_points,
             )
             progress.add(1)
@@ -181,13 +179,7 @@ class LogDir:
             return {}
 
     def read_cleaner_offsets(self) -> dict[TopicPartition, int]:
-        """Up to where each log is compacted. What is not known, or of a log that is gone, is cleaned from its start.
-
-        So is all of a folder without checksums: an offset that is too high would let tombstones go before the records
-        that they delete.
-        """
-        if not self.checkpoint_files.has_sum(checkpoints.CLEANER_OFFSETS):
-            return {}
+        """Up to where each log is compacted. What is not known, or of a log that is gone, is cleaned from its start."""
         offsets = self._read_checkpoint(checkpoints.CLEANER_OFFSETS)
         return {partition: offset for partition, offset in offsets.items() if partition in self.logs}
 

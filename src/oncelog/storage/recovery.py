@@ -11,8 +11,8 @@ to be damaged, at the start of that segment. From there on every batch is checke
 the indexes, the transaction index, the leader epochs and the producer state. At the first batch that is not whole the
 log is cut and later segments are removed.
 
-The log start comes from a checkpoint, too. It is believed if it lies within the log and, where the checkpoint has no
-checksum, if the leader epochs begin no earlier. Otherwise deleted records may be back, and no other is lost.
+The log start comes from a checkpoint, too. It is believed if it lies within the log. Otherwise deleted records may be
+back, and no other is lost.
 
 The producer state at the start of the scan comes from the newest snapshot below it and the headers in between. A
 snapshot that is damaged or missing makes that way longer, nothing else.
@@ -70,10 +70,9 @@ def load_log(
     clean: bool,
     log_start_offset: int,
     recovery_point: int | None,
-    is_start_certain: bool = True,
 ) -> LoadedLog:
     """Open a log's folder. `recovery_point` is None if no checkpoint mentions the log."""
-    return _Loader(place, config, log_start_offset, recovery_point, is_start_certain).load(clean)
+    return _Loader(place, config, log_start_offset, recovery_point).load(clean)
 
 
 class _Loader:
@@ -83,7 +82,6 @@ class _Loader:
         config: LogConfig,
         log_start_offset: int,
         recovery_point: int | None,
-        is_start_certain: bool,
     ) -> None:
         self.place = place
         self.config = config
@@ -94,7 +92,6 @@ class _Loader:
         self.segments = self._open_segments(names)
         self.snapshots = SnapshotFiles(place.folder, snapshot_offsets(names))
         self.epochs, self.epochs_are_lost = self._open_epochs()
-        self.start_witness = None if is_start_certain else self._start_by_epochs()
         self.state = ProducerStateManager(place.partition, producer_expiration_ms=config.producer_id_expiration_ms)
         self.progress = Progress("", 0, "")
 
@@ -132,28 +129,17 @@ class _Loader:
         files = LogFiles(self.place, self.segments, self.snapshots, self.epochs, self.state, keeper)
         return LoadedLog(files, log_start_offset, end_offset, recovery_point)
 
-    def _start_by_epochs(self) -> int:
-        """The log start that the leader epochs tell of: the first one is moved along with it."""
-        first = self.epochs.earliest
-        return first.start_offset if first is not None else 0
-
     def _check_log_start(self, end_offset: int) -> None:
-        """What is below the log start is deleted sooner or later, and not on the word of a checkpoint alone."""
-        start, witness = self.log_start_offset, self.start_witness
-        base_offset = self.segments[0].base_offset
-        problem = ""
-        if start > end_offset:
-            problem, self.log_start_offset = f"the log ends at {end_offset}", base_offset
-        elif witness is not None and max(witness, base_offset) < start:
-            problem, self.log_start_offset = f"by its leader epochs the log starts at {witness}", witness
-        if problem:
+        """What is below the log start is deleted sooner or later, and not on the word of a checkpoint that is wrong."""
+        if self.log_start_offset > end_offset:
             logger.warning(
-                "%s: its start at offset %d is not believed, because %s; keeping all from offset %d on",
+                "%s: its start at offset %d is not believed, because the log ends at %d; keeping all from offset %d on",
                 self.place.partition,
-                start,
-                problem,
-                max(self.log_start_offset, base_offset),
+                self.log_start_offset,
+                end_offset,
+                self.segments[0].base_offset,
             )
+            self.log_start_offset = self.segments[0].base_offset
 
     def _restore_first_snapshot(self) -> None:
         first_offset = self.segments[0].base_offset
