@@ -43,9 +43,10 @@ def serve_command(
     """
     from oncelog.server import main as server_main
     from oncelog.server.listener import Address
+    from oncelog.server.operator_log import set_up_logging
     from oncelog.storage.log_dir import LogDirError
 
-    server_main.set_up_logging(log_level, log_format)
+    set_up_logging(log_level, log_format)
     overrides = {
         "log.dirs": str(data_dir) if data_dir is not None else None,
         "listeners": listen,

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import signal
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 from oncelog.core import failpoints
@@ -22,7 +19,6 @@ from oncelog.server.server import Server
 log = logging.getLogger("oncelog.server")
 
 DEFAULT_DATA_DIR = Path("oncelog-data")
-_TEXT_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 
 def load_settings(config_file: Path | None, assignments: Sequence[str], overrides: Mapping[str, str]) -> Settings:
@@ -42,27 +38,6 @@ def load_settings(config_file: Path | None, assignments: Sequence[str], override
     return Settings(
         BROKER_CONFIG, {**filed.values, **given.values}, [*filed.warnings, *given.warnings], pinned=given.values
     )
-
-
-def set_up_logging(level: str, style: str = "text") -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_JsonFormatter() if style == "json" else logging.Formatter(_TEXT_FORMAT))
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-
-
-class _JsonFormatter(logging.Formatter):
-    """One object per line, for machines."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        entry = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            entry["exception"] = self.formatException(record.exc_info)
-        return json.dumps(entry)
 
 
 def arm_failpoints(specifications: Sequence[str]) -> None:
