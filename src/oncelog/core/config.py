@@ -99,7 +99,8 @@ class ConfigKey:
         return f"between {self.low} and {self.high}"
 
     def _invalid(self, text: str, problem: str) -> ConfigError:
-        return ConfigError(f"Invalid value {text} for configuration {self.name}: {problem}")
+        given = text or repr(text)
+        return ConfigError(f"Invalid value {given} for configuration {self.name}: {problem}")
 
     def _convert(self, text: str) -> ConfigValue:
         match self.type:
@@ -205,21 +206,28 @@ class ConfigTable:
         aliases: Mapping[str, tuple[str, int]] | None = None,
         error: type[ConfigError] | None = None,
     ) -> ConfigTable:
-        """A family that has these keys too, under names with a prefix, and with some of their fields changed."""
-        changes = changes or {}
-        unknown = changes.keys() - self._keys.keys() - self._others.keys()
-        invariant(not unknown, f"{family}: {sorted(unknown)} are not keys of {self.family}")
+        """A family that has these keys too, under names with a prefix, `others` of the same name in their place, and
+        some with changed fields."""
+        added = _by_name(others)
 
-        def taken_over(known: Mapping[str, ConfigKey]) -> list[ConfigKey]:
-            return [dataclasses.replace(k, name=prefix + name, **changes.get(name, {})) for name, k in known.items()]
+        def taken_over(known: Mapping[str, ConfigKey]) -> dict[str, ConfigKey]:
+            renamed = (dataclasses.replace(key, name=prefix + name) for name, key in known.items())
+            return {key.name: key for key in renamed if key.name not in added}
 
+        own = taken_over(self._keys)
+        own |= {name: dataclasses.replace(own[name], **fields) for name, fields in (changes or {}).items()}
         return ConfigTable(
             family,
-            [*taken_over(self._keys), *keys],
-            others=[*taken_over(self._others), *others],
+            [*own.values(), *keys],
+            others=[*taken_over(self._others).values(), *added.values()],
             aliases=aliases,
             error=error or self._error,
         )
+
+    @property
+    def names(self) -> set[str]:
+        """All that are known, also those without effect or refused."""
+        return self._keys.keys() | self._others.keys() | self._aliases.keys()
 
     @property
     def defaults(self) -> Settings:
@@ -229,7 +237,7 @@ class ConfigTable:
         """Raises ConfigError for a name that is unknown or refused."""
         key = self._keys.get(name) or self._others.get(name) or self._prefixed(name)
         if key is None:
-            known = [key.name for key in self if key.refused is None]
+            known = [key.name for key in (*self, *self._others.values()) if key.refused is None]
             raise self._error(f"Unknown {self.family} config name: {name}{did_you_mean(name, known)}")
         if key.refused is not None:
             raise self._error(f"{name}: {key.refused}")
@@ -304,10 +312,10 @@ class Settings:
     def words(self, name: str) -> tuple[str, ...]:
         return self._typed(name, tuple)
 
-    def bind(self, cls: type[T], **others: Any) -> T:
+    def bind(self, cls: type[T], prefix: str = "", /, **others: Any) -> T:
         """A dataclass with the values of the keys that its fields name with `setting`; the others are given here."""
         bound = {
-            field.name: field.metadata["convert"](self.get(field.metadata["key"].name))
+            field.name: field.metadata["convert"](self.get(prefix + field.metadata["key"].name))
             for field in dataclasses.fields(cls)  # type: ignore[arg-type]  # a dataclass, which a type variable cannot say
             if "key" in field.metadata and field.name not in others
         }

@@ -10,9 +10,6 @@ from oncelog.client import OffsetAndMetadata, TopicPartition
 from oncelog.spark.identity import Identity
 from oncelog.spark.notes import METADATA_BYTES_MAX, Note
 from oncelog.spark.sink_options import (
-    BATCH_ATTEMPTS,
-    MAX_REQUEST_SIZE,
-    TRANSACTION_TIMEOUT_MS,
     SinkOptions,
     sink_options,
 )
@@ -33,10 +30,10 @@ def write_batch(
     topic: str | None = None,
     run_id: str | None = None,
     dead_letter_topic: str | None = None,
-    transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
-    batch_attempts: int = BATCH_ATTEMPTS,
-    compression_type: str = "none",
-    max_request_size: int = MAX_REQUEST_SIZE,
+    transaction_timeout_ms: int | None = None,
+    batch_attempts: int | None = None,
+    compression_type: str | None = None,
+    max_request_size: int | None = None,
     kafka: Mapping[str, str] | None = None,
 ) -> Written | None:
     """Write all rows, or none of them: one transaction. Columns and settings are those of `write_stream`.
@@ -52,13 +49,11 @@ def write_batch(
         bootstrap_servers=bootstrap_servers,
         transactional_id=transactional_id,
         topic=topic,
-        group_id=None,
         dead_letter_topic=dead_letter_topic,
         transaction_timeout_ms=transaction_timeout_ms,
         batch_attempts=batch_attempts,
         compression_type=compression_type,
         max_request_size=max_request_size,
-        on_new_checkpoint="refuse",
         kafka=kafka,
     )
     if frame.isStreaming:

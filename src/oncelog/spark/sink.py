@@ -30,9 +30,6 @@ from oncelog.spark.progress import MicroBatch, is_running, keeps_state, running_
 from oncelog.spark.resume import Committed, Verdict, check_tables, judge, news, offsets_to_commit
 from oncelog.spark.rows import plain_columns
 from oncelog.spark.sink_options import (
-    BATCH_ATTEMPTS,
-    MAX_REQUEST_SIZE,
-    TRANSACTION_TIMEOUT_MS,
     SinkOptions,
     sink_options,
 )
@@ -62,11 +59,11 @@ def write_stream(
     topic: str | None = None,
     group_id: str | None = None,
     dead_letter_topic: str | None = None,
-    transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
-    batch_attempts: int = BATCH_ATTEMPTS,
-    compression_type: str = "none",
-    max_request_size: int = MAX_REQUEST_SIZE,
-    on_new_checkpoint: str = "refuse",
+    transaction_timeout_ms: int | None = None,
+    batch_attempts: int | None = None,
+    compression_type: str | None = None,
+    max_request_size: int | None = None,
+    on_new_checkpoint: str | None = None,
     kafka: Mapping[str, str] | None = None,
 ) -> DataStreamWriter:
     """A `DataStreamWriter` that writes each micro-batch and its input offsets in one transaction.

@@ -1,46 +1,71 @@
-"""The settings of the exactly-once sink, checked by name."""
+"""The settings of the exactly-once sink, checked by name: arguments of its own, and Kafka's in the argument `kafka`."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from oncelog.client import ClientConfig, ConfigurationError
+from oncelog.client import ClientConfig
+from oncelog.client.config import parse_settings
+from oncelog.client.producer_config import IN_FLIGHT, PRODUCER_TABLE
+from oncelog.core.config import ConfigKey, ConfigTable, ConfigType, refused, setting, without_effect
 from oncelog.core.ids import TopicPartition
-from oncelog.spark.client_options import (
-    CLIENT_OPTIONS,
-    SINK_CONTRADICTIONS,
-    SINK_ONLY_VALUES,
-    SINK_WITHOUT_EFFECT,
-    client_config,
-    refuse_contradictions,
-    refuse_other_values,
-    warn_of_no_effect,
-)
 from oncelog.spark.resume import NewCheckpoint
-from oncelog.spark.source_options import OptionError, refuse_unknown
+from oncelog.spark.source_options import AS_BYTES, PREFIX, OptionError, client_config
 
-TRANSACTION_TIMEOUT_MS = 600_000
-"""Ten minutes: a micro-batch must be written within it. Brokers allow 15 minutes by default."""
-BATCH_ATTEMPTS = 3
-MAX_REQUEST_SIZE = 1_048_576
-"""Kafka's default of `max.request.size`: a larger record is refused by brokers with default settings."""
-WHOLE_NUMBERS = frozenset({"transaction_timeout_ms", "batch_attempts", "max_request_size"})
-ARGUMENTS = {
-    name.replace("_", "."): name
-    for name in (
-        "bootstrap_servers",
-        "transactional_id",
-        "group_id",
-        "transaction_timeout_ms",
-        "compression_type",
-        "max_request_size",
-    )
-}
-"""What Kafka calls those of our arguments that it has too."""
-COMPRESSION_TYPES = ("none", "gzip", "snappy", "lz4", "zstd")
+_STRING, _INT = ConfigType.STRING, ConfigType.INT
+
+
+def _topic_problem(text: str) -> str | None:
+    if text in (".", "..") or not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", text):
+        return "names of topics have up to 249 letters, digits, dots, underscores and hyphens"
+    return None
+
+
+SINK_TABLE = ConfigTable(
+    "sink",
+    [
+        ConfigKey("transactional_id", _STRING, "", "Names the pipeline for ever; a second driver fences the first.",
+                  check=lambda text: None if text else "give each pipeline its own, and keep it across restarts"),
+        ConfigKey("group_id", _STRING, None, "The group the input offsets are committed for.",
+                  check=lambda text: None if text else "name the group the input offsets are committed for"),
+        ConfigKey("topic", _STRING, None, "Where rows without a topic go.", check=_topic_problem),
+        ConfigKey("dead_letter_topic", _STRING, None, "Takes rows that no topic can take, in the same transaction.",
+                  check=_topic_problem),
+        ConfigKey("transaction_timeout_ms", _INT, 600_000,
+                  "A batch must be written and committed within it. Brokers allow 15 minutes by default.", low=1000),
+        ConfigKey("batch_attempts", _INT, 3, "How often a failing batch is run.", low=1),
+        replace(PRODUCER_TABLE["compression.type"], name="compression_type"),
+        replace(PRODUCER_TABLE["max.request.size"], name="max_request_size", low=1024),
+        ConfigKey("on_new_checkpoint", _STRING, NewCheckpoint.REFUSE.value, "What a new checkpoint may do.",
+                  allowed=tuple(choice.value for choice in NewCheckpoint)),
+    ],
+    error=OptionError,
+)  # fmt: skip
+SINK_KAFKA_TABLE = PRODUCER_TABLE.extended(
+    "sink (argument kafka)",
+    [],
+    others=[
+        *(refusal for name in ("bootstrap.servers", "group.id", "transactional.id", "transaction.timeout.ms",
+                               "compression.type", "max.request.size")
+          for refusal in refused(f"not for the argument kafka: give the sink {name.replace('.', '_')}=...", name)),
+        *without_effect("the sink makes its own batches, and repeats them", "batch.size", "buffer.memory",
+                        "delivery.timeout.ms", "linger.ms", "max.block.ms", IN_FLIGHT, "retries"),
+        *refused("create topics before: their partitions decide where keys go", "allow.auto.create.topics"),
+        *refused("the sink ends its transactions itself", "transaction.two.phase.commit.enable"),
+        *refused("rows choose their partition with a column partition, else by key", "partitioner.class",
+                 "partitioner.ignore.keys"),
+        *refused(f"keys are written as bytes: {AS_BYTES}", "key.serializer"),
+        *refused(f"values are written as bytes: {AS_BYTES}", "value.serializer"),
+    ],
+    changes={
+        "acks": {"check": lambda value: None if value in ("all", "-1") else "a transaction needs all"},
+        "enable.idempotence": {"check": lambda value: None if value else "a transaction needs true"},
+    },
+    error=OptionError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,44 +73,17 @@ class SinkOptions:
     client: ClientConfig
     transactional_id: str
     group_id: str
-    topic: str | None = None
-    dead_letter_topic: str | None = None
-    transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS
-    batch_attempts: int = BATCH_ATTEMPTS
-    compression_type: str = "none"
-    max_request_size: int = MAX_REQUEST_SIZE
-    on_new_checkpoint: NewCheckpoint = NewCheckpoint.REFUSE
+    topic: str | None = setting(SINK_TABLE["topic"])
+    dead_letter_topic: str | None = setting(SINK_TABLE["dead_letter_topic"])
+    transaction_timeout_ms: int = setting(SINK_TABLE["transaction_timeout_ms"])
+    batch_attempts: int = setting(SINK_TABLE["batch_attempts"])
+    compression_type: str = setting(SINK_TABLE["compression_type"])
+    max_request_size: int = setting(SINK_TABLE["max_request_size"])
+    on_new_checkpoint: NewCheckpoint = setting(SINK_TABLE["on_new_checkpoint"], NewCheckpoint)
 
     def __post_init__(self) -> None:
-        for setting in ("transactional_id", "group_id", "topic", "dead_letter_topic"):
-            value = getattr(self, setting)
-            if value is not None and not isinstance(value, str):
-                raise OptionError(f"{setting} must be text, not {value!r}")
-        if not self.transactional_id:
-            raise OptionError("transactional_id is empty: give each pipeline its own, and keep it across restarts")
-        if not self.group_id:
-            raise OptionError("group_id is empty: the group the input offsets are committed for")
-        if self.topic is not None and not self.topic:
-            raise OptionError("topic is empty: name the output topic, or leave it out and give each row a topic column")
-        for setting, name in (("topic", self.topic), ("dead_letter_topic", self.dead_letter_topic)):
-            if name and not is_topic_name(name):
-                raise OptionError(
-                    f"{setting} is {name!r}: names of topics have up to 249 letters, digits, dots, underscores and "
-                    "hyphens"
-                )
-        if self.transaction_timeout_ms < 1000:
-            raise OptionError(
-                f"transaction_timeout_ms is {self.transaction_timeout_ms}: a micro-batch must be written and committed "
-                "within it, so at least 1000"
-            )
-        if self.batch_attempts < 1:
-            raise OptionError("batch_attempts must be at least 1")
-        if self.dead_letter_topic is not None and self.dead_letter_topic in ("", self.topic):
-            raise OptionError("dead_letter_topic must be a topic of its own, not empty and not the output topic")
-        if self.max_request_size < 1024:
-            raise OptionError(f"max_request_size is {self.max_request_size}; at least 1024 bytes")
-        if self.compression_type not in COMPRESSION_TYPES:
-            raise OptionError(f"compression_type is {self.compression_type!r}; valid: {', '.join(COMPRESSION_TYPES)}")
+        if self.dead_letter_topic is not None and self.dead_letter_topic == self.topic:
+            raise OptionError("dead_letter_topic must be a topic of its own, not the output topic")
 
     @property
     def stand_in(self) -> TopicPartition | None:
@@ -93,63 +91,25 @@ class SinkOptions:
         return None if self.topic is None else TopicPartition(self.topic, 0)
 
 
-def is_topic_name(text: str) -> bool:
-    return text not in (".", "..") and re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", text) is not None
-
-
 def sink_options(
-    *,
-    bootstrap_servers: str | Sequence[str],
-    transactional_id: str,
-    group_id: str | None,
-    on_new_checkpoint: str,
-    kafka: Mapping[str, str] | None,
-    **settings: Any,
+    *, bootstrap_servers: str | Sequence[str], kafka: Mapping[str, str] | None = None, **arguments: Any
 ) -> SinkOptions:
-    """From the arguments of `write_stream`. `kafka` are client settings under Kafka's names."""
-    for name in WHOLE_NUMBERS & settings.keys():
-        settings[name] = _whole_number(name, settings[name])
-    try:
-        policy = NewCheckpoint(on_new_checkpoint)
-    except ValueError:
-        valid = ", ".join(choice.value for choice in NewCheckpoint)
-        raise OptionError(f"on_new_checkpoint is {on_new_checkpoint!r}; valid: {valid}") from None
-    return SinkOptions(
+    """From the arguments of `write_stream`; None stands for the default. `kafka` are settings under Kafka's names."""
+    settings = SINK_TABLE.parse({"transactional_id": "", **arguments})
+    transactional_id = settings.text("transactional_id")
+    return settings.bind(
+        SinkOptions,
         client=_client(bootstrap_servers, kafka or {}),
         transactional_id=transactional_id,
-        group_id=transactional_id if group_id is None else group_id,
-        on_new_checkpoint=policy,
-        **settings,
+        group_id=settings.optional_text("group_id") or transactional_id,
     )
 
 
-def _whole_number(name: str, value: Any) -> int:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if isinstance(value, str) and value.strip().isdigit():
-        return int(value)
-    raise OptionError(f"{name} must be a whole number, not {value!r}")
-
-
 def _client(bootstrap_servers: str | Sequence[str], kafka: Mapping[str, str]) -> ClientConfig:
-    servers = bootstrap_servers if isinstance(bootstrap_servers, str) else list(bootstrap_servers or ())
-    if not servers or not all(isinstance(server, str) for server in servers):
+    servers = [bootstrap_servers] if isinstance(bootstrap_servers, str) else list(bootstrap_servers or ())
+    if not any(servers) or not all(isinstance(server, str) for server in servers):
         raise OptionError(
             f"bootstrap_servers is {bootstrap_servers!r}: name at least one broker, as 'host:port' or a list of those"
         )
-    given = {f"kafka.{name.lower().removeprefix('kafka.')}": str(value) for name, value in kafka.items()}
-    for key in given:
-        if key.removeprefix("kafka.") in ARGUMENTS:
-            name = key.removeprefix("kafka.")
-            raise OptionError(f"{name} is not for the argument kafka: give the sink {ARGUMENTS[name]}=...")
-    accepted = SINK_WITHOUT_EFFECT | SINK_CONTRADICTIONS.keys() | SINK_ONLY_VALUES.keys()
-    refuse_unknown(given, CLIENT_OPTIONS, accepted, "the exactly-once sink (argument kafka)")
-    joined = servers if isinstance(servers, str) else ",".join(servers)
-    try:
-        refuse_contradictions(given, SINK_CONTRADICTIONS)
-        refuse_other_values(given, SINK_ONLY_VALUES)
-        config = client_config({**given, "kafka.bootstrap.servers": joined})
-    except ConfigurationError as error:
-        raise OptionError(str(error)) from None
-    warn_of_no_effect(given, SINK_WITHOUT_EFFECT)
-    return config
+    given = {name.lower().removeprefix(PREFIX): value for name, value in kafka.items()}
+    return client_config(parse_settings(SINK_KAFKA_TABLE, given), "", ",".join(servers))

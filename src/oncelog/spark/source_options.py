@@ -7,62 +7,103 @@ changelog topic as the first rows of a stream.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from oncelog.client import ClientConfig, ConfigurationError
+from oncelog.client.config import TUNES_JAVA, parse_settings
+from oncelog.client.consumer_config import CONSUMER_TABLE
+from oncelog.client.fetcher import RANGE_FETCH_BYTES
+from oncelog.core.config import ConfigKey, ConfigType, Settings, refused, setting, without_effect
 from oncelog.core.ids import TopicPartition
-from oncelog.spark.client_options import (
-    CLIENT_OPTIONS,
-    FETCH_OPTIONS,
-    SOURCE_CONTRADICTIONS,
-    SOURCE_WITHOUT_EFFECT,
-    client_config,
-    fetch_sizes,
-    is_security,
-    refuse_contradictions,
-    warn_of_no_effect,
-)
 from oncelog.spark.offsets import EARLIEST, LATEST, Offsets, parse_user_offsets
 
-VALID_OPTIONS: tuple[str, ...] = (
-    "kafka.bootstrap.servers",
-    "subscribe",
-    "subscribePattern",
-    "assign",
-    "startingOffsets",
-    "startingTimestamp",
-    "startingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy",
-    "endingOffsets",
-    "endingTimestamp",
-    "endingOffsetsByTimestamp",
-    "failOnDataLoss",
-    "maxOffsetsPerTrigger",
-    "minOffsetsPerTrigger",
-    "maxTriggerDelay",
-    "minPartitions",
-    "maxRecordsPerPartition",
-    "includeHeaders",
-    "snapshot",
-    "kafka.isolation.level",
-    "kafka.group.id",
-)
-
-ACCEPTED_WITHOUT_EFFECT = frozenset(
-    {"groupidprefix", "kafkaconsumer.polltimeoutms", "fetchoffset.numretries", "fetchoffset.retryintervalms", "path"}
-)
-"""Tuning of the Java consumer that our reader has no use for: taken so that a pipeline can change its format alone."""
-
+PREFIX = "kafka."
+READ_COMMITTED = "read_committed"
+AS_BYTES = "use the functions of DataFrames"
 BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "snapshot")
 
+_STRING, _LONG, _INT, _BOOLEAN = ConfigType.STRING, ConfigType.LONG, ConfigType.INT, ConfigType.BOOLEAN
+_UNITS_MS: dict[str, int] = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
-class OptionError(ValueError):
+
+class OptionError(ConfigurationError):
     """An option that is unknown, malformed or contradicts another; the text names it and what is valid."""
+
+
+def _duration(text: str) -> re.Match[str] | None:
+    return re.fullmatch(r"\s*(\d+)\s*(ms|s|m|min|h|d)\s*", text.lower())
+
+
+def _duration_problem(text: str) -> str | None:
+    return None if _duration(text) else "must be a duration like 30s, 15m or 1h"
+
+
+def _duration_ms(text: str) -> int:
+    match = _duration(text)
+    return int(match[1]) * _UNITS_MS[match[2]] if match else 0
+
+
+def _pattern_problem(text: str) -> str | None:
+    try:
+        re.compile(text)
+    except re.error as error:
+        return f"must be a regular expression: {error}"
+    return None
+
+
+SOURCE_TABLE = CONSUMER_TABLE.extended(
+    'format("oncelog")',
+    [
+        ConfigKey("subscribe", _STRING, None, "Topics by name, separated by commas."),
+        ConfigKey("subscribePattern", _STRING, None, "Topics by a pattern.", check=_pattern_problem),
+        ConfigKey("assign", _STRING, None, "Single partitions, as JSON."),
+        ConfigKey("startingOffsets", _STRING, None, "Where a query starts."),
+        ConfigKey("startingTimestamp", _LONG, None, "The same by time in milliseconds.", low=0),
+        ConfigKey("startingOffsetsByTimestamp", _STRING, None, "The same by time per partition, as JSON."),
+        ConfigKey("startingOffsetsByTimestampStrategy", _STRING, "error", "What to do when no record is that young.",
+                  allowed=("error", "latest")),
+        ConfigKey("endingOffsets", _STRING, "latest", "Where a batch ends."),
+        ConfigKey("endingTimestamp", _LONG, None, "The same by time in milliseconds.", low=0),
+        ConfigKey("endingOffsetsByTimestamp", _STRING, None, "The same by time per partition, as JSON."),
+        ConfigKey("failOnDataLoss", _BOOLEAN, True, "Whether to stop when offsets are gone that were not read."),
+        ConfigKey("maxOffsetsPerTrigger", _LONG, None, "Input of one micro-batch.", low=1),
+        ConfigKey("minOffsetsPerTrigger", _LONG, None, "Wait for so many.", low=1),
+        ConfigKey("maxTriggerDelay", _STRING, "15m", "But not longer.", check=_duration_problem),
+        ConfigKey("minPartitions", _INT, None, "Cut large partitions into so many tasks.", low=1),
+        ConfigKey("maxRecordsPerPartition", _LONG, None, "The most that one task reads.", low=1),
+        ConfigKey("includeHeaders", _BOOLEAN, False, "Whether there is a column headers."),
+        ConfigKey("snapshot", _BOOLEAN, False, "Whether a stream begins with the latest value of each key."),
+    ],
+    others=[
+        *without_effect(TUNES_JAVA, "groupIdPrefix", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries",
+                        "fetchOffset.retryIntervalMs", "kafka.auto.commit.interval.ms", "kafka.check.crcs",
+                        "kafka.exclude.internal.topics", "kafka.fetch.max.wait.ms", "kafka.fetch.min.bytes",
+                        "kafka.group.instance.id", "kafka.heartbeat.interval.ms", "kafka.max.poll.interval.ms",
+                        "kafka.max.poll.records", "kafka.partition.assignment.strategy", "kafka.session.timeout.ms"),
+        *without_effect("topics are named by subscribe, subscribePattern or assign", "path"),
+        *refused("startingOffsets says where to start, failOnDataLoss what to do when that is gone",
+                 "kafka.auto.offset.reset"),
+        *refused("positions are kept in the checkpoint, and committed by the exactly-once sink",
+                 "kafka.enable.auto.commit"),
+        *refused(f"keys are read as bytes: {AS_BYTES}", "kafka.key.deserializer"),
+        *refused(f"values are read as bytes: {AS_BYTES}", "kafka.value.deserializer"),
+        *refused("reading creates no topics", "kafka.allow.auto.create.topics"),
+    ],
+    prefix=PREFIX,
+    changes={
+        "kafka.isolation.level": {"default": READ_COMMITTED},
+        "kafka.fetch.max.bytes": {"default": RANGE_FETCH_BYTES},
+        "kafka.max.partition.fetch.bytes": {"default": RANGE_FETCH_BYTES},
+    },
+    # The source's earlier name of it.
+    aliases={"kafka.transaction.version.max": ("kafka.oncelog.transaction.version.max", 1)},
+    error=OptionError,
+)  # fmt: skip
+_NAMES = {name.lower(): name for name in SOURCE_TABLE.names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,127 +126,94 @@ class Position:
     timestamps: Offsets | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
     client: ClientConfig
     subscription: Subscription
     starting: Position
     ending: Position
-    timestamp_strategy: str
-    fail_on_data_loss: bool
-    read_committed: bool
-    include_headers: bool
-    group_id: str | None
-    max_offsets_per_trigger: int | None
-    min_offsets_per_trigger: int | None
-    max_trigger_delay_ms: int
-    min_partitions: int | None
-    max_records_per_partition: int | None
-    snapshot: bool
-    fetch_bytes_max: int
-    partition_fetch_bytes_max: int
+    timestamp_strategy: str = setting(SOURCE_TABLE["startingOffsetsByTimestampStrategy"])
+    fail_on_data_loss: bool = setting(SOURCE_TABLE["failOnDataLoss"])
+    read_committed: bool = setting(SOURCE_TABLE["kafka.isolation.level"], READ_COMMITTED.__eq__)
+    include_headers: bool = setting(SOURCE_TABLE["includeHeaders"])
+    group_id: str | None = setting(SOURCE_TABLE["kafka.group.id"])
+    max_offsets_per_trigger: int | None = setting(SOURCE_TABLE["maxOffsetsPerTrigger"])
+    min_offsets_per_trigger: int | None = setting(SOURCE_TABLE["minOffsetsPerTrigger"])
+    max_trigger_delay_ms: int = setting(SOURCE_TABLE["maxTriggerDelay"], _duration_ms)
+    min_partitions: int | None = setting(SOURCE_TABLE["minPartitions"])
+    max_records_per_partition: int | None = setting(SOURCE_TABLE["maxRecordsPerPartition"])
+    snapshot: bool = setting(SOURCE_TABLE["snapshot"])
+    fetch_bytes_max: int = setting(SOURCE_TABLE["kafka.fetch.max.bytes"])
+    partition_fetch_bytes_max: int = setting(SOURCE_TABLE["kafka.max.partition.fetch.bytes"])
+
+    def __post_init__(self) -> None:
+        least, most = self.min_offsets_per_trigger, self.max_offsets_per_trigger
+        if least is not None and most is not None and least > most:
+            raise OptionError(f"option minOffsetsPerTrigger ({least}) is above maxOffsetsPerTrigger ({most})")
+        if self.starting.committed and not self.group_id:
+            raise OptionError(
+                "option startingOffsets is 'committed', which needs kafka.group.id: the group to continue"
+            )
 
 
 def parse_source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """Check every option and raise OptionError for the first that is wrong."""
-    options = {key.lower(): str(value) for key, value in given.items()}
-    _refuse_unknown(given)
-    _refuse_misplaced(options, streaming)
-    client = _client(options)
-    fetch_bytes_max, partition_fetch_bytes_max = _fetch_sizes(options)
-    warn_of_no_effect(options, SOURCE_WITHOUT_EFFECT)
-    max_offsets = _positive(options, "maxOffsetsPerTrigger")
-    min_offsets = _positive(options, "minOffsetsPerTrigger")
-    if min_offsets is not None and max_offsets is not None and min_offsets > max_offsets:
-        raise OptionError(f"option minOffsetsPerTrigger ({min_offsets}) is above maxOffsetsPerTrigger ({max_offsets})")
-    group_id = options.get("kafka.group.id")
-    starting = _starting(options, streaming)
-    if starting.committed and not group_id:
-        raise OptionError("option startingOffsets is 'committed', which needs kafka.group.id: the group to continue")
-    return SourceOptions(
-        client=client,
-        subscription=_subscription(options),
-        starting=starting,
-        ending=_ending(options),
-        timestamp_strategy=_choice(options, "startingOffsetsByTimestampStrategy", ("error", "latest"), "error"),
-        fail_on_data_loss=_boolean(options, "failOnDataLoss", default=True),
-        read_committed=_choice(
-            options, "kafka.isolation.level", ("read_committed", "read_uncommitted"), "read_committed"
-        )
-        == "read_committed",
-        include_headers=_boolean(options, "includeHeaders", default=False),
-        group_id=group_id,
-        max_offsets_per_trigger=max_offsets,
-        min_offsets_per_trigger=min_offsets,
-        max_trigger_delay_ms=_duration_ms(options.get("maxtriggerdelay", "15m"), "maxTriggerDelay"),
-        min_partitions=_positive(options, "minPartitions"),
-        max_records_per_partition=_positive(options, "maxRecordsPerPartition"),
-        snapshot=_boolean(options, "snapshot", default=False),
-        fetch_bytes_max=fetch_bytes_max,
-        partition_fetch_bytes_max=partition_fetch_bytes_max,
+    settings = parse_settings(SOURCE_TABLE, _named(given), PREFIX)
+    _refuse_misplaced(settings, streaming)
+    return settings.bind(
+        SourceOptions,
+        client=_client(settings),
+        subscription=_subscription(settings),
+        starting=_starting(settings, streaming),
+        ending=_ending(settings),
     )
 
 
 def includes_headers(given: Mapping[str, str]) -> bool:
     """The one option the schema depends on."""
-    return _boolean({key.lower(): str(value) for key, value in given.items()}, "includeHeaders", default=False)
+    name = "includeHeaders"
+    return SOURCE_TABLE.parse({name: _named(given).get(name)}).boolean(name)
 
 
-def _client(options: Mapping[str, str]) -> ClientConfig:
-    if not options.get("kafka.bootstrap.servers"):
+def _named(given: Mapping[str, str]) -> dict[str, str]:
+    """Spark's options are the same in capitals, and so are the words that some of them take."""
+    options = {_NAMES.get(name.lower(), name): str(value) for name, value in given.items()}
+    words = {name for name in options if name in SOURCE_TABLE and SOURCE_TABLE[name].allowed}
+    return {name: value.lower() if name in words else value for name, value in options.items()}
+
+
+def _client(settings: Settings) -> ClientConfig:
+    servers = settings.text("kafka.bootstrap.servers")
+    if not servers:
         raise OptionError("option kafka.bootstrap.servers is missing: name at least one broker as host:port")
+    return client_config(settings, PREFIX, servers)
+
+
+def client_config(settings: Settings, prefix: str, servers: str) -> ClientConfig:
     try:
-        refuse_contradictions(options, SOURCE_CONTRADICTIONS)
-        return client_config(options)
+        return settings.bind(ClientConfig, prefix, bootstrap_servers=servers, allow_auto_create_topics=False)
     except ConfigurationError as error:
         raise OptionError(str(error)) from None
 
 
-def _fetch_sizes(options: Mapping[str, str]) -> tuple[int, int]:
-    try:
-        return fetch_sizes(options)
-    except ConfigurationError as error:
-        raise OptionError(str(error)) from None
-
-
-def refuse_unknown(given: Mapping[str, str], valid: tuple[str, ...], accepted: frozenset[str], what: str) -> None:
-    """Raise for a name that is none of `valid`, with the nearest valid one and the whole list."""
-    known = {name.lower() for name in valid} | accepted
-    for name in given:
-        if name.lower() not in known and not is_security(name.lower()):
-            near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.75)
-            hint = next((f" Did you mean {v}?" for v in valid if near and v.lower() == near[0]), "")
-            raise OptionError(f"unknown option {name} for {what}.{hint} Valid options: {', '.join(sorted(valid))}")
-
-
-def _refuse_unknown(given: Mapping[str, str]) -> None:
-    valid = (*VALID_OPTIONS, *CLIENT_OPTIONS, *FETCH_OPTIONS)
-    accepted = ACCEPTED_WITHOUT_EFFECT | SOURCE_WITHOUT_EFFECT | SOURCE_CONTRADICTIONS.keys()
-    refuse_unknown(given, valid, accepted, 'format("oncelog")')
-
-
-def _refuse_misplaced(options: Mapping[str, str], streaming: bool) -> None:
+def _refuse_misplaced(settings: Settings, streaming: bool) -> None:
     for name in BATCH_ONLY if streaming else STREAM_ONLY:
-        if name.lower() in options:
+        if name in settings.values:
             kind, other = ("streaming", "a batch read") if streaming else ("batch", "a streaming read")
             raise OptionError(f"option {name} makes no sense in a {kind} read; it belongs to {other}")
 
 
-def _subscription(options: Mapping[str, str]) -> Subscription:
-    given = [name for name in ("subscribe", "subscribePattern", "assign") if name.lower() in options]
+def _subscription(settings: Settings) -> Subscription:
+    given = [name for name in ("subscribe", "subscribePattern", "assign") if name in settings.values]
     if len(given) != 1:
         said = "none of them" if not given else " and ".join(given)
         raise OptionError(
             f"exactly one of the options subscribe, subscribePattern and assign must be given, not {said}"
         )
-    text = options[given[0].lower()]
+    text = settings.text(given[0])
     if given[0] == "subscribe":
         return Subscription(topics=tuple(_names(text, "subscribe")))
     if given[0] == "subscribePattern":
-        try:
-            re.compile(text)
-        except re.error as error:
-            raise OptionError(f"option subscribePattern: {text!r} is not a regular expression: {error}") from None
         return Subscription(pattern=text)
     return Subscription(partitions=_assigned(text))
 
@@ -229,10 +237,10 @@ def _assigned(text: str) -> tuple[TopicPartition, ...]:
     return partitions
 
 
-def _starting(options: Mapping[str, str], streaming: bool) -> Position:
-    if (position := _timed(options, "startingTimestamp", "startingOffsetsByTimestamp")) is not None:
+def _starting(settings: Settings, streaming: bool) -> Position:
+    if (position := _timed(settings, "startingTimestamp", "startingOffsetsByTimestamp")) is not None:
         return position
-    text = options.get("startingoffsets", "latest" if streaming else "earliest").strip()
+    text = settings.optional_text("startingOffsets") or ("latest" if streaming else "earliest")
     if text.lower() == "committed":
         return Position(committed=True)
     if text.lower() == "earliest" or (text.lower() == "latest" and streaming):
@@ -242,21 +250,21 @@ def _starting(options: Mapping[str, str], streaming: bool) -> Position:
     return Position(offsets=_offsets_json(text, "startingOffsets", valid, special))
 
 
-def _ending(options: Mapping[str, str]) -> Position:
-    if (position := _timed(options, "endingTimestamp", "endingOffsetsByTimestamp")) is not None:
+def _ending(settings: Settings) -> Position:
+    if (position := _timed(settings, "endingTimestamp", "endingOffsetsByTimestamp")) is not None:
         return position
-    text = options.get("endingoffsets", "latest").strip()
+    text = settings.text("endingOffsets")
     if text.lower() == "latest":
         return Position(everywhere=LATEST)
     return Position(offsets=_offsets_json(text, "endingOffsets", "latest", {"latest": LATEST}))
 
 
-def _timed(options: Mapping[str, str], one: str, each: str) -> Position | None:
-    if one.lower() in options:
-        return Position(timestamp_ms=_number(options[one.lower()], one))
-    if each.lower() in options:
+def _timed(settings: Settings, one: str, each: str) -> Position | None:
+    if one in settings.values:
+        return Position(timestamp_ms=settings.integer(one))
+    if each in settings.values:
         try:
-            return Position(timestamps=parse_user_offsets(options[each.lower()], each, special={}))
+            return Position(timestamps=parse_user_offsets(settings.text(each), each, special={}))
         except ValueError as error:
             raise OptionError(str(error)) from None
     return None
@@ -271,44 +279,3 @@ def _offsets_json(text: str, option: str, valid: str, special: Mapping[str, int]
         return parse_user_offsets(text, option, special=special)
     except ValueError as error:
         raise OptionError(str(error)) from None
-
-
-def _number(text: str, option: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        raise OptionError(f"option {option} must be a whole number, not {text!r}") from None
-    if number < 0:
-        raise OptionError(f"option {option} must not be negative, but is {number}")
-    return number
-
-
-def _positive(options: Mapping[str, str], option: str) -> int | None:
-    text = options.get(option.lower())
-    if text is None:
-        return None
-    number = _number(text, option)
-    if number == 0:
-        raise OptionError(f"option {option} must be at least 1")
-    return number
-
-
-def _boolean(options: Mapping[str, str], option: str, *, default: bool) -> bool:
-    return _choice(options, option, ("true", "false"), str(default).lower()) == "true"
-
-
-def _choice(options: Mapping[str, str], option: str, valid: tuple[str, ...], default: str) -> str:
-    value = options.get(option.lower(), default).strip().lower()
-    if value not in valid:
-        raise OptionError(f"option {option} is {value!r}; valid: {', '.join(valid)}")
-    return value
-
-
-_UNITS_MS: dict[str, int] = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
-def _duration_ms(text: str, option: str) -> int:
-    match = re.fullmatch(r"\s*(\d+)\s*(ms|s|m|min|h|d)\s*", text.lower())
-    if match is None:
-        raise OptionError(f"option {option}: {text!r} is not a duration like 30s, 15m or 1h")
-    return int(match[1]) * _UNITS_MS[match[2]]

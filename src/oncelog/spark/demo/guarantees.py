@@ -18,7 +18,7 @@ from oncelog.spark.progress import running_batch
 from oncelog.spark.resume import NewCheckpoint, Verdict, judge, offsets_to_commit
 from oncelog.spark.rows import plain_columns
 from oncelog.spark.sink import ExactlyOnceSink, drain
-from oncelog.spark.sink_options import MAX_REQUEST_SIZE
+from oncelog.spark.sink_options import SINK_TABLE
 from oncelog.spark.write_job import TaskOrders, Written, run_orders
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def plain_orders(config: ClientConfig, topic: str, *, may_run_again: bool) -> Ta
         client=config,
         transaction=SharedTransaction(topics=worker_client(config).topics_now([topic])),
         compression_type="none",
-        max_request_size=MAX_REQUEST_SIZE,
+        max_request_size=SINK_TABLE.defaults.integer("max_request_size"),
         topic=topic,
         dead_letter_topic=None,
         first_partition=0,
