@@ -7,7 +7,6 @@ import selectors
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -153,7 +152,6 @@ def test_delivery_levels(broker: Broker, unique: Callable[[str], str], level: st
     if level == "exactly once":
         eventually(lambda: end_offset(broker, target, committed=True) == 4, "both transactions ended")
     else:
-        time.sleep(0.1)
         assert end_offset(broker, target, committed=True) == count
     read = CLIENTS["confluent-kafka"].consume(broker.bootstrap_servers, target, count, committed=True)
     assert [message.value for message in read] == [b"output"] * count

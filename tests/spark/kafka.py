@@ -14,7 +14,7 @@ from confluent_kafka.admin import (
 )
 
 from oncelog.client import Admin
-from tests.spark.waiting import wait_for
+from tests.waiting import wait_until
 
 QUIET = {"log_level": 0}
 
@@ -53,7 +53,7 @@ class Kafka:
             found = self._admin.list_topics(topic, 30).topics[topic].partitions
             return len(found) == partitions and all(part.error is None for part in found.values())
 
-        wait_for(is_led)
+        wait_until(is_led)
 
     def delete(self, topic: str) -> None:
         for future in self._admin.delete_topics([topic]).values():
@@ -112,7 +112,7 @@ class Kafka:
     def _await_decided(self) -> None:
         """The end of a transaction is answered when it is decided, and seen by readers a moment later."""
         with Admin({"bootstrap.servers": self.servers}) as admin:
-            wait_for(lambda: not admin.list_transactions(states=["PrepareCommit", "PrepareAbort"]))
+            wait_until(lambda: not admin.list_transactions(states=["PrepareCommit", "PrepareAbort"]))
 
     def values(self, topic: str, *, committed: bool = True) -> list[bytes | None]:
         return sorted((seen.value for seen in self.read(topic, committed=committed)), key=lambda v: v or b"")

@@ -12,7 +12,7 @@ from oncelog.core.ids import ProducerEpoch, ProducerId, ProducerIdAndEpoch
 from oncelog.spark.batch_report import BatchReport, source_progress
 from tests.spark.broken_task import breaking_once
 from tests.spark.pipeline import Pipeline
-from tests.spark.waiting import wait_for
+from tests.waiting import wait_until
 
 STREAM = "org.apache.spark.sql.execution.datasources.v2.python.PythonMicroBatchStream@1"
 
@@ -84,7 +84,7 @@ def test_the_progress_of_a_query_tells_of_rows_topics_epoch_attempts_and_lag(
     listener = oncelog.spark.on_progress(spark, seen.append)
     try:
         query = pipeline.run()
-        wait_for(lambda: len([one for one in seen if one["id"] == query.id]) == 2)
+        wait_until(lambda: len([one for one in seen if one["id"] == query.id]) == 2)
     finally:
         spark.streams.removeListener(listener)
     first, last = seen

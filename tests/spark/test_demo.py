@@ -31,7 +31,7 @@ from oncelog.spark.demo.timeline import bars, draw
 from oncelog.testing import BrokerProcess
 from peers.kafka.kafka import free_port
 from tests.spark.kafka import Kafka
-from tests.spark.waiting import wait_for
+from tests.waiting import wait_until
 
 RECORDS = 3000
 
@@ -97,7 +97,7 @@ def test_a_query_waits_for_its_kill_only_when_asked(tmp_path: Path) -> None:
     hold.ask()
     waiting = threading.Thread(target=hold.wait_here, args=("exactly-once",))
     waiting.start()
-    wait_for(lambda: hold.is_held("exactly-once"))
+    wait_until(lambda: hold.is_held("exactly-once"))
     assert waiting.is_alive()
     hold.release()
     waiting.join(10)

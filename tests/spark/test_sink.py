@@ -25,7 +25,7 @@ from peers.spark.connector import connector_jars
 from tests.spark.brokers import APACHE, OLDER, on_brokers, on_every_broker, with_values
 from tests.spark.kafka import Kafka
 from tests.spark.pipeline import Pipeline
-from tests.spark.waiting import wait_for
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -221,9 +221,9 @@ def test_a_batch_fetches_and_commits_only_the_offsets_that_moved(
     monkeypatch.setattr(TransactionClient, "fetch_offsets", noting_fetch)
     query = pipeline.start(processingTime="0 seconds")
     for number in range(1, 4):
-        wait_for(lambda number=number: sum(kafka.group_offsets(pipeline.id, pipeline.source, 50)) >= 49 + number)
+        wait_until(lambda number=number: sum(kafka.group_offsets(pipeline.id, pipeline.source, 50)) >= 49 + number)
         kafka.send(pipeline.source, [b"b"], partition=7)
-    wait_for(lambda: kafka.group_offsets(pipeline.id, pipeline.source, 50)[7] == 4)
+    wait_until(lambda: kafka.group_offsets(pipeline.id, pipeline.source, 50)[7] == 4)
     query.stop()
     assert committed == [set(range(50)), {0, 7}, {0, 7}, {0, 7}]
     assert fetched == [None, 50, 2, 2, 2]

@@ -31,7 +31,7 @@ from tests.spark.broken_task import breaking_once
 from tests.spark.brokers import on_every_broker, with_values
 from tests.spark.kafka import Kafka
 from tests.spark.pipeline import Pipeline
-from tests.spark.waiting import wait_for
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -289,10 +289,10 @@ def test_a_driver_that_was_replaced_stops_and_says_so(loaded: Pipeline, point: s
 
 def test_of_two_queries_with_one_transactional_id_the_older_stops(loaded: Pipeline, tmp_path: Path) -> None:
     first = loaded.start(processingTime="100 milliseconds")
-    wait_for(lambda: first.recentProgress)
+    wait_until(lambda: first.recentProgress)
     twin = dataclasses.replace(loaded, checkpoint=str(tmp_path / "twin"), settings={"group_id": f"{loaded.id}-twin"})
     second = twin.start(processingTime="100 milliseconds")
-    wait_for(lambda: second.recentProgress)
+    wait_until(lambda: second.recentProgress)
     loaded.kafka.send(loaded.source, [(b"more", b"more")])
     with pytest.raises(Exception, match="If a second query uses the same transactional id, give it its own"):
         first.awaitTermination(60)
@@ -392,7 +392,7 @@ def test_stopping_a_query_does_not_wait_for_further_attempts(
 
     rows = loaded.read().select("key", sf.udf(slowly, "binary")("value").alias("value"))
     query = loaded.start(rows, processingTime="0 seconds")
-    wait_for(begun.exists)
+    wait_until(begun.exists)
     query.stop()
     assert "failed (attempt" not in caplog.text
     loaded.run()

@@ -14,7 +14,7 @@ from oncelog.spark.source_options import parse_source_options
 from oncelog.testing import broker
 from tests.spark.kafka import Kafka
 from tests.spark.pipeline import forget_the_beginning
-from tests.spark.waiting import wait_for
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -168,10 +168,10 @@ def test_partitions_added_while_running_are_read_from_their_beginning(
     seen: list[Any] = []
     writer = stream(spark, kafka, subscribe=topic).writeStream.foreachBatch(lambda rows, _: seen.extend(rows.collect()))
     query = writer.option("checkpointLocation", checkpoint).trigger(processingTime="100 milliseconds").start()
-    wait_for(lambda: len(seen) == 1)
+    wait_until(lambda: len(seen) == 1)
     kafka.grow(topic, 3)
     kafka.send(topic, [b"b"], partition=2)
-    wait_for(lambda: len(seen) == 2)
+    wait_until(lambda: len(seen) == 2)
     query.stop()
     assert values(seen) == [b"a", b"b"]
 
@@ -194,7 +194,7 @@ def test_gaps_that_compaction_left_are_stepped_over(spark: Any, name: Name, chec
         topic = kafka.create(name("t"), **config)
         for i in range(40):
             kafka.send(topic, [(b"k%d" % (i % 3), b"%03d" % (i * 10 + j)) for j in range(10)])
-        wait_for(lambda: len(kafka.read(topic)) < 100)
+        wait_until(lambda: len(kafka.read(topic)) < 100)
         left = kafka.values(topic)
         batches = run_all(stream(spark, kafka, subscribe=topic, maxOffsetsPerTrigger="90"), checkpoint)
         assert values([row for _, rows in batches for row in rows]) == left
@@ -219,7 +219,7 @@ def test_a_batch_waits_for_enough_input_but_not_for_ever(kafka: Kafka, name: Nam
     end = reader.latestOffset(start, limit)
     assert end[topic] == {"0": 3}
     kafka.send(topic, [b"d"])
-    wait_for(lambda: reader.latestOffset(end, limit)[topic] == {"0": 4})
+    wait_until(lambda: reader.latestOffset(end, limit)[topic] == {"0": 4})
 
 
 def test_lost_data_stops_the_query_unless_it_may_go_on(spark: Any, kafka: Kafka, name: Name, checkpoint: str) -> None:

@@ -9,6 +9,7 @@ import sys
 from typing import Final, Protocol
 
 from oncelog.bench.driver.job import Job
+from oncelog.bench.interruption import running
 from oncelog.bench.measurement import Measurement
 
 TIMEOUT_S: Final = 420
@@ -28,10 +29,11 @@ def command(job: Job) -> list[str]:
 
 def drive(job: Job) -> Measurement:
     try:
-        done = subprocess.run(command(job), capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        with running(command(job)) as driver:
+            output, errors = driver.communicate(timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired:
         return Measurement.failed(f"{job.action} took longer than {TIMEOUT_S} s")
-    return read_answer(done.returncode, done.stdout, done.stderr)
+    return read_answer(driver.returncode, output, errors)
 
 
 def read_answer(code: int, output: str, errors: str) -> Measurement:

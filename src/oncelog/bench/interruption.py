@@ -7,10 +7,11 @@ drivers as well, so nothing that is done on the way out may count on them.
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Final, NoReturn
+from typing import Final
 
 EXIT_INTERRUPTED: Final = 128 + signal.SIGINT
 EXIT_TERMINATED: Final = 128 + signal.SIGTERM
@@ -26,6 +27,11 @@ class Terminated(SystemExit):
 INTERRUPTIONS: Final = (KeyboardInterrupt, Terminated)
 
 
+class _Held:
+    is_on = False
+    has_come = False
+
+
 @contextmanager
 def sigterm_in_order() -> Iterator[None]:
     """While it lasts, SIGTERM raises Terminated. Only for the main thread."""
@@ -36,8 +42,32 @@ def sigterm_in_order() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
 
 
-def _terminate(_: int, __: FrameType | None) -> NoReturn:
-    raise Terminated
+def _terminate(_: int, __: FrameType | None) -> None:
+    _Held.has_come = _Held.is_on
+    if not _Held.is_on:
+        raise Terminated
+
+
+@contextmanager
+def running(arguments: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+    """A child process that is killed if the block is left by an exception.
+
+    While it is being started, SIGTERM is held back: raised within the constructor, it would leave a process that
+    nobody knows of.
+    """
+    _Held.is_on = True
+    try:
+        with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                _Held.is_on = False
+                if _Held.has_come:
+                    _terminate(signal.SIGTERM, None)
+                yield process
+            except BaseException:
+                process.kill()
+                raise
+    finally:
+        _Held.is_on = False
 
 
 def exit_code(interruption: BaseException) -> int:

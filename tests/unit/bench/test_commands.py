@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +20,7 @@ from oncelog.bench.catalogue import FULL, Group
 from oncelog.bench.results import Results
 from oncelog.cli.main import cli
 from oncelog.testing import broker
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +169,8 @@ def test_interrupted_it_shows_the_finished_rounds_and_leaves_nothing_behind(
     with process:
         assert process.stderr is not None
         said = next(line for line in process.stderr if "round 2 of 500" in line)
-        time.sleep(0.2)
+        children = 1 if command == "start" else 2
+        wait_until(lambda: len(processes_on(tmp_path)) > children)
         # A terminal sends Ctrl-C to everything that runs in it, brokers included; a supervisor tells one process.
         (os.killpg if signal_number == signal.SIGINT else os.kill)(process.pid, signal_number)
         shown, errors = process.communicate(timeout=30)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +16,7 @@ from oncelog.bench import rounds
 from oncelog.bench.catalogue import Group
 from oncelog.bench.cells import lifecycle
 from oncelog.bench.driver.job import Job
-from oncelog.bench.interruption import Terminated, sigterm_in_order
+from oncelog.bench.interruption import Terminated, running, sigterm_in_order
 from oncelog.bench.measurement import Measurement
 from oncelog.bench.results import Results
 from oncelog.bench.side import Side, resident_mb
@@ -150,13 +150,27 @@ def test_interrupted_it_asks_nothing_more_of_a_broker_that_ends_anyway(tmp_path:
 def test_a_client_that_waits_for_a_start_is_not_waited_for_when_it_is_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lifecycle, "command", lambda _: ["sleep", "60"])
-    asking = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM))
+    client = f"kill -TERM {os.getpid()}; sleep 600"
+    monkeypatch.setattr(lifecycle, "command", lambda _: ["sh", "-c", client])
     began_s = time.monotonic()
     with sigterm_in_order(), pytest.raises(Terminated):
-        asking.start()
         lifecycle.start_to_first_ack_s(FakeBroker(tmp_path), Job("first-ack", "", "", PRODUCE))
-    assert time.monotonic() - began_s < 20
+    assert time.monotonic() - began_s < 300
+
+
+def test_a_process_that_is_being_started_when_sigterm_comes_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[str]] = []
+
+    class Interrupted(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            started.append(self)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    with sigterm_in_order(), pytest.raises(Terminated), running(["sleep", "600"]):
+        pytest.fail("SIGTERM was forgotten")
+    assert started[0].returncode == -signal.SIGKILL
 
 
 def test_the_memory_of_a_process_that_has_ended_is_a_failure_and_no_crash() -> None:

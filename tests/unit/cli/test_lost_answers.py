@@ -20,8 +20,8 @@ from oncelog.client import Admin, Producer, TopicPartition
 from oncelog.client.admin import ConfigResource, ResourceType
 from oncelog.protocol.api_keys import ApiKey
 from tests.unit.client.chaos import Accident, Chaos, Kind
-from tests.unit.client.client_factory import wait_until
 from tests.unit.client.reading import Reading
+from tests.waiting import wait_until
 
 READING = {
     *("topic describe", "topic list", "group describe", "group list", "config show", "cluster info"),

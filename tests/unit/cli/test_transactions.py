@@ -189,10 +189,11 @@ def test_watching_in_a_pipe_prints_events(servers: str, transactional: Transacti
     producer = transactional(f"watched-{topic}")
     command = [sys.executable, "-m", "oncelog", "txn", "watch", "-n", "3", "-o", "json", "--interval", "50ms"]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ})
+    deadline_s = time.monotonic() + 60
     while child.poll() is None:
+        assert time.monotonic() < deadline_s
         with producer.transaction():
             producer.send(topic, b"x")
-        time.sleep(0.05)
     assert child.stdout is not None
     events = [json.loads(line) for line in child.stdout.read().splitlines()]
     child.stdout.close()
@@ -209,7 +210,9 @@ def test_watching_in_a_terminal_draws_a_live_screen(servers: str, transactional:
     child = subprocess.Popen(command, stdin=child_end, stdout=child_end, stderr=child_end, env=environment)
     os.close(child_end)
     seen = b""
+    deadline_s = time.monotonic() + 60
     while child.poll() is None:
+        assert time.monotonic() < deadline_s
         with producer.transaction():
             producer.send(topic, b"x")
         seen += read_available(main_end)

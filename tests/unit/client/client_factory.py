@@ -37,12 +37,5 @@ def drain(client: Consumer, count: int, timeout_s: float = 10) -> list[ConsumerR
     return records
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 20) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "what was waited for did not happen"
-        time.sleep(0.02)
-
-
 def numbers(records: list[ConsumerRecord]) -> list[int]:
     return sorted(int(record.value) for record in records)

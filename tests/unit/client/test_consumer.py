@@ -26,6 +26,7 @@ from oncelog.client.encoded_batch import EncodedBatch, split_batches
 from oncelog.client.errors import ErrorCode
 from oncelog.protocol.batch import HEADER_BYTES, Record, build_batch, crc_of
 from tests.unit.client.client_factory import client_factory, drain, numbers
+from tests.waiting import wait_until
 
 COUNT = 200
 
@@ -425,10 +426,7 @@ def test_a_member_that_does_not_poll_leaves_the_group(
     client.subscribe([full_topic])
     client.poll(200)
     assert len(module_admin.describe_groups([group])[group].members) == 1
-    deadline = time.monotonic() + 5
-    while module_admin.describe_groups([group])[group].members and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert module_admin.describe_groups([group])[group].members == []
+    wait_until(lambda: not module_admin.describe_groups([group])[group].members)
 
 
 # Refusals

@@ -26,7 +26,8 @@ from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.messages.join_group import JoinGroupRequest
 from oncelog.protocol.schema import Message
 from tests.unit.client.chaos import Accident, Chaos, Kind
-from tests.unit.client.client_factory import client_factory, drain, numbers, wait_until
+from tests.unit.client.client_factory import client_factory, drain, numbers
+from tests.waiting import wait_until
 
 COUNT = 400
 READING = [

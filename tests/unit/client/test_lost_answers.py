@@ -37,8 +37,8 @@ from oncelog.client.columns import encode_columns
 from oncelog.client.errors import UnsupportedByBroker
 from oncelog.protocol.api_keys import ApiKey
 from tests.unit.client.chaos import Accident, Chaos, Kind
-from tests.unit.client.client_factory import wait_until
 from tests.unit.client.reading import Reading
+from tests.waiting import wait_until
 
 CLASSES = (Admin, Producer, ProducerPool, Consumer, TransactionClient, BatchProducer)
 LOCAL = {

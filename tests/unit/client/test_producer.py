@@ -43,6 +43,7 @@ from oncelog.core.hashing import partition_for_key
 from oncelog.testing.broker import BrokerProcess
 from tests.unit.client.client_factory import client_factory
 from tests.unit.client.reading import Reading
+from tests.waiting import wait_until
 
 TP = TopicPartition("t", 0)
 
@@ -465,9 +466,7 @@ def test_new_partitions_are_noticed(make: Any, module_admin: Admin, topic: str) 
     client = make(metadata_max_age_ms=50)
     client.send(topic, "x", partition=0).result(10)
     module_admin.create_partitions({topic: 3})
-    deadline = time.monotonic() + 5
-    while client.core.cluster.topics[topic].partitions[-1].partition < 2 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: client.core.cluster.topics[topic].partitions[-1].partition == 2)
     assert client.send(topic, "y", partition=2).result(10).partition == 2
 
 

@@ -20,8 +20,9 @@ from oncelog.client import (
 from oncelog.client.errors import ErrorCode
 from oncelog.client.transaction_state import State
 from oncelog.testing.broker import BrokerProcess, broker
-from tests.unit.client.client_factory import client_factory, wait_until
+from tests.unit.client.client_factory import client_factory
 from tests.unit.client.reading import Reading
+from tests.waiting import wait_until
 
 
 @pytest.fixture

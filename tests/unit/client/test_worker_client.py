@@ -14,7 +14,7 @@ from oncelog.client import Admin, ClientConfig, NewTopic, WorkerClient, worker_c
 from oncelog.client import worker as module
 from oncelog.client.connection import Connection
 from oncelog.client.worker import CLIENTS_MAX
-from tests.unit.client.client_factory import wait_until
+from tests.waiting import wait_until
 
 
 @pytest.fixture

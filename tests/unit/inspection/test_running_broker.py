@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,18 +10,21 @@ from typing import Any
 import pytest
 
 from oncelog.core.ids import GROUP_METADATA_TOPIC, NULL_UUID, TRANSACTION_STATE_TOPIC, TopicPartition
+from oncelog.inspection import layout
 from oncelog.inspection.batch_walk import walk
-from oncelog.inspection.layout import Kind, PartitionFolder
+from oncelog.inspection.layout import Kind, PartitionFolder, StoredFile
 from oncelog.inspection.verification import Severity, data_folder, partition, verify_path
 from oncelog.protocol.batch import HEADER_BYTES
 from oncelog.storage import segment_swap
+from oncelog.storage.interrupted_files import SWAP_SUFFIX
 from oncelog.storage.log import Log
 from oncelog.storage.log_dir import LogDir
 from tests.unit.storage.cleaner_harness import COMPACTED, clean, put
 from tests.unit.storage.log_harness import NOW_MS, append_txn, end_txn
 
 KEYS = 7
-RENAME_S = 0.02
+RENAMES = 6
+"""Log, index and time index, to `.swap` and to their names."""
 
 
 @pytest.fixture
@@ -81,26 +83,71 @@ def test_a_segment_swapped_between_its_index_and_its_log_is_read_again(
     assert names - {path.name for path in alone.folder.iterdir()} == set(), "no file that could be missed"
 
 
-def test_a_listing_in_the_middle_of_a_swap_is_taken_again(
-    log: Log, log_dir: LogDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rename = segment_swap._rename
+class Steps:
+    """Work in a thread that stops before each of its steps until it is let on."""
 
-    def slow_rename(path: Path, name: str) -> Path:
-        time.sleep(RENAME_S)
+    def __init__(self, work: Callable[[], object]) -> None:
+        self._work = work
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._may_go = threading.Semaphore(0)
+        self._stands = threading.Semaphore(0)
+        self.is_over = False
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        finally:
+            self.is_over = True
+            self._stands.release()
+
+    def stop_here(self) -> None:
+        self._stands.release()
+        assert self._may_go.acquire(timeout=60)
+
+    def start(self) -> None:
+        self._thread.start()
+        assert self._stands.acquire(timeout=60)
+
+    def go_on(self) -> None:
+        if not self.is_over:
+            self._may_go.release()
+            assert self._stands.acquire(timeout=60)
+
+
+@pytest.mark.parametrize("renamed_before", range(RENAMES + 1))
+def test_a_listing_in_the_middle_of_a_swap_is_taken_again(
+    log: Log, monkeypatch: pytest.MonkeyPatch, renamed_before: int
+) -> None:
+    """After each listing of the folder the swap goes on by one rename, from wherever it was at the first look."""
+    rename, known_files = segment_swap._rename, layout._known_files
+    swap = Steps(lambda: clean(log, roll=False))
+    seen_in_the_middle = 0
+
+    def rename_when_let_on(path: Path, name: str) -> Path:
+        swap.stop_here()
         return rename(path, name)
 
-    monkeypatch.setattr(segment_swap, "_rename", slow_rename)
-    swap = threading.Thread(target=lambda: clean(log, roll=False))
+    def list_and_let_on(folder: Path) -> Iterator[StoredFile]:
+        nonlocal seen_in_the_middle
+        files = list(known_files(folder))
+        seen_in_the_middle += any(file.second_suffix == SWAP_SUFFIX for file in files)
+        swap.go_on()
+        yield from files
+
+    monkeypatch.setattr(segment_swap, "_rename", rename_when_let_on)
+    monkeypatch.setattr(layout, "_known_files", list_and_let_on)
     swap.start()
-    looks = 0
-    while swap.is_alive():
+    for _ in range(renamed_before):
+        assert not swap.is_over
+        swap.go_on()
+    while True:
+        was_over = swap.is_over
         assert damage_in(log.folder) == []
         assert len(keys_in(PartitionFolder(log.folder))) == KEYS
-        looks += 1
-    swap.join()
-    assert looks
+        if was_over:
+            break
     assert len(log.segments) == 2
+    assert bool(seen_in_the_middle) == (renamed_before < RENAMES)
 
 
 def test_a_walk_goes_on_in_the_segment_that_took_the_place_of_another(log: Log) -> None:

@@ -23,7 +23,7 @@ from oncelog.storage.checkpoints import LOG_START_OFFSETS, RECOVERY_POINTS, read
 from tests.unit.server.harness import BrokerInProcess
 from tests.unit.server.test_flusher import SETTINGS, commit_offset
 
-DISK_ANSWERS_AFTER_S = 0.2
+LAST_APPENDS_S = 0.3
 
 
 @pytest.fixture(autouse=True)
@@ -44,9 +44,22 @@ class SlowDisk:
     def _wait(self) -> None:
         if threading.current_thread() is not threading.main_thread() and not self.answered.is_set():
             self.entered.set()
-            self.answered.wait(10)
+            self.answered.wait(60)
             if self._is_broken:
                 raise OSError(errno.EIO, "injected")
+
+    async def until_entered(self) -> None:
+        assert await asyncio.to_thread(self.entered.wait, 60), "nothing was flushed"
+
+    def answer_when_stopping(self, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+        """In the turn of the event loop after the one in which the stop has begun: it waits, or it does not."""
+        end_work = broker.end_work
+
+        def end_work_first() -> None:
+            end_work()
+            asyncio.get_running_loop().call_soon(self.answered.set)
+
+        monkeypatch.setattr(broker, "end_work", end_work_first)
 
 
 async def settled(promise: Promise[Any]) -> None:
@@ -64,7 +77,9 @@ def write(broker: Broker, count: int) -> Partition:
     return partition
 
 
-async def stop_during_a_checkpoint(folder: Path, *, recreate: bool = False, is_broken: bool = False) -> None:
+async def stop_during_a_checkpoint(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *, recreate: bool = False, is_broken: bool = False
+) -> None:
     settings = BROKER_CONFIG.parse(
         {"listeners": "PLAINTEXT://127.0.0.1:0", "log.flush.offset.checkpoint.interval.ms": "10"}
     )
@@ -75,8 +90,7 @@ async def stop_during_a_checkpoint(folder: Path, *, recreate: bool = False, is_b
     write(broker, 10).log.delete_records(4)
     disk = SlowDisk(is_broken=is_broken)
     write(broker, 1)
-    while not disk.entered.is_set():
-        await asyncio.sleep(0.005)
+    await disk.until_entered()
     if recreate:
         await settled(broker.topics.delete(broker.metadata.topics["t"]))
         await settled(broker.topics.create("t", 1, {}))
@@ -85,30 +99,32 @@ async def stop_during_a_checkpoint(folder: Path, *, recreate: bool = False, is_b
         write(broker, 4).log.delete_records(12)
     is_over: list[bool] = []
     failpoints.arm("log_dir.close.before_marker", lambda: is_over.append(disk.answered.is_set()))
-    answer = threading.Timer(DISK_ANSWERS_AFTER_S, disk.answered.set)
-    answer.start()
+    disk.answer_when_stopping(broker, monkeypatch)
     await server.stop()
     assert is_over == [True], "the folder was closed while a worker was at it"
-    answer.join()
 
 
 @pytest.mark.parametrize(("recreate", "start", "end"), [(False, 12, 15), (True, 0, 3)])
 def test_checkpoint_that_is_under_way_does_not_replace_that_of_the_stop(
-    tmp_path: Path, recreate: bool, start: int, end: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recreate: bool, start: int, end: int
 ) -> None:
-    asyncio.run(stop_during_a_checkpoint(tmp_path, recreate=recreate))
+    asyncio.run(stop_during_a_checkpoint(tmp_path, monkeypatch, recreate=recreate))
     assert (tmp_path / ".kafka_cleanshutdown").exists()
     assert set(read_offsets(tmp_path / RECOVERY_POINTS).values()) == {end}
     assert set(read_offsets(tmp_path / LOG_START_OFFSETS).values()) == {start}
 
 
-def test_fsync_that_fails_while_the_broker_stops_makes_no_clean_stop(tmp_path: Path) -> None:
+def test_fsync_that_fails_while_the_broker_stops_makes_no_clean_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The kernel tells one of those who ask: the stop's own fsync of the same file might succeed."""
-    asyncio.run(stop_during_a_checkpoint(tmp_path, is_broken=True))
+    asyncio.run(stop_during_a_checkpoint(tmp_path, monkeypatch, is_broken=True))
     assert not (tmp_path / ".kafka_cleanshutdown").exists()
 
 
-async def stop_while_appends_follow_from_one_another(folder: Path, count: int) -> list[bool]:
+async def stop_while_appends_follow_from_one_another(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> list[bool]:
     """As a marker follows when a decision is on disk. Says for each whether the broker had stopped."""
     settings = BROKER_CONFIG.parse({"listeners": "PLAINTEXT://127.0.0.1:0", "oncelog.acks.fsync": "true"})
     server = Server(folder, settings)
@@ -129,18 +145,19 @@ async def stop_while_appends_follow_from_one_another(folder: Path, count: int) -
         broker.scheduler.call_later_ms(0, follow)
 
     partition.committed(0).then(follow_in_next_turn)
-    while not disk.entered.is_set():
-        await asyncio.sleep(0.005)
-    answer = threading.Timer(DISK_ANSWERS_AFTER_S, disk.answered.set)
-    answer.start()
-    await asyncio.wait_for(server.stop(), 10)
-    answer.join()
-    await asyncio.sleep(0.05)
+    await disk.until_entered()
+    disk.answer_when_stopping(broker, monkeypatch)
+    await asyncio.wait_for(server.stop(), 60)
+    # Workers have ended, so whatever may still follow is in the queue of the event loop.
+    for _ in range(10):
+        await asyncio.sleep(0)
     return after_the_stop
 
 
-def test_appends_that_follow_from_an_fsync_are_done_before_the_stop(tmp_path: Path) -> None:
-    assert asyncio.run(stop_while_appends_follow_from_one_another(tmp_path, 4)) == [False] * 4
+def test_appends_that_follow_from_an_fsync_are_done_before_the_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert asyncio.run(stop_while_appends_follow_from_one_another(tmp_path, monkeypatch, 4)) == [False] * 4
     assert (tmp_path / ".kafka_cleanshutdown").exists()
     assert set(read_offsets(tmp_path / RECOVERY_POINTS).values()) == {5}
 
@@ -148,8 +165,8 @@ def test_appends_that_follow_from_an_fsync_are_done_before_the_stop(tmp_path: Pa
 def test_appends_without_end_do_not_keep_the_broker_from_its_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("oncelog.server.server._LAST_APPENDS_S", 2 * DISK_ANSWERS_AFTER_S)
-    after_the_stop = asyncio.run(stop_while_appends_follow_from_one_another(tmp_path, 1_000_000))
+    monkeypatch.setattr("oncelog.server.server._LAST_APPENDS_S", LAST_APPENDS_S)
+    after_the_stop = asyncio.run(stop_while_appends_follow_from_one_another(tmp_path, monkeypatch, 1_000_000))
     assert after_the_stop == [False] * len(after_the_stop)
     assert set(read_offsets(tmp_path / RECOVERY_POINTS).values()) == {1 + len(after_the_stop)}
 

@@ -7,11 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests.waiting import wait_until
 
 _START = """
 import json, os, signal, sys, time
@@ -58,13 +59,6 @@ def runs(pid: int) -> bool:
 
 def gone(pid: int, folder: Path) -> Callable[[], bool]:
     return lambda: not runs(pid) and not folder.exists()
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 30) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "what was waited for did not happen"
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])

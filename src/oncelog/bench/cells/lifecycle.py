@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from dataclasses import replace
 from typing import ClassVar, Final
@@ -10,6 +9,7 @@ from typing import ClassVar, Final
 from oncelog.bench.cells.cell import Cell
 from oncelog.bench.drive import TIMEOUT_S, PreparationError, command, must, read_answer, telling_line
 from oncelog.bench.driver.job import Job
+from oncelog.bench.interruption import running
 from oncelog.bench.measurement import Measurement
 from oncelog.bench.side import Broker, resident_mb
 from oncelog.bench.workload import Workload
@@ -25,17 +25,13 @@ def start_to_first_ack_s(broker: Broker, job: Job) -> float:
 
     The client is there and trying before the clock runs, as a client that waits for a restart would be.
     """
-    with subprocess.Popen(command(job), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as client:
-        try:
-            if client.stdout is None or not client.stdout.readline():
-                errors = client.stderr.read() if client.stderr is not None else ""
-                raise PreparationError(f"the waiting client failed: {telling_line(errors)}")
-            started_s = time.monotonic()
-            broker.start()
-            output, errors = client.communicate(timeout=TIMEOUT_S)
-        except BaseException:
-            client.kill()
-            raise
+    with running(command(job)) as client:
+        if client.stdout is None or not client.stdout.readline():
+            errors = client.stderr.read() if client.stderr is not None else ""
+            raise PreparationError(f"the waiting client failed: {telling_line(errors)}")
+        started_s = time.monotonic()
+        broker.start()
+        output, errors = client.communicate(timeout=TIMEOUT_S)
     answer = must(read_answer(client.returncode, output, errors))
     return answer.figures["acknowledged_s"] - started_s
 
