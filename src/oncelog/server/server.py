@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import logging
 import random
 import uuid
-from collections.abc import Callable
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from oncelog.core.config import ConfigError, Settings
 from oncelog.server.broker import Broker, Environment
@@ -17,13 +15,12 @@ from oncelog.server.connection import Connection
 from oncelog.server.descriptors import connections_max, raise_limit
 from oncelog.server.listener import Address, parse_address
 from oncelog.server.loop import LoopScheduler, LoopWorker
-from oncelog.server.metrics import BrokerCollector
+
+if TYPE_CHECKING:
+    from oncelog.server.metrics_port import MetricsPort
 
 log = logging.getLogger("oncelog.server")
 
-T = TypeVar("T")
-
-_SCRAPE_TIMEOUT_S: Final = 10
 _LAST_APPENDS_S: Final = 10
 _BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 """Linux has it. Elsewhere every crash may have been one of the machine."""
@@ -43,7 +40,7 @@ class Server:
         self._connections: set[Connection] = set()
         self._connections_max = connections_max(raise_limit(), settings.integer("oncelog.open.files.max"))
         self._listener: asyncio.Server | None = None
-        self._stop_metrics: Callable[[], None] | None = None
+        self._metrics: MetricsPort | None = None
 
     @property
     def broker(self) -> Broker:
@@ -74,7 +71,7 @@ class Server:
         self._broker = Broker(self._data_dir, self._settings, self._environment)
         self.broker.advertised_host, self.broker.advertised_port = told.host, told.port or bound.port
         self.broker.start()
-        self._serve_metrics(bound.host)
+        await self._serve_metrics(bound.host)
         await self._listener.start_serving()
         if self._settings.integer("connections.max.idle.ms") >= 0:
             self._loop.call_later(self._idle_interval_s(), self._close_idle)
@@ -85,8 +82,8 @@ class Server:
             self._listener.close()
         for connection in list(self._connections):
             connection.close()
-        if self._stop_metrics is not None:
-            await self._loop.run_in_executor(None, self._stop_metrics)
+        if self._metrics is not None:
+            self._metrics.close()
         if self._broker is not None:
             self._broker.end_work()
             await self._until_idle()
@@ -130,36 +127,18 @@ class Server:
                 connection.close()
         self._loop.call_later(self._idle_interval_s(), self._close_idle)
 
-    def _on_loop(self, function: Callable[[], T]) -> T:
-        answer: concurrent.futures.Future[T] = concurrent.futures.Future()
-
-        def run() -> None:
-            try:
-                answer.set_result(function())
-            except Exception as error:  # noqa: BLE001  it is raised again where the answer is waited for
-                answer.set_exception(error)
-
-        self._loop.call_soon_threadsafe(run)
-        return answer.result(_SCRAPE_TIMEOUT_S)
-
-    def _serve_metrics(self, host: str) -> None:
+    async def _serve_metrics(self, host: str) -> None:
         port = self._settings.integer("oncelog.metrics.port")
         if not port:
             return
-        from prometheus_client import CollectorRegistry, start_http_server
+        from oncelog.server.metrics_page import BrokerCollector
+        from oncelog.server.metrics_port import MetricsPort
 
-        registry = CollectorRegistry()
-        registry.register(BrokerCollector(self.broker, self._on_loop))
+        self._metrics = MetricsPort(BrokerCollector(self.broker), self._worker)
         try:
-            server, thread = start_http_server(port, host, registry)
+            await self._metrics.open(host, port)
         except OSError as error:
             raise ConfigError(f"oncelog.metrics.port: {host}:{port} cannot be listened on: {error}") from error
-
-        def stop() -> None:
-            server.shutdown()
-            thread.join()
-
-        self._stop_metrics = stop
         log.info("metrics for Prometheus on http://%s:%d/metrics", host, port)
 
 

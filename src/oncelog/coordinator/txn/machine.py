@@ -11,6 +11,7 @@ state, the last epoch of a client that asked for a bump, and the memory of why s
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
@@ -259,6 +260,10 @@ class TxnShard:
         except KafkaError as error:
             return self._refuse(EndTxnResult, transactional_id, presented, error)
         return self._carry_out(entry, decision, presented)
+
+    def count_by_state(self) -> Counter[str]:
+        counts = Counter(entry.metadata.state for entry in self._entries.values() if entry.metadata.exists)
+        return Counter({NAME_OF[state]: count for state, count in counts.items()})
 
     def describe(self, transactional_id: str) -> TransactionDescription:
         if not transactional_id:

@@ -1,0 +1,120 @@
+"""Counters and gauges in Kafka's vocabulary, as Prometheus wants them. Imported only where there is a port for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from oncelog.core.ids import TopicPartition
+from oncelog.protocol.api_keys import ApiKey
+from oncelog.server.metrics import LATENCY_BOUNDS_S
+
+if TYPE_CHECKING:
+    from oncelog.server.broker import Broker
+
+
+class BrokerCollector:
+    """Reads a broker's state at the moment of a scrape: `read` on the thread that owns it, the rest anywhere."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def read(self) -> Reading:
+        broker = self._broker
+        now_ms = broker.now_ms()
+        timeout_max_ms = broker.settings.integer("transaction.max.timeout.ms")
+        partitions = list(broker.partitions)
+        return Reading(
+            {key: (stats.count, stats.total_s, list(stats.buckets)) for key, stats in broker.metrics.requests.items()},
+            broker.metrics.connections,
+            dict(broker.metrics.rejections),
+            [
+                (
+                    partition.topic_partition,
+                    (
+                        partition.log.size_bytes,
+                        partition.log.log_end_offset,
+                        partition.log.log_start_offset,
+                        partition.high_watermark - partition.last_stable_offset,
+                    ),
+                )
+                for partition in partitions
+            ],
+            sum(p.log.producer_state.has_late_transaction(now_ms, timeout_max_ms) for p in partitions),
+            broker.transactions.count_by_state(),
+            broker.transactions.parked_count,
+        )
+
+
+class Reading(NamedTuple):
+    """What a scrape tells, as plain values. `collect` is what prometheus_client asks for."""
+
+    requests: Mapping[int, tuple[int, float, list[int]]]
+    connections: int
+    rejections: Mapping[str, int]
+    partitions: Sequence[tuple[TopicPartition, tuple[int, int, int, int]]]
+    late: int
+    transactional_ids: Mapping[str, int]
+    parked: int
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._requests()
+        yield from self._logs()
+        yield from self._transactions()
+
+    def _requests(self) -> Iterator[Metric]:
+        seconds = HistogramMetricFamily(
+            "kafka_network_request_total_time_seconds",
+            "Time from a request's arrival to its answer",
+            labels=["request"],
+        )
+        for key, (count, total_s, counts) in self.requests.items():
+            total = 0
+            buckets: list[tuple[str, float]] = []
+            for bound_s, within in zip(LATENCY_BOUNDS_S, counts, strict=False):
+                total += within
+                buckets.append((str(bound_s), total))
+            buckets.append(("+Inf", count))
+            seconds.add_metric([ApiKey(key).name.lower()], buckets, total_s)
+        yield seconds
+        yield GaugeMetricFamily("kafka_server_connection_count", "Open client connections", value=self.connections)
+        errors = CounterMetricFamily("kafka_network_request_errors", "Refused requests, by error", labels=["error"])
+        for name, count in self.rejections.items():
+            errors.add_metric([name], count)
+        yield errors
+
+    def _logs(self) -> Iterator[Metric]:
+        families = [
+            GaugeMetricFamily(name, about, labels=["topic", "partition"])
+            for name, about in (
+                ("kafka_log_size_bytes", "Bytes of a partition's log"),
+                ("kafka_log_end_offset", "Next offset of a partition"),
+                ("kafka_log_start_offset", "First offset of a partition"),
+                (
+                    "kafka_cluster_partition_last_stable_offset_lag",
+                    "Records between the last stable offset and the high watermark",
+                ),
+            )
+        ]
+        for (topic, partition), values in self.partitions:
+            for family, value in zip(families, values, strict=True):
+                family.add_metric([topic, str(partition)], value)
+        yield from families
+        yield GaugeMetricFamily(
+            "kafka_server_replicamanager_partitions_with_late_transactions_count",
+            "Partitions on which a transaction is open for longer than any time-out allows",
+            value=self.late,
+        )
+
+    def _transactions(self) -> Iterator[Metric]:
+        states = GaugeMetricFamily(
+            "oncelog_transactional_ids", "Transactional ids by the state of their transaction", labels=["state"]
+        )
+        for state, count in self.transactional_ids.items():
+            states.add_metric([state], count)
+        yield states
+        yield GaugeMetricFamily(
+            "oncelog_parked_requests", "Requests waiting for a transaction to settle", value=self.parked
+        )
