@@ -257,7 +257,7 @@ class ProducerStateMachine(RuleBasedStateMachine):
         """One append of many batches is judged like many appends of one, except that nothing repeats inside it."""
         guard = self.guards[pid][-1] if self.guards[pid] else None
         scratch, pending, accepted = copy.deepcopy(self.state), PendingAppend(), []
-        asked = scratch._verifications.get(pid)
+        asked = scratch._verifications.entries.get(pid)
         guard_there = guard if asked is None else asked.guard
         known, end = self.model.producer(pid), self.model.end
         for step, shift, txn in kinds:

@@ -15,7 +15,6 @@ from types import MappingProxyType
 from typing import Any, Final
 from uuid import UUID
 
-from oncelog.core.clock import VirtualScheduler
 from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from tests.simulation import invariants, wire
@@ -38,6 +37,7 @@ from tests.simulation.station import CRASH_POINTS, SimulatedCrash, Station
 from tests.simulation.two_phase import PARTICIPANT, Participant, Vote, settle_all
 from tests.simulation.wire import Identity, Place, Seen
 from tests.simulation.workers import GROUP, Worker
+from tests.virtual_clock import VirtualScheduler
 
 START_MS: Final = 1_700_000_000_000
 TROUBLE_MS_MAX: Final = 60_000

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from oncelog.core.clock import VirtualScheduler
 from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from oncelog.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -21,6 +20,7 @@ from tests.simulation.network import LOST, Call, Link, Network, Weather
 from tests.simulation.producers import JAVA_4, Dialect
 from tests.simulation.station import SimulatedCrash, Station
 from tests.simulation.wire import Identity, Place, Seen
+from tests.virtual_clock import VirtualScheduler
 
 
 class Scene:

@@ -21,11 +21,12 @@ from typing import Any, Final, TypeVar
 from oncelog.cluster.partition import Partition
 from oncelog.core import failpoints
 from oncelog.core.broker_config import BROKER_CONFIG
-from oncelog.core.clock import Timer, VirtualScheduler
+from oncelog.core.clock import Timer
 from oncelog.core.promise import Promise
 from oncelog.core.worker import InlineWorker, Worker
 from oncelog.server.broker import Broker, Environment
 from tests import open_files
+from tests.virtual_clock import VirtualScheduler
 
 T = TypeVar("T")
 

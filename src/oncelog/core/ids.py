@@ -16,7 +16,6 @@ Offset = NewType("Offset", int)
 NO_PRODUCER_ID: Final = ProducerId(-1)
 NO_PRODUCER_EPOCH: Final = ProducerEpoch(-1)
 NO_SEQUENCE: Final = -1
-NO_LEADER_EPOCH: Final = LeaderEpoch(-1)
 NO_TIMESTAMP: Final = -1
 NO_OFFSET: Final = Offset(-1)
 

@@ -246,7 +246,6 @@ def build_batch(
     last_offset_delta: int | None = None,
     max_timestamp_ms: int | None = None,
     append_time: bool = False,
-    delete_horizon: bool = False,
 ) -> bytes:
     """One batch, with `timestamp_ms` as the base to which the records' deltas are relative.
 
@@ -258,7 +257,7 @@ def build_batch(
         last_offset_delta = records[-1].offset_delta
     if max_timestamp_ms is None:
         max_timestamp_ms = timestamp_ms + max((record.timestamp_delta for record in records), default=0)
-    attributes = codec | transactional << 4 | control << 5 | append_time << 3 | delete_horizon << 6
+    attributes = codec | transactional << 4 | control << 5 | append_time << 3
     return pack_batch(
         encode_records(records),
         len(records),
@@ -350,9 +349,7 @@ def parse_control(data: Readable, position: int = 0) -> ControlMarker:
     return ControlMarker(control_type, _CONTROL_VALUE.unpack_from(record.value)[1])
 
 
-def decode_records(
-    data: Readable, position: int = 0, *, output_bytes_max: int = compression.OUTPUT_BYTES_MAX
-) -> list[Record]:
+def decode_records(data: Readable, position: int = 0) -> list[Record]:
     """All records of the batch at `position`. Raises KafkaError when the batch is corrupt; does not check the CRC."""
     header = read_header(data, position)
     size = header.size_bytes
@@ -360,7 +357,7 @@ def decode_records(
         raise CorruptBatchError(f"no whole batch of magic {MAGIC} at byte {position}")
     section = bytes(data[position + HEADER_BYTES : position + size])
     if header.codec:
-        section = compression.decompress(header.codec, section, output_bytes_max)
+        section = compression.decompress(header.codec, section)
     records: list[Record] = []
     cursor = 0
     try:

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from oncelog.protocol.api import request_header_version, response_header_version
+from oncelog.protocol.api import request_header_version
 from oncelog.protocol.decoder import skip_tags
 from oncelog.protocol.primitives import MalformedRequest, Readable
 
@@ -100,10 +100,6 @@ def encode_request_frame(
     length = -1 if client_id is None else len(name)
     head = _FRAME_REQUEST_HEAD.pack(size, api_key, api_version, correlation_id, length)
     return [head + name + tags, *body]
-
-
-def response_header_version_of(header: RequestHeader) -> int:
-    return response_header_version(header.api_key, header.api_version)
 
 
 class FrameReader:

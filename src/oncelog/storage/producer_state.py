@@ -135,16 +135,10 @@ class ProducerStateManager:
     at any time.
     """
 
-    def __init__(
-        self,
-        partition: TopicPartition,
-        *,
-        producer_expiration_ms: int,
-        verification_enabled: bool = True,
-    ) -> None:
+    def __init__(self, partition: TopicPartition, *, producer_expiration_ms: int) -> None:
         self.partition = partition
         self.producer_expiration_ms = producer_expiration_ms
-        self.verification_enabled = verification_enabled
+        self.verification_enabled = True
         self.map_end_offset = 0
         self.high_watermark = 0
         """As last told to `on_high_watermark`."""
@@ -308,11 +302,6 @@ class ProducerStateManager:
                 control.coordinator_epoch,
                 entry.coordinator_epoch,
             )
-
-    def needs_verification(self, producer_id: int, epoch: int) -> bool:
-        """Whether the coordinator must be asked before a transactional batch of this epoch may be appended."""
-        entry = self._producers.get(producer_id)
-        return entry is None or not entry.has_open_txn(epoch)
 
     def start_verification(
         self, producer_id: int, epoch: int, sequence: int, *, supports_epoch_bump: bool, now_ms: int

@@ -52,16 +52,14 @@ class SegmentBatches:
         self.log_file = log_file
         self.size_bytes = size_bytes
 
-    def batches(
-        self, position: int = 0, end: int | None = None, *, whole: bool = False, checked: bool = False
-    ) -> Iterator[FileBatch]:
-        """The batches from `position`, where one must start, to `end`. CorruptBatchError at the first that is none.
+    def batches(self, position: int = 0, *, whole: bool = False, checked: bool = False) -> Iterator[FileBatch]:
+        """The batches from `position` on, where one must start. CorruptBatchError at the first that is none.
 
         With `whole` all their bytes are read, with `checked` they are compared with their CRC as well. The loop of
         recovery and of the cleaner: logs of coordinators are many small batches, so that it matters what one of them
         costs.
         """
-        end = self.size_bytes if end is None else end
+        end = self.size_bytes
         whole = whole or checked
         chunk_bytes = WHOLE_CHUNK_BYTES if whole else HEADER_CHUNK_BYTES
         chunk, chunk_position, chunk_end = b"", position, position

@@ -8,7 +8,7 @@ the transaction here. So the leader
 
 1. opens an entry for the producer id, with a guard that nobody else can make (`start`),
 2. asks the coordinator to verify (TV0/1) or add (TV2) the partition,
-3. appends only if the very same guard is still in the table (`is_current`).
+3. appends only if the very same guard is still in the table.
 
 The first transactional data batch of the producer takes the entry away, because from then on the open transaction
 itself is the proof. A marker takes it away too, because the transaction that was asked about is over; a guard obtained
@@ -75,9 +75,6 @@ class VerificationTable:
     def __len__(self) -> int:
         return len(self.entries)
 
-    def get(self, producer_id: int) -> VerificationEntry | None:
-        return self.entries.get(producer_id)
-
     def start(
         self, producer_id: int, *, epoch: int, sequence: int, supports_epoch_bump: bool, now_ms: int
     ) -> VerificationGuard:
@@ -96,10 +93,6 @@ class VerificationTable:
         else:
             entry.ask_again(epoch=epoch, sequence=sequence, supports_epoch_bump=supports_epoch_bump)
         return entry.guard
-
-    def is_current(self, producer_id: int, guard: VerificationGuard | None) -> bool:
-        entry = self.entries.get(producer_id)
-        return entry is not None and entry.guard is guard
 
     def on_data(self, producer_id: int) -> None:
         """A transactional data batch was appended: the open transaction is the proof from now on."""

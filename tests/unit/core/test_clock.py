@@ -5,9 +5,9 @@ from oncelog.core.clock import (
     JUMP_MS,
     CautiousClock,
     SteadyClock,
-    VirtualScheduler,
     plausible_ms,
 )
+from tests.virtual_clock import VirtualScheduler
 
 DAY_MS = 86_400_000
 

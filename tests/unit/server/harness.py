@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from oncelog.core.broker_config import BROKER_CONFIG
-from oncelog.core.clock import VirtualScheduler
 from oncelog.core.errors import KafkaError
 from oncelog.core.promise import Promise
 from oncelog.core.worker import InlineWorker
@@ -18,6 +17,7 @@ from oncelog.protocol.framing import encode_request_frame, parse_response_header
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from oncelog.server.broker import Broker, Environment
 from oncelog.server.context import Peer
+from tests.virtual_clock import VirtualScheduler
 
 
 class BrokerInProcess:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from oncelog.core.clock import VirtualScheduler
 from oncelog.core.promise import Promise
 from tests.unit.server.harness import BrokerInProcess
+from tests.virtual_clock import VirtualScheduler
 
 
 class HeldWorker:

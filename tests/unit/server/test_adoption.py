@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from oncelog.cluster.metadata import JOURNAL_FILE, MetadataStore, topic_config_entry
-from oncelog.core.clock import VirtualScheduler
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import GROUP_METADATA_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, TopicPartition
 from oncelog.protocol.batch import decode_records, iter_headers
@@ -25,6 +24,7 @@ from tests.unit.cluster.test_kraft_metadata import batch, config
 from tests.unit.server.harness import BrokerInProcess
 from tests.unit.server.test_cleaning import commit
 from tests.unit.server.test_cleaning import committed as committed_offset
+from tests.virtual_clock import VirtualScheduler
 
 NAMES = ["tv0", "tv1", "tv2", "tv2-killed"]
 

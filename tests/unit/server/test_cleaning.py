@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from oncelog.cluster.partition import Partition
-from oncelog.core.clock import VirtualScheduler
 from oncelog.core.ids import GROUP_METADATA_TOPIC, TopicPartition
 from oncelog.protocol.batch import build_batch, decode_records
 from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -26,6 +25,7 @@ from tests.unit.server.harness import BrokerInProcess
 from tests.unit.server.held_worker import HeldWorker, hold_worker
 from tests.unit.storage.cleaner_harness import keyed, survivors
 from tests.unit.storage.log_harness import append_txn, end_txn, headers, read_all
+from tests.virtual_clock import VirtualScheduler
 
 BACKOFF_MS = 15_000
 SMALL = {"cleanup_policy": "compact", "internal_segment_bytes": "300", "min_cleanable_dirty_ratio": "0.01"}

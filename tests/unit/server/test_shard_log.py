@@ -11,7 +11,6 @@ import pytest
 
 from oncelog.cluster.partition import Partition
 from oncelog.coordinator.outcome import CoordinatorRecord
-from oncelog.core.clock import VirtualScheduler
 from oncelog.core.ids import NO_SEQUENCE, ProducerEpoch, ProducerId, ProducerIdAndEpoch
 from oncelog.protocol.batch import HEADER_BYTES, LENGTH_OVERHEAD_BYTES, iter_headers
 from oncelog.server import shard_log
@@ -26,6 +25,7 @@ from oncelog.server.shard_log import (
 from oncelog.storage import intact_batches
 from oncelog.storage.segment import Segment
 from tests.unit.server.harness import BrokerInProcess
+from tests.virtual_clock import VirtualScheduler
 
 PRODUCER = ProducerIdAndEpoch(ProducerId(7), ProducerEpoch(0))
 

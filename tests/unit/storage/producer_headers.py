@@ -62,9 +62,8 @@ class Partition:
     """Checks, gives the next offset, applies: the log without files. Verifies first where a client would have to."""
 
     def __init__(self, *, tv2: bool = False, expiration_ms: int = DAY_MS, verification_enabled: bool = True) -> None:
-        self.state = ProducerStateManager(
-            ORDERS, producer_expiration_ms=expiration_ms, verification_enabled=verification_enabled
-        )
+        self.state = ProducerStateManager(ORDERS, producer_expiration_ms=expiration_ms)
+        self.state.verification_enabled = verification_enabled
         self.tv2 = tv2
         self.end_offset = 0
         self.high_watermark = 0

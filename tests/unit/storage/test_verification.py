@@ -19,13 +19,11 @@ def expect_no_transaction(partition: Partition, guard: VerificationGuard | None,
 @pytest.mark.parametrize("origin", [Origin.CLIENT, Origin.COORDINATOR])
 def test_first_transactional_batch_needs_a_guard_and_later_ones_do_not(origin: Origin) -> None:
     partition = Partition()
-    assert partition.state.needs_verification(PID, 0)
     with pytest.raises(KafkaError) as caught:
         partition.send(data(0, txn=True), origin=origin)
     assert caught.value.code is ErrorCode.INVALID_TXN_STATE
     guard = partition.verify()
     assert partition.send(data(0, txn=True), guard=guard, origin=origin) == 0
-    assert not partition.state.needs_verification(PID, 0)
     assert partition.verify() is None
     assert partition.send(data(1, txn=True), origin=origin) == 1
 
@@ -65,7 +63,6 @@ def test_idempotent_batch_does_not_spend_the_guard() -> None:
 def test_newer_epoch_needs_its_own_verification_while_the_older_transaction_is_open() -> None:
     partition = Partition()
     partition.send_verified(data(0, txn=True))
-    assert partition.state.needs_verification(PID, 1)
     assert partition.verify(epoch=1) is not None
 
 
@@ -89,7 +86,8 @@ def test_marker_takes_the_guard_unless_it_ended_the_previous_tv2_transaction(
     guard = partition.verify(epoch=asked_epoch)
     assert guard is not None
     partition.end(epoch=marker_epoch, tv=2 if tv2 else 0)
-    assert partition.state._verifications.is_current(PID, guard) == survives
+    entry = partition.state._verifications.entries.get(PID)
+    assert (entry is not None and entry.guard is guard) == survives
     if survives:
         assert partition.send(data(0, epoch=asked_epoch, txn=True), guard=guard) == 2
 
@@ -130,7 +128,7 @@ def table_after(*asked: tuple[int, int, bool]) -> tuple[int, int, bool]:
     table = VerificationTable()
     for epoch, sequence, supports_epoch_bump in asked:
         table.start(PID, epoch=epoch, sequence=sequence, supports_epoch_bump=supports_epoch_bump, now_ms=NOW_MS)
-    entry = table.get(PID)
+    entry = table.entries.get(PID)
     assert entry is not None
     return entry.epoch, entry.lowest_sequence, entry.supports_epoch_bump
 
