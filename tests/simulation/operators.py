@@ -84,7 +84,7 @@ class LateProducer(TxnClient):
             yield from self.write([self.compose(place, [f"{self.name}:in-time"], transaction)])
             yield from self.end(commit=self.chance(500))
             late = self.compose(self.rng.choice(self.history.output_places), [f"{self.name}:late"], None, hidden=True)
-            call = self.produce_call([late])
+            call = self.produce_call(self.enqueue(late).take())
             call.may_haunt = False
             if not self.history.plan.verification:
                 self.model.undecided.add(self.identity.producer_id)

@@ -1,17 +1,24 @@
 """Producers: transactional ones in the dialects of real clients, and idempotent ones.
 
 What they do on an answer follows the clients: retry what may be retried, with the same sequences; abort what can only
-be aborted; start over as a new instance when fenced. A batch is in one request at a time; up to five requests are in
-flight.
+be aborted; start over as a new instance when fenced. Which batch is sent when, and again, is decided by the own
+`BatchSequence` of the product; what a refusal means, by its `classification`.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, Final, cast
 
+from oncelog.client.batch_sequence import BatchSequence, Delivery, Mode, Need, Pending
+from oncelog.client.classification import Step, transaction_error
+from oncelog.client.deadline import Backoff, Deadline
+from oncelog.client.encoded_batch import split_batches
+from oncelog.client.errors import AbortableError, ConnectionLost, KafkaError, TimedOut
+from oncelog.core.ids import ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
 from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from oncelog.protocol.messages.end_txn import EndTxnRequest
@@ -27,12 +34,14 @@ if TYPE_CHECKING:
 
 UNKNOWN_TOPIC: Final = frozenset({3, 100})
 RETRIABLE: Final = frozenset({5, 6, 7, 14, 15, 16, 19, 20, 51, 56})
-PRODUCE_ABORTABLE: Final = frozenset({47, 48, 120})
 COMMIT_ABORTABLE: Final = frozenset({22, 25, 82, 120})
 OUT_OF_ORDER: Final = 45
 UNKNOWN_MAPPING: Final = 49
 UNSTABLE_OFFSET_COMMIT: Final = 88
-IN_FLIGHT_MAX: Final = 5
+BACKOFF_MS: Final = 10
+BACKOFF_MAX_MS: Final = 80
+UNKNOWN_TOPIC_MS: Final = 300
+FOR_EVER_MS: Final = 1e12
 TABLE_KEYS: Final = ("red", "green", "blue")
 
 
@@ -64,12 +73,22 @@ OLD_DIALECTS: Final = (LIBRDKAFKA, KAFKA_PYTHON, JAVA_3)
 
 @dataclass(eq=False)
 class Batch:
+    """Called with what became of it."""
+
+    producer: Producer
     place: Place
-    sequence: int
     values: list[str]
     keys: list[str | None]
     starts: int
     """How often the broker had been started when the batch was first sent."""
+    sequence: int = -1
+    failure: KafkaError | None = None
+
+    def __call__(self, outcome: Delivery | KafkaError) -> None:
+        if isinstance(outcome, KafkaError):
+            self.failure = outcome
+        else:
+            self.producer.acknowledged()
 
 
 class Producer(Actor):
@@ -82,7 +101,7 @@ class Producer(Actor):
         super().__init__(history, name)
         self.identity = Identity(-1, -1)
         self.instance = 0
-        self._sequences: dict[Place, int] = {}
+        self._streams: dict[Place, BatchSequence] = {}
         self._count = 0
         self._is_fresh = True
         """Nothing was done with this identity yet."""
@@ -91,14 +110,12 @@ class Producer(Actor):
         """A new identity starts its sequences at 0."""
         if identity != self.identity:
             self.identity = identity
-            self._sequences.clear()
+            self._streams.clear()
 
     def compose(
         self, place: Place, values: Sequence[str], transaction: Transaction | None, *, hidden: bool = False
     ) -> Batch:
-        """A batch with the next sequences, known to the model from now on. In a table, some records delete a key."""
-        sequence = self._sequences.get(place, 0)
-        self._sequences[place] = sequence + len(values)
+        """A batch, known to the model from now on. In a table, some records delete a key."""
         is_table = place in self.model.removals.tables
         names = [value + wire.TOMBSTONE_MARK if is_table and self.chance(200) else value for value in values]
         keys = [self.rng.choice(TABLE_KEYS) if is_table else None for _ in names]
@@ -110,22 +127,37 @@ class Producer(Actor):
             self.model.sent(
                 SentRecord(value, place, order, owner, transaction, False, None, hidden, doomed, key, self.now_ms())
             )
-        return Batch(place, sequence, names, keys, self.history.station.starts)
+        return Batch(self, place, names, keys, self.history.station.starts)
 
-    def produce_call(self, batches: Sequence[Batch]) -> Call:
-        transactional = self.transactional_id is not None
-        arrived, answered = self.model.produced({batch.place: batch.values for batch in batches})
-        data = {
-            batch.place: wire.batch(
-                batch.values,
-                self.identity,
-                batch.sequence,
-                transactional=transactional,
-                timestamp_ms=self.now_ms(),
-                keys=batch.keys,
+    def _stream(self, place: Place) -> BatchSequence:
+        stream = self._streams.get(place)
+        if stream is None:
+            stream = self._streams[place] = BatchSequence(
+                TopicPartition(*place),
+                ProducerIdAndEpoch(ProducerId(self.identity.producer_id), ProducerEpoch(self.identity.epoch)),
+                Backoff(BACKOFF_MS, BACKOFF_MAX_MS, self.rng),
+                mode=Mode.GIVEN,
+                transactional=self.transactional_id is not None,
             )
-            for batch in batches
-        }
+        return stream
+
+    def enqueue(self, batch: Batch) -> BatchSequence:
+        """Behind the others for its partition. Nobody writes to a topic that may be gone for long."""
+        raw = wire.batch(batch.values, None, -1, transactional=False, timestamp_ms=self.now_ms(), keys=batch.keys)
+        time_ms = UNKNOWN_TOPIC_MS if batch.place in self.history.doomed else FOR_EVER_MS
+        stream = self._stream(batch.place)
+        batch.sequence = stream.next_sequence
+        stream.append(split_batches(raw)[0], Deadline(time_ms, self._now_s), batch)
+        return stream
+
+    def _now_s(self) -> float:
+        return self.now_ms() / 1000
+
+    def produce_call(self, row: Sequence[Pending]) -> Call:
+        """One request with what is to be sent: at most one batch for each partition."""
+        batches = [cast(Batch, pending.delivered) for pending in row]
+        arrived, answered = self.model.produced({batch.place: batch.values for batch in batches})
+        data = {batch.place: pending.data for batch, pending in zip(batches, row, strict=True)}
         return Call(
             ApiKey.PRODUCE,
             self.produce_version,
@@ -144,23 +176,55 @@ class Producer(Actor):
 
     def send_all(self, batches: Sequence[Batch]) -> Script[None]:
         """Until all are acknowledged. Raises what ends the transaction or the producer."""
-        queues: dict[Place, deque[Batch]] = {}
-        for batch in batches:
-            queues.setdefault(batch.place, deque()).append(batch)
-        while queues:
-            depth = min(IN_FLIGHT_MAX, max(len(queue) for queue in queues.values()))
-            rows = [[queue[i] for queue in queues.values() if i < len(queue)] for i in range(depth)]
-            calls = [self.produce_call(row) for row in rows]
-            answers = yield calls
-            if LOST in answers and self.transactional_id is not None and self.chance(self.history.plan.impatience):
-                self._leave_behind([call for call, answer in zip(calls, answers, strict=True) if answer is LOST])
-                raise MustAbort("lost")
-            for row, answer in zip(rows, answers, strict=True):
-                if answer is not LOST:
-                    self._take(wire.produce_answers(answer, self.history.topic_ids), row, queues)
-            queues = {place: queue for place, queue in queues.items() if queue}
-            if queues:
-                yield self.rng.randrange(5, 100)
+        streams = list({batch.place: self.enqueue(batch) for batch in batches}.values())
+        while True:
+            needs = [stream.advance(self._now_s()) for stream in streams]
+            for stream in streams:
+                if stream.broken is not None:
+                    self._give_up_on(stream.broken, batches)
+            taken = [stream.take() for stream, need in zip(streams, needs, strict=True) if need is Need.LEADER]
+            if taken:
+                yield from self._send_rows(taken)
+            elif Need.TIME in needs:
+                resume_s = min(stream.resume_at_s for stream in streams if stream.resume_at_s > self._now_s())
+                yield max(1, math.ceil((resume_s - self._now_s()) * 1000))
+            else:
+                return
+
+    def _send_rows(self, taken: list[list[Pending]]) -> Script[None]:
+        rows = [[pending for pending in row if pending is not None] for row in zip_longest(*taken)]
+        calls = [self.produce_call(row) for row in rows]
+        answers = yield calls
+        if LOST in answers and self.transactional_id is not None and self.chance(self.history.plan.impatience):
+            self._leave_behind([call for call, answer in zip(calls, answers, strict=True) if answer is LOST])
+            raise MustAbort("lost")
+        for row, answer in zip(rows, answers, strict=True):
+            found = {} if answer is LOST else wire.produce_answers(answer, self.history.topic_ids)
+            for pending in row:
+                place = cast(Batch, pending.delivered).place
+                self._stream(place).settle(pending, found[place] if found else ConnectionLost("lost"))
+
+    def acknowledged(self) -> None:
+        self._is_fresh = False
+
+    def _give_up_on(self, failure: KafkaError, batches: Sequence[Batch]) -> None:
+        """What the product makes of the failure decides whether the transaction or the producer has ended."""
+        code = int(failure.code)
+        refused = next(batch for batch in batches if batch.failure is failure)
+        if code == OUT_OF_ORDER:
+            if not self._may_be_out_of_order(refused):
+                self.model.violated(
+                    "no-duplicates",
+                    f"{self.name}: {refused.values}, the first not acknowledged, is out of order in {refused.place}",
+                )
+            raise MustAbort(code)
+        explained = transaction_error(Step.PRODUCE, code, failure.message)
+        if not isinstance(failure, TimedOut) and not isinstance(explained, AbortableError):
+            self.check_known({code})
+            self.note_setback(f"{code} for {refused.values}")
+            raise Fenced
+        self.note_setback(f"{code} for {refused.values}")
+        raise MustAbort(code)
 
     def _leave_behind(self, calls: list[Call]) -> None:
         """What the producer does not wait for any longer may arrive all the same, while it aborts and goes on."""
@@ -168,29 +232,6 @@ class Producer(Actor):
         for call in calls:
             if call.may_haunt:
                 self.history.network.send_ghost(call, 600)
-
-    def _take(self, answers: dict[Place, Any], row: list[Batch], queues: dict[Place, deque[Batch]]) -> None:
-        for batch in row:
-            code = answers[batch.place].error_code
-            if code == 0:
-                queues[batch.place].remove(batch)
-                self._is_fresh = False
-            elif code == OUT_OF_ORDER:
-                if queues[batch.place][0] is not batch:
-                    continue
-                if not self._may_be_out_of_order(batch):
-                    self.model.violated(
-                        "no-duplicates",
-                        f"{self.name}: {batch.values}, the first not acknowledged, is out of order in {batch.place}",
-                    )
-                raise MustAbort(code)
-            elif code in PRODUCE_ABORTABLE or (code in UNKNOWN_TOPIC and batch.place in self.history.doomed):
-                self.note_setback(f"{code} for {batch.values}")
-                raise MustAbort(code)
-            elif code not in RETRIABLE:
-                self.check_known({code})
-                self.note_setback(f"{code} for {batch.values}")
-                raise Fenced
 
     def _may_be_out_of_order(self, batch: Batch) -> bool:
         """Weaknesses of the protocol, in Kafka as here, that turn down the first unacknowledged batch.
@@ -234,7 +275,7 @@ class IdempotentProducer(Producer):
         for number in range(self.history.plan.rounds * 2):
             if not self.history.in_trouble:
                 return
-            batches = []
+            batches: list[Batch] = []
             for _ in range(self.rng.randrange(1, 6)):
                 place = self.rng.choice(self.history.places)
                 values = [f"{self.name}:{number}.{len(batches)}.{i}" for i in range(self.rng.randrange(1, 3))]
@@ -486,7 +527,7 @@ class TxnProducer(TxnClient):
 
     def _fill(self, transaction: Transaction, position: int) -> Script[int]:
         for _ in range(self.rng.randrange(1, 3)):
-            batches = []
+            batches: list[Batch] = []
             for _ in range(self.rng.randrange(1, 5)):
                 place = self.history.somewhere(self.rng)
                 values = []

@@ -1,4 +1,4 @@
-"""The shapes of requests that clients send, and a consumer's view of fetched bytes."""
+"""The shapes of requests that clients send, and what consumers see in fetched bytes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from oncelog.client.visibility import IsolationLevel, visible_batches
 from oncelog.core.ids import NULL_UUID
 from oncelog.protocol.api import decode_response, response_header_version
 from oncelog.protocol.batch import Record, build_batch, decode_records, iter_headers, parse_control
@@ -311,19 +312,8 @@ def records_in(data: bytes | memoryview) -> list[Seen]:
 
 
 def filtered(partition: PartitionData, position: int) -> tuple[list[Seen], int]:
-    """What a read_committed consumer hands to its user, and where it goes on: the rule that all clients follow."""
-    aborted = sorted((entry.first_offset, entry.producer_id) for entry in partition.aborted_transactions or [])
-    skipped: set[int] = set()
-    delivered: list[Seen] = []
-    data = partition.records or b""
-    for start, header in iter_headers(data):
-        while aborted and aborted[0][0] <= header.last_offset:
-            skipped.add(aborted.pop(0)[1])
-        if header.is_control:
-            if header.records_count and parse_control(data, start).is_abort:
-                skipped.discard(header.producer_id)
-        elif not (header.is_transactional and header.producer_id in skipped):
-            whole = records_in(memoryview(data)[start : start + header.size_bytes])
-            delivered += [record for record in whole if record.offset >= position]
-        position = max(position, header.next_offset)
-    return delivered, position
+    """What the product's read_committed consumer hands to its user, and where it goes on."""
+    data = memoryview(partition.records or b"")
+    seen = visible_batches(data, position, partition.aborted_transactions, IsolationLevel.READ_COMMITTED)
+    batches = (records_in(data[at : at + header.size_bytes]) for at, header in seen.batches)
+    return [record for records in batches for record in records if record.offset >= position], seen.next_offset
