@@ -8,23 +8,29 @@ be aborted; start over as a new instance when fenced. Which batch is sent when, 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from oncelog.client.batch_sequence import BatchSequence, Delivery, Mode, Need, Pending
 from oncelog.client.classification import Step, transaction_error
 from oncelog.client.deadline import Backoff, Deadline
 from oncelog.client.encoded_batch import split_batches
-from oncelog.client.errors import AbortableError, ConnectionLost, KafkaError, TimedOut
+from oncelog.client.errors import AbortableError, ConnectionLost, FatalError, KafkaError, TimedOut, TransactionError
+from oncelog.client.offsets import GroupMetadata
+from oncelog.client.transaction import AsyncTransactionClient
 from oncelog.core.ids import ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
 from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from oncelog.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from oncelog.protocol.messages.end_txn import EndTxnRequest
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
+from oncelog.protocol.messages.offset_fetch import OffsetFetchRequest
+from oncelog.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from tests.simulation import wire
 from tests.simulation.actors import Actor, Fenced, MustAbort, Script
+from tests.simulation.client import FOR_EVER_MS, ActorNetwork, play
 from tests.simulation.model import SentRecord, Transaction
 from tests.simulation.network import LOST, Call
 from tests.simulation.wire import Identity, Place
@@ -32,16 +38,13 @@ from tests.simulation.wire import Identity, Place
 if TYPE_CHECKING:
     from tests.simulation.history import History
 
-UNKNOWN_TOPIC: Final = frozenset({3, 100})
 RETRIABLE: Final = frozenset({5, 6, 7, 14, 15, 16, 19, 20, 51, 56})
-COMMIT_ABORTABLE: Final = frozenset({22, 25, 82, 120})
 OUT_OF_ORDER: Final = 45
 UNKNOWN_MAPPING: Final = 49
-UNSTABLE_OFFSET_COMMIT: Final = 88
 BACKOFF_MS: Final = 10
 BACKOFF_MAX_MS: Final = 80
 UNKNOWN_TOPIC_MS: Final = 300
-FOR_EVER_MS: Final = 1e12
+T = TypeVar("T")
 TABLE_KEYS: Final = ("red", "green", "blue")
 
 
@@ -60,6 +63,17 @@ class Dialect:
     @property
     def bumps_epochs(self) -> bool:
         return self.add is None
+
+    @property
+    def versions(self) -> dict[ApiKey, int]:
+        """As a broker would have to serve them for the product's client to speak them."""
+        return {
+            ApiKey.INIT_PRODUCER_ID: self.init,
+            ApiKey.ADD_PARTITIONS_TO_TXN: self.add or 0,
+            ApiKey.ADD_OFFSETS_TO_TXN: self.add_offsets,
+            ApiKey.TXN_OFFSET_COMMIT: self.txn_offset_commit,
+            ApiKey.END_TXN: self.end,
+        }
 
 
 LIBRDKAFKA = Dialect("librdkafka", init=4, produce=10, end=1, txn_offset_commit=3, add=0, add_offsets=0)
@@ -134,7 +148,7 @@ class Producer(Actor):
         if stream is None:
             stream = self._streams[place] = BatchSequence(
                 TopicPartition(*place),
-                ProducerIdAndEpoch(ProducerId(self.identity.producer_id), ProducerEpoch(self.identity.epoch)),
+                _identity(self.identity),
                 Backoff(BACKOFF_MS, BACKOFF_MAX_MS, self.rng),
                 mode=Mode.GIVEN,
                 transactional=self.transactional_id is not None,
@@ -298,7 +312,7 @@ class IdempotentProducer(Producer):
 
 
 class TxnClient(Producer):
-    """The transactional calls of one instance of a producer."""
+    """The transactional calls of one instance of a producer, made by the product's own client."""
 
     def __init__(self, history: History, name: str, transactional_id: str, dialect: Dialect, timeout_ms: int) -> None:
         super().__init__(history, name)
@@ -307,40 +321,65 @@ class TxnClient(Producer):
         self.produce_version = dialect.produce
         self.txn_timeout_ms = timeout_ms
         self.transaction: Transaction | None = None
+        network = ActorNetwork(self, dialect.versions, 2 if dialect.bumps_epochs else 1, self.call_of)
+        self.conversation = AsyncTransactionClient(network.cluster())
         self._added: set[Place] = set()
         self._is_begun = False
         self._numbers = 0
 
+    def call_of(self, key: ApiKey, version: int, message: Any) -> Call:
+        """With the model's witness. A repetition that arrives late must do no harm where the protocol prevents it."""
+        call = Call(key, version, message)
+        if isinstance(message, InitProducerIdRequest):
+            call.on_answered = lambda response: self._witness_identity(message, response)
+            call.may_haunt = True
+        elif isinstance(message, EndTxnRequest):
+            if self.transaction is not None:
+                ending = self.model.ending(self.transaction, message.committed, self.name)
+                call.on_delivered, call.on_answered = ending
+            call.may_haunt = self.dialect.bumps_epochs
+        elif isinstance(message, AddPartitionsToTxnRequest):
+            call.may_haunt = self.history.plan.verification
+        elif isinstance(message, AddOffsetsToTxnRequest):
+            call.may_haunt = True
+        elif isinstance(message, TxnOffsetCommitRequest):
+            call.may_haunt = self.dialect.bumps_epochs
+        elif isinstance(message, OffsetFetchRequest):
+            call.on_answered = lambda response: self._witness_offsets(message, response)
+        return call
+
+    def converse(self, what: str, coroutine: Coroutine[Any, Any, T]) -> Script[T]:
+        """A call of the client. Raises MustAbort or Fenced for what ends the transaction or the producer."""
+        try:
+            result = yield from play(coroutine)
+        except (AbortableError, TimedOut) as error:
+            self.note_setback(f"{what}: {int(error.code)}")
+            raise MustAbort(int(error.code)) from error
+        except FatalError as error:
+            self.check_known({int(error.code)})
+            self.note_setback(f"{what}: {int(error.code)}")
+            raise Fenced from error
+        self._is_fresh = False
+        return result
+
     # -- identity
 
-    def initialise(self, expected: Identity | None = None) -> Script[None]:
+    def initialise(self, expected: Identity | None = None, **options: bool) -> Script[None]:
         """Without `expected` as a new instance that fences its predecessors; with it to get a new epoch (KIP-360)."""
-
-        def witness(response: Any) -> None:
-            if response.error_code == 0:
-                identity = Identity(response.producer_id, response.producer_epoch)
-                self.model.given_identity(self.transactional_id, identity, is_new=expected is None, holder=self.name)
-                self.instance = self.model.next_grant()
-
-        def init() -> Call:
-            request = InitProducerIdRequest(
-                transactional_id=self.transactional_id, transaction_timeout_ms=self.txn_timeout_ms
-            )
-            if expected is not None:
-                request.producer_id, request.producer_epoch = expected
-            return Call(ApiKey.INIT_PRODUCER_ID, self.dialect.init, request, on_answered=witness, may_haunt=True)
-
-        answer = yield from self.retry(init, lambda answer: {answer.error_code}, RETRIABLE)
-        if answer.error_code:
-            self.note_setback(f"InitProducerId: {answer.error_code}")
-            raise Fenced
-        self.adopt(Identity(answer.producer_id, answer.producer_epoch))
+        held = None if expected is None else _identity(expected)
+        init = self.conversation.init(self.transactional_id, self.txn_timeout_ms, held, **options)
+        yield from self.converse("InitProducerId", init)
+        self.adopt(Identity(*self.conversation.identity))
+        self._is_fresh = True
         self.history.note_dialect(self.identity, self.dialect.bumps_epochs)
         self.trace(f"is {self.identity.producer_id}/{self.identity.epoch} ({self.dialect.name})")
 
-    def adopt(self, identity: Identity) -> None:
-        super().adopt(identity)
-        self._is_fresh = True
+    def _witness_identity(self, request: InitProducerIdRequest, response: Any) -> None:
+        if response.error_code == 0:
+            identity = Identity(response.producer_id, response.producer_epoch)
+            is_new = request.producer_id < 0
+            self.model.given_identity(self.transactional_id, identity, is_new=is_new, holder=self.name)
+            self.instance = self.model.next_grant()
 
     # -- one transaction
 
@@ -351,83 +390,38 @@ class TxnClient(Producer):
         self.transaction = self.model.begin(f"{self.name}/{self._numbers}", self.transactional_id)
         return self.transaction
 
-    def add(self, places: Sequence[Place]) -> Script[None]:
-        new = [place for place in places if place not in self._added]
-        if self.dialect.add is None or not new:
-            return
-        version = self.dialect.add
-
-        def request() -> Call:
-            message = wire.add_partitions(self.transactional_id, self.identity, new)
-            return Call(ApiKey.ADD_PARTITIONS_TO_TXN, version, message, may_haunt=self.history.plan.verification)
-
-        self._is_begun = True
-        answer = yield from self.retry(request, wire.add_partitions_codes, RETRIABLE)
-        if UNKNOWN_TOPIC & wire.add_partitions_codes(answer):
-            raise MustAbort("unknown topic")
-        self._check_codes("AddPartitionsToTxn", wire.add_partitions_codes(answer))
-        self._added.update(new)
-
     def write(self, batches: Sequence[Batch]) -> Script[None]:
-        yield from self.add([batch.place for batch in batches])
+        new = [batch.place for batch in batches if batch.place not in self._added]
         self._is_begun = True
+        if new:
+            doomed = any(place in self.history.doomed for place in new)
+            deadline = self.conversation.cluster.deadline(UNKNOWN_TOPIC_MS) if doomed else None
+            partitions = [TopicPartition(*place) for place in new]
+            added = self.conversation.add_partitions(partitions, deadline=deadline)
+            yield from self.converse("AddPartitionsToTxn", added)
+            self._added.update(new)
         yield from self.send_all(batches)
 
-    def commit_offsets(
-        self, group_id: str, offsets: dict[Place, int], generation_id: int = -1, member_id: str = ""
-    ) -> Script[None]:
+    def commit_offsets(self, member: GroupMetadata, offsets: dict[Place, int]) -> Script[None]:
         transaction = self.transaction
         if transaction is None:
             raise RuntimeError("no transaction")
         for place, offset in offsets.items():
-            transaction.offsets[group_id, place] = offset
-        if self.dialect.add is not None:
-            yield from self._add_offsets(group_id)
+            transaction.offsets[member.group_id, place] = offset
         self._is_begun = True
+        named = {TopicPartition(*place): offset for place, offset in offsets.items()}
+        yield from self.converse("TxnOffsetCommit", self.conversation.commit_offsets(member, named))
 
-        def request() -> Call:
-            message = wire.txn_offset_commit(
-                self.transactional_id,
-                self.identity,
-                group_id,
-                offsets,
-                generation_id=generation_id,
-                member_id=member_id,
-            )
-            return Call(
-                ApiKey.TXN_OFFSET_COMMIT,
-                self.dialect.txn_offset_commit,
-                message,
-                may_haunt=self.dialect.bumps_epochs,
-            )
+    def fetch_offsets(self, group_id: str, places: Sequence[Place]) -> Script[dict[Place, int]]:
+        """The committed offsets, once no transaction is about to change them (KIP-447); -1 where there is none."""
+        partitions = [TopicPartition(*place) for place in places]
+        found = yield from play(self.conversation.fetch_offsets(group_id, partitions))
+        return {(p.topic, p.partition): found[p].offset if p in found else -1 for p in partitions}
 
-        answer = yield from self.retry(request, wire.txn_offset_commit_codes, RETRIABLE)
-        codes = wire.txn_offset_commit_codes(answer)
-        if codes & COMMIT_ABORTABLE:
-            self.note_setback(f"TxnOffsetCommit: {codes}")
-            raise MustAbort(codes)
-        self._check_codes("TxnOffsetCommit", codes)
-
-    def _add_offsets(self, group_id: str) -> Script[None]:
-        def request() -> Call:
-            message = AddOffsetsToTxnRequest(
-                transactional_id=self.transactional_id,
-                producer_id=self.identity.producer_id,
-                producer_epoch=self.identity.epoch,
-                group_id=group_id,
-            )
-            return Call(ApiKey.ADD_OFFSETS_TO_TXN, self.dialect.add_offsets, message, may_haunt=True)
-
-        self._is_begun = True
-        answer = yield from self.retry(request, lambda answer: {answer.error_code}, RETRIABLE)
-        self._check_codes("AddOffsetsToTxn", {answer.error_code})
-
-    def _check_codes(self, what: str, codes: set[int]) -> None:
-        if codes != {0}:
-            self.check_known(codes)
-            self.note_setback(f"{what}: {codes}")
-            raise Fenced
-        self._is_fresh = False
+    def _witness_offsets(self, request: OffsetFetchRequest, response: Any) -> None:
+        for place, part in wire.offset_fetch_answers(response).items():
+            if part.error_code == 0:
+                self.model.read_offset(request.group_id, place, part.committed_offset)
 
     def check_known(self, codes: set[int]) -> None:
         """Nothing was begun under the newest identity of the id, so nothing can have taken it away."""
@@ -443,37 +437,25 @@ class TxnClient(Producer):
         )
 
     def end(self, commit: bool) -> Script[None]:
-        """Raises Fenced when the broker has turned it down, or MustAbort for a commit that may only be aborted."""
-        transaction, self.transaction = self.transaction, None
+        """Raises Fenced when the broker has turned it down. A commit that was refused is aborted by the client."""
+        transaction = self.transaction
         if transaction is None or not self._is_begun:
+            self.transaction = None
             return
-
-        def request() -> Call:
-            arrived, answered = self.model.ending(transaction, commit, self.name)
-            message = EndTxnRequest(
-                transactional_id=self.transactional_id,
-                producer_id=self.identity.producer_id,
-                producer_epoch=self.identity.epoch,
-                committed=commit,
-            )
-            return Call(
-                ApiKey.END_TXN,
-                self.dialect.end,
-                message,
-                arrived,
-                answered,
-                may_haunt=self.dialect.bumps_epochs,
-            )
-
-        answer = yield from self.retry(request, lambda answer: {answer.error_code}, RETRIABLE)
         verb = "commit" if commit else "abort"
-        self.trace(f"{verb} of {transaction.name}: {answer.error_code}")
-        if answer.error_code:
-            self.note_setback(f"{verb}: {answer.error_code}")
+        try:
+            yield from play(self.conversation.end(commit))
+        except TransactionError as error:
+            self.trace(f"{verb} of {transaction.name}: {int(error.code)}")
+            self.note_setback(f"{verb}: {int(error.code)}")
             transaction.refused_to_owner = commit and not self._may_be_replaced
-            raise Fenced
+            raise Fenced from error
+        finally:
+            self.transaction = None
+        self.trace(f"{verb} of {transaction.name}: 0")
         if self.dialect.bumps_epochs:
-            self.adopt(Identity(answer.producer_id, answer.producer_epoch))
+            self.adopt(Identity(*self.conversation.identity))
+            self._is_fresh = True
             self.history.note_dialect(self.identity, True)
 
     def give_up(self) -> Script[None]:
@@ -539,35 +521,13 @@ class TxnProducer(TxnClient):
             if self.chance(200):
                 yield self.rng.randrange(300)
         if self.group_id is not None:
-            yield from self.commit_offsets(self.group_id, {self.history.input_places[0]: position})
+            yield from self.commit_offsets(GroupMetadata(self.group_id), {self.history.input_places[0]: position})
         return position
 
     def _resume_at(self) -> Script[int]:
-        group_id = self.group_id or ""
         place = self.history.input_places[0]
-        offsets = yield from fetch_offsets(self, group_id, [place])
-        return max(0, offsets[place])
+        return max(0, (yield from self.fetch_offsets(self.group_id or "", [place]))[place])
 
 
-def fetch_offsets(actor: Actor, group_id: str, places: Sequence[Place]) -> Script[dict[Place, int]]:
-    """The committed offsets, once no transaction is about to change them (KIP-447)."""
-
-    def witness(response: Any) -> None:
-        for place, part in wire.offset_fetch_answers(response).items():
-            if part.error_code == 0:
-                actor.model.read_offset(group_id, place, part.committed_offset)
-
-    def request() -> Call:
-        return Call(
-            ApiKey.OFFSET_FETCH,
-            7,
-            wire.offset_fetch(group_id, places, require_stable=True),
-            on_answered=witness,
-        )
-
-    def codes(response: Any) -> set[int]:
-        parts = {part.error_code for part in wire.offset_fetch_answers(response).values()}
-        return {response.error_code, *parts}
-
-    answer = yield from actor.retry(request, codes, RETRIABLE | {UNSTABLE_OFFSET_COMMIT})
-    return {place: part.committed_offset for place, part in wire.offset_fetch_answers(answer).items()}
+def _identity(identity: Identity) -> ProducerIdAndEpoch:
+    return ProducerIdAndEpoch(ProducerId(identity.producer_id), ProducerEpoch(identity.epoch))

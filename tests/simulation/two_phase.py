@@ -15,7 +15,7 @@ from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
 from tests.simulation.actors import Fenced, MustAbort, Script
 from tests.simulation.model import Transaction
 from tests.simulation.network import Call
-from tests.simulation.producers import RETRIABLE, Dialect, TxnProducer
+from tests.simulation.producers import Dialect, TxnProducer
 from tests.simulation.wire import Identity
 
 if TYPE_CHECKING:
@@ -44,17 +44,8 @@ class Participant(TxnProducer):
 
     def _come_back(self) -> Script[bool]:
         """Whether a transaction of this id was found open."""
-        answer = yield from self.retry(
-            lambda: init_keeping(self.history, self.transactional_id, self.name),
-            lambda answer: {answer.error_code},
-            RETRIABLE,
-        )
-        if answer.error_code:
-            raise Fenced
-        self.instance = self.model.next_grant()
-        self.adopt(Identity(answer.producer_id, answer.producer_epoch))
-        self.trace(f"is {self.identity}, open is {answer.ongoing_txn_producer_id}")
-        return bool(answer.ongoing_txn_producer_id >= 0)
+        yield from self.initialise(two_phase=True, keep_prepared=True)
+        return self.conversation.prepared.producer_id >= 0
 
     def _settle(self) -> Script[None]:
         vote = self.history.votes[self.transactional_id]

@@ -1,23 +1,23 @@
 """Members of a consumer group that read input, write output and commit their offsets in transactions (KIP-447).
 
-Each has a transactional id of its own, so it is the group's generation that fences a member which lost its
-partitions, and the wait for stable offsets that keeps its successor from overtaking it. In the end every input below
-the committed offset must have led to one output.
+Each is a `GroupMember` of the product and has a transactional id of its own, so the group's generation fences
+a member which lost its partitions, and the wait for stable offsets that keeps its successor from overtaking it. In the
+end every input below the committed offset must have led to one output.
 """
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from oncelog.client.consumer_config import ConsumerConfig
+from oncelog.client.errors import KafkaError
+from oncelog.client.group_member import GroupMember
 from oncelog.protocol.api_keys import ApiKey
-from oncelog.protocol.messages.heartbeat import HeartbeatRequest
-from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from oncelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from tests.simulation import wire
 from tests.simulation.actors import Fenced, MustAbort, Script
+from tests.simulation.client import play
 from tests.simulation.network import LOST, Call
-from tests.simulation.producers import RETRIABLE, Dialect, TxnClient, fetch_offsets
+from tests.simulation.producers import Dialect, TxnClient
 from tests.simulation.wire import Place
 
 if TYPE_CHECKING:
@@ -26,8 +26,15 @@ if TYPE_CHECKING:
 GROUP: Final = "workers"
 SESSION_TIMEOUT_MS: Final = 6_000
 REBALANCE_TIMEOUT_MS: Final = 10_000
-MEMBER_ID_REQUIRED: Final = 79
-UNKNOWN_MEMBER_ID: Final = 25
+GROUP_CONFIG: Final = ConsumerConfig.parse(
+    {
+        "bootstrap.servers": "station:9092",
+        "group.id": GROUP,
+        "session.timeout.ms": SESSION_TIMEOUT_MS,
+        "heartbeat.interval.ms": SESSION_TIMEOUT_MS // 3,
+        "max.poll.interval.ms": REBALANCE_TIMEOUT_MS,
+    }
+)
 INPUTS_PER_TRANSACTION: Final = 3
 
 
@@ -38,8 +45,7 @@ class LostMembership(Exception):
 class Worker(TxnClient):
     def __init__(self, history: History, name: str, transactional_id: str, dialect: Dialect, timeout_ms: int) -> None:
         super().__init__(history, name, transactional_id, dialect, timeout_ms)
-        self._member_id = ""
-        self._generation = -1
+        self._member = GroupMember(self.conversation.cluster, GROUP_CONFIG, lambda: None)
         self._positions: dict[Place, int] = {}
 
     def timeout_ms(self, calls: list[Call]) -> int:
@@ -55,6 +61,7 @@ class Worker(TxnClient):
                     yield from self._work()
                 except LostMembership:
                     self.trace("lost its membership")
+                    self._member.lost = False
                     yield self.rng.randrange(1, 200)
         except Fenced:
             self.trace("is fenced")
@@ -62,54 +69,22 @@ class Worker(TxnClient):
     # -- membership
 
     def _join(self) -> Script[None]:
-        while True:
-            request = JoinGroupRequest(
-                group_id=GROUP,
-                session_timeout_ms=SESSION_TIMEOUT_MS,
-                rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
-                member_id=self._member_id,
-                protocol_type="consumer",
-                protocols=[JoinGroupRequestProtocol(name="split", metadata=b"")],
-            )
-            answer = yield from self.call(Call(ApiKey.JOIN_GROUP, 5, request))
-            if answer is LOST:
-                continue
-            if answer.error_code == 0:
-                break
-            self._member_id = answer.member_id if answer.error_code == MEMBER_ID_REQUIRED else ""
-            yield self.rng.randrange(1, 100)
-        self._member_id, self._generation = answer.member_id, answer.generation_id
-        yield from self._sync(answer)
-        self.trace(f"owns {sorted(self._positions)} in generation {self._generation}")
-
-    def _sync(self, joined: Any) -> Script[None]:
-        assignments = []
-        if joined.leader == self._member_id:
-            names = sorted(member.member_id for member in joined.members)
-            for i, name in enumerate(names):
-                share = [place for j, place in enumerate(self.history.input_places) if j % len(names) == i]
-                assignments.append(SyncGroupRequestAssignment(member_id=name, assignment=json.dumps(share).encode()))
-        request = SyncGroupRequest(
-            group_id=GROUP, generation_id=self._generation, member_id=self._member_id, assignments=assignments
-        )
-        answer = yield from self.call(Call(ApiKey.SYNC_GROUP, 3, request))
-        if answer is LOST or answer.error_code:
-            raise LostMembership
-        places = [(topic, index) for topic, index in json.loads(bytes(answer.assignment) or b"[]")]
+        topics = {topic for topic, _ in self.history.input_places}
+        try:
+            assigned = yield from play(self._member.join(topics, ()))
+        except KafkaError as error:
+            # A poll would raise it, and the next one would join again.
+            raise LostMembership from error
+        places = [(partition.topic, partition.partition) for partition in assigned]
         self._positions = {}
         if places:
-            offsets = yield from self._committed(places)
+            offsets = yield from self.fetch_offsets(GROUP, places)
             self._positions = {place: max(0, offset) for place, offset in offsets.items()}
-
-    def _committed(self, places: list[Place]) -> Script[dict[Place, int]]:
-        return (yield from fetch_offsets(self, GROUP, places))
+        self.trace(f"owns {sorted(self._positions)} in generation {self._member.generation_id}")
 
     def _heartbeat(self) -> Script[None]:
-        request = HeartbeatRequest(group_id=GROUP, generation_id=self._generation, member_id=self._member_id)
-        answer = yield from self.call(Call(ApiKey.HEARTBEAT, 3, request))
-        if answer is not LOST and answer.error_code and answer.error_code not in RETRIABLE:
-            if answer.error_code == UNKNOWN_MEMBER_ID:
-                self._member_id = ""
+        yield from play(self._member.beat())
+        if self._member.lost or self._member.rejoin_needed:
             raise LostMembership
 
     # -- work
@@ -148,7 +123,7 @@ class Worker(TxnClient):
             yield from self.write(batches)
             if self.chance(self.history.plan.pauses):
                 yield self.rng.randrange(2 * SESSION_TIMEOUT_MS)
-            yield from self.commit_offsets(GROUP, offsets, self._generation, self._member_id)
+            yield from self.commit_offsets(self._member.joined_as, offsets)
             if self.chance(self.history.plan.pauses):
                 yield self.rng.randrange(2 * SESSION_TIMEOUT_MS)
         except MustAbort:

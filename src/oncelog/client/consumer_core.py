@@ -94,6 +94,7 @@ class ConsumerCore:
         self._phase = Phase.OUT
         self._assigned_by_hand = False
         self._joining: asyncio.Task[list[TopicPartition]] | None = None
+        self._heartbeats: asyncio.Task[None] | None = None
         self._joined_topics: frozenset[str] = frozenset()
         self._target: list[TopicPartition] | None = None
         self._positioning: asyncio.Task[None] | None = None
@@ -154,7 +155,7 @@ class ConsumerCore:
         """Until `take` took something or the deadline is over. A Rebalance is to be handled before the next step."""
         while True:
             if self.member is not None:
-                self.member.polled_at_s = time.monotonic()
+                self.member.polled()
             self._changed.clear()
             self._raise_error()
             rebalance = await self._advance()
@@ -230,9 +231,23 @@ class ConsumerCore:
 
     def _join(self, member: GroupMember) -> None:
         self._joined_topics = self.topics
-        self._joining = asyncio.create_task(member.join(self.topics, self.positions.partitions()))
+        self._joining = asyncio.create_task(self._run_join(member, self.topics, self.positions.partitions()))
         self._joining.add_done_callback(lambda _: self._changed.set())
         self._phase = Phase.JOINING
+
+    async def _run_join(
+        self, member: GroupMember, topics: frozenset[str], owned: frozenset[TopicPartition]
+    ) -> list[TopicPartition]:
+        await self._stop_heartbeats()
+        assigned = await member.join(topics, owned)
+        self._heartbeats = asyncio.create_task(member.keep_alive())
+        return assigned
+
+    async def _stop_heartbeats(self) -> None:
+        task, self._heartbeats = self._heartbeats, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     async def _joined(self, member: GroupMember) -> Rebalance | None:
         if self._joining is None or not self._joining.done():
@@ -561,7 +576,7 @@ class ConsumerCore:
         self._assigned_by_hand = False
         self._phase, self._target = Phase.OUT, None
         if self.member is not None:
-            await self.member.stop_heartbeats()
+            await self._stop_heartbeats()
             await self.member.leave(reason)
 
     async def close(self) -> None:

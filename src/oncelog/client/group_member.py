@@ -1,8 +1,8 @@
 """A member of a classic consumer group: joining, staying alive, leaving.
 
 Theory of operation. `join` runs JoinGroup and SyncGroup until both succeed for one generation and returns what is
-assigned; it starts over whenever the group moved on meanwhile. Between joins a heartbeat task keeps the membership and
-learns what happened to it, which it leaves behind as flags for the consumer to act on in its next poll:
+assigned; it starts over whenever the group moved on meanwhile. Between joins `keep_alive` sends heartbeats and learns
+what happened to the membership, which it leaves behind as flags for the consumer to act on in its next poll:
 
     rejoin_needed   the group rebalances: join again, keeping or giving up partitions as the protocol has it
     lost            the membership is gone (fenced, expired, or this process did not poll for too long): the partitions
@@ -11,20 +11,19 @@ learns what happened to it, which it leaves behind as flags for the consumer to 
 
 A join that finds the membership gone while partitions are held ends with that: to join as somebody new and keep them
 would pass off what was read in between, which may be others' work by now, as the new member's.
+
+Time and requests are those of the cluster's network: a member needs no event loop.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import time
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
 from oncelog.client.assignors import ASSIGNORS, Assignor
 from oncelog.client.cluster import Cluster, CoordinatorKind
 from oncelog.client.consumer_config import ConsumerConfig
-from oncelog.client.deadline import Deadline
 from oncelog.client.errors import ConnectionLost, ErrorCode, KafkaError, TimedOut, error_of, is_retriable
 from oncelog.client.offsets import GroupMetadata
 from oncelog.client.subscription import (
@@ -78,11 +77,10 @@ class GroupMember:
         self.rejoin_needed = False
         self.lost = False
         self.fatal: KafkaError | None = None
-        self.polled_at_s = time.monotonic()
+        self.polled()
         self.joined_as = GroupMetadata(self.group_id)
         """Who this was when it joined last. What it got then it may commit as that one only, also after a loss."""
         self._assignors = [ASSIGNORS[name] for name in config.strategies]
-        self._heartbeats: asyncio.Task[None] | None = None
         self._last_assigned: tuple[TopicPartition, ...] = ()
         self._watched: set[str] = set()
         self._topic_counts: dict[str, int] | None = None
@@ -92,6 +90,10 @@ class GroupMember:
     def cooperative(self) -> bool:
         """Whether partitions are kept during a rebalance: only if every strategy can do that."""
         return all(assignor.cooperative for assignor in self._assignors)
+
+    def polled(self) -> None:
+        """The application is alive. Without that for `max.poll.interval.ms` the membership is given up."""
+        self._polled_at_s = self._cluster.network.now_s()
 
     def metadata(self) -> GroupMetadata:
         return GroupMetadata(self.group_id, self.generation_id, self.member_id, self._config.group_instance_id)
@@ -103,7 +105,6 @@ class GroupMember:
 
         Raises KafkaError for what joining again does not mend, and when the membership is lost that `owned` rests on.
         """
-        await self.stop_heartbeats()
         backoff = self._cluster.backoff()
         wanted, held = tuple(sorted(topics)), tuple(owned)
         while True:
@@ -128,7 +129,6 @@ class GroupMember:
                     await self._cluster.network.sleep(backoff.next_ms())
         self.rejoin_needed = False
         self.joined_as = self.metadata()
-        self._heartbeats = asyncio.create_task(self._keep_alive())
         return assigned
 
     def _forget_membership(self, *, keep_member: bool = False) -> None:
@@ -213,22 +213,20 @@ class GroupMember:
 
     # Staying
 
-    async def _keep_alive(self) -> None:
+    async def keep_alive(self) -> None:
+        """Send heartbeats until the membership is gone."""
+        network = self._cluster.network
         while True:
-            await asyncio.sleep(self._config.heartbeat_interval_ms / 1000)
-            if time.monotonic() - self.polled_at_s > self._config.max_poll_interval_ms / 1000:
+            await network.sleep(self._config.heartbeat_interval_ms)
+            if network.now_s() - self._polled_at_s > self._config.max_poll_interval_ms / 1000:
                 await self.leave("max.poll.interval.ms went by without a poll", wait=False)
                 self._lose()
                 return
-            try:
-                code = await self._beat()
-            except KafkaError:
-                self._cluster.routes.forget_coordinator(CoordinatorKind.GROUP, self.group_id)
-                continue
-            if not self._judge(code):
+            if not await self.beat():
                 return
 
-    async def _beat(self) -> int:
+    async def beat(self) -> bool:
+        """One heartbeat; whether to go on with them."""
         request = HeartbeatRequest(
             group_id=self.group_id,
             generation_id=self.generation_id,
@@ -236,10 +234,14 @@ class GroupMember:
             group_instance_id=self._config.group_instance_id,
         )
         timeout_ms = self._config.session_timeout_ms
-        deadline = Deadline(timeout_ms)
-        connection = await self._cluster.coordinator(CoordinatorKind.GROUP, self.group_id, deadline)
-        response = await connection.call(request, HeartbeatResponse, timeout_ms=timeout_ms)
-        return response.error_code
+        deadline = self._cluster.deadline(timeout_ms)
+        try:
+            connection = await self._cluster.coordinator(CoordinatorKind.GROUP, self.group_id, deadline)
+            response = await connection.call(request, HeartbeatResponse, timeout_ms=timeout_ms)
+        except KafkaError:
+            self._cluster.routes.forget_coordinator(CoordinatorKind.GROUP, self.group_id)
+            return True
+        return self._judge(response.error_code)
 
     def _judge(self, code: int) -> bool:
         """What a heartbeat's answer means; whether to go on with heartbeats."""
@@ -270,13 +272,6 @@ class GroupMember:
         if not self.lost and committed_as == self.metadata():
             self._lose(keep_member=code == ErrorCode.ILLEGAL_GENERATION)
 
-    async def stop_heartbeats(self) -> None:
-        task, self._heartbeats = self._heartbeats, None
-        if task is not None and task is not asyncio.current_task():
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-
     # Leaving
 
     async def leave(self, reason: str, *, wait: bool = True) -> None:
@@ -294,7 +289,7 @@ class GroupMember:
         # A member that cannot say goodbye is noticed by its missing heartbeats.
         timeout_ms = min(LEAVE_TIMEOUT_MS, self._config.client.default_api_timeout_ms)
         with contextlib.suppress(KafkaError, TimeoutError):
-            async with asyncio.timeout(timeout_ms / 1000):
+            async with self._cluster.network.limit(timeout_ms):
                 await self._ask(request, LeaveGroupResponse, timeout_ms, channel="coordinator")
 
     async def _ask(self, request: Message, response_type: type[R], timeout_ms: float, channel: str = JOIN_CHANNEL) -> R:
