@@ -1,25 +1,34 @@
-"""The image of what an Apache Kafka controller wrote, against what Kafka's own admin client answered just before."""
+"""The image of what an Apache Kafka controller wrote, against what Kafka's own admin client answered just before.
+
+The controller has two brokers: its own, and one that is played by the observer of the quorum and the life of a broker.
+"""
 
 from __future__ import annotations
 
 import json
+import shutil
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from oncelog.cluster.kraft_metadata import load_image, records_of, segment_files, snapshot_files
+from oncelog.cluster.lifecycle import Identity, Lifecycle, State, Timing
+from oncelog.cluster.quorum_log import Address, QuorumLog
 from oncelog.controller.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
 from oncelog.controller.image import Image, Resource
 from oncelog.controller.image_records import image_records
 from oncelog.controller.replay import Replay
 from oncelog.core.ids import NodeId, uuid_to_text
+from oncelog.protocol.messages.broker_registration import Feature, Listener
+from oncelog.protocol.messages.fetch_snapshot import FetchSnapshotResponse
 from peers.kafka.dump import dump_files
 from peers.kafka.jars import HERE, run_java
 from peers.kafka.kafka import CLUSTER_ID, KafkaServer
 from tests.conformance.conftest import require
-from tests.conformance.wire import Wire
+from tests.conformance.controller_shell import Shell, monotonic_ms
 
 ADMIN = HERE.parent / "java" / "ClusterAdmin.java"
 FEATURES = {
@@ -41,53 +50,100 @@ SETTINGS = {
 }
 
 
-def register_broker_2(controller: str) -> int:
-    """One that never sends a heartbeat, and so stays fenced; but partitions can be moved to it."""
-    listener = {"name": "PLAINTEXT", "host": "127.0.0.1", "port": 1, "security_protocol": 0}
-    answer = Wire(controller).call(
-        "broker_registration",
-        4,
-        broker_id=2,
+def played_broker(server: KafkaServer, broker_id: int, **changes: Any) -> Shell:
+    host, _, port = server.controller_address.rpartition(":")
+    directory_id = uuid.uuid4()
+    observer = QuorumLog(
+        cluster_id=CLUSTER_ID, replica_id=broker_id, directory_id=directory_id, bootstrap=[Address(host, int(port))]
+    )
+    identity = Identity(
+        broker_id=broker_id,
         cluster_id=CLUSTER_ID,
         incarnation_id=uuid.uuid4(),
-        listeners=[listener],
+        listeners=[Listener(name="PLAINTEXT", host="127.0.0.1", port=1)],
         features=[
-            {"name": name, "min_supported_version": low, "max_supported_version": high}
+            Feature(name=name, min_supported_version=low, max_supported_version=high)
             for name, (low, high) in FEATURES.items()
         ],
         rack="r2",
-        log_dirs=[uuid.uuid4()],
-        previous_broker_epoch=-1,
+        directory_id=directory_id,
+        previous_epoch=-1,
     )
-    assert answer["error_code"] == 0, answer
-    epoch: int = answer["broker_epoch"]
-    return epoch
+    return Shell(observer, Lifecycle(identity._replace(**changes), Timing(initial_registration_timeout=0), 0))
+
+
+@dataclass
+class Session:
+    """What was seen of one cluster."""
+
+    data_dir: Path
+    """A copy, made when the admin client had ended."""
+    said: dict[str, Any]
+    epoch_of_2: int
+    observed: Image
+    late: Shell
+    """An observer that came when there were snapshots."""
+    lives: list[tuple[State, bool]]
+    """Of broker 2: what it is for itself, and whether it is fenced in the image."""
+    refusals: list[str | None]
+
+
+def play(server: KafkaServer, folder: Path) -> Session:
+    shell = played_broker(server, 2)
+    life, observer = shell.lifecycle, shell.observer
+    lives: list[tuple[State, bool]] = []
+
+    def note() -> None:
+        lives.append((life.state, observer.image.brokers[NodeId(2)].is_fenced))
+
+    shell.run_until(lambda: life.state is State.RECOVERING and NodeId(2) in observer.image.brokers)
+    note()
+    run = run_java(ADMIN, server.bootstrap_servers, timeout_s=300)
+    assert run.returncode == 0, run.stderr
+    shell.run_until(lambda: len(observer.image.acls) == 2)
+    observed = observer.image
+    copy = folder / "copy"
+    shutil.copytree(server.data_dir / "__cluster_metadata-0", copy / "__cluster_metadata-0")
+    life.ready()
+    shell.run_until(lambda: life.state is State.SERVING and not observer.image.brokers[NodeId(2)].is_fenced)
+    note()
+    refused = [
+        played_broker(server, 2),
+        played_broker(server, 3, features=[Feature(name="metadata.version", max_supported_version=30)]),
+        played_broker(server, 3, cluster_id="another"),
+    ]
+    for each in refused:
+        each.run_until(lambda each=each: each.lifecycle.state is State.REFUSED)  # type: ignore[misc]  # a default
+    life.stop(monotonic_ms())
+    shell.run_until(lambda: life.state is State.STOPPED and observer.image.brokers[NodeId(2)].is_fenced)
+    note()
+    late = played_broker(server, 2)
+    late.run_until(lambda: late.observer.last_offset >= observer.last_offset, is_alive=False)
+    for each in [shell, late, *refused]:
+        each.close()
+    refusals = [each.lifecycle.refusal for each in refused]
+    return Session(copy, json.loads(run.stdout), life.epoch, observed, late, lives, refusals)
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], int]:
-    """A data folder, what was said of the cluster, and the epoch of its broker 2."""
+def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
     require("kafka")
-    server = KafkaServer(tmp_path_factory.mktemp("kafka"), properties=SETTINGS)
+    folder = tmp_path_factory.mktemp("kafka")
+    server = KafkaServer(folder, properties=SETTINGS)
     try:
-        server.start()
-        epoch = register_broker_2(server.controller_address)
-        run = run_java(ADMIN, server.bootstrap_servers, timeout_s=300)
-        assert run.returncode == 0, run.stderr
+        return play(server.start(), folder)
     finally:
-        # A clean stop would fence the broker and take its partitions away.
         server.kill9()
-    return server.data_dir, json.loads(run.stdout), epoch
 
 
 @pytest.fixture(scope="module")
-def image(cluster: tuple[Path, dict[str, Any], int]) -> Image:
-    loaded = load_image(cluster[0])
+def image(session: Session) -> Image:
+    loaded = load_image(session.data_dir)
     assert loaded.is_complete
     return loaded.image
 
 
-def test_topics_and_partitions(image: Image, cluster: tuple[Path, dict[str, Any], int]) -> None:
+def test_topics_and_partitions(image: Image, session: Session) -> None:
     ours = {
         topic.name: {
             "id": uuid_to_text(topic.topic_id),
@@ -106,41 +162,43 @@ def test_topics_and_partitions(image: Image, cluster: tuple[Path, dict[str, Any]
         }
         for topic in image.topics.values()
     }
-    assert ours == cluster[1]["topics"]
+    assert ours == session.said["topics"]
     assert ours.keys() == {"orders", "moved", "gone", "__transaction_state"}
     assert ours["moved"]["partitions"][0]["adding"] == [2]  # type: ignore[index]  # a dict of lists
 
 
-def test_settings(image: Image, cluster: tuple[Path, dict[str, Any], int]) -> None:
-    for name, expected in cluster[1]["settings"].items():
+def test_settings(image: Image, session: Session) -> None:
+    for name, expected in session.said["settings"].items():
         kind, _, resource = name.partition(":")
         assert image.settings.get(Resource(int(kind), resource), {}) == expected
     assert image.topic_settings("orders") == {"cleanup.policy": "compact", "segment.bytes": "2000000"}
     assert image.topic_settings("gone") == {}
 
 
-def test_features(image: Image, cluster: tuple[Path, dict[str, Any], int]) -> None:
-    levels = {name: level for name, level in cluster[1]["features"].items() if level > 0}
+def test_features(image: Image, session: Session) -> None:
+    levels = {name: level for name, level in session.said["features"].items() if level > 0}
     assert levels.pop("kraft.version") == 1
     assert image.features == levels
 
 
-def test_brokers_and_controllers(image: Image, cluster: tuple[Path, dict[str, Any], int]) -> None:
+def test_brokers_and_controllers(image: Image, session: Session) -> None:
     ours = {}
     for broker_id, broker in image.brokers.items():
         endpoint = broker.listeners["PLAINTEXT"]
         address = f"{endpoint.host}:{endpoint.port}"
         ours[str(broker_id)] = {"address": address, "rack": broker.rack, "fenced": broker.is_fenced}
-    assert ours == cluster[1]["brokers"]
-    assert image.brokers[NodeId(2)].epoch == cluster[2]
-    assert list(image.controllers) == cluster[1]["voters"] == [1]
+    assert ours == session.said["brokers"]
+    assert image.brokers[NodeId(2)].epoch == session.epoch_of_2
+    assert list(image.controllers) == session.said["voters"] == [1]
 
 
-def test_quotas_credentials_acls_and_producer_ids(image: Image, cluster: tuple[Path, dict[str, Any], int]) -> None:
+def test_quotas_credentials_acls_and_producer_ids(image: Image, session: Session) -> None:
     quotas = [[dict(entity), values] for entity, values in image.quotas.items()]
-    assert sorted(quotas, key=repr) == sorted(([dict(sorted(e.items())), v] for e, v in cluster[1]["quotas"]), key=repr)
+    assert sorted(quotas, key=repr) == sorted(
+        ([dict(sorted(e.items())), v] for e, v in session.said["quotas"]), key=repr
+    )
     users = [[user.name, user.mechanism, record.iterations] for user, record in image.scram.items()]
-    assert sorted(users) == sorted(cluster[1]["users"])
+    assert sorted(users) == sorted(session.said["users"])
     acls = [
         [
             *(acl.resource_type, acl.resource_name, acl.pattern_type),
@@ -148,14 +206,12 @@ def test_quotas_credentials_acls_and_producer_ids(image: Image, cluster: tuple[P
         ]
         for acl in image.acls.values()
     ]
-    assert sorted(acls) == sorted(cluster[1]["acls"])
+    assert sorted(acls) == sorted(session.said["acls"])
     assert image.next_producer_id == 1000
 
 
-def test_the_log_from_its_beginning_and_every_snapshot_lead_to_the_same_image(
-    image: Image, cluster: tuple[Path, dict[str, Any], int]
-) -> None:
-    folder = cluster[0] / "__cluster_metadata-0"
+def test_the_log_from_its_beginning_and_every_snapshot_lead_to_the_same_image(image: Image, session: Session) -> None:
+    folder = session.data_dir / "__cluster_metadata-0"
     snapshots = snapshot_files(folder)
     assert len(snapshots) > 2
     for name, path in [*snapshots.items(), (None, None)]:
@@ -166,10 +222,8 @@ def test_the_log_from_its_beginning_and_every_snapshot_lead_to_the_same_image(
         assert replay.image() == image
 
 
-def test_kafkas_own_tool_reads_our_snapshot(
-    image: Image, cluster: tuple[Path, dict[str, Any], int], tmp_path: Path
-) -> None:
-    newest = max(snapshot_files(cluster[0] / "__cluster_metadata-0").items())[1]
+def test_kafkas_own_tool_reads_our_snapshot(image: Image, session: Session, tmp_path: Path) -> None:
+    newest = max(snapshot_files(session.data_dir / "__cluster_metadata-0").items())[1]
     quorum = decode_checkpoint(newest.read_bytes()).quorum
     path = tmp_path / f"{999:020d}-{5:010d}.checkpoint"
     path.write_bytes(encode_checkpoint(Checkpoint(image, quorum, 1), epoch=5, timestamp_ms=2))
@@ -178,3 +232,27 @@ def test_kafkas_own_tool_reads_our_snapshot(
     shown = [json.loads(line.partition("payload: ")[2]) for line in dump.stdout.splitlines() if '"type"' in line]
     assert len(shown) == len(list(image_records(image)))
     assert {record["data"]["name"] for record in shown if record["type"] == "TOPIC_RECORD"} == set(image.topic_ids)
+
+
+def test_an_observer_has_the_same_image_as_the_folder(image: Image, session: Session) -> None:
+    assert session.observed == image
+
+
+def test_an_observer_that_comes_late_begins_with_a_snapshot(session: Session) -> None:
+    assert any(isinstance(answer, FetchSnapshotResponse) for answer in session.late.answers)
+    stopped = session.late.observer.image
+    assert stopped.brokers[NodeId(2)].is_fenced
+    assert stopped.topics.keys() == session.observed.topics.keys()
+    assert session.late.observer.quorum.voters is not None
+    assert session.late.updates[0].delta.topics.keys() == stopped.topics.keys()
+
+
+def test_a_broker_is_registered_unfenced_and_let_go(session: Session) -> None:
+    assert session.lives == [(State.RECOVERING, True), (State.SERVING, False), (State.STOPPED, True)]
+
+
+def test_who_may_not_register_is_told_why(session: Session) -> None:
+    taken, features, cluster = session.refusals
+    assert taken is not None and "broker id 2 is taken by another process" in taken
+    assert features is not None and "transaction.version is at level 2, supported are 0 to 0" in features
+    assert cluster is not None and "not of cluster another" in cluster

@@ -8,7 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from oncelog.protocol.batch import BatchHeader, CorruptBatchError, Record, crc_of, decode_records, iter_headers
+from oncelog.protocol.batch import (
+    LENGTH_OVERHEAD_BYTES,
+    BatchHeader,
+    CorruptBatchError,
+    Record,
+    crc_of,
+    decode_records,
+    iter_headers,
+)
 from oncelog.protocol.messages.cluster_metadata import MetadataRecord, decode_control_record, decode_metadata_record
 from oncelog.protocol.primitives import MalformedRequest, Readable
 from oncelog.protocol.schema import Message
@@ -37,6 +45,17 @@ def read_batches(data: Readable, start_offset: int = 0) -> Iterator[MetadataBatc
             yield MetadataBatch(header, [], [control for record in wanted if (control := _control(record)) is not None])
         else:
             yield MetadataBatch(header, [_decoded(record) for record in wanted], [])
+
+
+def whole_batches(data: Readable) -> Readable:
+    """Without a last batch that was cut off, which an answer to Fetch may end with."""
+    position = 0
+    while position + LENGTH_OVERHEAD_BYTES <= len(data):
+        end = position + LENGTH_OVERHEAD_BYTES + int.from_bytes(data[position + 8 : position + 12], "big")
+        if end > len(data):
+            break
+        position = end
+    return data[:position]
 
 
 def _decoded(record: Record) -> MetadataRecord:

@@ -100,6 +100,10 @@ class Replay:
         else:
             _REPLAY[type(record)](self, record)
 
+    @property
+    def is_in_transaction(self) -> bool:
+        return self._transaction is not None
+
     def image(self) -> Image:
         """Without what a transaction that has not ended holds."""
         self._own_partitions.clear()

@@ -1,0 +1,317 @@
+"""An observer of the controllers' quorum: it follows `__cluster_metadata` and keeps the image. No sockets, no clock.
+
+The owner calls `poll` whenever `wake_ms` has come, sends what it is given, and brings back the answer (`on_fetch`,
+`on_snapshot`) or the failure (`on_failure`). A request goes to its `address` over the connection with its number: when
+that number changes, the old connection is closed and a new one opened. What is applied comes back as an `Update`.
+
+- Any controller is asked first. One that does not lead answers NOT_LEADER_OR_FOLLOWER or FENCED_LEADER_EPOCH and says
+  who does; that is all of the discovery. The epoch of the quorum never goes back.
+- An answer has records above the high watermark. They are held, and applied when it has passed them. Those that a new
+  leader does not have are dropped (DivergingEpoch); what was applied is committed and never dropped.
+- Where the log begins too late for this observer, it is given a snapshot, fetches that piece by piece, and goes on
+  behind it. What is missing in a snapshot is gone.
+- The first update comes when everything is applied that was committed when the first records came.
+
+Nothing is kept on disk: after a restart the log is read again. Records that cannot be read or applied raise KafkaError,
+MalformedRequest or InvalidMetadata, and the observer must not be used any more.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from oncelog.cluster.exchange import Exchange
+from oncelog.controller.checkpoint import Quorum, decode_checkpoint
+from oncelog.controller.delta import Delta
+from oncelog.controller.errors import InvalidMetadata
+from oncelog.controller.image import EMPTY_IMAGE, Image
+from oncelog.controller.metadata_batches import MetadataBatch, read_batches, whole_batches
+from oncelog.controller.replay import Replay
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+    ReplicaState,
+)
+from oncelog.protocol.messages.fetch_snapshot import (
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    PartitionSnapshot,
+    PartitionSnapshotRequest,
+    SnapshotId,
+    TopicSnapshotRequest,
+)
+
+TOPIC: Final = "__cluster_metadata"
+TOPIC_ID: Final = UUID(int=1)
+FETCH_TIMEOUT_MS: Final = 2000
+"""As controller.quorum.fetch.timeout.ms."""
+BACKOFF_MS: Final = 50
+_MAX_WAIT_MS: Final = 500
+_MAX_BYTES: Final = 1 << 20
+_NO_OFFSET: Final = -1
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+
+
+class Leader(NamedTuple):
+    """Of the quorum: the active controller, or who is about to be."""
+
+    node_id: int
+    epoch: int
+    address: Address
+
+
+class Send(NamedTuple):
+    number: int
+    connection: int
+    address: Address
+    request: FetchRequest | FetchSnapshotRequest
+
+
+class Update(NamedTuple):
+    image: Image
+    delta: Delta
+    last_offset: int
+
+
+class _Download(NamedTuple):
+    snapshot_id: SnapshotId
+    data: bytearray
+
+
+class QuorumLog:
+    def __init__(self, *, cluster_id: str, replica_id: int, directory_id: UUID, bootstrap: Sequence[Address]) -> None:
+        self._cluster_id = cluster_id
+        self._replica_id = replica_id
+        self._directory_id = directory_id
+        self._bootstrap = list(bootstrap)
+        self._exchange = Exchange(FETCH_TIMEOUT_MS)
+        self._address = self._bootstrap[0]
+        self._connection = 0
+        self._epoch = 0
+        self._download: _Download | None = None
+        self._held: deque[MetadataBatch] = deque()
+        """Fetched, but not known to be committed."""
+        self._applied_end = 0
+        self._applied_epoch = 0
+        self._high_watermark = _NO_OFFSET
+        self._first_high_watermark: int | None = None
+        self._has_news = False
+        self._replay = Replay()
+        self.leader: Leader | None = None
+        """None while nobody is known to lead."""
+        self.quorum = Quorum()
+        self.image = EMPTY_IMAGE
+        """That of the last update."""
+        self.last_offset = _NO_OFFSET
+        """The last offset that the image contains."""
+
+    @property
+    def end_offset(self) -> int:
+        return self._held[-1].header.next_offset if self._held else self._applied_end
+
+    @property
+    def last_epoch(self) -> int:
+        return self._held[-1].header.leader_epoch if self._held else self._applied_epoch
+
+    @property
+    def wake_ms(self) -> int | None:
+        """When to call `poll` if nothing comes before; None: at once."""
+        return self._exchange.wake_ms
+
+    def poll(self, now_ms: int) -> Send | None:
+        if self._exchange.has_timed_out(now_ms):
+            self._exchange.give_up()
+            self._ask_another()
+        if not self._exchange.is_due(now_ms):
+            return None
+        request = self._fetch_request() if self._download is None else self._snapshot_request(self._download)
+        return Send(self._exchange.sent(now_ms), self._connection, self._address, request)
+
+    def on_failure(self, number: int, now_ms: int) -> None:
+        """The connection broke, could not be made, or carried no answer."""
+        if self._exchange.accept(number):
+            self._ask_another()
+            self._exchange.delay(now_ms, BACKOFF_MS)
+
+    def on_fetch(self, number: int, response: FetchResponse, now_ms: int) -> Update | None:
+        if not self._exchange.accept(number):
+            return None
+        self._check(response.error_code)
+        partition = response.responses[0].partitions[0] if response.responses else None
+        if partition is None:
+            self._ask_another()
+            self._exchange.delay(now_ms, BACKOFF_MS)
+            return None
+        current = partition.current_leader
+        endpoints = {node.node_id: Address(node.host, node.port) for node in response.node_endpoints}
+        is_moved = self._learn_leader(current.leader_id, current.leader_epoch, endpoints)
+        if partition.error_code != ErrorCode.NONE:
+            self._on_partition_error(partition.error_code, is_moved, now_ms)
+            return None
+        return self._on_records(partition)
+
+    def on_snapshot(self, number: int, response: FetchSnapshotResponse, now_ms: int) -> Update | None:
+        if not self._exchange.accept(number) or self._download is None:
+            return None
+        partition = response.topics[0].partitions[0] if response.topics and not response.error_code else None
+        if partition is None:
+            self._check(response.error_code)
+            self._restart_download(now_ms)
+            return None
+        current = partition.current_leader
+        endpoints = {node.node_id: Address(node.host, node.port) for node in response.node_endpoints}
+        if partition.error_code != ErrorCode.NONE:
+            self._learn_leader(current.leader_id, current.leader_epoch, endpoints)
+            self._restart_download(now_ms)
+            return None
+        return self._on_piece(self._download, partition, now_ms)
+
+    def _fetch_request(self) -> FetchRequest:
+        partition = FetchPartition(
+            current_leader_epoch=self._epoch,
+            fetch_offset=self.end_offset,
+            last_fetched_epoch=self.last_epoch,
+            replica_directory_id=self._directory_id,
+            high_watermark=self._high_watermark,
+        )
+        return FetchRequest(
+            cluster_id=self._cluster_id,
+            replica_state=ReplicaState(replica_id=self._replica_id),
+            max_wait_ms=_MAX_WAIT_MS,
+            max_bytes=_MAX_BYTES,
+            topics=[FetchTopic(topic_id=TOPIC_ID, partitions=[partition])],
+        )
+
+    def _snapshot_request(self, download: _Download) -> FetchSnapshotRequest:
+        partition = PartitionSnapshotRequest(
+            current_leader_epoch=self._epoch,
+            snapshot_id=download.snapshot_id,
+            position=len(download.data),
+            replica_directory_id=self._directory_id,
+        )
+        return FetchSnapshotRequest(
+            cluster_id=self._cluster_id,
+            replica_id=self._replica_id,
+            max_bytes=_MAX_BYTES,
+            topics=[TopicSnapshotRequest(name=TOPIC, partitions=[partition])],
+        )
+
+    def _check(self, error_code: int) -> None:
+        if error_code == ErrorCode.INCONSISTENT_CLUSTER_ID:
+            raise KafkaError(
+                ErrorCode.INCONSISTENT_CLUSTER_ID,
+                f"the controller at {self._address.host}:{self._address.port} is of another cluster than this broker's "
+                f"data folder, which is of {self._cluster_id}: check controller.quorum.bootstrap.servers, or give the "
+                "broker a folder of its own",
+            )
+
+    def _learn_leader(self, leader_id: int, epoch: int, endpoints: dict[int, Address]) -> bool:
+        """Whether there is news: a later epoch, or somebody who leads it."""
+        if epoch < self._epoch or (epoch == self._epoch and (leader_id < 0 or self._is_known(leader_id))):
+            return False
+        self._epoch = epoch
+        address = endpoints.get(leader_id)
+        self.leader = None if address is None else Leader(leader_id, epoch, address)
+        if address is not None and address != self._address:
+            self._connect(address)
+        return True
+
+    def _is_known(self, leader_id: int) -> bool:
+        return self.leader is not None and self.leader.node_id == leader_id and self.leader.address == self._address
+
+    def _on_partition_error(self, code: int, is_moved: bool, now_ms: int) -> None:
+        if code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH) and is_moved and self.leader:
+            return
+        if code == ErrorCode.INVALID_REQUEST:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the controller refuses to be followed: INVALID_REQUEST")
+        self._ask_another()
+        self._exchange.delay(now_ms, BACKOFF_MS)
+
+    def _ask_another(self) -> None:
+        """Whoever is asked next tells who leads. Voters are asked as well as those that settings name."""
+        self.leader = None
+        voters = self.quorum.voters.voters if self.quorum.voters is not None else []
+        known = [Address(voter.endpoints[0].host, voter.endpoints[0].port) for voter in voters if voter.endpoints]
+        candidates = list(dict.fromkeys([*self._bootstrap, *known]))
+        position = candidates.index(self._address) if self._address in candidates else -1
+        self._connect(candidates[(position + 1) % len(candidates)])
+
+    def _connect(self, address: Address) -> None:
+        self._address = address
+        self._connection += 1
+
+    def _on_records(self, partition: PartitionData) -> Update | None:
+        if partition.snapshot_id.end_offset >= 0:
+            wanted = partition.snapshot_id
+            self._download = _Download(SnapshotId(end_offset=wanted.end_offset, epoch=wanted.epoch), bytearray())
+            return None
+        if partition.diverging_epoch.epoch >= 0:
+            self._truncate(partition.diverging_epoch.epoch, partition.diverging_epoch.end_offset)
+            return None
+        self._held.extend(read_batches(whole_batches(partition.records or b""), self.end_offset))
+        self._high_watermark = max(self._high_watermark, partition.high_watermark)
+        if self._first_high_watermark is None and self._high_watermark >= 0:
+            self._first_high_watermark = self._high_watermark
+        return self._apply_committed()
+
+    def _truncate(self, epoch: int, end_offset: int) -> None:
+        while self._held and (self.last_epoch > epoch or self.end_offset > end_offset):
+            self._held.pop()
+        if self._applied_epoch > epoch or self._applied_end > end_offset:
+            raise InvalidMetadata(
+                f"the controllers have lost committed metadata: their epoch {epoch} ends at offset {end_offset}, but "
+                f"this broker has applied epoch {self._applied_epoch} up to offset {self._applied_end}"
+            )
+
+    def _apply_committed(self) -> Update | None:
+        while self._held and self._held[0].header.next_offset <= self._high_watermark:
+            batch = self._held.popleft()
+            for record in batch.records:
+                self._replay.apply(record.known())
+            for control in batch.controls:
+                self.quorum = self.quorum.after(control)
+            self._applied_end, self._applied_epoch = batch.header.next_offset, batch.header.leader_epoch
+            self._has_news = True
+        return self._publish()
+
+    def _publish(self) -> Update | None:
+        first = self._first_high_watermark
+        is_caught_up = first is not None and self._applied_end >= first
+        if not self._has_news or not is_caught_up or self._replay.is_in_transaction:
+            return None
+        self._has_news = False
+        before, self.image = self.image, self._replay.image()
+        self.last_offset = self._applied_end - 1
+        return Update(self.image, Delta.between(before, self.image), self.last_offset)
+
+    def _restart_download(self, now_ms: int) -> None:
+        """The snapshot is gone, or its controller no longer leads: Fetch tells what to do."""
+        self._download = None
+        self._exchange.delay(now_ms, BACKOFF_MS)
+
+    def _on_piece(self, download: _Download, partition: PartitionSnapshot, now_ms: int) -> Update | None:
+        if partition.position != len(download.data) or partition.snapshot_id != download.snapshot_id:
+            self._restart_download(now_ms)
+            return None
+        download.data.extend(partition.unaligned_records)
+        if len(download.data) < partition.size:
+            return None
+        loaded = decode_checkpoint(bytes(download.data))
+        self._download = None
+        self._held.clear()
+        self._replay, self.quorum = Replay(loaded.image), loaded.quorum
+        self._applied_end, self._applied_epoch = download.snapshot_id.end_offset, download.snapshot_id.epoch
+        self._high_watermark = max(self._high_watermark, self._applied_end)
+        self._has_news = True
+        return self._publish()
