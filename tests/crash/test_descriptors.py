@@ -18,9 +18,8 @@ from oncelog.testing import BrokerProcess
 pytestmark = pytest.mark.crash
 
 DESCRIPTORS = 256
-OPEN_FILES = 100
 PARTITIONS = 110
-CONNECTIONS = DESCRIPTORS - OPEN_FILES - RESERVED - 10
+CONNECTIONS = (DESCRIPTORS - RESERVED) // 2 - 10
 """Some are left for the clients of the test."""
 TOPIC = "many"
 
@@ -32,7 +31,7 @@ def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BrokerPr
     python.write_text(f'#!/bin/sh\nulimit -n {DESCRIPTORS}\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
-    settings = {"oncelog.open.files.max": OPEN_FILES, "transaction.state.log.num.partitions": 1}
+    settings: dict[str, object] = {"transaction.state.log.num.partitions": 1}
     broker = BrokerProcess(tmp_path / "data", settings).start()
     yield broker
     broker.stop()

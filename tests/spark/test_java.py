@@ -96,3 +96,26 @@ def test_it_can_be_asked_before_pyspark_is_installed() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "Java" in done.stdout
+
+
+@pytest.mark.parametrize("trap", ["writable by others", "a link"])
+def test_a_temporary_folder_that_others_could_have_made_is_not_used(
+    bare: pytest.MonkeyPatch, tmp_path: Path, trap: str
+) -> None:
+    (tmp_path / "cache").write_text("not a folder")
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    bare.setattr("tempfile.gettempdir", lambda: str(shared))
+    folder = shared / f"oncelog-{os.getuid()}"
+    home = fake_java(tmp_path / "jdk", "17.0.1")
+    if trap == "a link":
+        (tmp_path / "elsewhere").mkdir()
+        folder.symlink_to(tmp_path / "elsewhere")
+    else:
+        folder.mkdir()
+        folder.chmod(0o777)
+    with pytest.raises(JavaMissing):
+        java._wrapped_home(home)
+    folder.unlink() if trap == "a link" else folder.rmdir()
+    assert (java._wrapped_home(home) / "bin" / "java").is_file()
+    assert folder.stat().st_mode & 0o777 == 0o700

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,8 @@ from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.config import ConfigError
 from oncelog.core.ids import NodeId
 from oncelog.core.worker import InlineWorker
-from oncelog.storage.log_dir import LogDirError, take_lock
+from oncelog.storage.folder_lock import FolderInUseError, FolderLock
+from oncelog.storage.log_dir import LogDirError
 from oncelog.storage.meta_properties import MetaPropertiesError, read_meta_properties
 
 ALL_NODES = ""
@@ -79,7 +79,10 @@ def open_folder(folder: Path) -> Iterator[StoppedBroker]:
     """Raises LogDirError when a broker runs on it, or when it is none that a broker has used."""
     if not (folder / JOURNAL_FILE).is_file():
         raise LogDirError(f"{folder} has no {JOURNAL_FILE}: not the data folder of a broker of Oncelog")
-    lock = take_lock(folder)
+    try:
+        lock = FolderLock(folder)
+    except FolderInUseError as error:
+        raise LogDirError(str(error)) from error
     try:
         meta = read_meta_properties(folder)
         if meta is None:
@@ -94,4 +97,4 @@ def open_folder(folder: Path) -> Iterator[StoppedBroker]:
     except (MetaPropertiesError, JournalDamaged) as error:
         raise LogDirError(str(error)) from error
     finally:
-        os.close(lock)
+        lock.release()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from oncelog.core.config import INT_MAX, ConfigKey, ConfigTable, ConfigType, refused, without_effect
@@ -9,6 +10,11 @@ from oncelog.core.topic_config import NOT_TIERED, ONE_REPLICA, TOPIC_CONFIG
 
 _BOOLEAN, _STRING, _INT, _SHORT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.SHORT
 _LONG = ConfigType.LONG
+
+
+def _octal_problem(text: str) -> str | None:
+    return None if re.fullmatch(r"0?[0-7]{3}", text) else "must be three octal digits, such as 077"
+
 
 _IDENTITY = [
     ConfigKey("node.id", _INT, 1, "This broker's number.", low=0),
@@ -95,6 +101,9 @@ _LIMITS = [
               "Requests that may wait for a transaction to settle; more get CONCURRENT_TRANSACTIONS.", low=0),
     ConfigKey("oncelog.parked.request.ms", _INT, 2_000, "How long such a request waits at most.", low=0),
     ConfigKey("oncelog.open.files.max", _INT, 512, "Log files kept open at a time.", low=16),
+    ConfigKey("oncelog.umask", _STRING, "077",
+              "Permissions that files and folders of the broker are made without, in octal; 022 lets others read.",
+              check=_octal_problem),
     ConfigKey("oncelog.metrics.port", _INT, 0, "Port for Prometheus; 0 is off.", low=0, high=65_535),
 ]  # fmt: skip
 

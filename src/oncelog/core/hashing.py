@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+from typing import Final
 
+CACHED_CHARS_MAX: Final = 256
+"""Longer ids are hashed each time: they would fill memory, and nobody gives such ids to many requests."""
 _MASK = 0xFFFFFFFF
 _MURMUR_M = 0x5BD1E995
 _MURMUR_SEED = 0x9747B28C
@@ -18,12 +21,19 @@ def java_string_hash(text: str) -> int:
     return value - (1 << 32) if value & 0x80000000 else value
 
 
-@functools.lru_cache(maxsize=10_000)
 def coordinator_partition(key: str, partition_count: int) -> int:
     """Partition of `__transaction_state` or `__consumer_offsets` that owns a transactional id or a group id."""
+    find = _cached_partition if len(key) <= CACHED_CHARS_MAX else _coordinator_partition
+    return find(key, partition_count)
+
+
+def _coordinator_partition(key: str, partition_count: int) -> int:
     value = java_string_hash(key)
     # abs(MIN_INT) overflows in Java; Kafka defines it as 0.
     return 0 if value == -(1 << 31) else abs(value) % partition_count
+
+
+_cached_partition = functools.lru_cache(maxsize=10_000)(_coordinator_partition)
 
 
 def murmur2(data: bytes) -> int:

@@ -21,9 +21,9 @@ from oncelog.cluster.kraft_metadata import parse_snapshot_name
 from oncelog.cluster.metadata import JOURNAL_FILE
 from oncelog.core.ids import TopicPartition
 from oncelog.storage import checkpoints, clean_shutdown, leader_epochs, meta_properties, partition_metadata
+from oncelog.storage.folder_lock import LOCK_FILE
 from oncelog.storage.folder_names import parse_folder_name
 from oncelog.storage.interrupted_files import CLEANED_SUFFIX, SWAP_SUFFIX
-from oncelog.storage.log_dir import LOCK_FILE
 from oncelog.storage.segment import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,

@@ -82,6 +82,8 @@ class Environment:
     random_below: Callable[[int], int]
     boot_id: str | None = None
     """Another one after each start of the machine. None where the system has no such thing."""
+    open_files_max: int | None = None
+    """If there are descriptors for fewer log files than the settings want."""
 
 
 class Broker:
@@ -105,7 +107,7 @@ class Broker:
             node_id=self.node_id,
             cluster_id=settings.optional_text("cluster.id"),
             now_ms=self.now_ms(),
-            open_files_max=settings.integer("oncelog.open.files.max"),
+            open_files_max=environment.open_files_max or settings.integer("oncelog.open.files.max"),
             on_locked=self._load_metadata,
             config_for=self._log_config_by_name,
         )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import resource
-from typing import Final
+from typing import Final, NamedTuple
 
 RESERVED: Final = 64
-"""For the listener, the event loop, the journal, checkpoints and files that are being written anew."""
+"""For the listener, the event loop, clients of the metrics port, the journal, checkpoints and files that are being
+written anew."""
+OPEN_FILES_MIN: Final = 16
 
 
 def raise_limit() -> int:
@@ -20,6 +22,14 @@ def raise_limit() -> int:
     return hard
 
 
-def connections_max(descriptors: int, open_files_max: int) -> int:
-    """Connections beyond that could not be accepted, or would take the descriptors of log files."""
-    return max(1, descriptors - open_files_max - RESERVED)
+class Shares(NamedTuple):
+    open_files: int
+    connections: int
+    """More could not be accepted, or would take the descriptors of log files."""
+
+
+def share(descriptors: int, open_files_max: int) -> Shares:
+    """Log files get what they are meant to have, but no more than half: a log can do with less, a client cannot."""
+    usable = descriptors - RESERVED
+    open_files = min(open_files_max, max(OPEN_FILES_MIN, usable // 2))
+    return Shares(open_files, max(1, usable - open_files))

@@ -55,6 +55,7 @@ def _kill_self() -> None:
 
 def run(data_dir: Path, settings: Settings, on_ready: Callable[[Address], None]) -> None:
     """Serves until a signal asks to stop."""
+    os.umask(int(settings.text("oncelog.umask"), 8))
     keep_freed_memory()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_serve(data_dir, settings, on_ready))

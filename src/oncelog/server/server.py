@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from oncelog.core.config import ConfigError, Settings
 from oncelog.server.broker import Broker, Environment
 from oncelog.server.connection import Connection
-from oncelog.server.descriptors import connections_max, raise_limit
+from oncelog.server.descriptors import Shares, raise_limit, share
 from oncelog.server.listener import Address, parse_address
 from oncelog.server.loop import LoopScheduler, LoopWorker
 
@@ -31,14 +31,20 @@ class Server:
         loop = asyncio.get_running_loop()
         self._loop = loop
         self._worker = LoopWorker(loop)
+        shares = _share_descriptors(settings.integer("oncelog.open.files.max"))
         self._environment = Environment(
-            LoopScheduler(loop), self._worker, uuid.uuid4, random.SystemRandom().randrange, _boot_id()
+            LoopScheduler(loop),
+            self._worker,
+            uuid.uuid4,
+            random.SystemRandom().randrange,
+            _boot_id(),
+            shares.open_files,
         )
         self._data_dir = data_dir
         self._broker: Broker | None = None
         self._settings = settings
         self._connections: set[Connection] = set()
-        self._connections_max = connections_max(raise_limit(), settings.integer("oncelog.open.files.max"))
+        self._connections_max = shares.connections
         self._listener: asyncio.Server | None = None
         self._metrics: MetricsPort | None = None
 
@@ -140,6 +146,19 @@ class Server:
         except OSError as error:
             raise ConfigError(f"oncelog.metrics.port: {host}:{port} cannot be listened on: {error}") from error
         log.info("metrics for Prometheus on http://%s:%d/metrics", host, port)
+
+
+def _share_descriptors(open_files_max: int) -> Shares:
+    descriptors = raise_limit()
+    shares = share(descriptors, open_files_max)
+    level = logging.WARNING if shares.open_files < open_files_max else logging.INFO
+    log.log(
+        level,
+        "`ulimit -n` is %d: up to %d log files are kept open, and %d connections accepted",
+        descriptors,
+        *shares,
+    )
+    return shares
 
 
 def _boot_id() -> str | None:

@@ -15,6 +15,7 @@ import importlib.util
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -109,9 +110,12 @@ def _wrapped_home(home: Path) -> Path:
         f'for a do shift; [ "$a" = "{VECTOR_MODULE_ARGUMENT}" ] || set -- "$@" "$a"; done\n'
         f'exec "{home}/bin/java" "$@"\n'
     )
-    for root in (_cache_root(), Path(tempfile.gettempdir()) / f"oncelog-{os.getuid()}"):
+    temporary = Path(tempfile.gettempdir()) / f"oncelog-{os.getuid()}"
+    for root in (_cache_root(), temporary):
         wrapped = root / "java" / re.sub(r"[^A-Za-z0-9.]+", "-", str(home)).strip("-")
         try:
+            if root == temporary:
+                _make_own(root)
             _write_executable(wrapped / "bin" / "java", script)
         except OSError:
             continue
@@ -121,6 +125,14 @@ def _wrapped_home(home: Path) -> Path:
 
 def _cache_root() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "oncelog"
+
+
+def _make_own(folder: Path) -> None:
+    """In a place that all users share. Raises PermissionError if others could put a script there for us to run."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise PermissionError(f"{folder} is not a folder that only this user can write to")
 
 
 def _write_executable(path: Path, text: str) -> None:

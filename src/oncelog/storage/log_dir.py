@@ -15,7 +15,6 @@ no meaning here and is left alone.
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import uuid
@@ -34,6 +33,7 @@ from oncelog.storage.checkpoints import CheckpointFiles
 from oncelog.storage.deletions import DeletionQueue, FolderRenames, unlink_all
 from oncelog.storage.file_cache import OPEN_FILES_MAX, FileCache
 from oncelog.storage.flush_work import FlushWork
+from oncelog.storage.folder_lock import FolderInUseError, FolderLock
 from oncelog.storage.folder_names import DELETE_MARK, STRAY_MARK, parse_folder_name
 from oncelog.storage.log import Log
 from oncelog.storage.log_config import LogConfig
@@ -41,7 +41,6 @@ from oncelog.storage.log_files import LogPlace
 from oncelog.storage.meta_properties import MetaProperties, MetaPropertiesError, ensure_meta_properties
 from oncelog.storage.progress import Progress
 
-LOCK_FILE: Final = ".lock"
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 FOLDER_NAME_CHARS_MAX: Final = 255
 
@@ -93,7 +92,7 @@ class LogDir:
     """Made by `LogDir.open`. Belongs to the thread that owns the broker's state."""
 
     def __init__(
-        self, path: Path, lock: int, meta: MetaProperties, *, was_clean: bool, now_ms: int, open_files_max: int
+        self, path: Path, lock: FolderLock, meta: MetaProperties, *, was_clean: bool, now_ms: int, open_files_max: int
     ) -> None:
         self.path = path
         self.meta = meta
@@ -129,7 +128,10 @@ class LogDir:
         Raises LogDirError when the folder is not ours to use.
         """
         path.mkdir(parents=True, exist_ok=True)
-        lock = take_lock(path)
+        try:
+            lock = FolderLock(path)
+        except FolderInUseError as error:
+            raise LogDirError(str(error)) from error
         try:
             meta = ensure_meta_properties(path, cluster_id=cluster_id, node_id=node_id)
             unlink_all(list(path.glob(f"*{TEMPORARY_SUFFIX}")))
@@ -137,10 +139,10 @@ class LogDir:
             was_clean = clean_shutdown.take_marker(path)
             log_dir = cls(path, lock, meta, was_clean=was_clean, now_ms=now_ms, open_files_max=open_files_max)
         except MetaPropertiesError as error:
-            os.close(lock)
+            lock.release()
             raise LogDirError(str(error)) from error
         except BaseException:
-            os.close(lock)
+            lock.release()
             raise
         try:
             log_dir._open_logs(config_for)
@@ -185,8 +187,8 @@ class LogDir:
 
     def _find_logs(self) -> Iterable[TopicPartition]:
         with os.scandir(self.path) as entries:
-            names = sorted(entry.name for entry in entries if entry.is_dir())
-        for name in names:
+            names = {entry.name: entry.is_symlink() for entry in entries if entry.is_dir()}
+        for name, is_link in sorted(names.items()):
             found = parse_folder_name(name)
             if found is None:
                 logger.warning("leaving %s alone: it is not named like a partition", self.path / name)
@@ -195,6 +197,11 @@ class LogDir:
             elif found.mark is not None:
                 logger.warning("leaving %s alone: it is marked as %s", self.path / name, found.mark)
             elif found.partition.topic != CLUSTER_METADATA_TOPIC:
+                if is_link:
+                    raise LogDirError(
+                        f"{self.path / name} is a symbolic link, and what it points at is not locked: move the folder "
+                        "here, or mount its disk here"
+                    )
                 yield found.partition
 
     def _place(self, partition: TopicPartition, now_ms: int) -> LogPlace:
@@ -361,26 +368,4 @@ class LogDir:
     def abandon(self) -> None:
         """Give the folder back as it is, like a crash does."""
         self._files.close_all()
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
-
-
-def take_lock(path: Path) -> int:
-    """An open, locked descriptor; closing it gives the lock back. The file says who holds it."""
-    lock_path = path / LOCK_FILE
-    descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    except BlockingIOError:
-        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
-        os.close(descriptor)
-        raise LogDirError(
-            f"{path} is in use by the process {holder}, which holds {lock_path}: stop it, or set another log.dirs"
-        ) from None
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
+        self._lock.release()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from oncelog.client import Admin, ClientConfig, Producer
 from peers.kafka.kafka import free_port
 
 
@@ -109,3 +110,30 @@ def test_settings_from_a_kafka_properties_file_with_json_logs_and_metrics(tmp_pa
     entries = [json.loads(line) for line in err.splitlines()]
     assert entries[0]["level"] == "warning"
     assert entries[0]["message"].startswith("num.network.threads has no effect in Oncelog: one thread serves")
+
+
+@pytest.mark.parametrize(("setting", "file_mode"), [(None, 0o600), ("027", 0o640)])
+def test_data_are_for_their_owner_alone_unless_a_setting_opens_them(
+    tmp_path: Path, setting: str | None, file_mode: int
+) -> None:
+    arguments = [] if setting is None else ["--set", f"oncelog.umask={setting}"]
+    process = serve(tmp_path, "--listen", "127.0.0.1:0", *arguments)
+    assert process.stdout is not None
+    servers = process.stdout.readline().split()[-1]
+    with Admin(ClientConfig(bootstrap_servers=servers)) as admin, Producer({"bootstrap.servers": servers}) as producer:
+        admin.create_topics(["t"])
+        producer.send("t", b"x").result(30)
+    process.terminate()
+    process.communicate(timeout=20)
+    found = [tmp_path / "data", *(tmp_path / "data").rglob("*")]
+    assert any(path.suffix == ".log" for path in found)
+    folder_mode = file_mode | (0o100 if setting is None else 0o110)
+    for path in found:
+        assert path.stat().st_mode & 0o777 == (folder_mode if path.is_dir() else file_mode), path
+
+
+def test_a_umask_that_is_none_is_refused(tmp_path: Path) -> None:
+    process = serve(tmp_path, "--set", "oncelog.umask=9")
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert "must be three octal digits" in err

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from oncelog.core import hashing
 from oncelog.core.hashing import coordinator_partition, java_string_hash, murmur2, partition_for_key
 
 
@@ -46,3 +47,9 @@ def test_the_hash_that_has_no_absolute_value_goes_to_partition_zero() -> None:
 def test_murmur2_matches_the_values_of_the_java_client(key: bytes, expected: int) -> None:
     assert murmur2(key) == expected & 0xFFFFFFFF
     assert partition_for_key(key, 7) == (expected & 0x7FFFFFFF) % 7
+
+
+def test_long_ids_do_not_stay_in_memory() -> None:
+    before = hashing._cached_partition.cache_info().currsize
+    assert coordinator_partition("x" * (hashing.CACHED_CHARS_MAX + 1), 50) == coordinator_partition("x" * 257, 50)
+    assert hashing._cached_partition.cache_info().currsize == before

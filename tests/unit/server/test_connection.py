@@ -12,7 +12,7 @@ from oncelog.protocol.framing import encode_request_frame, parse_response_header
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from oncelog.server.connection import Connection
-from oncelog.server.descriptors import RESERVED, connections_max
+from oncelog.server.descriptors import RESERVED, share
 from oncelog.server.unsent import SMALL_ANSWER_BYTES
 from tests.unit.server.harness import BrokerInProcess, batch_of
 
@@ -151,5 +151,7 @@ def test_a_failed_request_without_an_answer_closes_its_connection(running: Broke
 
 
 def test_connections_leave_descriptors_to_the_log_files() -> None:
-    assert connections_max(10_000, 512) == 10_000 - 512 - RESERVED
-    assert connections_max(256, 512) == 1
+    assert share(10_000, 512) == (512, 10_000 - 512 - RESERVED)
+    assert share(256, 512) == (96, 96), "half of what there is, so that clients are not kept out"
+    assert share(256, 20) == (20, 256 - 20 - RESERVED)
+    assert share(32, 512) == (16, 1)

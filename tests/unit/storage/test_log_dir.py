@@ -530,7 +530,7 @@ def test_thousand_writes_to_many_partitions_need_few_descriptors(tmp_path: Path)
     for _ in range(3):
         for log in logs:
             log.append(data, leader_epoch=0, origin=Origin.CLIENT, now_ms=NOW_MS)
-    assert open_descriptors() <= before + 16 + 1
+    assert open_descriptors() <= before + 16 + 2
     assert all(ranges(log) == [(0, 1), (2, 3), (4, 5)] for log in logs)
     log_dir.close({})
     assert open_descriptors() == before
@@ -548,8 +548,29 @@ def test_transaction_indexes_count_among_the_open_files(tmp_path: Path) -> None:
             append_txn(log, 7, sequence)
             end_txn(log, 7, commit=False)
             assert len(log.aborted_transactions(0, log.log_end_offset)) == sequence + 1
-            assert open_descriptors() <= before + 16 + 1
+            assert open_descriptors() <= before + 16 + 2
     log_dir.checkpoint({})
-    assert open_descriptors() <= before + 16 + 1
+    assert open_descriptors() <= before + 16 + 2
     log_dir.close({})
     assert open_descriptors() == before
+
+
+def test_a_second_broker_is_turned_away_although_the_lock_file_was_removed(tmp_path: Path) -> None:
+    log_dir = start(tmp_path)
+    (tmp_path / ".lock").unlink()
+    with pytest.raises(LogDirError, match="is in use"):
+        start(tmp_path)
+    log_dir.abandon()
+    start(tmp_path).abandon()
+
+
+def test_a_partition_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    log_dir = filled(tmp_path / "data")
+    log_dir.close(high_watermarks(log_dir))
+    (tmp_path / "data" / str(A0)).rename(tmp_path / "elsewhere")
+    (tmp_path / "data" / str(A0)).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(LogDirError, match="is a symbolic link"):
+        start(tmp_path / "data")
+    (tmp_path / "data" / str(A0)).unlink()
+    (tmp_path / "elsewhere").rename(tmp_path / "data" / str(A0))
+    start(tmp_path / "data").abandon()

@@ -19,7 +19,7 @@ from oncelog.inspection.verification.finding import Report, Severity
 from oncelog.inspection.verification.folder_state import FolderState, read_folder_state
 from oncelog.inspection.verification.partition import OpenTransaction, verify_partition
 from oncelog.storage import checkpoints, meta_properties, partition_metadata
-from oncelog.storage.log_dir import LOCK_FILE
+from oncelog.storage.folder_lock import LOCK_FILE
 from oncelog.storage.meta_properties import MetaPropertiesError, read_meta_properties
 
 ATTEMPTS_MAX: Final = 5
