@@ -20,8 +20,8 @@ from oncelog.client.admin_transactions import (
     TransactionListing,
 )
 from oncelog.client.blocking import Blocking, blocking
-from oncelog.client.cluster import Cluster
 from oncelog.client.config import ClientConfig
+from oncelog.client.connections import open_cluster
 from oncelog.protocol.messages.list_offsets import OffsetSpec
 
 __all__ = [
@@ -54,7 +54,7 @@ class AsyncAdmin(TopicAdmin, ConfigAdmin, GroupAdmin, TransactionAdmin, ClusterA
     @classmethod
     def connect(cls, config: Mapping[str, Any] | ClientConfig) -> Self:
         """A client for the cluster that `config` names; connections are made when they are needed."""
-        return cls(Cluster(config if isinstance(config, ClientConfig) else ClientConfig.parse(config)))
+        return cls(open_cluster(config if isinstance(config, ClientConfig) else ClientConfig.parse(config)))
 
     async def __aenter__(self) -> Self:
         return self

@@ -11,6 +11,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from oncelog.client import loop
 from oncelog.client.cluster import Cluster
 from oncelog.client.config import ClientConfig
+from oncelog.client.connections import open_cluster
 from oncelog.client.errors import IllegalState
 
 P = ParamSpec("P")
@@ -27,7 +28,7 @@ class Blocking:
     def __init__(self, config: ClientConfig | Blocking) -> None:
         self._lender = config if isinstance(config, Blocking) else None
         self.config: ClientConfig = config.config if isinstance(config, Blocking) else config
-        self.cluster: Cluster = config.cluster if isinstance(config, Blocking) else Cluster(config)
+        self.cluster: Cluster = config.cluster if isinstance(config, Blocking) else open_cluster(config)
         self._pid = os.getpid()
         self._thread = loop.background()
 

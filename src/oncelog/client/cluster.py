@@ -10,12 +10,10 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import AbstractAsyncContextManager
-from typing import Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from oncelog.client.attempts import Attempts, explained
 from oncelog.client.config import ClientConfig
-from oncelog.client.connection import Connection
-from oncelog.client.connections import Connections
 from oncelog.client.deadline import Backoff, Deadline
 from oncelog.client.errors import ConnectionLost, TimedOut, error_of, is_retriable
 from oncelog.client.routes import COORDINATOR_MOVED, Broker, CoordinatorKind, PartitionInfo, Routes, TopicInfo
@@ -26,6 +24,9 @@ from oncelog.protocol.messages.metadata import MetadataResponse
 from oncelog.protocol.schema import Message
 
 __all__ = ["Broker", "Cluster", "CoordinatorKind", "Network", "PartitionInfo", "TopicInfo"]
+
+if TYPE_CHECKING:
+    from oncelog.client.connection import Connection
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Message)
@@ -54,9 +55,9 @@ class Network(Protocol):
 class Cluster:
     """Lives on one event loop. `channel` keeps apart what must not wait behind a long poll on the same connection."""
 
-    def __init__(self, config: ClientConfig, network: Network | None = None) -> None:
+    def __init__(self, config: ClientConfig, network: Network) -> None:
         self.config = config
-        self.network = network or Connections(config)
+        self.network = network
         self.routes = Routes()
 
     @property

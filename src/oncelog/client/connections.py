@@ -7,6 +7,7 @@ import random
 import time
 from contextlib import AbstractAsyncContextManager
 
+from oncelog.client.cluster import Cluster
 from oncelog.client.config import ClientConfig
 from oncelog.client.connection import Connection
 from oncelog.client.errors import IllegalState
@@ -57,6 +58,11 @@ class Connections:
             else:
                 task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def open_cluster(config: ClientConfig) -> Cluster:
+    """A cluster that is reached by connections of its own."""
+    return Cluster(config, Connections(config))
 
 
 def _is_usable(task: asyncio.Task[Connection]) -> bool:

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from oncelog.client.blocking import Blocking, blocking, delegating
 from oncelog.client.cluster import Cluster
+from oncelog.client.connections import open_cluster
 from oncelog.client.consumer_config import ConsumerConfig
 from oncelog.client.consumer_core import Change, ConsumerCore, Rebalance
 from oncelog.client.consumer_positions import PartitionPosition
@@ -289,7 +290,7 @@ class AsyncConsumer:
         value_deserializer: Deserializer | None = None,
     ) -> None:
         self.settings = config if isinstance(config, ConsumerConfig) else ConsumerConfig.parse(config)
-        self.cluster = Cluster(self.settings.client)
+        self.cluster = open_cluster(self.settings.client)
         self.core = ConsumerCore(self.cluster, self.settings)
         self._taker = _RecordTaker(self.core, key_deserializer, value_deserializer)
         self._callbacks: dict[Change, AsyncOnChange | None] = {}

@@ -22,6 +22,7 @@ from typing import Any, Final, Self
 from oncelog.client.accumulator import RecordFuture, WaitingBatch
 from oncelog.client.blocking import Blocking, blocking, delegating
 from oncelog.client.cluster import Cluster
+from oncelog.client.connections import open_cluster
 from oncelog.client.deadline import Deadline
 from oncelog.client.encoded_batch import EncodedBatch
 from oncelog.client.errors import ErrorCode, IllegalState, KafkaError, TransactionError
@@ -268,7 +269,7 @@ class AsyncProducer:
         value_serializer: Serializer | None = None,
     ) -> None:
         self.settings = config if isinstance(config, ProducerConfig) else ProducerConfig.parse(config)
-        self.cluster = Cluster(self.settings.client)
+        self.cluster = open_cluster(self.settings.client)
         self.core = ProducerCore(self.cluster, self.settings)
         self._appender = _RecordAppender(self.core, key_serializer, value_serializer)
         self._room = asyncio.Event()

@@ -18,6 +18,7 @@ from oncelog.client.blocking import Blocking
 from oncelog.client.cluster import Cluster, CoordinatorKind
 from oncelog.client.config import ClientConfig
 from oncelog.client.connection import Connection
+from oncelog.client.connections import open_cluster
 from oncelog.client.deadline import Deadline
 from oncelog.client.errors import ConnectionLost, IllegalState, UnsupportedByBroker
 from oncelog.core.errors import ErrorCode
@@ -228,7 +229,7 @@ async def with_cluster(handlers: dict[int, Any], use: Any) -> None:
             await exchange.answer(FindCoordinatorResponse(coordinators=[me]))
 
         broker.handlers = {ApiKey.METADATA: metadata, ApiKey.FIND_COORDINATOR: find, **handlers}
-        cluster = Cluster(replace(CONFIG, bootstrap_servers=broker.address))
+        cluster = open_cluster(replace(CONFIG, bootstrap_servers=broker.address))
         try:
             await use(cluster, broker)
         finally:
