@@ -140,7 +140,7 @@ COORDINATOR_MUTANTS = [
     Mutant(
         "offsets are stored without the id of their topic",
         "oncelog.coordinator.group.commits",
-        "                topic_id=entry.topic_id,\n",
+        "                topic_id=topic_ids.get(topic, NULL_UUID),\n",
         "",
         (suite("tests/simulation/test_regressions.py", "-k", "made_again"),),
     ),

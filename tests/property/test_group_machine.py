@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from oncelog.coordinator.group.config import GroupConfig
-from oncelog.coordinator.group.requests import JoinProtocol, JoinResult, LeavingMember, SyncResult
 from oncelog.core.errors import ErrorCode as E
 from oncelog.core.ids import TopicPartition
-from tests.unit.coordinator.group.harness import GROUP, Pending, Shell, subscription
+from oncelog.protocol.messages.join_group import JoinGroupResponse
+from oncelog.protocol.messages.sync_group import SyncGroupResponse
+from tests.unit.coordinator.group.harness import GROUP, Pending, Shell, leaving, protocol, subscription
 
 CLIENTS = 4
 PARTITIONS = 2
@@ -40,8 +41,8 @@ class Client:
     is_leader: bool = False
     peers: tuple[tuple[str, str], ...] = ()
     """Member id and label of everybody, when it leads."""
-    joining: Pending[JoinResult] | None = None
-    syncing: Pending[SyncResult] | None = None
+    joining: Pending[JoinGroupResponse] | None = None
+    syncing: Pending[SyncGroupResponse] | None = None
     synced_generation_id: int = -1
     synced_as: str = ""
     version: int = 0
@@ -98,7 +99,7 @@ class GroupMachine(RuleBasedStateMachine):
         client.joining = self.shell.join(
             client.member_id,
             client.instance_id,
-            protocols=(JoinProtocol("range", subscription("in", f"v{client.version}")),),
+            protocols=[protocol("range", subscription("in", f"v{client.version}"))],
             requires_known_member_id=self.requires_id,
             client_id=f"c{n}",
         )
@@ -127,9 +128,8 @@ class GroupMachine(RuleBasedStateMachine):
     @rule(n=clients, by_instance=st.booleans())
     def leave(self, n: int, by_instance: bool) -> None:
         client = self.clients[n]
-        leaving = LeavingMember("" if by_instance else client.member_id, client.instance_id)
-        result = self.shell.leave(leaving)
-        assert len(result.members) == 1 or result.error
+        result = self.shell.leave(leaving("" if by_instance else client.member_id, client.instance_id))
+        assert len(result.members) == 1 or result.error_code
         self.settle()
 
     @rule(n=clients, partition=partitions)
@@ -175,7 +175,7 @@ class GroupMachine(RuleBasedStateMachine):
     @rule(partition=partitions)
     def delete_offset(self, partition: int) -> None:
         result = self.shell.delete_offsets(TopicPartition("in", partition))
-        if not result.error and not result.partitions[0].error:
+        if not result.error_code and not result.topics[0].partitions[0].error_code:
             self.model.committed.pop(partition, None)
             for pending in self.model.pending.values():
                 pending.pop(partition, None)
@@ -277,12 +277,12 @@ class GroupMachine(RuleBasedStateMachine):
                 self.synced(client, client.syncing.answer)
                 client.syncing = None
 
-    def joined(self, client: Client, result: JoinResult) -> None:
-        if result.error is E.MEMBER_ID_REQUIRED:
+    def joined(self, client: Client, result: JoinGroupResponse) -> None:
+        if result.error_code is E.MEMBER_ID_REQUIRED:
             client.member_id = result.member_id
-        elif result.error in (E.UNKNOWN_MEMBER_ID, E.FENCED_INSTANCE_ID):
+        elif result.error_code in (E.UNKNOWN_MEMBER_ID, E.FENCED_INSTANCE_ID):
             client.member_id = ""
-        if result.error:
+        if result.error_code:
             client.generation_id, client.is_leader = -1, False
             return
         client.member_id, client.generation_id = result.member_id, result.generation_id
@@ -294,7 +294,7 @@ class GroupMachine(RuleBasedStateMachine):
             assert result.skip_assignment or not result.members
         self.agree_on_leader(result)
 
-    def agree_on_leader(self, result: JoinResult) -> None:
+    def agree_on_leader(self, result: JoinGroupResponse) -> None:
         """One leader in a generation; a static one may have come back under another id."""
         group = self.shell.shard._groups.get(GROUP)
         if group is None or group.generation_id != result.generation_id:
@@ -305,8 +305,8 @@ class GroupMachine(RuleBasedStateMachine):
         if leader is not None and known[0] in (group.static_members.keys() | group.members.keys()):
             assert known == (label, result.protocol_name)
 
-    def synced(self, client: Client, result: SyncResult) -> None:
-        if result.error or not result.assignment:
+    def synced(self, client: Client, result: SyncGroupResponse) -> None:
+        if result.error_code or not result.assignment:
             return
         generation, label = result.assignment.decode().split("/")
         assert label == client.synced_as

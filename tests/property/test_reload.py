@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from oncelog.coordinator.group.machine import GroupShard
-from oncelog.coordinator.group.requests import OffsetFetchRequest, PartitionToFetch
 from oncelog.coordinator.txn.machine import TxnShard
-from oncelog.core.ids import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from oncelog.core.ids import GROUP_METADATA_TOPIC, NULL_UUID, TRANSACTION_STATE_TOPIC
 from oncelog.protocol.messages.delete_groups import DeleteGroupsRequest
 from oncelog.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -144,7 +143,7 @@ class Reload(RuleBasedStateMachine):
 
     def compare_groups(self, living: GroupShard, loaded: GroupShard) -> None:
         assert loaded.durable_state() == living.durable_state()
-        assert sorted(loaded.list_groups()) == sorted(living.list_groups())
+        assert groups_of(loaded) == groups_of(living)
         for group in GROUPS:
             assert fetched(loaded, group) == fetched(living, group)
 
@@ -180,12 +179,17 @@ class Reload(RuleBasedStateMachine):
             self.folder.cleanup()
 
 
+def groups_of(shard: GroupShard) -> dict[str, tuple[str, str]]:
+    return {group.group_id: (group.protocol_type, group.group_state) for group in shard.list_groups()}
+
+
 def fetched(shard: GroupShard, group: str) -> list[object]:
-    wanted = tuple(PartitionToFetch(TOPIC, partition) for partition in range(PARTITIONS))
     return [
-        shard.fetch_offsets(OffsetFetchRequest(group_id=group, partitions=asked, require_stable=stable))
-        for asked in (wanted, None)
-        for stable in (False, True)
+        shard.committed_partitions(group),
+        *(
+            shard.fetch_offsets(group, TOPIC, NULL_UUID, range(PARTITIONS), require_stable=stable)
+            for stable in (False, True)
+        ),
     ]
 
 

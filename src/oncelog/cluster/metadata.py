@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -184,6 +184,10 @@ class MetadataStore:
     def has_partition(self, topic: str, index: int) -> bool:
         known = self.topics.get(topic)
         return known is not None and 0 <= index < known.partition_count
+
+    def ids_of(self, names: Iterable[str]) -> dict[str, uuid.UUID]:
+        """Of those topics that exist, by name."""
+        return {name: self.topics[name].topic_id for name in names if name in self.topics}
 
     def partition_state(self, topic: Topic, index: int) -> PartitionState:
         """All partitions of one node are led by it, and have no other replica."""

@@ -27,14 +27,9 @@ ReplyHandle = Callable[[Any], None]
 """Supplied with a request and called by the shell with the answer; a shard only carries it around."""
 
 
-class Result(Protocol):
-    def but(self, error: ErrorCode, reason: str) -> Self:
-        """The answer to give instead, because the records that it rests on were not committed."""
-
-
 class Reply(NamedTuple):
     reply_to: ReplyHandle
-    response: Result
+    response: Any
 
 
 class CoordinatorRecord(NamedTuple):
@@ -56,7 +51,7 @@ class Outcome:
     compensations: list[Callable[[ErrorCode, int, Outcome], None]] = field(default_factory=list)
     """Called by `append_failed` with the error and the time, to bring memory back in line with the log."""
 
-    def reply(self, reply_to: ReplyHandle, response: Result) -> Self:
+    def reply(self, reply_to: ReplyHandle, response: Any) -> Self:
         self.replies.append(Reply(reply_to, response))
         return self
 

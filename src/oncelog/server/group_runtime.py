@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -12,12 +13,12 @@ from oncelog.cluster.partition import Partition
 from oncelog.coordinator.failed_append import error_for_failed_append
 from oncelog.coordinator.group.config import GroupConfig
 from oncelog.coordinator.group.machine import GroupShard
-from oncelog.coordinator.group.requests import ListedGroup, PartitionToFetch
-from oncelog.coordinator.outcome import Outcome, Reply, ReplyHandle, Result
+from oncelog.coordinator.outcome import Outcome, Reply, ReplyHandle
 from oncelog.core.clock import Timer
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import GROUP_METADATA_TOPIC
 from oncelog.core.promise import Promise
+from oncelog.protocol.messages.list_groups import ListedGroup
 from oncelog.server.coordinator_runtime import CoordinatorRuntime, LiveShard
 from oncelog.storage.verification import VerificationGuard
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("oncelog.groups")
 
-R = TypeVar("R", bound=Result)
+R = TypeVar("R")
 Operation = Callable[[GroupShard, ReplyHandle, int], Outcome]
 
 
@@ -47,7 +48,7 @@ class GroupRuntime:
         self._empty = GroupShard(self._config, new_member_suffix=broker.new_member_suffix)
         """What is asked for groups before anybody has made one."""
         self._deadlines: dict[int, _Deadline] = {}
-        self._deleted_topics: dict[int, list[PartitionToFetch]] = {}
+        self._deleted_topics: dict[int, list[tuple[str, uuid.UUID]]] = {}
         """Deleted while a shard was loading: told to it as soon as it is there."""
 
     # -- shards
@@ -159,7 +160,7 @@ class GroupRuntime:
         self.shards.live(index).shard.replay_marker(producer_id, commit=commit)
 
     def on_topic_deleted(self, topic: Topic) -> None:
-        gone = PartitionToFetch(topic.name, 0, topic.topic_id)
+        gone = (topic.name, topic.topic_id)
         for live in self.shards:
             if live.shard.is_loaded:
                 self._write(live, live.shard.topics_deleted([gone]))

@@ -157,7 +157,7 @@ REFUSED = {
     ApiKey.TXN_OFFSET_COMMIT: (
         3,
         {"transactional_id": "x", "group_id": "g", "topics": PARTITION},
-        [(Operation.READ, Resource.TOPIC, "t"), (Operation.WRITE, Resource.TRANSACTIONAL_ID, "x")],
+        [(Operation.WRITE, Resource.TRANSACTIONAL_ID, "x")],
         {ID_REFUSED},
     ),
     ApiKey.WRITE_TXN_MARKERS: (

@@ -4,33 +4,47 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
 
 from oncelog.coordinator.group.config import GroupConfig
 from oncelog.coordinator.group.group import ClassicGroup
 from oncelog.coordinator.group.offsets import CommittedOffset, OffsetStore
 from oncelog.coordinator.group.rebalance import Rebalancer
 from oncelog.coordinator.group.records import group_tombstone, offset_record, offset_tombstone
-from oncelog.coordinator.group.requests import (
-    NO_RETENTION,
-    FetchedOffset,
-    OffsetCommitRequest,
-    OffsetCommitResult,
-    OffsetDeleteRequest,
-    OffsetDeleteResult,
-    OffsetFetchRequest,
-    OffsetFetchResult,
-    OffsetToCommit,
-    PartitionError,
-    PartitionToFetch,
-    TxnOffsetCommitRequest,
-)
+from oncelog.coordinator.group.responses import OffsetsCommitted, offsets_refused
 from oncelog.coordinator.group.state import GroupState
 from oncelog.coordinator.outcome import CoordinatorRecord, Outcome, ReplyHandle
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import NULL_UUID, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
+from oncelog.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from oncelog.protocol.messages.offset_delete import OffsetDeleteResponse
+from oncelog.protocol.messages.offset_fetch import OffsetFetchResponsePartitions
+from oncelog.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
 
+_Entry = OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition
+_Answer = OffsetCommitResponsePartition | TxnOffsetCommitResponsePartition
+
+NO_RETENTION: Final = -1
+NO_OFFSET_COMMITTED: Final = -1
+_GROUP_ID_NOT_FOUND_SINCE: Final = 9
+"""Of OffsetCommit. Older clients are told ILLEGAL_GENERATION."""
+_GROUP_ID_NOT_FOUND_IN_TXN_SINCE: Final = 6
+"""Of TxnOffsetCommit (KIP-1319)."""
 LONG_MAX: Final = 2**63 - 1
 CLEAN_UP_BYTES_MAX: Final = 262_144
 """Of tombstones in one batch: well below `message.max.bytes`, whose default is 1 MiB."""
@@ -51,55 +65,68 @@ class OffsetCommits:
 
     # --- commit ----------------------------------------------------------------------------------------------------
 
-    def commit(self, request: OffsetCommitRequest, reply: ReplyHandle, now_ms: int) -> Outcome:
+    def commit(
+        self, request: OffsetCommitRequest, response: OffsetCommitResponse, reply: ReplyHandle, now_ms: int,
+        topic_ids: Mapping[str, uuid.UUID], api_version: int,
+    ) -> Outcome:  # fmt: skip
         group = self._groups.get(request.group_id)
-        error = _check_commit(group, request)
+        sender = _Sender(request.generation_id_or_member_epoch, request.member_id, request.group_instance_id)
+        error = _check_commit(group, sender, is_transactional=False)
+        if error is ErrorCode.GROUP_ID_NOT_FOUND and api_version < _GROUP_ID_NOT_FOUND_SINCE:
+            error = ErrorCode.ILLEGAL_GENERATION
         if error:
-            return Outcome().reply(reply, _all_failed(request.offsets, error))
+            return Outcome().reply(reply, offsets_refused(response, error))
         if group is not None and group.is_in(GroupState.STABLE, GroupState.PREPARING_REBALANCE):
             self._rebalancer.keep_alive(group, group.members[request.member_id], now_ms)
-        expire_ms = None if request.retention_ms == NO_RETENTION else min(now_ms + request.retention_ms, LONG_MAX)
-        return self._store(request.group_id, request.offsets, expire_ms, reply, now_ms)
+        retention_ms = request.retention_time_ms
+        expire_ms = None if retention_ms == NO_RETENTION else min(now_ms + retention_ms, LONG_MAX)
+        return self._store(request, response, reply, now_ms, topic_ids, expire_ms)
 
-    def commit_in_transaction(self, request: TxnOffsetCommitRequest, reply: ReplyHandle, now_ms: int) -> Outcome:
+    def commit_in_transaction(
+        self, request: TxnOffsetCommitRequest, response: TxnOffsetCommitResponse, reply: ReplyHandle, now_ms: int,
+        topic_ids: Mapping[str, uuid.UUID], api_version: int,
+    ) -> Outcome:  # fmt: skip
         """The shell has made sure that the transaction is open and knows this partition of `__consumer_offsets`."""
+        sender = _Sender(request.generation_id, request.member_id, request.group_instance_id)
         error = ErrorCode.NONE if request.group_id else ErrorCode.INVALID_GROUP_ID
-        error = error or _check_commit(self._groups.get(request.group_id), request)
+        error = error or _check_commit(self._groups.get(request.group_id), sender, is_transactional=True)
+        if error is ErrorCode.GROUP_ID_NOT_FOUND and api_version < _GROUP_ID_NOT_FOUND_IN_TXN_SINCE:
+            error = ErrorCode.ILLEGAL_GENERATION
         if error:
-            return Outcome().reply(reply, _all_failed(request.offsets, error))
-        out = self._store(request.group_id, request.offsets, None, reply, now_ms)
+            return Outcome().reply(reply, offsets_refused(response, error))
+        out = self._store(request, response, reply, now_ms, topic_ids, None)
         out.producer = ProducerIdAndEpoch(ProducerId(request.producer_id), ProducerEpoch(request.producer_epoch))
         return out
 
     def _store(
         self,
-        group_id: str,
-        offsets: Iterable[OffsetToCommit],
-        expire_ms: int | None,
+        request: OffsetCommitRequest | TxnOffsetCommitRequest,
+        response: OffsetsCommitted,
         reply: ReplyHandle,
         now_ms: int,
+        topic_ids: Mapping[str, uuid.UUID],
+        expire_ms: int | None,
     ) -> Outcome:
-        out = Outcome()
-        partitions: list[PartitionError] = []
-        for entry in offsets:
-            metadata = entry.metadata or ""
-            if len(metadata) > self._config.offset_metadata_max_bytes:
-                partitions.append(PartitionError(entry.topic, entry.partition, ErrorCode.OFFSET_METADATA_TOO_LARGE))
+        out, group_id = Outcome(), request.group_id
+        for topic, entry, answer in _places(request, response):
+            metadata = entry.committed_metadata or ""
+            if not answer.error_code and len(metadata) > self._config.offset_metadata_max_bytes:
+                answer.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            if answer.error_code:
                 continue
-            partitions.append(PartitionError(entry.topic, entry.partition, ErrorCode.NONE))
             offset = CommittedOffset(
-                offset=entry.offset,
-                leader_epoch=entry.leader_epoch,
+                offset=entry.committed_offset,
+                leader_epoch=entry.committed_leader_epoch,
                 metadata=metadata,
                 commit_timestamp_ms=now_ms,
                 expire_timestamp_ms=expire_ms,
-                topic_id=entry.topic_id,
+                topic_id=topic_ids.get(topic, NULL_UUID),
             )
-            out.records.append(offset_record(group_id, TopicPartition(entry.topic, entry.partition), offset))
+            out.records.append(offset_record(group_id, TopicPartition(topic, entry.partition_index), offset))
         count = len(out.records)
         self._in_flight[group_id] += count
         out.compensations.append(lambda _error, _now_ms, _undone: self.landed(group_id, count))
-        return out.reply(reply, OffsetCommitResult(partitions=tuple(partitions)))
+        return out.reply(reply, response)
 
     def landed(self, group_id: str, count: int) -> None:
         """This many offsets of a group are no longer in flight: they were applied, or refused by the log."""
@@ -112,46 +139,51 @@ class OffsetCommits:
 
     # --- fetch -----------------------------------------------------------------------------------------------------
 
-    def fetch(self, request: OffsetFetchRequest) -> OffsetFetchResult:
-        """An unknown group is not an error: it has committed nothing."""
-        group_id = request.group_id
-        wanted = request.partitions
-        if wanted is None:
-            known = sorted(self._offsets.of_group(group_id)) if group_id in self._groups else []
-            wanted = tuple(PartitionToFetch(topic, partition) for topic, partition in known)
-        return OffsetFetchResult(
-            group_id=group_id,
-            offsets=tuple(self._fetch_one(group_id, entry, request.require_stable) for entry in wanted),
-        )
+    def committed_partitions(self, group_id: str) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for topic, index in sorted(self._offsets.of_group(group_id)) if group_id in self._groups else ():
+            found.setdefault(topic, []).append(index)
+        return found
 
-    def _fetch_one(self, group_id: str, entry: PartitionToFetch, require_stable: bool) -> FetchedOffset:
-        partition = TopicPartition(entry.topic, entry.partition)
-        nothing = FetchedOffset(*partition)
+    def fetch(
+        self, group_id: str, topic: str, topic_id: uuid.UUID, indexes: Iterable[int], require_stable: bool
+    ) -> list[OffsetFetchResponsePartitions]:
+        return [self._fetch_one(group_id, TopicPartition(topic, index), topic_id, require_stable) for index in indexes]
+
+    def _fetch_one(
+        self, group_id: str, partition: TopicPartition, topic_id: uuid.UUID, require_stable: bool
+    ) -> OffsetFetchResponsePartitions:
+        answer = OffsetFetchResponsePartitions(
+            partition_index=partition.partition, committed_offset=NO_OFFSET_COMMITTED
+        )
         if group_id not in self._groups:
-            return nothing
+            return answer
         if require_stable and self._offsets.is_unstable(group_id, partition):
-            return nothing._replace(error=ErrorCode.UNSTABLE_OFFSET_COMMIT)
+            answer.error_code = ErrorCode.UNSTABLE_OFFSET_COMMIT
+            return answer
         committed = self._offsets.get(group_id, partition)
-        if committed is None or _of_another_topic(committed, entry):
-            return nothing
-        return FetchedOffset(*partition, committed.offset, committed.leader_epoch, committed.metadata)
+        if committed is not None and not _of_another_topic(committed, topic_id):
+            answer.committed_offset = committed.offset
+            answer.committed_leader_epoch = committed.leader_epoch
+            answer.metadata = committed.metadata
+        return answer
 
     # --- delete ----------------------------------------------------------------------------------------------------
 
-    def delete(self, request: OffsetDeleteRequest, reply: ReplyHandle) -> Outcome:
-        group = self._groups.get(request.group_id)
-        error = _check_delete(request.group_id, group)
-        if error or group is None:
-            return Outcome().reply(reply, OffsetDeleteResult(error=error))
+    def delete(self, group_id: str, response: OffsetDeleteResponse, reply: ReplyHandle) -> Outcome:
         out = Outcome()
-        partitions: list[PartitionError] = []
-        for partition in request.partitions:
-            subscribed = group.is_subscribed_to(partition.topic)
-            code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if subscribed else ErrorCode.NONE
-            partitions.append(PartitionError(*partition, code))
-            if not subscribed and self._has_any(request.group_id, partition):
-                out.records.append(offset_tombstone(request.group_id, partition))
-        return out.reply(reply, OffsetDeleteResult(partitions=tuple(partitions)))
+        group = self._groups.get(group_id)
+        error = _check_delete(group_id, group)
+        if error or group is None:
+            return out.reply(reply, OffsetDeleteResponse(error_code=error))
+        for topic in response.topics:
+            for answer in topic.partitions:
+                partition = TopicPartition(topic.name, answer.partition_index)
+                if not answer.error_code and group.is_subscribed_to(topic.name):
+                    answer.error_code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+                if not answer.error_code and self._has_any(group_id, partition):
+                    out.records.append(offset_tombstone(group_id, partition))
+        return out.reply(reply, response)
 
     def tombstones_of_group(self, group_id: str) -> list[CoordinatorRecord]:
         return [offset_tombstone(group_id, partition) for partition in self._offsets.of_group(group_id)]
@@ -162,9 +194,9 @@ class OffsetCommits:
 
     # --- clean-up --------------------------------------------------------------------------------------------------
 
-    def topics_deleted(self, topics: Iterable[PartitionToFetch]) -> None:
+    def topics_deleted(self, topics: Iterable[tuple[str, uuid.UUID]]) -> None:
         """The next clean-up is to forget the offsets of these."""
-        self._deleted_topics.update((topic.topic, topic.topic_id) for topic in topics)
+        self._deleted_topics.update(topics)
 
     def clean_up(self, now_ms: int | None, out: Outcome) -> bool:
         """Write tombstones for what nobody needs any more. False when one batch was not enough for all of them.
@@ -255,26 +287,40 @@ def _unused_since_ms(group: ClassicGroup, offset: CommittedOffset) -> int | None
     return None
 
 
-def _check_commit(group: ClassicGroup | None, request: OffsetCommitRequest | TxnOffsetCommitRequest) -> ErrorCode:
+def _places(
+    request: OffsetCommitRequest | TxnOffsetCommitRequest, response: OffsetCommitResponse | TxnOffsetCommitResponse
+) -> Iterator[tuple[str, _Entry, _Answer]]:
+    topics: Iterable[OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic] = request.topics
+    answers: Iterable[OffsetCommitResponseTopic | TxnOffsetCommitResponseTopic] = response.topics
+    for topic, answer in zip(topics, answers, strict=True):
+        for entry, place in zip(topic.partitions, answer.partitions, strict=True):
+            yield topic.name, entry, place  # type: ignore[misc]  # mypy joins the two unions to their base class
+
+
+class _Sender(NamedTuple):
+    """Who commits. Without a generation, somebody who is no member."""
+
+    generation_id: int
+    member_id: str
+    group_instance_id: str | None
+
+
+def _check_commit(group: ClassicGroup | None, sender: _Sender, *, is_transactional: bool) -> ErrorCode:
     """Whether the sender may commit: a member of the current generation, or anybody while there are no members.
 
     A commit in a transaction is not held up by a rebalance, and one without any member data is let in for clients
     older than KIP-447: their transactional id fences them.
     """
     if group is None:
-        if request.generation_id < 0:
-            return ErrorCode.NONE
-        knows = request.understands_group_id_not_found
-        return ErrorCode.GROUP_ID_NOT_FOUND if knows else ErrorCode.ILLEGAL_GENERATION
-    if request.generation_id < 0 and group.state is GroupState.EMPTY:
+        return ErrorCode.NONE if sender.generation_id < 0 else ErrorCode.GROUP_ID_NOT_FOUND
+    if sender.generation_id < 0 and group.state is GroupState.EMPTY:
         return ErrorCode.NONE
-    is_transactional = isinstance(request, TxnOffsetCommitRequest)
-    if request.generation_id < 0 and not request.member_id and request.group_instance_id is None:
+    if sender.generation_id < 0 and not sender.member_id and sender.group_instance_id is None:
         return ErrorCode.NONE if is_transactional else ErrorCode.UNKNOWN_MEMBER_ID
-    error = group.check_member(request.member_id, request.group_instance_id)
+    error = group.check_member(sender.member_id, sender.group_instance_id)
     if error:
         return error
-    if request.generation_id != group.generation_id:
+    if sender.generation_id != group.generation_id:
         return ErrorCode.ILLEGAL_GENERATION
     if not is_transactional and group.state is GroupState.COMPLETING_REBALANCE:
         return ErrorCode.REBALANCE_IN_PROGRESS
@@ -291,13 +337,7 @@ def _check_delete(group_id: str, group: ClassicGroup | None) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def _all_failed(offsets: Iterable[OffsetToCommit], error: ErrorCode) -> OffsetCommitResult:
-    return OffsetCommitResult(
-        partitions=tuple(PartitionError(entry.topic, entry.partition, error) for entry in offsets)
-    )
-
-
-def _of_another_topic(committed: CommittedOffset, entry: PartitionToFetch) -> bool:
+def _of_another_topic(committed: CommittedOffset, topic_id: uuid.UUID) -> bool:
     """Committed to a topic that had this name before it was deleted and made again."""
-    are_known = committed.topic_id != NULL_UUID and entry.topic_id != NULL_UUID
-    return are_known and committed.topic_id != entry.topic_id
+    are_known = committed.topic_id != NULL_UUID and topic_id != NULL_UUID
+    return are_known and committed.topic_id != topic_id

@@ -11,14 +11,15 @@ from collections.abc import Callable, Collection
 
 from oncelog.coordinator.group.member import Member
 from oncelog.coordinator.group.metadata import GroupMetadata
-from oncelog.coordinator.group.requests import JoinedMember, JoinResult, SyncResult
 from oncelog.coordinator.group.state import GroupState, may_move
 from oncelog.coordinator.group.subscription import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from oncelog.core.errors import ErrorCode
 from oncelog.core.invariant import invariant
+from oncelog.protocol.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
+from oncelog.protocol.messages.sync_group import SyncGroupResponse
 
-JoinReply = Callable[[JoinResult], None]
-SyncReply = Callable[[SyncResult], None]
+JoinReply = Callable[[JoinGroupResponse], None]
+SyncReply = Callable[[SyncGroupResponse], None]
 
 
 class ClassicGroup:
@@ -231,27 +232,33 @@ class ClassicGroup:
 
     # --- views -----------------------------------------------------------------------------------------------------
 
-    def join_result(self, member_id: str) -> JoinResult:
+    def join_response(self, member_id: str) -> JoinGroupResponse:
         """What a member of the current generation is told: the leader also who the others are."""
-        return JoinResult(
+        return JoinGroupResponse(
             generation_id=self.generation_id,
             protocol_type=self.protocol_type,
             protocol_name=self.protocol_name,
             leader=self.leader_id or "",
             member_id=member_id,
-            members=self.joined_members() if member_id == self.leader_id else (),
+            members=self.joined_members() if member_id == self.leader_id else [],
         )
 
-    def joined_members(self) -> tuple[JoinedMember, ...]:
+    def joined_members(self) -> list[JoinGroupResponseMember]:
         name = self.protocol_name
         invariant(name is not None, "group %s has no protocol in state %s", self.group_id, self.state)
-        return tuple(
-            JoinedMember(member.member_id, member.group_instance_id, member.metadata(name or ""))
+        return [
+            JoinGroupResponseMember(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                metadata=member.metadata(name or ""),
+            )
             for member in self.members.values()
-        )
+        ]
 
-    def sync_result(self, assignment: bytes) -> SyncResult:
-        return SyncResult(protocol_type=self.protocol_type, protocol_name=self.protocol_name, assignment=assignment)
+    def sync_response(self, assignment: bytes) -> SyncGroupResponse:
+        return SyncGroupResponse(
+            protocol_type=self.protocol_type, protocol_name=self.protocol_name, assignment=assignment
+        )
 
     def durable(self, assignments: dict[str, bytes]) -> GroupMetadata:
         """What is to be logged for the current generation when it has these assignments."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from oncelog.coordinator.group.config import GroupConfig
 from oncelog.coordinator.group.group import ClassicGroup, JoinReply
@@ -12,14 +11,64 @@ from oncelog.coordinator.group.member import Member, unique_protocols
 from oncelog.coordinator.group.metadata import GroupMetadata
 from oncelog.coordinator.group.rebalance import Rebalancer
 from oncelog.coordinator.group.records import group_record
-from oncelog.coordinator.group.requests import JoinRequest, JoinResult
+from oncelog.coordinator.group.responses import join_refused
 from oncelog.coordinator.group.state import GroupState
 from oncelog.coordinator.outcome import Outcome
 from oncelog.core.errors import ErrorCode
-from oncelog.core.invariant import invariant
+from oncelog.protocol.messages.join_group import JoinGroupRequest
 
 ID_PREFIX_BYTES_MAX: Final = 32_000
 """A member id starts with the client's or the instance's, and must still fit into a string of the protocol."""
+
+
+class JoiningClient(NamedTuple):
+    """What a JoinGroup does not say itself of the client that sends it."""
+
+    client_id: str = ""
+    client_host: str = ""
+    api_version: int = JoinGroupRequest.VERSIONS[1]
+
+    @property
+    def can_come_back_with_id(self) -> bool:
+        """KIP-394: a dynamic member is first sent away with an id to come back with."""
+        return self.api_version >= 4
+
+    @property
+    def can_skip_assignment(self) -> bool:
+        """KIP-814: a returning static leader can be told not to assign again."""
+        return self.api_version >= 9
+
+
+class _Join:
+    """One JoinGroup on its way."""
+
+    __slots__ = ("client", "now_ms", "out", "protocols", "reply_to", "request")
+
+    def __init__(self, request: JoinGroupRequest, client: JoiningClient, reply_to: JoinReply, now_ms: int) -> None:
+        self.request = request
+        self.client = client
+        self.reply_to = reply_to
+        self.now_ms = now_ms
+        self.protocols = unique_protocols(request.protocols)
+        self.out = Outcome()
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """JoinGroup v0 has none of its own."""
+        timeout_ms = self.request.rebalance_timeout_ms
+        return self.request.session_timeout_ms if timeout_ms < 0 else timeout_ms
+
+    @property
+    def id_prefix(self) -> str:
+        instance_id = self.request.group_instance_id
+        return self.client.client_id if instance_id is None else instance_id
+
+    @property
+    def because(self) -> str:
+        return f" ({self.request.reason})" if self.request.reason else ""
+
+    def refuse(self, error: ErrorCode, member_id: str = "") -> None:
+        self.out.reply(self.reply_to, join_refused(error, member_id))
 
 
 class Joining:
@@ -37,50 +86,49 @@ class Joining:
         self._rebalancer = rebalancer
         self._new_member_suffix = new_member_suffix
 
-    def join(self, request: JoinRequest, reply: JoinReply, now_ms: int) -> Outcome:
-        out = Outcome()
-        error = self._refusal(request)
-        if error:
-            return out.reply(reply, JoinResult(error=error, member_id=request.member_id))
+    def join(self, request: JoinGroupRequest, reply: JoinReply, now_ms: int, client: JoiningClient) -> Outcome:
+        join = _Join(request, client, reply, now_ms)
         group = self._groups.get(request.group_id)
-        if group is None:
-            return self._join_new_group(request, reply, now_ms, out)
-        if not self._has_room(group, request.member_id):
-            return self._turn_away(group, request, reply, now_ms, out)
-        if not request.member_id:
-            self._join_as_newcomer(group, request, reply, now_ms, out)
+        error = self._refusal(join)
+        if error:
+            join.refuse(error, request.member_id)
+        elif group is None:
+            self._join_new_group(join)
+        elif not self._has_room(group, request.member_id):
+            self._turn_away(group, join)
+        elif not request.member_id:
+            self._join_as_newcomer(group, join)
         else:
-            self._join_again(group, request, reply, now_ms, out)
-        return out
+            self._join_again(group, join)
+        return join.out
 
-    def _refusal(self, request: JoinRequest) -> ErrorCode:
-        if not request.group_id:
+    def _refusal(self, join: _Join) -> ErrorCode:
+        if not join.request.group_id:
             return ErrorCode.INVALID_GROUP_ID
         low_ms, high_ms = self._config.min_session_timeout_ms, self._config.max_session_timeout_ms
-        if not low_ms <= request.session_timeout_ms <= high_ms:
+        if not low_ms <= join.request.session_timeout_ms <= high_ms:
             return ErrorCode.INVALID_SESSION_TIMEOUT
-        if len(_id_prefix(request).encode()) > ID_PREFIX_BYTES_MAX:
+        if len(join.id_prefix.encode()) > ID_PREFIX_BYTES_MAX:
             return ErrorCode.INVALID_REQUEST
         return ErrorCode.NONE
 
     # --- a group that did not exist --------------------------------------------------------------------------------
 
-    def _join_new_group(self, request: JoinRequest, reply: JoinReply, now_ms: int, out: Outcome) -> Outcome:
+    def _join_new_group(self, join: _Join) -> None:
         """The new group is logged, empty, with its first request; Kafka does so even for a request it refuses."""
-        if request.member_id:
-            return out.reply(reply, JoinResult(error=ErrorCode.UNKNOWN_MEMBER_ID, member_id=request.member_id))
-        group = ClassicGroup(request.group_id, now_ms)
-        self._join_as_newcomer(group, request, reply, now_ms, out)
+        if join.request.member_id:
+            join.refuse(ErrorCode.UNKNOWN_MEMBER_ID, join.request.member_id)
+            return
+        group = ClassicGroup(join.request.group_id, join.now_ms)
+        self._join_as_newcomer(group, join)
         if not group.members and not group.expected_members:
-            return out
+            return
         self._groups[group.group_id] = group
         empty = GroupMetadata(
-            protocol_type=None, generation_id=0, protocol_name=None, leader_id=None, state_timestamp_ms=now_ms
+            protocol_type=None, generation_id=0, protocol_name=None, leader_id=None, state_timestamp_ms=join.now_ms
         )
-        out.records.append(group_record(group.group_id, empty))
-
-        out.compensations.append(lambda error, _now_ms, undone: self._undo_new_group(group, error, undone))
-        return out
+        join.out.records.append(group_record(group.group_id, empty))
+        join.out.compensations.append(lambda error, _now_ms, undone: self._undo_new_group(group, error, undone))
 
     def _undo_new_group(self, group: ClassicGroup, error: ErrorCode, out: Outcome) -> None:
         """Everybody who waits in it is told; the group becomes what the log knows of it, most likely nothing."""
@@ -104,122 +152,100 @@ class Joining:
             return member_id in group.awaiting_join or len(group.awaiting_join) < self._config.max_size
         return member_id in group.members or len(group.members) < self._config.max_size
 
-    def _turn_away(
-        self, group: ClassicGroup, request: JoinRequest, reply: JoinReply, now_ms: int, out: Outcome
-    ) -> Outcome:
-        if request.member_id:
-            self._rebalancer.drop(group, request.member_id, out)
-        out.reply(reply, JoinResult(error=ErrorCode.GROUP_MAX_SIZE_REACHED))
-        self._rebalancer.complete_if_ready(group, now_ms, out)
-        return out
+    def _turn_away(self, group: ClassicGroup, join: _Join) -> None:
+        if join.request.member_id:
+            self._rebalancer.drop(group, join.request.member_id, join.out)
+        join.refuse(ErrorCode.GROUP_MAX_SIZE_REACHED)
+        self._rebalancer.complete_if_ready(group, join.now_ms, join.out)
 
     # --- newcomers -------------------------------------------------------------------------------------------------
 
-    def _join_as_newcomer(
-        self, group: ClassicGroup, request: JoinRequest, reply: JoinReply, now_ms: int, out: Outcome
-    ) -> None:
-        if not group.supports(request.protocol_type, unique_protocols(request.protocols)):
-            out.reply(reply, JoinResult(error=ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+    def _join_as_newcomer(self, group: ClassicGroup, join: _Join) -> None:
+        if not group.supports(join.request.protocol_type, join.protocols):
+            join.refuse(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
             return
-        instance_id = request.group_instance_id
-        member_id = f"{_id_prefix(request)}-{self._new_member_suffix()}"
+        instance_id = join.request.group_instance_id
+        member_id = f"{join.id_prefix}-{self._new_member_suffix()}"
         if instance_id is not None and instance_id in group.static_members:
-            self._replace_static(group, request, member_id, reply, now_ms, out)
-        elif instance_id is None and request.requires_known_member_id:
+            self._replace_static(group, join, instance_id, member_id)
+        elif instance_id is None and join.client.can_come_back_with_id:
             group.expected_members.add(member_id)
-            self._rebalancer.expect(group, member_id, request.session_timeout_ms, now_ms)
-            out.reply(reply, JoinResult(error=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id))
+            self._rebalancer.expect(group, member_id, join.request.session_timeout_ms, join.now_ms)
+            join.refuse(ErrorCode.MEMBER_ID_REQUIRED, member_id)
         else:
-            self._add(group, request, member_id, reply, now_ms, out)
+            self._add(group, join, member_id)
 
-    def _add(
-        self, group: ClassicGroup, request: JoinRequest, member_id: str, reply: JoinReply, now_ms: int, out: Outcome
-    ) -> None:
+    def _add(self, group: ClassicGroup, join: _Join, member_id: str) -> None:
         member = Member(
             member_id=member_id,
-            group_instance_id=request.group_instance_id,
-            client_id=request.client_id,
-            client_host=request.client_host,
-            rebalance_timeout_ms=_rebalance_timeout_ms(request),
-            session_timeout_ms=request.session_timeout_ms,
-            protocols=unique_protocols(request.protocols),
+            group_instance_id=join.request.group_instance_id,
+            client_id=join.client.client_id,
+            client_host=join.client.client_host,
+            rebalance_timeout_ms=join.rebalance_timeout_ms,
+            session_timeout_ms=join.request.session_timeout_ms,
+            protocols=join.protocols,
             is_new=True,
         )
         group.newcomer_during_delay |= group.in_initial_delay
-        group.add(member, request.protocol_type)
-        self._rebalancer.park_join(group, member_id, reply, out)
+        group.add(member, join.request.protocol_type)
+        self._rebalancer.park_join(group, member_id, join.reply_to, join.out)
         # It cannot send heartbeats before it is answered, and clients that gave up and came back as somebody else
         # must not stay for ever.
-        self._rebalancer.expect(group, member_id, self._config.new_member_join_timeout_ms, now_ms)
-        self._rebalancer.rebalance_or_complete(group, f"member {member_id} joins{_because(request)}", now_ms, out)
+        self._rebalancer.expect(group, member_id, self._config.new_member_join_timeout_ms, join.now_ms)
+        reason = f"member {member_id} joins{join.because}"
+        self._rebalancer.rebalance_or_complete(group, reason, join.now_ms, join.out)
 
     # --- known members ---------------------------------------------------------------------------------------------
 
-    def _join_again(
-        self, group: ClassicGroup, request: JoinRequest, reply: JoinReply, now_ms: int, out: Outcome
-    ) -> None:
-        member_id = request.member_id
-        if not group.supports(request.protocol_type, unique_protocols(request.protocols)):
-            out.reply(reply, JoinResult(error=ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id=member_id))
-            return
-        if member_id in group.expected_members:
-            self._join_as_expected(group, request, reply, now_ms, out)
-            return
-        error = group.check_member(member_id, request.group_instance_id)
-        if error:
-            out.reply(reply, JoinResult(error=error, member_id=member_id))
-        elif self._rejoin_starts_round(group, request):
-            member = group.members[member_id]
-            self._update(group, member, request)
-            self._rebalancer.park_join(group, member_id, reply, out)
-            reason = f"member {member_id} joins again{_because(request)}"
-            self._rebalancer.rebalance_or_complete(group, reason, now_ms, out)
-        else:
-            out.reply(reply, group.join_result(member_id))
-
-    def _join_as_expected(
-        self, group: ClassicGroup, request: JoinRequest, reply: JoinReply, now_ms: int, out: Outcome
-    ) -> None:
-        if request.group_instance_id is not None:
+    def _join_again(self, group: ClassicGroup, join: _Join) -> None:
+        member_id, instance_id = join.request.member_id, join.request.group_instance_id
+        if not group.supports(join.request.protocol_type, join.protocols):
+            join.refuse(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id)
+        elif member_id in group.expected_members and instance_id is not None:
             # The id was given to a dynamic member. Kafka's coordinator trips over this, which reads the same outside.
-            out.reply(reply, JoinResult(error=ErrorCode.UNKNOWN_SERVER_ERROR, member_id=request.member_id))
-            return
-        self._add(group, request, request.member_id, reply, now_ms, out)
+            join.refuse(ErrorCode.UNKNOWN_SERVER_ERROR, member_id)
+        elif member_id in group.expected_members:
+            self._add(group, join, member_id)
+        elif error := group.check_member(member_id, instance_id):
+            join.refuse(error, member_id)
+        elif self._rejoin_starts_round(group, join):
+            self._update(group, group.members[member_id], join)
+            self._rebalancer.park_join(group, member_id, join.reply_to, join.out)
+            reason = f"member {member_id} joins again{join.because}"
+            self._rebalancer.rebalance_or_complete(group, reason, join.now_ms, join.out)
+        else:
+            join.out.reply(join.reply_to, group.join_response(member_id))
 
-    def _rejoin_starts_round(self, group: ClassicGroup, request: JoinRequest) -> bool:
+    def _rejoin_starts_round(self, group: ClassicGroup, join: _Join) -> bool:
         """A member that only missed its answer is told again; the leader may always ask for a new round."""
         if group.state is GroupState.PREPARING_REBALANCE:
             return True
-        if not group.members[request.member_id].matches(request.protocols):
+        member_id = join.request.member_id
+        if not group.members[member_id].matches(join.protocols):
             return True
-        return group.state is GroupState.STABLE and group.leader_id == request.member_id
+        return group.state is GroupState.STABLE and group.leader_id == member_id
 
-    def _update(self, group: ClassicGroup, member: Member, request: JoinRequest) -> None:
-        protocols = unique_protocols(request.protocols)
-        group.update(member, protocols, _rebalance_timeout_ms(request), request.session_timeout_ms)
+    def _update(self, group: ClassicGroup, member: Member, join: _Join) -> None:
+        group.update(member, join.protocols, join.rebalance_timeout_ms, join.request.session_timeout_ms)
 
     # --- static members that come back -----------------------------------------------------------------------------
 
-    def _replace_static(
-        self, group: ClassicGroup, request: JoinRequest, new_id: str, reply: JoinReply, now_ms: int, out: Outcome
-    ) -> None:
-        instance_id = request.group_instance_id
-        invariant(instance_id is not None, "only a static member can be replaced")
-        old_id = group.static_members[instance_id or ""]
-        self._rebalancer.release(group, old_id, ErrorCode.FENCED_INSTANCE_ID, old_id, out)
-        undo = self._rename(group, instance_id or "", old_id, new_id, now_ms)
+    def _replace_static(self, group: ClassicGroup, join: _Join, instance_id: str, new_id: str) -> None:
+        old_id = group.static_members[instance_id]
+        self._rebalancer.release(group, old_id, ErrorCode.FENCED_INSTANCE_ID, old_id, join.out)
+        undo = self._rename(group, instance_id, old_id, new_id, join.now_ms)
         member = group.members[new_id]
         old_leader_id = old_id if group.leader_id == new_id else group.leader_id
-        self._update(group, member, request)
-        self._rebalancer.keep_alive(group, member, now_ms)
-        reason = f"static member {instance_id} joins again as {new_id}{_because(request)}"
+        self._update(group, member, join)
+        self._rebalancer.keep_alive(group, member, join.now_ms)
+        reason = f"static member {instance_id} joins again as {new_id}{join.because}"
         if group.state is GroupState.STABLE and group.select_protocol() == group.protocol_name:
-            self._log_replacement(group, request, new_id, old_leader_id, reply, out)
-            out.compensations.append(undo)
+            self._log_replacement(group, join, new_id, old_leader_id)
+            join.out.compensations.append(undo)
             return
         # A leader that is working on the assignment still has the old id, so CompletingRebalance must start over too.
-        self._rebalancer.park_join(group, new_id, reply, out)
-        self._rebalancer.rebalance_or_complete(group, reason, now_ms, out)
+        self._rebalancer.park_join(group, new_id, join.reply_to, join.out)
+        self._rebalancer.rebalance_or_complete(group, reason, join.now_ms, join.out)
 
     def _rename(
         self, group: ClassicGroup, instance_id: str, old_id: str, new_id: str, now_ms: int
@@ -239,15 +265,7 @@ class Joining:
 
         return undo
 
-    def _log_replacement(
-        self,
-        group: ClassicGroup,
-        request: JoinRequest,
-        new_id: str,
-        old_leader_id: str | None,
-        reply: JoinReply,
-        out: Outcome,
-    ) -> None:
+    def _log_replacement(self, group: ClassicGroup, join: _Join, new_id: str, old_leader_id: str | None) -> None:
         """Nothing changes for the others: the member keeps its assignment and there is no round.
 
         A returning leader must not assign again. Told that it is the leader, it is also told to skip that (KIP-814);
@@ -255,21 +273,10 @@ class Joining:
         """
         group.topics = group.read_topics()
         assignments = {member.member_id: member.assignment for member in group.members.values()}
-        out.records.append(group_record(group.group_id, group.durable(assignments)))
-        result = group.join_result(new_id)
-        if request.supports_skipping_assignment:
-            out.reply(reply, replace(result, skip_assignment=group.leader_id == new_id))
+        join.out.records.append(group_record(group.group_id, group.durable(assignments)))
+        response = group.join_response(new_id)
+        if join.client.can_skip_assignment:
+            response.skip_assignment = group.leader_id == new_id
         else:
-            out.reply(reply, replace(result, leader=old_leader_id or "", members=()))
-
-
-def _rebalance_timeout_ms(request: JoinRequest) -> int:
-    return request.session_timeout_ms if request.rebalance_timeout_ms < 0 else request.rebalance_timeout_ms
-
-
-def _id_prefix(request: JoinRequest) -> str:
-    return request.client_id if request.group_instance_id is None else request.group_instance_id
-
-
-def _because(request: JoinRequest) -> str:
-    return f" ({request.reason})" if request.reason else ""
+            response.leader, response.members = old_leader_id or "", []
+        join.out.reply(join.reply_to, response)

@@ -10,45 +10,41 @@ for a loaded shard; `unload` ends its life.
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from oncelog.coordinator.failed_append import error_for_failed_append
 from oncelog.coordinator.group.commits import OffsetCommits
 from oncelog.coordinator.group.config import GroupConfig
 from oncelog.coordinator.group.group import ClassicGroup, JoinReply, SyncReply
-from oncelog.coordinator.group.joining import Joining
+from oncelog.coordinator.group.joining import Joining, JoiningClient
 from oncelog.coordinator.group.membership import Membership
 from oncelog.coordinator.group.metadata import GroupMetadata
 from oncelog.coordinator.group.offsets import OffsetStore
 from oncelog.coordinator.group.rebalance import Rebalancer
 from oncelog.coordinator.group.records import GroupRecord, OffsetRecord, SkippedRecord, decode, group_tombstone
-from oncelog.coordinator.group.requests import (
-    GROUP_TYPE_CLASSIC,
-    DeletedGroup,
-    DeleteGroupsResult,
-    DescribedGroup,
-    DescribedMember,
-    HeartbeatRequest,
-    JoinRequest,
-    LeaveRequest,
-    ListedGroup,
-    OffsetCommitRequest,
-    OffsetDeleteRequest,
-    OffsetFetchRequest,
-    OffsetFetchResult,
-    PartitionToFetch,
-    SyncRequest,
-    TxnOffsetCommitRequest,
-)
+from oncelog.coordinator.group.responses import not_committed
 from oncelog.coordinator.group.state import GroupState
 from oncelog.coordinator.group.timers import TimerKey, TimerKind, TimerQueue
 from oncelog.coordinator.outcome import CoordinatorRecord, Outcome, Replayed, Reply, ReplyHandle
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import NO_PRODUCER_ID, NO_TIMESTAMP
 from oncelog.core.invariant import invariant
+from oncelog.protocol.messages.delete_groups import DeletableGroupResult
+from oncelog.protocol.messages.describe_groups import DescribedGroup, DescribedGroupMember
+from oncelog.protocol.messages.heartbeat import HeartbeatRequest
+from oncelog.protocol.messages.join_group import JoinGroupRequest
+from oncelog.protocol.messages.leave_group import LeaveGroupRequest
+from oncelog.protocol.messages.list_groups import ListedGroup
+from oncelog.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from oncelog.protocol.messages.offset_delete import OffsetDeleteResponse
+from oncelog.protocol.messages.offset_fetch import OffsetFetchResponsePartitions
+from oncelog.protocol.messages.sync_group import SyncGroupRequest
+from oncelog.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
+GROUP_TYPE_CLASSIC: Final = "classic"
 _CLEAN_UP = TimerKey(TimerKind.CLEAN_UP)
 _CLEAN_UP_PAUSE_MS: Final = 1_000
 """Between two batches of one clean-up, so that a log that refuses them is not asked without end."""
@@ -178,7 +174,7 @@ class GroupShard:
 
     def append_failed(self, outcome: Outcome, error: ErrorCode, reason: str, now_ms: int) -> Outcome:
         told = error_for_failed_append(error)
-        out = Outcome(replies=[Reply(reply.reply_to, reply.response.but(told, reason)) for reply in outcome.replies])
+        out = Outcome(replies=[Reply(reply.reply_to, not_committed(reply.response, told)) for reply in outcome.replies])
         if self._is_loaded:
             for compensate in reversed(outcome.compensations):
                 compensate(told, now_ms, out)
@@ -221,36 +217,52 @@ class GroupShard:
 
     # --- membership ------------------------------------------------------------------------------------------------
 
-    def join(self, request: JoinRequest, reply: JoinReply, now_ms: int) -> Outcome:
-        return self._joining.join(request, reply, now_ms)
+    def join(self, request: JoinGroupRequest, reply: JoinReply, now_ms: int, client: JoiningClient) -> Outcome:
+        return self._joining.join(request, reply, now_ms, client)
 
-    def sync(self, request: SyncRequest, reply: SyncReply, now_ms: int) -> Outcome:
+    def sync(self, request: SyncGroupRequest, reply: SyncReply, now_ms: int) -> Outcome:
         return self._membership.sync(request, reply, now_ms)
 
     def heartbeat(self, request: HeartbeatRequest, reply: ReplyHandle, now_ms: int) -> Outcome:
         return self._membership.heartbeat(request, reply, now_ms)
 
-    def leave(self, request: LeaveRequest, reply: ReplyHandle, now_ms: int) -> Outcome:
+    def leave(self, request: LeaveGroupRequest, reply: ReplyHandle, now_ms: int) -> Outcome:
         return self._membership.leave(request, reply, now_ms)
 
     # --- offsets ---------------------------------------------------------------------------------------------------
 
-    def commit_offsets(self, request: OffsetCommitRequest, reply: ReplyHandle, now_ms: int) -> Outcome:
-        return self._commits.commit(request, reply, now_ms)
+    def commit_offsets(
+        self, request: OffsetCommitRequest, response: OffsetCommitResponse, reply: ReplyHandle, now_ms: int,
+        topic_ids: Mapping[str, uuid.UUID], api_version: int,
+    ) -> Outcome:  # fmt: skip
+        """`response` has a place for each partition of the request; those with an error already are left out.
+
+        `topic_ids` has the ids of the topics that the broker knows, by name.
+        """
+        return self._commits.commit(request, response, reply, now_ms, topic_ids, api_version)
 
     def commit_offsets_in_transaction(
-        self, request: TxnOffsetCommitRequest, reply: ReplyHandle, now_ms: int
-    ) -> Outcome:
-        return self._commits.commit_in_transaction(request, reply, now_ms)
+        self, request: TxnOffsetCommitRequest, response: TxnOffsetCommitResponse, reply: ReplyHandle, now_ms: int,
+        topic_ids: Mapping[str, uuid.UUID], api_version: int,
+    ) -> Outcome:  # fmt: skip
+        return self._commits.commit_in_transaction(request, response, reply, now_ms, topic_ids, api_version)
 
-    def fetch_offsets(self, request: OffsetFetchRequest) -> OffsetFetchResult:
-        return self._commits.fetch(request)
+    def fetch_offsets(
+        self, group_id: str, topic: str, topic_id: uuid.UUID, indexes: Iterable[int], *, require_stable: bool
+    ) -> list[OffsetFetchResponsePartitions]:
+        """An unknown group is not an error: it has committed nothing."""
+        return self._commits.fetch(group_id, topic, topic_id, indexes, require_stable)
 
-    def delete_offsets(self, request: OffsetDeleteRequest, reply: ReplyHandle) -> Outcome:
-        return self._commits.delete(request, reply)
+    def committed_partitions(self, group_id: str) -> dict[str, list[int]]:
+        """What a group has committed offsets for, by topic."""
+        return self._commits.committed_partitions(group_id)
 
-    def topics_deleted(self, topics: Iterable[PartitionToFetch]) -> Outcome:
-        """Forget the offsets of deleted topics; of each entry only name and id count."""
+    def delete_offsets(self, group_id: str, response: OffsetDeleteResponse, reply: ReplyHandle) -> Outcome:
+        """`response` has a place for each partition of the request; those with an error already are left out."""
+        return self._commits.delete(group_id, response, reply)
+
+    def topics_deleted(self, topics: Iterable[tuple[str, uuid.UUID]]) -> Outcome:
+        """Forget the offsets of deleted topics."""
         out = Outcome()
         self._commits.topics_deleted(topics)
         if not self._commits.clean_up(None, out):
@@ -259,17 +271,14 @@ class GroupShard:
 
     # --- administration --------------------------------------------------------------------------------------------
 
-    def delete_groups(self, group_ids: Iterable[str], reply: ReplyHandle) -> Outcome:
+    def delete_group(self, group_id: str, reply: ReplyHandle) -> Outcome:
         out = Outcome()
-        deleted: list[DeletedGroup] = []
-        for group_id in dict.fromkeys(group_ids):
-            error = self._check_delete(group_id)
-            deleted.append(DeletedGroup(group_id, error))
-            if not error:
-                out.records.extend(self._commits.tombstones_of_group(group_id))
-                out.records.append(group_tombstone(group_id))
-                out.notes.append(f"group {group_id}: deleted")
-        return out.reply(reply, DeleteGroupsResult(groups=tuple(deleted)))
+        error = self._check_delete(group_id)
+        if not error:
+            out.records.extend(self._commits.tombstones_of_group(group_id))
+            out.records.append(group_tombstone(group_id))
+            out.notes.append(f"group {group_id}: deleted")
+        return out.reply(reply, DeletableGroupResult(group_id=group_id, error_code=error))
 
     def _check_delete(self, group_id: str) -> ErrorCode:
         """Kafka deletes pending offsets along with a group; here a group with an open transaction is not empty, nor one
@@ -283,31 +292,32 @@ class GroupShard:
         return ErrorCode.NONE
 
     def describe_group(self, group_id: str) -> DescribedGroup:
+        """An unknown group is Dead with GROUP_ID_NOT_FOUND."""
         group = self._groups.get(group_id)
         if group is None:
             return DescribedGroup(
                 group_id=group_id,
-                error=ErrorCode.GROUP_ID_NOT_FOUND,
+                error_code=ErrorCode.GROUP_ID_NOT_FOUND,
                 error_message=f"Group {group_id} not found.",
-                state=GroupState.DEAD.value,
+                group_state=GroupState.DEAD.value,
             )
         name = (group.protocol_name or "") if group.state is GroupState.STABLE else None
         return DescribedGroup(
             group_id=group_id,
-            state=group.state.value,
+            group_state=group.state.value,
             protocol_type=group.protocol_type or "",
-            protocol_name=name or "",
-            members=tuple(
-                DescribedMember(
-                    member.member_id,
-                    member.group_instance_id,
-                    member.client_id,
-                    member.client_host,
-                    b"" if name is None else member.metadata(name),
-                    member.assignment,
+            protocol_data=name or "",
+            members=[
+                DescribedGroupMember(
+                    member_id=member.member_id,
+                    group_instance_id=member.group_instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    member_metadata=b"" if name is None else member.metadata(name),
+                    member_assignment=member.assignment,
                 )
                 for member in group.members.values()
-            ),
+            ],
         )
 
     def list_groups(self, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[ListedGroup]:
@@ -317,7 +327,12 @@ class GroupShard:
         if wanted_types and GROUP_TYPE_CLASSIC not in wanted_types:
             return []
         return [
-            ListedGroup(group.group_id, group.protocol_type or "", group.state.value)
+            ListedGroup(
+                group_id=group.group_id,
+                protocol_type=group.protocol_type or "",
+                group_state=group.state.value,
+                group_type=GROUP_TYPE_CLASSIC,
+            )
             for group in self._groups.values()
             if not wanted_states or group.state.value.lower() in wanted_states
         ]

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from oncelog.coordinator.group.metadata import MemberMetadata
-from oncelog.coordinator.group.requests import JoinProtocol
 from oncelog.core.invariant import InvariantError
+from oncelog.protocol.messages.join_group import JoinGroupRequestProtocol
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,9 +44,9 @@ class Member:
     def metadata(self, protocol_name: str) -> bytes:
         return self.protocols[protocol_name]
 
-    def matches(self, protocols: Iterable[JoinProtocol]) -> bool:
+    def matches(self, protocols: dict[str, bytes]) -> bool:
         """Whether the member would say the same as it did last time, in the same order."""
-        return list(self.protocols.items()) == list(unique_protocols(protocols).items())
+        return list(self.protocols.items()) == list(protocols.items())
 
     def vote(self, candidates: Collection[str]) -> str:
         for name in self.protocols:
@@ -67,9 +67,9 @@ class Member:
         )
 
 
-def unique_protocols(protocols: Iterable[JoinProtocol]) -> dict[str, bytes]:
+def unique_protocols(protocols: Iterable[JoinGroupRequestProtocol]) -> dict[str, bytes]:
     """By name; of a name given twice the first counts."""
     unique: dict[str, bytes] = {}
-    for name, metadata in protocols:
-        unique.setdefault(name, metadata)
+    for protocol in protocols:
+        unique.setdefault(protocol.name, bytes(protocol.metadata))
     return unique

@@ -8,19 +8,17 @@ from oncelog.coordinator.group.group import ClassicGroup, SyncReply
 from oncelog.coordinator.group.metadata import GroupMetadata
 from oncelog.coordinator.group.rebalance import Rebalancer
 from oncelog.coordinator.group.records import group_record
-from oncelog.coordinator.group.requests import (
-    HeartbeatRequest,
-    HeartbeatResult,
-    LeaveRequest,
-    LeaveResult,
-    LeavingMember,
-    LeftMember,
-    SyncRequest,
-    SyncResult,
-)
 from oncelog.coordinator.group.state import GroupState
 from oncelog.coordinator.outcome import Outcome, Reply, ReplyHandle
 from oncelog.core.errors import ErrorCode
+from oncelog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from oncelog.protocol.messages.leave_group import (
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
+    MemberResponse,
+)
+from oncelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 
 class Membership:
@@ -30,24 +28,25 @@ class Membership:
 
     # --- SyncGroup -------------------------------------------------------------------------------------------------
 
-    def sync(self, request: SyncRequest, reply: SyncReply, now_ms: int) -> Outcome:
+    def sync(self, request: SyncGroupRequest, reply: SyncReply, now_ms: int) -> Outcome:
         out = Outcome()
         if not request.group_id:
-            return out.reply(reply, SyncResult(error=ErrorCode.INVALID_GROUP_ID))
+            return out.reply(reply, SyncGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID))
         group = self._groups.get(request.group_id)
         if group is None:
-            return out.reply(reply, SyncResult(error=ErrorCode.UNKNOWN_MEMBER_ID))
+            return out.reply(reply, SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
         error = _check_sync(group, request)
         if error:
-            return out.reply(reply, SyncResult(error=error))
+            return out.reply(reply, SyncGroupResponse(error_code=error))
         self._rebalancer.received_sync(group, request.member_id)
         member = group.members[request.member_id]
         if group.state is GroupState.STABLE:
             self._rebalancer.keep_alive(group, member, now_ms)
-            return out.reply(reply, group.sync_result(member.assignment))
+            return out.reply(reply, group.sync_response(member.assignment))
         self._rebalancer.park_sync(group, request.member_id, reply, out)
         if request.member_id == group.leader_id and not group.is_storing_assignment:
-            self._assign(group, request.assignments, now_ms, out)
+            assignments = {entry.member_id: bytes(entry.assignment) for entry in request.assignments}
+            self._assign(group, assignments, now_ms, out)
         return out
 
     def _assign(self, group: ClassicGroup, assignments: dict[str, bytes], now_ms: int, out: Outcome) -> None:
@@ -84,13 +83,14 @@ class Membership:
         for member_id in waiting:
             self._rebalancer.keep_alive(group, group.members[member_id], now_ms)
         return tuple(
-            Reply(reply, group.sync_result(group.members[member_id].assignment)) for member_id, reply in waiting.items()
+            Reply(reply, group.sync_response(group.members[member_id].assignment))
+            for member_id, reply in waiting.items()
         )
 
     # --- Heartbeat -------------------------------------------------------------------------------------------------
 
     def heartbeat(self, request: HeartbeatRequest, reply: ReplyHandle, now_ms: int) -> Outcome:
-        return Outcome().reply(reply, HeartbeatResult(error=self._heartbeat(request, now_ms)))
+        return Outcome().reply(reply, HeartbeatResponse(error_code=self._heartbeat(request, now_ms)))
 
     def _heartbeat(self, request: HeartbeatRequest, now_ms: int) -> ErrorCode:
         if not request.group_id:
@@ -109,23 +109,27 @@ class Membership:
 
     # --- LeaveGroup ------------------------------------------------------------------------------------------------
 
-    def leave(self, request: LeaveRequest, reply: ReplyHandle, now_ms: int) -> Outcome:
+    def leave(self, request: LeaveGroupRequest, reply: ReplyHandle, now_ms: int) -> Outcome:
         out = Outcome()
         if not request.group_id:
-            return out.reply(reply, LeaveResult(error=ErrorCode.INVALID_GROUP_ID))
+            return out.reply(reply, LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID))
         group = self._groups.get(request.group_id)
-        left = tuple(
-            LeftMember(member.member_id, member.group_instance_id, self._leave_one(group, member, out))
+        left = [
+            MemberResponse(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                error_code=self._leave_one(group, member, out),
+            )
             for member in request.members
-        )
-        gone = [entry.member_id or entry.group_instance_id or "" for entry in left if not entry.error]
+        ]
+        gone = [entry.member_id or entry.group_instance_id or "" for entry in left if not entry.error_code]
         if group is not None and gone:
             reason = f"{', '.join(gone)} left"
             if group.state is not GroupState.EMPTY:
                 self._rebalancer.rebalance_or_complete(group, reason, now_ms, out)
-        return out.reply(reply, LeaveResult(members=left))
+        return out.reply(reply, LeaveGroupResponse(members=left))
 
-    def _leave_one(self, group: ClassicGroup | None, leaving: LeavingMember, out: Outcome) -> ErrorCode:
+    def _leave_one(self, group: ClassicGroup | None, leaving: MemberIdentity, out: Outcome) -> ErrorCode:
         if group is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
         member_id = leaving.member_id
@@ -139,7 +143,7 @@ class Membership:
         return ErrorCode.NONE
 
 
-def _check_sync(group: ClassicGroup, request: SyncRequest) -> ErrorCode:
+def _check_sync(group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode:
     error = group.check_member(request.member_id, request.group_instance_id)
     if error:
         return error

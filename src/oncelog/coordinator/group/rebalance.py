@@ -10,11 +10,12 @@ from oncelog.coordinator.group.config import GroupConfig
 from oncelog.coordinator.group.group import ClassicGroup, JoinReply, SyncReply
 from oncelog.coordinator.group.member import Member
 from oncelog.coordinator.group.records import group_record
-from oncelog.coordinator.group.requests import JoinResult, SyncResult
+from oncelog.coordinator.group.responses import join_refused
 from oncelog.coordinator.group.state import GroupState, may_move
 from oncelog.coordinator.group.timers import TimerKey, TimerKind, TimerQueue
 from oncelog.coordinator.outcome import Outcome
 from oncelog.core.errors import ErrorCode
+from oncelog.protocol.messages.sync_group import SyncGroupResponse
 
 
 class Rebalancer:
@@ -74,7 +75,7 @@ class Rebalancer:
         for member in group.members.values():
             reply = group.awaiting_join.pop(member.member_id, None)
             if reply is not None:
-                out.reply(reply, group.join_result(member.member_id))
+                out.reply(reply, group.join_response(member.member_id))
             self.keep_alive(group, member, now_ms)
             member.is_new = False
             group.missing_sync.add(member.member_id)
@@ -100,7 +101,7 @@ class Rebalancer:
         for member in group.members.values():
             member.assignment = b""
         for member_id, reply in group.awaiting_sync.items():
-            out.reply(reply, SyncResult(error=error))
+            out.reply(reply, SyncGroupResponse(error_code=error))
             self.keep_alive(group, group.members[member_id], now_ms)
         group.awaiting_sync.clear()
 
@@ -115,23 +116,23 @@ class Rebalancer:
         """A client that asks again has lost patience with its first request, which is answered so that it ends."""
         earlier = group.awaiting_join.pop(member_id, None)
         if earlier is not None:
-            out.reply(earlier, JoinResult(error=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member_id))
+            out.reply(earlier, join_refused(ErrorCode.REBALANCE_IN_PROGRESS, member_id))
         group.awaiting_join[member_id] = reply
 
     def park_sync(self, group: ClassicGroup, member_id: str, reply: SyncReply, out: Outcome) -> None:
         earlier = group.awaiting_sync.pop(member_id, None)
         if earlier is not None:
-            out.reply(earlier, SyncResult(error=ErrorCode.REBALANCE_IN_PROGRESS))
+            out.reply(earlier, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
         group.awaiting_sync[member_id] = reply
 
     def release(self, group: ClassicGroup, member_id: str, error: ErrorCode, told_id: str, out: Outcome) -> None:
         """Answer what a member has parked with an error."""
         join = group.awaiting_join.pop(member_id, None)
         if join is not None:
-            out.reply(join, JoinResult(error=error, member_id=told_id))
+            out.reply(join, join_refused(error, told_id))
         sync = group.awaiting_sync.pop(member_id, None)
         if sync is not None:
-            out.reply(sync, SyncResult(error=error))
+            out.reply(sync, SyncGroupResponse(error_code=error))
 
     def drop(self, group: ClassicGroup, member_id: str, out: Outcome) -> None:
         """Take a member out. UNKNOWN_MEMBER_ID makes a client that is still there join anew."""

@@ -6,9 +6,8 @@ transaction is about to change is UNSTABLE_OFFSET_COMMIT.
 
 from __future__ import annotations
 
-from oncelog.coordinator.group.requests import FetchedOffset, PartitionToFetch
-from oncelog.coordinator.group.requests import OffsetFetchRequest as FetchRequest
 from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.ids import NULL_UUID
 from oncelog.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -48,20 +47,12 @@ def handle(broker: Broker, request: OffsetFetchRequest, context: RequestContext)
 def _as_single(fetched: OffsetFetchResponseGroup, group: OffsetFetchRequestGroup, version: int) -> OffsetFetchResponse:
     if fetched.error_code and version < _TOP_LEVEL_ERROR_VERSION:
         # Version 1 has no place for an error of the group: every partition carries it.
-        return OffsetFetchResponse(
-            topics=[
-                OffsetFetchResponseTopic(
-                    name=topic.name,
-                    partitions=[
-                        OffsetFetchResponsePartition(
-                            partition_index=index, committed_offset=-1, metadata="", error_code=fetched.error_code
-                        )
-                        for index in topic.partition_indexes
-                    ],
-                )
-                for topic in group.topics or []
-            ]
-        )
+        fetched.topics = [
+            OffsetFetchResponseTopics(
+                name=topic.name, partitions=[_failed(index, fetched.error_code) for index in topic.partition_indexes]
+            )
+            for topic in group.topics or []
+        ]
     return OffsetFetchResponse(
         error_code=fetched.error_code,
         topics=[
@@ -88,67 +79,50 @@ def _fetch_group(
 ) -> OffsetFetchResponseGroup:
     if not context.may(Operation.DESCRIBE, Resource.GROUP, group.group_id):
         return OffsetFetchResponseGroup(group_id=group.group_id, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    refused: list[OffsetFetchResponseTopics] = []
-    wanted: list[PartitionToFetch] | None = None
-    if group.topics is not None:
-        wanted = []
-        for topic in group.topics:
-            known = (
-                broker.metadata.topics_by_id.get(topic.topic_id) if by_id else broker.metadata.topics.get(topic.name)
-            )
-            if known is None and by_id:
-                refused.append(_refused(topic, ErrorCode.UNKNOWN_TOPIC_ID))
-                continue
-            name = known.name if known is not None else topic.name
-            if not context.may(Operation.DESCRIBE, Resource.TOPIC, name):
-                refused.append(_refused(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
-                continue
-            topic_id = known.topic_id if known is not None else topic.topic_id
-            wanted += [PartitionToFetch(name, index, topic_id) for index in topic.partition_indexes]
-    fetch = FetchRequest(
-        group_id=group.group_id,
-        partitions=None if wanted is None else tuple(wanted),
-        require_stable=require_stable,
-    )
-
     try:
-        result = broker.groups.shard_of(group.group_id).fetch_offsets(fetch)
+        shard = broker.groups.shard_of(group.group_id)
     except KafkaError as error:
         return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error.code)
-    offsets = [each for each in result.offsets if context.may(Operation.DESCRIBE, Resource.TOPIC, each.topic)]
-    topics = _by_topic(broker, offsets, by_id)
-    return OffsetFetchResponseGroup(group_id=group.group_id, topics=[*topics, *refused])
-
-
-def _refused(topic: OffsetFetchRequestTopics, code: ErrorCode) -> OffsetFetchResponseTopics:
-    return OffsetFetchResponseTopics(
-        name=topic.name,
-        topic_id=topic.topic_id,
-        partitions=[
-            OffsetFetchResponsePartitions(partition_index=index, committed_offset=-1, metadata="", error_code=code)
-            for index in topic.partition_indexes
-        ],
-    )
-
-
-def _by_topic(broker: Broker, offsets: list[FetchedOffset], by_id: bool) -> list[OffsetFetchResponseTopics]:
-    topics: dict[str, OffsetFetchResponseTopics] = {}
-    for fetched in offsets:
-        topic = topics.get(fetched.topic)
-        if topic is None:
-            known = broker.metadata.topics.get(fetched.topic)
-            if known is None and by_id:
-                continue
-            topic = topics[fetched.topic] = OffsetFetchResponseTopics(name=fetched.topic)
-            if known is not None:
-                topic.topic_id = known.topic_id
-        topic.partitions.append(
-            OffsetFetchResponsePartitions(
-                partition_index=fetched.partition,
-                committed_offset=fetched.offset,
-                committed_leader_epoch=fetched.leader_epoch,
-                metadata=fetched.metadata,
-                error_code=fetched.error,
+    wanted = group.topics
+    if wanted is None:
+        wanted = _everything(broker, context, shard.committed_partitions(group.group_id), by_id)
+    answer = OffsetFetchResponseGroup(group_id=group.group_id)
+    for topic in wanted:
+        refusal = _name(broker, context, topic, by_id)
+        partitions = (
+            [_failed(index, refusal) for index in topic.partition_indexes]
+            if refusal
+            else shard.fetch_offsets(
+                group.group_id, topic.name, topic.topic_id, topic.partition_indexes, require_stable=require_stable
             )
         )
-    return list(topics.values())
+        answer.topics.append(OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
+    return answer
+
+
+def _everything(
+    broker: Broker, context: RequestContext, committed: dict[str, list[int]], by_id: bool
+) -> list[OffsetFetchRequestTopics]:
+    """Topics that the client may see and, where it names them by id, that still have one."""
+    ids = broker.metadata.ids_of(committed)
+    return [
+        OffsetFetchRequestTopics(name=name, topic_id=ids.get(name, NULL_UUID), partition_indexes=indexes)
+        for name, indexes in committed.items()
+        if context.may(Operation.DESCRIBE, Resource.TOPIC, name) and (name in ids or not by_id)
+    ]
+
+
+def _name(broker: Broker, context: RequestContext, topic: OffsetFetchRequestTopics, by_id: bool) -> ErrorCode:
+    """From here on a topic has its name, and its id if it exists. Returns what refuses it."""
+    topics = broker.metadata.topics
+    known = broker.metadata.topics_by_id.get(topic.topic_id) if by_id else topics.get(topic.name)
+    if known is not None:
+        topic.name, topic.topic_id = known.name, known.topic_id
+    elif by_id:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    may_see = context.may(Operation.DESCRIBE, Resource.TOPIC, topic.name)
+    return ErrorCode.NONE if may_see else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+def _failed(index: int, code: int) -> OffsetFetchResponsePartitions:
+    return OffsetFetchResponsePartitions(partition_index=index, committed_offset=-1, error_code=code)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from oncelog.coordinator.group import requests
 from oncelog.core.errors import ErrorCode
 from oncelog.core.promise import Promise
 from oncelog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -16,16 +15,9 @@ def handle(
 ) -> HeartbeatResponse | Promise[HeartbeatResponse]:
     if not context.may(Operation.READ, Resource.GROUP, request.group_id):
         return HeartbeatResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    heartbeat = requests.HeartbeatRequest(
-        group_id=request.group_id,
-        generation_id=request.generation_id,
-        member_id=request.member_id,
-        group_instance_id=request.group_instance_id,
-    )
-    answer = broker.groups.run(
+    return broker.groups.run(
         request.group_id,
-        lambda shard, reply, now_ms: shard.heartbeat(heartbeat, reply, now_ms),
+        lambda shard, reply, now_ms: shard.heartbeat(request, reply, now_ms),
         # A member must not give up its partitions because its coordinator has just started: Kafka answers the same.
-        lambda error: requests.HeartbeatResult(),
+        lambda error: HeartbeatResponse(),
     )
-    return answer.map(lambda result: HeartbeatResponse(error_code=result.error))

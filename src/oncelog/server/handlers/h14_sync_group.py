@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from oncelog.coordinator.group.requests import SyncRequest, SyncResult
 from oncelog.core.errors import ErrorCode
 from oncelog.core.promise import Promise
 from oncelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
@@ -21,26 +20,9 @@ def handle(
     has_protocol = request.protocol_type is not None and request.protocol_name is not None
     if context.api_version >= _PROTOCOL_REQUIRED_VERSION and not has_protocol:
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    sync = SyncRequest(
-        group_id=request.group_id,
-        generation_id=request.generation_id,
-        member_id=request.member_id,
-        group_instance_id=request.group_instance_id,
-        protocol_type=request.protocol_type,
-        protocol_name=request.protocol_name,
-        assignments={entry.member_id: bytes(entry.assignment) for entry in request.assignments},
-    )
-    answer = broker.groups.run(
+    return broker.groups.run(
         request.group_id,
-        lambda shard, reply, now_ms: shard.sync(sync, reply, now_ms),
+        lambda shard, reply, now_ms: shard.sync(request, reply, now_ms),
         # What a member was about to be given is in nobody's memory any more: it is to join again.
-        lambda error: SyncResult(error=ErrorCode.REBALANCE_IN_PROGRESS),
-    )
-    return answer.map(
-        lambda result: SyncGroupResponse(
-            error_code=result.error,
-            protocol_type=result.protocol_type,
-            protocol_name=result.protocol_name,
-            assignment=result.assignment,
-        )
+        lambda error: SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS),
     )

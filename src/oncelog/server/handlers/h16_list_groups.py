@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oncelog.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from oncelog.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
@@ -12,15 +12,4 @@ def handle(broker: Broker, request: ListGroupsRequest, context: RequestContext) 
     error, groups = broker.groups.list_groups(request.states_filter, request.types_filter)
     if not context.may(Operation.DESCRIBE, Resource.CLUSTER):
         groups = [group for group in groups if context.may(Operation.DESCRIBE, Resource.GROUP, group.group_id)]
-    return ListGroupsResponse(
-        error_code=error,
-        groups=[
-            ListedGroup(
-                group_id=group.group_id,
-                protocol_type=group.protocol_type,
-                group_state=group.state,
-                group_type=group.group_type,
-            )
-            for group in groups
-        ],
-    )
+    return ListGroupsResponse(error_code=error, groups=groups)

@@ -7,12 +7,7 @@ coordinator, as a Produce is.
 from __future__ import annotations
 
 from oncelog.coordinator.failed_append import error_for_failed_append
-from oncelog.coordinator.group.requests import (
-    OffsetCommitResult,
-    OffsetToCommit,
-    PartitionError,
-)
-from oncelog.coordinator.group.requests import TxnOffsetCommitRequest as CommitRequest
+from oncelog.coordinator.group.responses import offsets_refused
 from oncelog.coordinator.txn.errors import error_for_txn_offset_commit
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import NO_SEQUENCE, TopicPartition
@@ -26,6 +21,7 @@ from oncelog.protocol.messages.txn_offset_commit import (
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
+from oncelog.server.offset_refusals import refusal_of
 from oncelog.storage.verification import VerificationGuard
 
 _TV2_VERSION = 5
@@ -44,44 +40,40 @@ class _TxnOffsetCommit:
         self._context = context
         self._version = context.api_version
         self._answer: Promise[TxnOffsetCommitResponse] = Promise()
-        self._offsets: list[OffsetToCommit] = []
-        self._errors: dict[TopicPartition, ErrorCode] = {}
-        for topic in request.topics:
-            known = broker.metadata.topics.get(topic.name)
-            may_read = context.may(Operation.READ, Resource.TOPIC, topic.name)
-            for entry in topic.partitions:
-                if not may_read:
-                    refused = TopicPartition(topic.name, entry.partition_index)
-                    self._errors[refused] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-                    continue
-                if known is None or not 0 <= entry.partition_index < known.partition_count:
-                    unknown = TopicPartition(topic.name, entry.partition_index)
-                    self._errors[unknown] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                    continue
-                self._offsets.append(
-                    OffsetToCommit(
-                        topic.name,
-                        entry.partition_index,
-                        entry.committed_offset,
-                        entry.committed_leader_epoch,
-                        entry.committed_metadata,
-                        known.topic_id,
-                    )
+        self._response = TxnOffsetCommitResponse(
+            topics=[
+                TxnOffsetCommitResponseTopic(
+                    name=topic.name,
+                    partitions=[
+                        TxnOffsetCommitResponsePartition(partition_index=entry.partition_index)
+                        for entry in topic.partitions
+                    ],
                 )
+                for topic in request.topics
+            ]
+        )
 
     def run(self) -> Promise[TxnOffsetCommitResponse]:
         request = self._request
         if not self._context.may(Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id):
-            self._refuse_all(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+            self._refuse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         elif not self._context.may(Operation.READ, Resource.GROUP, request.group_id):
-            self._refuse_all(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-        elif not self._offsets:
-            self._respond({})
+            self._refuse(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        elif not self._has_partitions():
+            self._answer.resolve(self._response)
         elif not self._request.group_id:
             self._fail(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
         else:
             self._broker.groups.shards.available().then(lambda _: self._verify())
         return self._answer
+
+    def _has_partitions(self) -> bool:
+        """Whether one is left when those are refused that the client may not commit for, or that do not exist."""
+        for topic in self._response.topics:
+            refusal = refusal_of(self._broker, self._context, topic.name)
+            for partition in topic.partitions:
+                partition.error_code = refusal(partition.partition_index)
+        return not all(partition.error_code for topic in self._response.topics for partition in topic.partitions)
 
     def _verify(self) -> None:
         request, broker = self._request, self._broker
@@ -126,61 +118,21 @@ class _TxnOffsetCommit:
         self._commit(guard)
 
     def _commit(self, guard: VerificationGuard | None) -> None:
-        request = self._request
-        commit = CommitRequest(
-            group_id=request.group_id,
-            producer_id=request.producer_id,
-            producer_epoch=request.producer_epoch,
-            offsets=tuple(self._offsets),
-            generation_id=request.generation_id,
-            member_id=request.member_id,
-            group_instance_id=request.group_instance_id,
-        )
+        request, response = self._request, self._response
+        topic_ids = self._broker.metadata.ids_of(topic.name for topic in request.topics)
         answer = self._broker.groups.run(
             request.group_id,
-            lambda shard, reply, now_ms: shard.commit_offsets_in_transaction(commit, reply, now_ms),
-            self._all_failed,
+            lambda shard, reply, now_ms: shard.commit_offsets_in_transaction(
+                request, response, reply, now_ms, topic_ids, self._version
+            ),
+            lambda error: offsets_refused(response, error),
             guard,
         )
-        answer.then(
-            lambda result: self._respond(
-                {TopicPartition(entry.topic, entry.partition): entry.error for entry in result.partitions}
-            )
-        )
-
-    def _all_failed(self, code: ErrorCode) -> OffsetCommitResult:
-        return OffsetCommitResult(
-            partitions=tuple(PartitionError(entry.topic, entry.partition, code) for entry in self._offsets)
-        )
-
-    def _refuse_all(self, code: ErrorCode) -> None:
-        self._errors = {
-            TopicPartition(topic.name, entry.partition_index): code
-            for topic in self._request.topics
-            for entry in topic.partitions
-        }
-        self._respond({})
+        answer.then(self._answer.resolve)
 
     def _fail(self, code: ErrorCode, reason: str) -> None:
         self._broker.log_refusal("TxnOffsetCommit", code, reason)
-        self._respond({TopicPartition(entry.topic, entry.partition): code for entry in self._offsets})
+        self._refuse(code)
 
-    def _respond(self, codes: dict[TopicPartition, ErrorCode]) -> None:
-        codes = {**codes, **self._errors}
-        self._answer.resolve(
-            TxnOffsetCommitResponse(
-                topics=[
-                    TxnOffsetCommitResponseTopic(
-                        name=topic.name,
-                        partitions=[
-                            TxnOffsetCommitResponsePartition(
-                                partition_index=entry.partition_index,
-                                error_code=codes[TopicPartition(topic.name, entry.partition_index)],
-                            )
-                            for entry in topic.partitions
-                        ],
-                    )
-                    for topic in self._request.topics
-                ]
-            )
-        )
+    def _refuse(self, code: ErrorCode) -> None:
+        self._answer.resolve(offsets_refused(self._response, code))

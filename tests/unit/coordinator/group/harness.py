@@ -3,38 +3,44 @@
 from __future__ import annotations
 
 import itertools
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from oncelog.coordinator.group.config import GroupConfig
+from oncelog.coordinator.group.joining import JoiningClient
 from oncelog.coordinator.group.machine import GroupShard
-from oncelog.coordinator.group.requests import (
-    DeleteGroupsResult,
-    HeartbeatRequest,
-    HeartbeatResult,
-    JoinProtocol,
-    JoinRequest,
-    JoinResult,
-    LeaveRequest,
-    LeaveResult,
-    LeavingMember,
-    OffsetCommitRequest,
-    OffsetCommitResult,
-    OffsetDeleteRequest,
-    OffsetDeleteResult,
-    OffsetFetchRequest,
-    OffsetToCommit,
-    PartitionToFetch,
-    SyncRequest,
-    SyncResult,
-    TxnOffsetCommitRequest,
-)
 from oncelog.coordinator.outcome import CoordinatorRecord, Outcome, Reply
 from oncelog.core.errors import ErrorCode
-from oncelog.core.ids import NO_PRODUCER_ID, TopicPartition
+from oncelog.core.ids import NO_PRODUCER_ID, NULL_UUID, TopicPartition
 from oncelog.protocol.compiler import encode_versioned
 from oncelog.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
+from oncelog.protocol.messages.heartbeat import HeartbeatRequest
+from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from oncelog.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
+from oncelog.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from oncelog.protocol.messages.offset_delete import (
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from oncelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+from oncelog.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
 
 T = TypeVar("T")
 
@@ -49,7 +55,59 @@ def subscription(*topics: str, version: int = 1) -> bytes:
     return encode_versioned(ConsumerProtocolSubscription(topics=list(topics)), version)
 
 
-RANGE = (JoinProtocol("range", subscription("in")),)
+def protocol(name: str, metadata: bytes) -> JoinGroupRequestProtocol:
+    return JoinGroupRequestProtocol(name=name, metadata=metadata)
+
+
+def leaving(member_id: str, instance_id: str | None = None) -> MemberIdentity:
+    return MemberIdentity(member_id=member_id, group_instance_id=instance_id)
+
+
+def sync_request(member_id: str, generation_id: int, assignments: dict[str, bytes], **fields: Any) -> SyncGroupRequest:
+    return SyncGroupRequest(
+        member_id=member_id,
+        generation_id=generation_id,
+        assignments=[SyncGroupRequestAssignment(member_id=to, assignment=data) for to, data in assignments.items()],
+        **({"group_id": GROUP} | fields),
+    )
+
+
+def entry(partition: int, offset: int, *, leader_epoch: int = -1, metadata: str | None = "") -> Any:
+    return OffsetCommitRequestPartition(
+        partition_index=partition,
+        committed_offset=offset,
+        committed_leader_epoch=leader_epoch,
+        committed_metadata=metadata,
+    )
+
+
+def commit_request(topic: str, *entries: Any, **fields: Any) -> tuple[OffsetCommitRequest, OffsetCommitResponse]:
+    """With the answer that a handler prepares: one place for each partition."""
+    answers = [OffsetCommitResponsePartition(partition_index=each.partition_index) for each in entries]
+    return (
+        OffsetCommitRequest(
+            topics=[OffsetCommitRequestTopic(name=topic, partitions=list(entries))], **({"group_id": GROUP} | fields)
+        ),
+        OffsetCommitResponse(topics=[OffsetCommitResponseTopic(name=topic, partitions=answers)]),
+    )
+
+
+def txn_commit_request(
+    producer_id: int, partition: int, offset: int, **fields: Any
+) -> tuple[TxnOffsetCommitRequest, TxnOffsetCommitResponse]:
+    place = TxnOffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
+    answer = TxnOffsetCommitResponsePartition(partition_index=partition)
+    return (
+        TxnOffsetCommitRequest(
+            producer_id=producer_id,
+            topics=[TxnOffsetCommitRequestTopic(name="in", partitions=[place])],
+            **({"group_id": GROUP} | fields),
+        ),
+        TxnOffsetCommitResponse(topics=[TxnOffsetCommitResponseTopic(name="in", partitions=[answer])]),
+    )
+
+
+RANGE = [protocol("range", subscription("in"))]
 
 
 class Pending(list[T]):
@@ -140,41 +198,54 @@ class Shell:
         self.run(operation(*arguments[:1], pending.append, *arguments[1:]))
         return pending
 
+    def commit_all(self, topic: str, *entries: Any, topic_id: uuid.UUID = NULL_UUID, **fields: Any) -> Any:
+        """The answers for these entries."""
+        request, response = commit_request(topic, *entries, **fields)
+        pending: Pending[Any] = Pending()
+        self.run(self.shard.commit_offsets(request, response, pending.append, self.now_ms, {topic: topic_id}, 9))
+        return pending.answer.topics[0].partitions
+
     # --- requests ------------------------------------------------------------------------------------------------
 
-    def join(self, member_id: str = "", instance_id: str | None = None, **fields: Any) -> Pending[JoinResult]:
+    def join(
+        self,
+        member_id: str = "",
+        instance_id: str | None = None,
+        *,
+        requires_known_member_id: bool = False,
+        supports_skipping_assignment: bool = True,
+        client_id: str = "c",
+        **fields: Any,
+    ) -> Pending[JoinGroupResponse]:
+        """With a version of JoinGroup that has these features. Static members are not asked to come back with an id."""
         values: dict[str, Any] = {
             "group_id": GROUP,
             "session_timeout_ms": SESSION_MS,
             "rebalance_timeout_ms": REBALANCE_MS,
             "protocol_type": "consumer",
             "protocols": RANGE,
-            "client_id": "c",
-            "client_host": "/127.0.0.1",
-            "requires_known_member_id": False,
         }
-        request = JoinRequest(**(values | fields), member_id=member_id, group_instance_id=instance_id)
-        return self.ask(self.shard.join, request, self.now_ms)
+        version = 3 if instance_id is None and not requires_known_member_id else 8 + supports_skipping_assignment
+        request = JoinGroupRequest(**(values | fields), member_id=member_id, group_instance_id=instance_id)
+        client = JoiningClient(client_id, "/127.0.0.1", version)
+        return self.ask(self.shard.join, request, self.now_ms, client)
 
     def sync(
         self, member_id: str, generation_id: int, assignments: dict[str, bytes] | None = None, **fields: Any
-    ) -> Pending[SyncResult]:
-        values: dict[str, Any] = {"group_id": GROUP, "assignments": assignments or {}} | fields
-        request = SyncRequest(member_id=member_id, generation_id=generation_id, **values)
+    ) -> Pending[SyncGroupResponse]:
+        request = sync_request(member_id, generation_id, assignments or {}, **fields)
         return self.ask(self.shard.sync, request, self.now_ms)
 
     def heartbeat(self, member_id: str, generation_id: int, instance_id: str | None = None) -> ErrorCode:
         request = HeartbeatRequest(
             group_id=GROUP, member_id=member_id, generation_id=generation_id, group_instance_id=instance_id
         )
-        result: HeartbeatResult = self.ask(self.shard.heartbeat, request, self.now_ms).answer
-        return result.error
+        return ErrorCode(self.ask(self.shard.heartbeat, request, self.now_ms).answer.error_code)
 
-    def leave(self, *members: LeavingMember | str) -> LeaveResult:
-        leaving = tuple(LeavingMember(member) if isinstance(member, str) else member for member in members)
-        result: LeaveResult = self.ask(
-            self.shard.leave, LeaveRequest(group_id=GROUP, members=leaving), self.now_ms
-        ).answer
+    def leave(self, *members: MemberIdentity | str) -> LeaveGroupResponse:
+        gone = [leaving(member) if isinstance(member, str) else member for member in members]
+        request = LeaveGroupRequest(group_id=GROUP, members=gone)
+        result: LeaveGroupResponse = self.ask(self.shard.leave, request, self.now_ms).answer
         return result
 
     def commit(
@@ -187,19 +258,24 @@ class Shell:
         generation_id: int = -1,
         member_id: str = "",
         instance_id: str | None = None,
-        **fields: Any,
+        retention_ms: int = -1,
+        topic_id: uuid.UUID = NULL_UUID,
+        understands_group_id_not_found: bool = True,
+        **values: Any,
     ) -> ErrorCode:
-        entry = {key: fields.pop(key) for key in ("metadata", "topic_id", "leader_epoch") if key in fields}
-        request = OffsetCommitRequest(
+        request, response = commit_request(
+            topic,
+            entry(partition, offset, **values),
             group_id=group_id,
-            offsets=(OffsetToCommit(topic, partition, offset, **entry),),
-            generation_id=generation_id,
+            generation_id_or_member_epoch=generation_id,
             member_id=member_id,
             group_instance_id=instance_id,
-            **fields,
+            retention_time_ms=retention_ms,
         )
-        result: OffsetCommitResult = self.ask(self.shard.commit_offsets, request, self.now_ms).answer
-        return result.partitions[0].error
+        pending: Pending[Any] = Pending()
+        version = 8 + understands_group_id_not_found
+        self.run(self.shard.commit_offsets(request, response, pending.append, self.now_ms, {topic: topic_id}, version))
+        return ErrorCode(pending.answer.topics[0].partitions[0].error_code)
 
     def commit_in_transaction(
         self,
@@ -211,45 +287,64 @@ class Shell:
         generation_id: int = -1,
         member_id: str = "",
         instance_id: str | None = None,
-        **fields: Any,
+        understands_group_id_not_found: bool = False,
     ) -> ErrorCode:
-        request = TxnOffsetCommitRequest(
+        request, response = txn_commit_request(
+            producer_id,
+            partition,
+            offset,
             group_id=group_id,
-            producer_id=producer_id,
-            producer_epoch=0,
-            offsets=(OffsetToCommit("in", partition, offset),),
             generation_id=generation_id,
             member_id=member_id,
             group_instance_id=instance_id,
-            **fields,
         )
-        result: OffsetCommitResult = self.ask(self.shard.commit_offsets_in_transaction, request, self.now_ms).answer
-        return result.partitions[0].error
+        pending: Pending[Any] = Pending()
+        version = 5 + understands_group_id_not_found
+        self.run(self.shard.commit_offsets_in_transaction(request, response, pending.append, self.now_ms, {}, version))
+        return ErrorCode(pending.answer.topics[0].partitions[0].error_code)
 
     def fetch(
-        self, partition: int = 0, *, topic: str = "in", group_id: str = GROUP, stable: bool = False
+        self,
+        partition: int = 0,
+        *,
+        topic: str = "in",
+        group_id: str = GROUP,
+        stable: bool = False,
+        topic_id: uuid.UUID = NULL_UUID,
     ) -> tuple[int, ErrorCode]:
-        request = OffsetFetchRequest(
-            group_id=group_id, partitions=(PartitionToFetch(topic, partition),), require_stable=stable
-        )
-        (fetched,) = self.shard.fetch_offsets(request).offsets
-        return fetched.offset, fetched.error
+        (fetched,) = self.shard.fetch_offsets(group_id, topic, topic_id, [partition], require_stable=stable)
+        return fetched.committed_offset, ErrorCode(fetched.error_code)
 
-    def delete_offsets(self, *partitions: TopicPartition, group_id: str = GROUP) -> OffsetDeleteResult:
-        result: OffsetDeleteResult = self.ask(
-            self.shard.delete_offsets, OffsetDeleteRequest(group_id=group_id, partitions=partitions)
-        ).answer
-        return result
+    def delete_offsets(self, *partitions: TopicPartition, group_id: str = GROUP) -> OffsetDeleteResponse:
+        answer = OffsetDeleteResponse(
+            topics=[
+                OffsetDeleteResponseTopic(
+                    name=topic, partitions=[OffsetDeleteResponsePartition(partition_index=partition)]
+                )
+                for topic, partition in partitions
+            ]
+        )
+        pending: Pending[OffsetDeleteResponse] = Pending()
+        self.run(self.shard.delete_offsets(group_id, answer, pending.append))
+        return pending.answer
 
     def delete_group(self, group_id: str = GROUP) -> ErrorCode:
-        result: DeleteGroupsResult = self.ask(self.shard.delete_groups, [group_id]).answer
-        return result.groups[0].error
+        return ErrorCode(self.ask(self.shard.delete_group, group_id).answer.error_code)
+
+    def fetch_all(self, group_id: str = GROUP, *, stable: bool = False) -> list[tuple[str, int, int, ErrorCode]]:
+        """Topic, partition, offset and error of everything that a group has committed."""
+        shard = self.shard
+        return [
+            (topic, fetched.partition_index, fetched.committed_offset, ErrorCode(fetched.error_code))
+            for topic, indexes in shard.committed_partitions(group_id).items()
+            for fetched in shard.fetch_offsets(group_id, topic, NULL_UUID, indexes, require_stable=stable)
+        ]
 
     # --- shortcuts -----------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> str:
-        return self.shard.describe_group(GROUP).state
+        return self.shard.describe_group(GROUP).group_state
 
     def stable_group(self, *instance_ids: str | None, **fields: Any) -> list[str]:
         """A Stable group; the first of the returned member ids leads. Everybody is assigned its own id."""
@@ -265,7 +360,7 @@ class Shell:
         assert self.state == "Stable"
         return member_ids
 
-    def _resolve(self, join: Pending[JoinResult]) -> str:
+    def _resolve(self, join: Pending[JoinGroupResponse]) -> str:
         if join.is_parked:
             self.advance(self.config.initial_rebalance_delay_ms)
         return join.answer.member_id

@@ -7,15 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from oncelog.coordinator.group.config import GroupConfig
-from oncelog.coordinator.group.requests import (
-    HeartbeatRequest,
-    JoinProtocol,
-    LeaveRequest,
-    LeavingMember,
-)
 from oncelog.core.errors import ErrorCode as E
 from oncelog.core.ids import TopicPartition
-from tests.unit.coordinator.group.harness import GROUP, Shell, subscription
+from oncelog.protocol.messages.heartbeat import HeartbeatRequest
+from oncelog.protocol.messages.leave_group import LeaveGroupRequest
+from tests.unit.coordinator.group.harness import GROUP, Shell, leaving, protocol, subscription
 
 STATES = ("missing", "Empty", "PreparingRebalance", "CompletingRebalance", "Stable")
 
@@ -110,38 +106,40 @@ def test_heartbeat(state: str, question: Question, expected: E) -> None:
 @table(
     (
         "leader with the assignment",
-        lambda s: s.shell.sync(s.member_id, s.generation_id, {s.member_id: b"x"}).answer.error,
+        lambda s: s.shell.sync(s.member_id, s.generation_id, {s.member_id: b"x"}).answer.error_code,
         (UNKNOWN, UNKNOWN, REBALANCE, OK, OK),
     ),
     (
         "stranger",
-        lambda s: s.shell.sync("stranger", s.generation_id).answer.error,
+        lambda s: s.shell.sync("stranger", s.generation_id).answer.error_code,
         (UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN),
     ),
     (
         "future generation",
-        lambda s: s.shell.sync(s.member_id, s.generation_id + 1).answer.error,
+        lambda s: s.shell.sync(s.member_id, s.generation_id + 1).answer.error_code,
         (UNKNOWN, UNKNOWN, GENERATION, GENERATION, GENERATION),
     ),
     (
         "fenced instance",
-        lambda s: s.shell.sync("older", s.generation_id, group_instance_id="i1").answer.error,
+        lambda s: s.shell.sync("older", s.generation_id, group_instance_id="i1").answer.error_code,
         (UNKNOWN, UNKNOWN, FENCED, FENCED, FENCED),
     ),
     (
         "other protocol type",
-        lambda s: s.shell.sync(s.member_id, s.generation_id, protocol_type="connect").answer.error,
+        lambda s: s.shell.sync(s.member_id, s.generation_id, protocol_type="connect").answer.error_code,
         (UNKNOWN, UNKNOWN, *[E.INCONSISTENT_GROUP_PROTOCOL] * 3),
     ),
     (
         "other protocol name",
-        lambda s: s.shell.sync(s.member_id, s.generation_id, protocol_name="sticky").answer.error,
+        lambda s: s.shell.sync(s.member_id, s.generation_id, protocol_name="sticky").answer.error_code,
         (UNKNOWN, UNKNOWN, *[E.INCONSISTENT_GROUP_PROTOCOL] * 3),
     ),
     (
         "right protocols",
         lambda s: (
-            s.shell.sync(s.member_id, s.generation_id, protocol_type="consumer", protocol_name="range").answer.error
+            s.shell.sync(
+                s.member_id, s.generation_id, protocol_type="consumer", protocol_name="range"
+            ).answer.error_code
         ),
         (UNKNOWN, UNKNOWN, REBALANCE, OK, OK),
     ),
@@ -153,37 +151,37 @@ def test_sync(state: str, question: Question, expected: E) -> None:
 @table(
     (
         "stranger",
-        lambda s: s.shell.join("stranger").answer.error,
+        lambda s: s.shell.join("stranger").answer.error_code,
         (UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN),
     ),
     (
         "fenced instance",
-        lambda s: s.shell.join("older", "i1").answer.error,
+        lambda s: s.shell.join("older", "i1").answer.error_code,
         (UNKNOWN, UNKNOWN, FENCED, FENCED, FENCED),
     ),
     (
         "other protocol type",
-        lambda s: s.shell.join("", protocol_type="connect").answer.error,
+        lambda s: s.shell.join("", protocol_type="connect").answer.error_code,
         (OK, OK, *[E.INCONSISTENT_GROUP_PROTOCOL] * 3),
     ),
     (
         "no protocol in common",
-        lambda s: s.shell.join("", protocols=(JoinProtocol("sticky", b""),)).answer.error,
+        lambda s: s.shell.join("", protocols=[protocol("sticky", b"")]).answer.error_code,
         (OK, OK, *[E.INCONSISTENT_GROUP_PROTOCOL] * 3),
     ),
     (
         "protocols come before the member",
-        lambda s: s.shell.join("stranger", protocol_type="connect").answer.error,
+        lambda s: s.shell.join("stranger", protocol_type="connect").answer.error_code,
         (UNKNOWN, UNKNOWN, *[E.INCONSISTENT_GROUP_PROTOCOL] * 3),
     ),
     (
         "no protocol at all",
-        lambda s: s.shell.join("", protocols=()).answer.error,
+        lambda s: s.shell.join("", protocols=()).answer.error_code,
         (E.INCONSISTENT_GROUP_PROTOCOL,) * 5,
     ),
     (
         "newcomer of a client that can be sent back with an id",
-        lambda s: s.shell.join("", requires_known_member_id=True).answer.error,
+        lambda s: s.shell.join("", requires_known_member_id=True).answer.error_code,
         (E.MEMBER_ID_REQUIRED,) * 5,
     ),
 )
@@ -194,32 +192,32 @@ def test_join(state: str, question: Question, expected: E) -> None:
 @table(
     (
         "member",
-        lambda s: s.shell.leave(s.member_id).members[0].error,
+        lambda s: s.shell.leave(s.member_id).members[0].error_code,
         (UNKNOWN, UNKNOWN, OK, OK, OK),
     ),
     (
         "stranger",
-        lambda s: s.shell.leave("stranger").members[0].error,
+        lambda s: s.shell.leave("stranger").members[0].error_code,
         (UNKNOWN,) * 5,
     ),
     (
         "operator, by instance id",
-        lambda s: s.shell.leave(LeavingMember("", "i1")).members[0].error,
+        lambda s: s.shell.leave(leaving("", "i1")).members[0].error_code,
         (UNKNOWN, UNKNOWN, OK, OK, OK),
     ),
     (
         "operator, unknown instance id",
-        lambda s: s.shell.leave(LeavingMember("", "i9")).members[0].error,
+        lambda s: s.shell.leave(leaving("", "i9")).members[0].error_code,
         (UNKNOWN,) * 5,
     ),
     (
         "nobody at all",
-        lambda s: s.shell.leave(LeavingMember("")).members[0].error,
+        lambda s: s.shell.leave(leaving("")).members[0].error_code,
         (UNKNOWN,) * 5,
     ),
     (
         "fenced instance",
-        lambda s: s.shell.leave(LeavingMember("older", "i1")).members[0].error,
+        lambda s: s.shell.leave(leaving("older", "i1")).members[0].error_code,
         (UNKNOWN, UNKNOWN, FENCED, FENCED, FENCED),
     ),
 )
@@ -320,7 +318,7 @@ def test_txn_offset_commit(state: str, question: Question, expected: E) -> None:
 
 def _delete_partition(scene: Scene, topic: str) -> E:
     result = scene.shell.delete_offsets(TopicPartition(topic, 0))
-    return result.error or result.partitions[0].error
+    return E(result.error_code or result.topics[0].partitions[0].error_code)
 
 
 @table(
@@ -348,23 +346,25 @@ def test_delete_group(state: str, question: Question, expected: E) -> None:
 
 def test_offsets_of_a_group_that_is_not_of_consumers_cannot_be_deleted_while_it_has_members() -> None:
     shell = Shell()
-    shell.stable_group(protocol_type="connect", protocols=(JoinProtocol("x", b""),))
-    assert shell.delete_offsets(TopicPartition("in", 0)).error == E.NON_EMPTY_GROUP
+    shell.stable_group(protocol_type="connect", protocols=[protocol("x", b"")])
+    assert shell.delete_offsets(TopicPartition("in", 0)).error_code == E.NON_EMPTY_GROUP
 
 
 def test_a_subscription_that_cannot_be_read_may_be_to_any_topic() -> None:
     shell = Shell()
-    shell.stable_group(protocols=(JoinProtocol("range", b"not a subscription"),))
-    assert shell.delete_offsets(TopicPartition("any", 0)).partitions[0].error == E.GROUP_SUBSCRIBED_TO_TOPIC
+    shell.stable_group(protocols=[protocol("range", b"not a subscription")])
+    assert (
+        shell.delete_offsets(TopicPartition("any", 0)).topics[0].partitions[0].error_code == E.GROUP_SUBSCRIBED_TO_TOPIC
+    )
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3, 9])
 def test_every_version_of_a_subscription_is_read(version: int) -> None:
     shell = Shell()
     data = version.to_bytes(2, "big") + subscription("in", "also", version=min(version, 3))[2:]
-    shell.stable_group(protocols=(JoinProtocol("range", data),))
+    shell.stable_group(protocols=[protocol("range", data)])
     deleted = shell.delete_offsets(*(TopicPartition(topic, 0) for topic in ("in", "also", "other")))
-    assert [bool(entry.error) for entry in deleted.partitions] == [True, True, False]
+    assert [bool(topic.partitions[0].error_code) for topic in deleted.topics] == [True, True, False]
 
 
 # --- checks before the group is looked up ------------------------------------------------------------------------
@@ -375,19 +375,19 @@ def test_every_version_of_a_subscription_is_read(version: int) -> None:
     [(5_999, E.INVALID_SESSION_TIMEOUT), (6_000, OK), (1_800_000, OK), (1_800_001, E.INVALID_SESSION_TIMEOUT)],
 )
 def test_a_session_timeout_must_be_within_its_bounds(timeout_ms: int, expected: E) -> None:
-    assert Shell().join(session_timeout_ms=timeout_ms).answer.error == expected
+    assert Shell().join(session_timeout_ms=timeout_ms).answer.error_code == expected
 
 
 def test_the_empty_group_id_is_only_good_for_plain_commits() -> None:
     shell = Shell()
     shard, now_ms = shell.shard, shell.now_ms
-    assert shell.join(group_id="").answer.error == E.INVALID_GROUP_ID
-    assert shell.sync("m", 1, group_id="").answer.error == E.INVALID_GROUP_ID
+    assert shell.join(group_id="").answer.error_code == E.INVALID_GROUP_ID
+    assert shell.sync("m", 1, group_id="").answer.error_code == E.INVALID_GROUP_ID
     beat = HeartbeatRequest(group_id="", generation_id=1, member_id="m")
-    assert shell.ask(shard.heartbeat, beat, now_ms).answer.error == E.INVALID_GROUP_ID
-    bye = LeaveRequest(group_id="", members=(LeavingMember("m"),))
-    assert shell.ask(shard.leave, bye, now_ms).answer.error == E.INVALID_GROUP_ID
-    assert shell.delete_offsets(TopicPartition("in", 0), group_id="").error == E.INVALID_GROUP_ID
+    assert shell.ask(shard.heartbeat, beat, now_ms).answer.error_code == E.INVALID_GROUP_ID
+    bye = LeaveGroupRequest(group_id="", members=[leaving("m")])
+    assert shell.ask(shard.leave, bye, now_ms).answer.error_code == E.INVALID_GROUP_ID
+    assert shell.delete_offsets(TopicPartition("in", 0), group_id="").error_code == E.INVALID_GROUP_ID
     assert shell.commit_in_transaction(9, group_id="") == E.INVALID_GROUP_ID
     assert shell.commit(5, group_id="") == OK
     assert shell.fetch(group_id="") == (5, OK)
@@ -395,7 +395,7 @@ def test_the_empty_group_id_is_only_good_for_plain_commits() -> None:
 
 def test_a_refused_join_does_not_create_a_group() -> None:
     shell = Shell()
-    assert shell.join(protocols=()).answer.error == E.INCONSISTENT_GROUP_PROTOCOL
+    assert shell.join(protocols=()).answer.error_code == E.INCONSISTENT_GROUP_PROTOCOL
     assert shell.shard.list_groups() == []
     assert shell.log == []
 
@@ -403,11 +403,11 @@ def test_a_refused_join_does_not_create_a_group() -> None:
 def test_an_id_that_was_given_to_a_dynamic_member_is_not_for_a_static_one() -> None:
     shell = Shell()
     member_id = shell.join(requires_known_member_id=True).answer.member_id
-    assert shell.join(member_id, "i1").answer.error == E.UNKNOWN_SERVER_ERROR
+    assert shell.join(member_id, "i1").answer.error_code == E.UNKNOWN_SERVER_ERROR
 
 
 def test_a_client_id_that_leaves_no_room_for_a_member_id_is_refused() -> None:
-    assert Shell().join(client_id="c" * 32_001).answer.error == E.INVALID_REQUEST
+    assert Shell().join(client_id="c" * 32_001).answer.error_code == E.INVALID_REQUEST
 
 
 # --- size --------------------------------------------------------------------------------------------------------
@@ -416,11 +416,11 @@ def test_a_client_id_that_leaves_no_room_for_a_member_id_is_refused() -> None:
 def test_a_full_group_takes_no_newcomer_but_its_members_may_rejoin() -> None:
     shell = Shell(GroupConfig(initial_rebalance_delay_ms=0, max_size=2))
     first, second = shell.stable_group(None, None)
-    assert shell.join("").answer.error == E.GROUP_MAX_SIZE_REACHED
+    assert shell.join("").answer.error_code == E.GROUP_MAX_SIZE_REACHED
     again = shell.join(first)
     assert shell.join("").is_parked, "while a round is open only those who have joined count"
-    assert shell.join(second).answer.error == E.GROUP_MAX_SIZE_REACHED
-    assert again.answer.error == OK
+    assert shell.join(second).answer.error_code == E.GROUP_MAX_SIZE_REACHED
+    assert again.answer.error_code == OK
     assert {member.member_id for member in shell.shard.describe_group(GROUP).members} >= {first}
 
 
@@ -430,6 +430,6 @@ def test_a_loaded_group_above_the_limit_sheds_the_last_to_join() -> None:
     shell.restart(GroupConfig(initial_rebalance_delay_ms=0, max_size=1))
     assert shell.state == "PreparingRebalance"
     joined = shell.join(second)
-    assert shell.join(first).answer.error == E.GROUP_MAX_SIZE_REACHED
+    assert shell.join(first).answer.error_code == E.GROUP_MAX_SIZE_REACHED
     assert joined.answer.leader == second
     assert [member.member_id for member in shell.shard.describe_group(GROUP).members] == [second]

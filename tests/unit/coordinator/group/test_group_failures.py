@@ -6,10 +6,10 @@ import pytest
 
 from oncelog.coordinator.failed_append import error_for_failed_append
 from oncelog.coordinator.group.config import GroupConfig
-from oncelog.coordinator.group.requests import SyncRequest, SyncResult
 from oncelog.core.errors import ErrorCode as E
 from oncelog.core.ids import TopicPartition
-from tests.unit.coordinator.group.harness import GROUP, SESSION_MS, START_MS, Shell
+from oncelog.protocol.messages.sync_group import SyncGroupResponse
+from tests.unit.coordinator.group.harness import GROUP, SESSION_MS, START_MS, Shell, sync_request
 
 
 @pytest.mark.parametrize(
@@ -40,11 +40,11 @@ def test_an_assignment_that_could_not_be_stored_makes_everybody_start_over() -> 
     waiting = shell.sync(second, 3)
     shell.failure = E.NOT_ENOUGH_REPLICAS
     leading = shell.sync(first, 3, {first: b"1", second: b"2"})
-    assert leading.answer.error == waiting.answer.error == E.COORDINATOR_NOT_AVAILABLE
+    assert leading.answer.error_code == waiting.answer.error_code == E.COORDINATOR_NOT_AVAILABLE
     assert leading.answer.assignment == b""
     assert shell.state == "PreparingRebalance"
     assert shell.heartbeat(second, 3) == E.REBALANCE_IN_PROGRESS
-    assert [member.assignment for member in shell.shard.describe_group(GROUP).members] == [b"", b""]
+    assert [member.member_assignment for member in shell.shard.describe_group(GROUP).members] == [b"", b""]
     again = shell.join(first)
     shell.join(second)
     assert again.answer.generation_id == 4
@@ -54,8 +54,8 @@ def test_a_new_group_that_could_not_be_stored_is_gone() -> None:
     shell = Shell(GroupConfig(initial_rebalance_delay_ms=3_000))
     shell.failure = E.NOT_LEADER_OR_FOLLOWER
     join = shell.join()
-    assert join.answer.error == E.NOT_COORDINATOR
-    assert shell.shard.describe_group(GROUP).members == ()
+    assert join.answer.error_code == E.NOT_COORDINATOR
+    assert shell.shard.describe_group(GROUP).members == []
     assert shell.shard.list_groups() == [], "memory knows as much as the log"
     assert shell.shard.next_deadline_ms() == START_MS + shell.config.offsets_retention_check_interval_ms
     assert shell.join().is_parked, "the next one finds a clean slate"
@@ -66,24 +66,24 @@ def test_a_new_group_that_could_not_be_stored_is_gone() -> None:
 def test_a_first_member_that_was_to_be_answered_at_once_gets_the_error() -> None:
     shell = Shell()
     shell.failure = E.NOT_LEADER_OR_FOLLOWER
-    assert shell.join().answer.error == E.NOT_COORDINATOR
+    assert shell.join().answer.error_code == E.NOT_COORDINATOR
     assert shell.shard.list_groups() == []
-    assert shell.join().answer.error == E.NONE
+    assert shell.join().answer.error_code == E.NONE
 
 
 def test_an_id_from_a_group_that_could_not_be_stored_is_unknown_afterwards() -> None:
     shell = Shell()
     shell.failure = E.NOT_LEADER_OR_FOLLOWER
     required = shell.join(requires_known_member_id=True).answer
-    assert required.error == E.MEMBER_ID_REQUIRED
-    assert shell.join(required.member_id).answer.error == E.UNKNOWN_MEMBER_ID
+    assert required.error_code == E.MEMBER_ID_REQUIRED
+    assert shell.join(required.member_id).answer.error_code == E.UNKNOWN_MEMBER_ID
 
 
 def test_leaving_counts_even_if_the_empty_group_could_not_be_stored() -> None:
     shell = Shell()
     (first,) = shell.stable_group()
     shell.failure = E.NOT_LEADER_OR_FOLLOWER
-    assert shell.leave(first).error == E.NOT_COORDINATOR
+    assert shell.leave(first).error_code == E.NOT_COORDINATOR
     assert shell.state == "Empty"
     shell.restart()
     assert shell.state == "Stable", "the log knows no better"
@@ -105,7 +105,7 @@ def test_refused_deletions_leave_everything_in_place() -> None:
     shell = Shell()
     shell.commit(1)
     shell.failure = E.NOT_ENOUGH_REPLICAS
-    assert shell.delete_offsets(TopicPartition("in", 0)).error == E.COORDINATOR_NOT_AVAILABLE
+    assert shell.delete_offsets(TopicPartition("in", 0)).error_code == E.COORDINATOR_NOT_AVAILABLE
     shell.failure = E.NOT_ENOUGH_REPLICAS
     assert shell.delete_group() == E.COORDINATOR_NOT_AVAILABLE
     assert shell.fetch() == (1, E.NONE)
@@ -126,11 +126,11 @@ def test_a_failure_that_comes_after_the_group_has_moved_on_changes_nothing() -> 
     (first,) = shell.stable_group()
     shell.join(first)
     answers: list[object] = []
-    request = SyncRequest(group_id=GROUP, generation_id=2, member_id=first, assignments={first: b"x"})
+    request = sync_request(first, 2, {first: b"x"})
     late = shell.shard.sync(request, answers.append, shell.now_ms)
     shell.join()
     assert shell.join(first).answer.generation_id == 3
-    assert answers == [SyncResult(error=E.REBALANCE_IN_PROGRESS)]
+    assert answers == [SyncGroupResponse(error_code=E.REBALANCE_IN_PROGRESS)]
     shell.run(shell.shard.append_failed(late, E.REQUEST_TIMED_OUT, "", shell.now_ms))
     assert len(answers) == 1
     assert (shell.state, shell.generation_id) == ("CompletingRebalance", 3)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from oncelog.coordinator.group.requests import OffsetCommitRequest, OffsetToCommit, SyncRequest
 from oncelog.coordinator.outcome import Outcome
 from oncelog.core.errors import ErrorCode as E
-from tests.unit.coordinator.group.harness import GROUP, Pending, Shell
+from tests.unit.coordinator.group.harness import GROUP, Pending, Shell, commit_request, entry, sync_request
 
 DAY_MS = 86_400_000
 
@@ -15,15 +14,13 @@ DAY_MS = 86_400_000
 def begin_commit(shell: Shell, offset: int) -> tuple[Outcome, Pending[Any]]:
     """An offset commit whose record is on its way."""
     answer: Pending[Any] = Pending()
-    request = OffsetCommitRequest(group_id=GROUP, offsets=(OffsetToCommit("in", 0, offset),))
-    return shell.shard.commit_offsets(request, answer.append, shell.now_ms), answer
+    request, response = commit_request("in", entry(0, offset))
+    return shell.shard.commit_offsets(request, response, answer.append, shell.now_ms, {}, 9), answer
 
 
 def begin_sync(shell: Shell, member_id: str, generation_id: int, assignment: bytes) -> tuple[Outcome, Pending[Any]]:
     answer: Pending[Any] = Pending()
-    request = SyncRequest(
-        group_id=GROUP, member_id=member_id, generation_id=generation_id, assignments={member_id: assignment}
-    )
+    request = sync_request(member_id, generation_id, {member_id: assignment})
     return shell.shard.sync(request, answer.append, shell.now_ms), answer
 
 
@@ -33,7 +30,7 @@ def test_an_offset_is_shown_when_its_record_is_committed() -> None:
     outcome, answer = begin_commit(shell, 2)
     assert shell.fetch() == (1, E.NONE)
     shell.run(outcome)
-    assert answer.answer.partitions[0].error is E.NONE
+    assert answer.answer.topics[0].partitions[0].error_code == E.NONE
     assert shell.fetch() == (2, E.NONE)
 
 
@@ -90,7 +87,7 @@ def test_a_leader_that_repeats_itself_stores_one_assignment() -> None:
     assert not again.records
     shell.run(again)
     shell.run(outcome)
-    assert first.answer.error is E.REBALANCE_IN_PROGRESS
+    assert first.answer.error_code is E.REBALANCE_IN_PROGRESS
     assert second.answer.assignment == b"first"
     assert shell.load().durable_state() == shell.shard.durable_state()
 
@@ -99,10 +96,10 @@ def test_a_group_that_is_joined_while_its_tombstone_is_stored_lives_on() -> None
     shell = Shell()
     shell.commit(1)
     answer: Pending[Any] = Pending()
-    tombstones = shell.shard.delete_groups([GROUP], answer.append)
+    tombstones = shell.shard.delete_group(GROUP, answer.append)
     join = shell.join()
     shell.run(tombstones)
-    assert answer.answer.groups[0].error is E.NONE
+    assert answer.answer.error_code is E.NONE
     assert shell.sync(join.answer.member_id, 1, {join.answer.member_id: b"x"}).answer.assignment == b"x"
     shell.restart()
     assert shell.state == "Stable"

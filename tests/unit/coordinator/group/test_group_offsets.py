@@ -7,16 +7,11 @@ import uuid
 import pytest
 
 from oncelog.coordinator.group.config import GroupConfig
-from oncelog.coordinator.group.requests import (
-    JoinProtocol,
-    OffsetCommitRequest,
-    OffsetFetchRequest,
-    OffsetToCommit,
-    PartitionToFetch,
-)
 from oncelog.core.errors import ErrorCode as E
 from oncelog.core.ids import TopicPartition
-from tests.unit.coordinator.group.harness import GROUP, SESSION_MS, START_MS, Shell, subscription
+from oncelog.protocol.messages.list_groups import ListedGroup
+from oncelog.protocol.messages.offset_fetch import OffsetFetchResponsePartitions
+from tests.unit.coordinator.group.harness import GROUP, SESSION_MS, START_MS, Shell, entry, protocol, subscription
 
 RETENTION_MS = 1_000_000
 HOUR_MS = 3_600_000
@@ -25,8 +20,7 @@ ID_1, ID_2 = uuid.UUID(int=1), uuid.UUID(int=2)
 
 
 def fetch_all(shell: Shell, *, stable: bool = False) -> list[tuple[str, int, int, E]]:
-    result = shell.shard.fetch_offsets(OffsetFetchRequest(group_id=GROUP, partitions=None, require_stable=stable))
-    return [(entry.topic, entry.partition, entry.offset, entry.error) for entry in result.offsets]
+    return shell.fetch_all(stable=stable)
 
 
 # --- commit and fetch --------------------------------------------------------------------------------------------
@@ -36,8 +30,11 @@ def test_the_last_commit_is_what_is_fetched() -> None:
     shell = Shell()
     shell.commit(5)
     shell.commit(6, metadata="note", leader_epoch=3)
-    fetched = shell.shard.fetch_offsets(OffsetFetchRequest(group_id=GROUP, partitions=(PartitionToFetch("in", 0),)))
-    assert fetched.offsets[0] == ("in", 0, 6, 3, "note", E.NONE)
+    assert shell.shard.fetch_offsets(GROUP, "in", ID_1, [0], require_stable=False) == [
+        OffsetFetchResponsePartitions(
+            partition_index=0, committed_offset=6, committed_leader_epoch=3, metadata="note", error_code=E.NONE
+        )
+    ]
 
 
 def test_what_was_never_committed_is_no_error() -> None:
@@ -59,13 +56,8 @@ def test_everything_a_group_has_comes_without_naming_it() -> None:
 
 def test_several_partitions_in_one_request_each_have_their_own_answer() -> None:
     shell = Shell()
-    offsets = (
-        OffsetToCommit("in", 0, 1),
-        OffsetToCommit("in", 1, 2, -1, "x" * 5_000),
-        OffsetToCommit("in", 2, 3, -1, None),
-    )
-    pending = shell.ask(shell.shard.commit_offsets, OffsetCommitRequest(group_id=GROUP, offsets=offsets), shell.now_ms)
-    assert [entry.error for entry in pending.answer.partitions] == [E.NONE, E.OFFSET_METADATA_TOO_LARGE, E.NONE]
+    answers = shell.commit_all("in", entry(0, 1), entry(1, 2, metadata="x" * 5_000), entry(2, 3, metadata=None))
+    assert [answer.error_code for answer in answers] == [E.NONE, E.OFFSET_METADATA_TOO_LARGE, E.NONE]
     assert [shell.fetch(partition)[0] for partition in range(3)] == [1, -1, 3]
 
 
@@ -73,21 +65,18 @@ def test_an_offset_of_a_deleted_topic_is_not_that_of_its_namesake() -> None:
     shell = Shell()
     shell.commit(5, topic_id=ID_1)
 
-    def fetch(topic_id: uuid.UUID) -> int:
-        wanted = (PartitionToFetch("in", 0, topic_id),)
-        return shell.shard.fetch_offsets(OffsetFetchRequest(group_id=GROUP, partitions=wanted)).offsets[0].offset
-
-    assert fetch(ID_1) == 5
-    assert fetch(ID_2) == -1
+    assert shell.fetch(topic_id=ID_1) == (5, E.NONE)
+    assert shell.fetch(topic_id=ID_2) == (-1, E.NONE)
     assert shell.fetch() == (5, E.NONE), "who does not know the id is trusted with the name"
 
 
 def test_a_commit_without_members_makes_a_simple_group() -> None:
     shell = Shell()
     shell.commit(5)
-    assert shell.shard.list_groups() == [(GROUP, "", "Empty", "classic")]
+    simple = ListedGroup(group_id=GROUP, protocol_type="", group_state="Empty", group_type="classic")
+    assert shell.shard.list_groups() == [simple]
     shell.restart()
-    assert shell.shard.list_groups() == [(GROUP, "", "Empty", "classic")]
+    assert shell.shard.list_groups() == [simple]
     assert shell.fetch() == (5, E.NONE)
 
 
@@ -118,7 +107,8 @@ def test_deleted_offsets_are_gone_also_after_a_restart() -> None:
     shell.commit(6, partition=1)
     before = len(shell.log)
     result = shell.delete_offsets(TopicPartition("in", 0), TopicPartition("in", 7))
-    assert [(entry.partition, entry.error) for entry in result.partitions] == [(0, E.NONE), (7, E.NONE)]
+    answers = [answer for topic in result.topics for answer in topic.partitions]
+    assert [(answer.partition_index, answer.error_code) for answer in answers] == [(0, E.NONE), (7, E.NONE)]
     assert len(shell.log) == before + 1, "no tombstone for what was not there"
     shell.restart()
     assert fetch_all(shell) == [("in", 1, 6, E.NONE)]
@@ -130,7 +120,8 @@ def test_offsets_of_topics_that_are_still_subscribed_to_stay() -> None:
     for topic in ("in", "old"):
         shell.commit(5, topic=topic, generation_id=1, member_id=first)
     result = shell.delete_offsets(TopicPartition("in", 0), TopicPartition("old", 0))
-    assert [entry.error for entry in result.partitions] == [E.GROUP_SUBSCRIBED_TO_TOPIC, E.NONE]
+    codes = [topic.partitions[0].error_code for topic in result.topics]
+    assert codes == [E.GROUP_SUBSCRIBED_TO_TOPIC, E.NONE]
     assert fetch_all(shell) == [("in", 0, 5, E.NONE)]
 
 
@@ -158,12 +149,8 @@ def test_several_groups_are_deleted_one_by_one() -> None:
     shell = Shell()
     shell.stable_group()
     shell.commit(5, group_id="g2")
-    pending = shell.ask(shell.shard.delete_groups, ["g2", GROUP, "g3", "g2"])
-    assert pending.answer.groups == (
-        ("g2", E.NONE),
-        (GROUP, E.NON_EMPTY_GROUP),
-        ("g3", E.GROUP_ID_NOT_FOUND),
-    )
+    codes = [shell.delete_group(group_id) for group_id in ("g2", GROUP, "g3", "g2")]
+    assert codes == [E.NONE, E.NON_EMPTY_GROUP, E.GROUP_ID_NOT_FOUND, E.GROUP_ID_NOT_FOUND]
 
 
 def test_a_deleted_group_can_be_made_again_and_starts_over() -> None:
@@ -181,7 +168,7 @@ def test_offsets_of_a_deleted_topic_go_but_not_those_of_its_namesake() -> None:
     shell.commit(3, partition=2, topic_id=ID_2)
     shell.commit(4, topic="other", topic_id=ID_1)
     shell.commit_in_transaction(9, 5, partition=3)
-    shell.run(shell.shard.topics_deleted([PartitionToFetch("in", -1, ID_1)]))
+    shell.run(shell.shard.topics_deleted([("in", ID_1)]))
     assert fetch_all(shell) == [("in", 2, 3, E.NONE), ("other", 0, 4, E.NONE)]
     shell.marker(9, commit=True)
     assert shell.fetch(3) == (-1, E.NONE)
@@ -237,7 +224,7 @@ def test_offsets_of_topics_that_stable_consumers_gave_up_expire() -> None:
     assert shell.state == "Stable"
 
 
-@pytest.mark.parametrize("fields", [{"protocol_type": "connect"}, {"protocols": (JoinProtocol("range", b"?"),)}])
+@pytest.mark.parametrize("fields", [{"protocol_type": "connect"}, {"protocols": (protocol("range", b"?"),)}])
 def test_offsets_that_an_active_group_may_need_do_not_expire(fields: dict[str, object]) -> None:
     shell = Shell(SHORT)
     (first,) = shell.stable_group(session_timeout_ms=1_800_000, **fields)
@@ -267,7 +254,7 @@ def test_an_empty_group_without_offsets_is_removed_but_not_while_an_id_is_out() 
     shell = Shell()
     member_id = shell.join(requires_known_member_id=True).answer.member_id
     shell.run(shell.shard.expire_offsets(shell.now_ms))
-    assert shell.join(member_id).answer.error == E.NONE
+    assert shell.join(member_id).answer.error_code == E.NONE
     shell.leave(member_id)
     shell.run(shell.shard.expire_offsets(shell.now_ms))
     assert shell.shard.list_groups() == []
@@ -277,9 +264,7 @@ def test_an_empty_group_without_offsets_is_removed_but_not_while_an_id_is_out() 
 
 
 def commit_many(shell: Shell, count: int) -> None:
-    offsets = tuple(OffsetToCommit("a-topic-with-a-long-name", partition, 1) for partition in range(count))
-    request = OffsetCommitRequest(group_id=GROUP, offsets=offsets)
-    shell.ask(shell.shard.commit_offsets, request, shell.now_ms)
+    shell.commit_all("a-topic-with-a-long-name", *(entry(partition, 1) for partition in range(count)))
 
 
 def test_many_expired_offsets_go_in_several_batches() -> None:
@@ -304,7 +289,7 @@ def test_many_offsets_of_a_deleted_topic_go_in_several_batches_and_soon() -> Non
     shell = Shell()
     commit_many(shell, 10_000)
     shell.commit(7)
-    shell.run(shell.shard.topics_deleted([PartitionToFetch("a-topic-with-a-long-name", -1, ID_1)]))
+    shell.run(shell.shard.topics_deleted([("a-topic-with-a-long-name", ID_1)]))
     assert 1 < len(fetch_all(shell)) < 10_000
     shell.advance(10_000)
     assert fetch_all(shell) == [("in", 0, 7, E.NONE)]
@@ -314,7 +299,7 @@ def test_a_deleted_topic_is_forgotten_once_its_offsets_are_gone() -> None:
     """A namesake that is made later may be committed to by clients that do not know topic ids."""
     shell = Shell()
     shell.commit(1)
-    shell.run(shell.shard.topics_deleted([PartitionToFetch("in", -1, ID_1)]))
+    shell.run(shell.shard.topics_deleted([("in", ID_1)]))
     shell.commit(2)
     shell.advance(shell.config.offsets_retention_check_interval_ms * 2)
     assert shell.fetch() == (2, E.NONE)
@@ -341,13 +326,13 @@ def test_groups_are_listed_by_state_and_type() -> None:
 
 def test_an_unknown_group_is_dead() -> None:
     described = Shell().shard.describe_group("nobody")
-    assert (described.state, described.error) == ("Dead", E.GROUP_ID_NOT_FOUND)
+    assert (described.group_state, described.error_code) == ("Dead", E.GROUP_ID_NOT_FOUND)
     assert described.error_message is not None and "nobody" in described.error_message
 
 
 def test_a_group_of_dead_members_keeps_its_offsets() -> None:
     shell = Shell()
-    (first,) = shell.stable_group(protocols=(JoinProtocol("range", subscription("in")),))
+    (first,) = shell.stable_group(protocols=[protocol("range", subscription("in"))])
     shell.commit(5, generation_id=1, member_id=first)
     shell.advance(SESSION_MS)
     assert (shell.state, shell.fetch()) == ("Empty", (5, E.NONE))

@@ -5,10 +5,19 @@ from __future__ import annotations
 import pytest
 
 from oncelog.coordinator.group.config import GroupConfig
-from oncelog.coordinator.group.requests import JoinProtocol, LeavingMember
 from oncelog.coordinator.group.state import TRANSITIONS, GroupState, may_move
 from oncelog.core.errors import ErrorCode as E
-from tests.unit.coordinator.group.harness import GROUP, REBALANCE_MS, SESSION_MS, START_MS, Shell, subscription
+from oncelog.protocol.messages.describe_groups import DescribedGroupMember
+from tests.unit.coordinator.group.harness import (
+    GROUP,
+    REBALANCE_MS,
+    SESSION_MS,
+    START_MS,
+    Shell,
+    leaving,
+    protocol,
+    subscription,
+)
 
 DELAYED = GroupConfig(initial_rebalance_delay_ms=3_000)
 
@@ -38,7 +47,7 @@ def test_the_table_allows_exactly_kafkas_transitions() -> None:
 def test_a_single_member_joins_syncs_and_is_stable() -> None:
     shell = Shell()
     joined = shell.join().answer
-    assert (joined.error, joined.generation_id, joined.protocol_type, joined.protocol_name) == (
+    assert (joined.error_code, joined.generation_id, joined.protocol_type, joined.protocol_name) == (
         E.NONE,
         1,
         "consumer",
@@ -48,7 +57,7 @@ def test_a_single_member_joins_syncs_and_is_stable() -> None:
     assert [(member.member_id, member.metadata) for member in joined.members] == [("c-id0", subscription("in"))]
     assert shell.state == "CompletingRebalance"
     synced = shell.sync(joined.member_id, 1, {joined.member_id: b"all"}).answer
-    assert (synced.error, synced.assignment, synced.protocol_type, synced.protocol_name) == (
+    assert (synced.error_code, synced.assignment, synced.protocol_type, synced.protocol_name) == (
         E.NONE,
         b"all",
         "consumer",
@@ -60,17 +69,17 @@ def test_a_single_member_joins_syncs_and_is_stable() -> None:
 def test_an_id_is_required_first_and_then_good_for_one_join() -> None:
     shell = Shell()
     required = shell.join(requires_known_member_id=True).answer
-    assert (required.error, required.member_id, required.generation_id) == (E.MEMBER_ID_REQUIRED, "c-id0", -1)
+    assert (required.error_code, required.member_id, required.generation_id) == (E.MEMBER_ID_REQUIRED, "c-id0", -1)
     assert shell.state == "Empty"
     joined = shell.join(required.member_id, requires_known_member_id=True).answer
-    assert (joined.error, joined.member_id, joined.generation_id) == (E.NONE, "c-id0", 1)
+    assert (joined.error_code, joined.member_id, joined.generation_id) == (E.NONE, "c-id0", 1)
 
 
 def test_an_id_that_nobody_comes_back_with_expires() -> None:
     shell = Shell()
     required = shell.join(requires_known_member_id=True).answer
     shell.advance(SESSION_MS)
-    assert shell.join(required.member_id).answer.error == E.UNKNOWN_MEMBER_ID
+    assert shell.join(required.member_id).answer.error_code == E.UNKNOWN_MEMBER_ID
 
 
 def test_a_rebalance_waits_for_ids_that_were_handed_out_until_they_expire() -> None:
@@ -88,7 +97,7 @@ def test_an_id_that_was_handed_out_can_be_given_back() -> None:
     (first,) = shell.stable_group()
     required = shell.join(requires_known_member_id=True).answer
     again = shell.join(first)
-    assert shell.leave(required.member_id).members[0].error == E.NONE
+    assert shell.leave(required.member_id).members[0].error_code == E.NONE
     assert again.answer.generation_id == 2
 
 
@@ -142,14 +151,14 @@ def test_newcomers_of_an_earlier_round_do_not_extend_the_delay_of_the_next() -> 
     assert shell.state == "Empty"
     alone = shell.join()
     shell.advance(3_000)
-    assert alone.answer.error == E.NONE
+    assert alone.answer.error_code == E.NONE
 
 
 def test_a_group_that_everybody_leaves_during_the_delay_becomes_empty() -> None:
     shell = Shell(DELAYED)
     join = shell.join("", "i1")
-    assert shell.leave(LeavingMember("", "i1")).members[0].error == E.NONE
-    assert join.answer.error == E.UNKNOWN_MEMBER_ID
+    assert shell.leave(leaving("", "i1")).members[0].error_code == E.NONE
+    assert join.answer.error_code == E.UNKNOWN_MEMBER_ID
     shell.advance(3_000)
     assert shell.state == "Empty"
 
@@ -168,7 +177,7 @@ def test_a_second_member_starts_a_round_that_the_first_learns_of_by_heartbeat() 
     assert (again.generation_id, joined.generation_id) == (2, 2)
     assert again.leader == joined.leader == first
     assert [member.member_id for member in again.members] == [first, joined.member_id]
-    assert joined.members == ()
+    assert joined.members == []
 
 
 def test_followers_wait_for_the_leaders_assignment_and_get_their_own() -> None:
@@ -188,14 +197,14 @@ def test_a_member_the_leader_forgot_gets_an_empty_assignment() -> None:
     shell = Shell()
     joined = shell.join().answer
     synced = shell.sync(joined.member_id, 1, {"somebody else": b"x"}).answer
-    assert (synced.error, synced.assignment) == (E.NONE, b"")
+    assert (synced.error_code, synced.assignment) == (E.NONE, b"")
     assert any("assigned nothing" in note for note in shell.notes)
 
 
 def test_a_member_that_leaves_makes_the_others_rebalance() -> None:
     shell = Shell()
     first, second = shell.stable_group(None, None)
-    assert shell.leave(first).members[0].error == E.NONE
+    assert shell.leave(first).members[0].error_code == E.NONE
     assert shell.heartbeat(second, shell.generation_id) == E.REBALANCE_IN_PROGRESS
     joined = shell.join(second).answer
     assert (joined.leader, joined.generation_id) == (second, 3)
@@ -216,8 +225,8 @@ def test_the_last_one_to_leave_empties_the_group_and_that_is_logged() -> None:
 def test_several_members_leave_with_one_request() -> None:
     shell = Shell()
     first, second = shell.stable_group("i1", None)
-    result = shell.leave(LeavingMember("", "i1"), LeavingMember(second), LeavingMember("stranger"))
-    assert [(entry.member_id, entry.group_instance_id, entry.error) for entry in result.members] == [
+    result = shell.leave(leaving("", "i1"), leaving(second), leaving("stranger"))
+    assert [(entry.member_id, entry.group_instance_id, entry.error_code) for entry in result.members] == [
         ("", "i1", E.NONE),
         (second, None, E.NONE),
         ("stranger", None, E.UNKNOWN_MEMBER_ID),
@@ -234,7 +243,7 @@ def test_a_request_parked_by_somebody_who_leaves_is_answered() -> None:
     follower = second.answer.member_id
     waiting = shell.sync(follower, 2)
     shell.leave(follower)
-    assert waiting.answer.error == E.UNKNOWN_MEMBER_ID
+    assert waiting.answer.error_code == E.UNKNOWN_MEMBER_ID
 
 
 def test_a_new_round_sends_those_who_wait_for_an_assignment_back_to_join() -> None:
@@ -244,7 +253,7 @@ def test_a_new_round_sends_those_who_wait_for_an_assignment_back_to_join() -> No
     shell.join(first)
     waiting = shell.sync(second.answer.member_id, 2)
     shell.join()
-    assert waiting.answer.error == E.REBALANCE_IN_PROGRESS
+    assert waiting.answer.error_code == E.REBALANCE_IN_PROGRESS
     assert shell.state == "PreparingRebalance"
 
 
@@ -253,12 +262,12 @@ def test_a_request_that_is_sent_twice_is_answered_twice() -> None:
     first, second = shell.stable_group(None, None)
     impatient = shell.join(first)
     patient = shell.join(first)
-    assert impatient.answer.error == E.REBALANCE_IN_PROGRESS
+    assert impatient.answer.error_code == E.REBALANCE_IN_PROGRESS
     follower = shell.join(second)
     assert patient.answer.generation_id == follower.answer.generation_id == 3
     impatient_sync = shell.sync(second, 3)
     patient_sync = shell.sync(second, 3)
-    assert impatient_sync.answer.error == E.REBALANCE_IN_PROGRESS
+    assert impatient_sync.answer.error_code == E.REBALANCE_IN_PROGRESS
     shell.sync(first, 3, {second: b"s"})
     assert patient_sync.answer.assignment == b"s"
 
@@ -269,7 +278,7 @@ def test_a_member_that_missed_its_join_answer_is_told_again() -> None:
     shell.join(first)
     shell.join(second)
     again = shell.join(second).answer
-    assert (again.error, again.generation_id, again.leader, again.members) == (E.NONE, 3, first, ())
+    assert (again.error_code, again.generation_id, again.leader, again.members) == (E.NONE, 3, first, [])
     assert len(shell.join(first).answer.members) == 2
     assert shell.state == "CompletingRebalance"
 
@@ -278,17 +287,17 @@ def test_a_stable_follower_that_says_the_same_again_disturbs_nobody() -> None:
     shell = Shell()
     _, second = shell.stable_group(None, None)
     again = shell.join(second).answer
-    assert (again.error, again.generation_id) == (E.NONE, 2)
+    assert (again.error_code, again.generation_id) == (E.NONE, 2)
     assert shell.state == "Stable"
 
 
 def test_a_stable_follower_with_another_subscription_starts_a_round() -> None:
     shell = Shell()
     first, second = shell.stable_group(None, None)
-    changed = shell.join(second, protocols=(JoinProtocol("range", subscription("in", "more")),))
+    changed = shell.join(second, protocols=[protocol("range", subscription("in", "more"))])
     assert changed.is_parked
     assert shell.join(first).answer.generation_id == 3
-    assert changed.answer.error == E.NONE
+    assert changed.answer.error_code == E.NONE
 
 
 def test_the_leader_may_start_a_round_without_a_change() -> None:
@@ -302,7 +311,7 @@ def test_the_leader_may_start_a_round_without_a_change() -> None:
 
 def test_a_cooperative_rebalance_goes_through_a_second_round() -> None:
     """Round one takes a partition away, round two, asked for by whoever lost it, gives it to the newcomer."""
-    cooperative = (JoinProtocol("cooperative-sticky", subscription("in")),)
+    cooperative = (protocol("cooperative-sticky", subscription("in")),)
     shell = Shell()
     (first,) = shell.stable_group(protocols=cooperative)
     newcomer = shell.join(protocols=cooperative)
@@ -311,7 +320,7 @@ def test_a_cooperative_rebalance_goes_through_a_second_round() -> None:
     waiting = shell.sync(second, 2)
     assert shell.sync(first, 2, {first: b"p0", second: b""}).answer.assignment == b"p0"
     assert waiting.answer.assignment == b""
-    changed = (JoinProtocol("cooperative-sticky", subscription("in") + b"owned: p0"),)
+    changed = (protocol("cooperative-sticky", subscription("in") + b"owned: p0"),)
     again = shell.join(first, protocols=changed)
     assert shell.heartbeat(second, 2) == E.REBALANCE_IN_PROGRESS
     assert shell.join(second, protocols=cooperative).answer.generation_id == 3
@@ -323,7 +332,7 @@ def test_a_cooperative_rebalance_goes_through_a_second_round() -> None:
 
 def test_a_group_moves_to_the_protocol_that_everybody_knows() -> None:
     shell = Shell()
-    both = (JoinProtocol("cooperative-sticky", b"c"), JoinProtocol("range", subscription("in")))
+    both = (protocol("cooperative-sticky", b"c"), protocol("range", subscription("in")))
     (first,) = shell.stable_group()
     newcomer = shell.join(protocols=both)
     assert shell.join(first).answer.protocol_name == "range"
@@ -335,7 +344,7 @@ def test_a_group_moves_to_the_protocol_that_everybody_knows() -> None:
 
 def test_the_protocol_with_the_most_votes_wins() -> None:
     shell = Shell(DELAYED)
-    a, b = JoinProtocol("a", b""), JoinProtocol("b", b"")
+    a, b = protocol("a", b""), protocol("b", b"")
     joins = [shell.join(protocols=protocols) for protocols in ((a, b), (b, a), (b, a))]
     shell.advance(60_000)
     assert {join.answer.protocol_name for join in joins} == {"b"}
@@ -407,7 +416,7 @@ def test_a_parked_join_counts_as_a_heartbeat() -> None:
         shell.heartbeat(first, 2)
     assert again.is_parked and newcomer.is_parked
     shell.join(first)
-    assert again.answer.error == newcomer.answer.error == E.NONE
+    assert again.answer.error_code == newcomer.answer.error_code == E.NONE
 
 
 def test_the_session_of_a_member_starts_anew_when_its_join_is_answered() -> None:
@@ -449,7 +458,7 @@ def test_fetching_the_assignment_again_is_a_sign_of_life() -> None:
     (first,) = shell.stable_group()
     for _ in range(3):
         shell.advance(SESSION_MS - 1)
-        assert shell.sync(first, 1).answer.error == E.NONE
+        assert shell.sync(first, 1).answer.error_code == E.NONE
 
 
 def test_a_newcomer_parked_for_five_minutes_is_told_to_come_again() -> None:
@@ -460,7 +469,7 @@ def test_a_newcomer_parked_for_five_minutes_is_told_to_come_again() -> None:
     for _ in range(300_000 // 5_000):
         shell.heartbeat(first, 1)
         shell.advance(5_000)
-    assert newcomer.answer.error == E.UNKNOWN_MEMBER_ID
+    assert newcomer.answer.error_code == E.UNKNOWN_MEMBER_ID
     assert members(shell) == [first]
 
 
@@ -474,7 +483,7 @@ def test_a_leader_that_never_assigns_is_removed_and_another_one_leads() -> None:
         assert waiting.is_parked
         shell.heartbeat(first, 3)
         shell.advance(5_000)
-    assert waiting.answer.error == E.REBALANCE_IN_PROGRESS
+    assert waiting.answer.error_code == E.REBALANCE_IN_PROGRESS
     joined = shell.join(second).answer
     assert (joined.leader, joined.generation_id) == (second, 4)
 
@@ -501,7 +510,7 @@ def test_a_leader_that_dies_while_others_wait_for_its_assignment() -> None:
     shell.join(second)
     waiting = shell.sync(second, 3)
     shell.advance(SESSION_MS)
-    assert waiting.answer.error == E.REBALANCE_IN_PROGRESS
+    assert waiting.answer.error_code == E.REBALANCE_IN_PROGRESS
     assert members(shell) == [second]
     assert shell.join(second).answer.leader == second
 
@@ -563,7 +572,7 @@ def test_a_restart_in_the_middle_of_a_round_falls_back_to_the_generation_in_the_
     assert shell.join(first).answer.generation_id == 2
     shell.restart()
     assert (shell.state, shell.generation_id) == ("Stable", 1)
-    assert shell.sync(first, 2, {first: b"new"}).answer.error == E.ILLEGAL_GENERATION
+    assert shell.sync(first, 2, {first: b"new"}).answer.error_code == E.ILLEGAL_GENERATION
     assert shell.heartbeat(first, 2) == E.ILLEGAL_GENERATION
     assert shell.commit(generation_id=2, member_id=first) == E.ILLEGAL_GENERATION
     assert shell.join(first).answer.generation_id == 2
@@ -585,7 +594,7 @@ def test_unloading_sends_everybody_who_waits_to_another_coordinator() -> None:
     first, second = shell.stable_group(None, None)
     joining = shell.join(first)
     shell.run(shell.shard.unload())
-    assert joining.answer.error == E.NOT_COORDINATOR
+    assert joining.answer.error_code == E.NOT_COORDINATOR
     assert shell.shard.next_deadline_ms() is None
 
     shell = Shell()
@@ -594,7 +603,7 @@ def test_unloading_sends_everybody_who_waits_to_another_coordinator() -> None:
     shell.join(second)
     syncing = shell.sync(second, 3)
     shell.run(shell.shard.unload())
-    assert syncing.answer.error == E.NOT_COORDINATOR
+    assert syncing.answer.error_code == E.NOT_COORDINATOR
 
 
 @pytest.mark.parametrize("instance_id", [None, "i1"])
@@ -602,10 +611,17 @@ def test_a_member_is_described_with_what_it_said(instance_id: str | None) -> Non
     shell = Shell()
     (first,) = shell.stable_group(instance_id)
     described = shell.shard.describe_group(GROUP)
-    assert (described.state, described.protocol_type, described.protocol_name) == ("Stable", "consumer", "range")
+    assert (described.group_state, described.protocol_type, described.protocol_data) == ("Stable", "consumer", "range")
     (member,) = described.members
-    assert member == (first, instance_id, "c", "/127.0.0.1", subscription("in"), first.encode())
+    assert member == DescribedGroupMember(
+        member_id=first,
+        group_instance_id=instance_id,
+        client_id="c",
+        client_host="/127.0.0.1",
+        member_metadata=subscription("in"),
+        member_assignment=first.encode(),
+    )
     shell.join()
     described = shell.shard.describe_group(GROUP)
-    assert (described.state, described.protocol_name) == ("PreparingRebalance", "")
-    assert described.members[0].metadata == b"", "the next round may choose another protocol"
+    assert (described.group_state, described.protocol_data) == ("PreparingRebalance", "")
+    assert described.members[0].member_metadata == b"", "the next round may choose another protocol"

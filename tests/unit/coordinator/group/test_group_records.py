@@ -21,9 +21,8 @@ from oncelog.coordinator.group.records import (
     offset_record,
     offset_tombstone,
 )
-from oncelog.coordinator.group.requests import OffsetFetchRequest
 from oncelog.coordinator.outcome import CoordinatorRecord
-from oncelog.core.ids import TopicPartition, uuid_from_text
+from oncelog.core.ids import NULL_UUID, TopicPartition, uuid_from_text
 from oncelog.protocol.batch import decode_records, iter_headers, parse_control
 from tests.data import kafka
 
@@ -156,10 +155,13 @@ def test_offsets_in_a_folder_of_apache_kafka_read_as_its_clients_read_them(
         _replay(shard, folder)
         shard.loaded(NOW_MS)
         for group in shard.list_groups():
-            fetched = shard.fetch_offsets(OffsetFetchRequest(group_id=group.group_id, partitions=None))
             found[group.group_id] = {
-                f"{entry.topic}-{entry.partition}": [entry.offset, entry.metadata.rstrip("\0") or None]
-                for entry in fetched.offsets
+                f"{topic}-{entry.partition_index}": [
+                    entry.committed_offset,
+                    (entry.metadata or "").rstrip("\0") or None,
+                ]
+                for topic, indexes in shard.committed_partitions(group.group_id).items()
+                for entry in shard.fetch_offsets(group.group_id, topic, NULL_UUID, indexes, require_stable=False)
             }
     expected = kafka.contents(name)["groups"]
     assert found == expected
@@ -187,7 +189,7 @@ def test_the_classic_group_of_apache_kafka_comes_back_with_its_generation(kafka_
     _replay(shard, kafka_data("tv2") / "__consumer_offsets-0")
     shard.loaded(NOW_MS)
     described = shard.describe_group("group-classic")
-    assert (described.state, described.protocol_type) == ("Empty", "consumer")
+    assert (described.group_state, described.protocol_type) == ("Empty", "consumer")
     assert shard._groups["group-classic"].generation_id == 2
 
 
@@ -197,5 +199,6 @@ def test_an_open_transaction_of_apache_kafka_is_pending(kafka_data: Callable[[st
     shard.loaded(NOW_MS)
     assert shard.producers_with_pending_offsets() == [11]
     shard.replay_marker(11, commit=True)
-    fetched = shard.fetch_offsets(OffsetFetchRequest(group_id="group-pending", partitions=None))
-    assert [(entry.topic, entry.offset) for entry in fetched.offsets] == [("plain", 3)]
+    ((topic, indexes),) = shard.committed_partitions("group-pending").items()
+    (fetched,) = shard.fetch_offsets("group-pending", topic, NULL_UUID, indexes, require_stable=False)
+    assert (topic, fetched.committed_offset) == ("plain", 3)

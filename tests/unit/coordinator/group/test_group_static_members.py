@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from oncelog.coordinator.group.requests import JoinProtocol
 from oncelog.core.errors import ErrorCode as E
-from tests.unit.coordinator.group.harness import GROUP, REBALANCE_MS, SESSION_MS, Shell, subscription
+from tests.unit.coordinator.group.harness import GROUP, REBALANCE_MS, SESSION_MS, Shell, protocol, subscription
 
 
 def test_a_restarted_follower_takes_over_its_assignment_without_a_round() -> None:
     shell = Shell()
     first, old = shell.stable_group("i1", "i2")
     back = shell.join("", "i2").answer
-    assert (back.error, back.generation_id, back.leader, back.members) == (E.NONE, 2, first, ())
+    assert (back.error_code, back.generation_id, back.leader, back.members) == (E.NONE, 2, first, [])
     assert back.member_id != old
     assert shell.state == "Stable"
     assert shell.sync(back.member_id, 2, group_instance_id="i2").answer.assignment == old.encode()
@@ -23,8 +22,8 @@ def test_the_predecessor_of_a_restarted_member_is_fenced_everywhere() -> None:
     _, old = shell.stable_group("i1", "i2")
     shell.join("", "i2")
     assert shell.heartbeat(old, 2, "i2") == E.FENCED_INSTANCE_ID
-    assert shell.sync(old, 2, group_instance_id="i2").answer.error == E.FENCED_INSTANCE_ID
-    assert shell.join(old, "i2").answer.error == E.FENCED_INSTANCE_ID
+    assert shell.sync(old, 2, group_instance_id="i2").answer.error_code == E.FENCED_INSTANCE_ID
+    assert shell.join(old, "i2").answer.error_code == E.FENCED_INSTANCE_ID
     assert shell.commit(generation_id=2, member_id=old, instance_id="i2") == E.FENCED_INSTANCE_ID
     assert shell.commit_in_transaction(9, generation_id=2, member_id=old, instance_id="i2") == E.FENCED_INSTANCE_ID
     assert shell.heartbeat(old, 2) == E.UNKNOWN_MEMBER_ID
@@ -43,7 +42,7 @@ def test_a_restarted_leader_that_cannot_skip_takes_itself_for_a_follower() -> No
     shell = Shell()
     old, _ = shell.stable_group("i1", "i2")
     back = shell.join("", "i1", supports_skipping_assignment=False).answer
-    assert (back.skip_assignment, back.leader, back.members) == (False, old, ())
+    assert (back.skip_assignment, back.leader, back.members) == (False, old, [])
     assert back.member_id != old
 
 
@@ -58,7 +57,7 @@ def test_the_new_id_is_in_the_log() -> None:
 
 def test_a_restarted_member_with_another_protocol_starts_a_round() -> None:
     shell = Shell()
-    both = (JoinProtocol("range", subscription("in")), JoinProtocol("sticky", subscription("in")))
+    both = (protocol("range", subscription("in")), protocol("sticky", subscription("in")))
     (first,) = shell.stable_group("i1", protocols=both)
     back = shell.join("", "i1", protocols=both[::-1]).answer
     assert (back.generation_id, back.protocol_name) == (2, "sticky")
@@ -69,7 +68,7 @@ def test_a_restarted_member_with_another_subscription_but_the_same_protocol_star
     """As in Kafka; but the new subscription counts when topics are asked for."""
     shell = Shell()
     shell.stable_group("i1")
-    shell.join("", "i1", protocols=(JoinProtocol("range", subscription("other")),))
+    shell.join("", "i1", protocols=[protocol("range", subscription("other"))])
     assert shell.state == "Stable"
     assert shell.shard._groups[GROUP].topics == {"other"}
     shell.restart()
@@ -85,7 +84,7 @@ def test_a_restart_while_the_leader_assigns_starts_over() -> None:
     assert shell.state == "CompletingRebalance"
     waiting = shell.sync(second, 3)
     back = shell.join("", "i2")
-    assert waiting.answer.error == E.FENCED_INSTANCE_ID
+    assert waiting.answer.error_code == E.FENCED_INSTANCE_ID
     assert shell.state == "PreparingRebalance"
     assert back.is_parked
     assert shell.join(first, "i1").answer.generation_id == 4
@@ -98,7 +97,7 @@ def test_a_restart_during_a_round_fences_the_parked_join_of_the_predecessor() ->
     shell.join()
     parked = shell.join(second, "i2")
     back = shell.join("", "i2")
-    assert (parked.answer.error, parked.answer.member_id) == (E.FENCED_INSTANCE_ID, second)
+    assert (parked.answer.error_code, parked.answer.member_id) == (E.FENCED_INSTANCE_ID, second)
     assert back.is_parked
     shell.join(first, "i1")
     assert back.answer.generation_id == 3
@@ -135,16 +134,16 @@ def test_a_member_that_restarts_before_it_fetched_its_assignment_is_waited_for_u
 
 def test_a_static_newcomer_is_not_sent_away_for_an_id() -> None:
     shell = Shell()
-    assert shell.join("", "i1", requires_known_member_id=True).answer.error == E.NONE
+    assert shell.join("", "i1", requires_known_member_id=True).answer.error_code == E.NONE
 
 
 def test_the_new_id_that_could_not_be_logged_is_taken_back() -> None:
     shell = Shell()
     first, second = shell.stable_group("i1", "i2")
     shell.failure = E.NOT_LEADER_OR_FOLLOWER
-    other = (JoinProtocol("range", subscription("other")),)
+    other = (protocol("range", subscription("other")),)
     refused = shell.join("", "i2", session_timeout_ms=20_000, protocols=other).answer
-    assert (refused.error, refused.member_id) == (E.NOT_COORDINATOR, "")
+    assert (refused.error_code, refused.member_id) == (E.NOT_COORDINATOR, "")
     assert shell.heartbeat(second, 2, "i2") == E.NONE
     assert shell.heartbeat(first, 2, "i1") == E.NONE
     assert shell.sync(second, 2).answer.assignment == second.encode()

@@ -6,10 +6,9 @@ import pytest
 
 from oncelog.coordinator.group.config import GroupConfig
 from oncelog.coordinator.group.offsets import CommittedOffset, OffsetStore
-from oncelog.coordinator.group.requests import OffsetFetchRequest, OffsetToCommit, TxnOffsetCommitRequest
 from oncelog.core.errors import ErrorCode as E
 from oncelog.core.ids import ProducerIdAndEpoch, TopicPartition
-from tests.unit.coordinator.group.harness import GROUP, Shell
+from tests.unit.coordinator.group.harness import Shell, txn_commit_request
 
 ALICE, BOB = 1001, 1002
 UNSTABLE = (-1, E.UNSTABLE_OFFSET_COMMIT)
@@ -41,10 +40,8 @@ def test_the_marker_decides(commit: bool, expected: int, restart: bool) -> None:
 
 def test_the_batch_belongs_to_the_producer() -> None:
     shell = Shell()
-    request = TxnOffsetCommitRequest(
-        group_id=GROUP, producer_id=ALICE, producer_epoch=7, offsets=(OffsetToCommit("in", 0, 1),)
-    )
-    outcome = shell.shard.commit_offsets_in_transaction(request, lambda _: None, shell.now_ms)
+    request, response = txn_commit_request(ALICE, 0, 1, producer_epoch=7)
+    outcome = shell.shard.commit_offsets_in_transaction(request, response, lambda _: None, shell.now_ms, {}, 5)
     assert outcome.producer == ProducerIdAndEpoch(ALICE, 7)  # type: ignore[arg-type]
     assert len(outcome.records) == 1
 
@@ -94,12 +91,7 @@ def test_stable_fetches_of_everything_mark_what_is_unstable() -> None:
     shell.commit(2, partition=1)
     shell.commit_in_transaction(ALICE, 5, partition=1)
     shell.commit_in_transaction(ALICE, 6, partition=2)
-    request = OffsetFetchRequest(group_id=GROUP, partitions=None, require_stable=True)
-    fetched = shell.shard.fetch_offsets(request).offsets
-    assert [(entry.partition, entry.offset, entry.error) for entry in fetched] == [
-        (0, 1, E.NONE),
-        (1, -1, E.UNSTABLE_OFFSET_COMMIT),
-    ]
+    assert shell.fetch_all(stable=True) == [("in", 0, 1, E.NONE), ("in", 1, -1, E.UNSTABLE_OFFSET_COMMIT)]
 
 
 def test_a_tombstone_forgets_what_is_pending_too() -> None:
