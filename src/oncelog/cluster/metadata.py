@@ -97,6 +97,7 @@ class MetadataStore:
         the decisions that come next."""
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[uuid.UUID, Topic] = {}
+        self.partitions_in_all = 0
         self.broker_configs: dict[str, dict[str, str]] = {}
         self.incarnation = -1
         self.is_new = False
@@ -359,8 +360,10 @@ class MetadataStore:
                 topic_id = uuid_from_text(entry["id"])
                 topic = Topic(entry["name"], topic_id, entry["partitions"], dict(entry["configs"]), entry["born"])
                 self.topics[topic.name] = self.topics_by_id[topic_id] = topic
+                self.partitions_in_all += topic.partition_count
             case "partitions":
                 topic = self.topics[entry["name"]]
+                self.partitions_in_all += entry["count"] - topic.partition_count
                 topic.partition_count = entry["count"]
             case "topic_config":
                 topic = self.topics[entry["name"]]
@@ -368,6 +371,7 @@ class MetadataStore:
             case "delete":
                 topic = self.topics.pop(entry["name"])
                 del self.topics_by_id[topic.topic_id]
+                self.partitions_in_all -= topic.partition_count
             case "broker_config":
                 self.broker_configs[entry["node"]] = dict(entry["configs"])
             case "producer_ids":

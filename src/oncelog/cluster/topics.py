@@ -35,10 +35,14 @@ class TopicCatalog:
         metadata: MetadataStore,
         node_id: NodeId,
         new_uuid: Callable[[], uuid.UUID],
+        partitions_max: int,
     ) -> None:
         self._metadata = metadata
         self._node_id = node_id
         self._new_uuid = new_uuid
+        self._partitions_max = partitions_max
+        self._coming: dict[str, int] = {}
+        """Partitions that are decided and not in the image yet, by topic."""
 
     def find(self, name: str) -> Topic | None:
         return self._metadata.topics.get(name)
@@ -85,11 +89,12 @@ class TopicCatalog:
 
         def decide() -> JournalEntry | None:
             count, checked = self.check_new(name, partition_count, replication_factor, assignments, configs)
+            self._check_total(name, count, is_coming=not validate_only)
             topic_id = NULL_UUID if validate_only else self._new_uuid()
             wanted.append(Topic(name, topic_id, count, checked, self._metadata.incarnation))
             return None if validate_only else topic_entry(wanted[0])
 
-        return self._metadata.propose(topic_subject(name), decide).map(lambda error: error or wanted[0])
+        return self._propose(name, decide).map(lambda error: error or wanted[0])
 
     def ensure(self, name: str, partition_count: int, configs: Mapping[str, str]) -> Promise[Topic | KafkaError]:
         """Promises a topic that is made unless it is there."""
@@ -99,11 +104,11 @@ class TopicCatalog:
                 return None
             if name not in INTERNAL_TOPICS:
                 self.check_new(name, partition_count, 1, {}, {})
+                self._check_total(name, partition_count)
             new = Topic(name, self._new_uuid(), partition_count, dict(configs), self._metadata.incarnation)
             return topic_entry(new)
 
-        proposed = self._metadata.propose(topic_subject(name), decide)
-        return proposed.map(lambda error: error or self._metadata.topics[name])
+        return self._propose(name, decide).map(lambda error: error or self._metadata.topics[name])
 
     def delete(self, topic: Topic) -> Promise[KafkaError | None]:
         def decide() -> JournalEntry:
@@ -117,10 +122,30 @@ class TopicCatalog:
         self, name: str, count: int, assignments: Sequence[Sequence[int]] | None = None, *, validate_only: bool = False
     ) -> Promise[KafkaError | None]:
         def decide() -> JournalEntry | None:
-            self.check_partition_count(self.require(name), count, assignments)
+            topic = self.require(name)
+            self.check_partition_count(topic, count, assignments)
+            self._check_total(name, count - topic.partition_count, is_coming=not validate_only)
             return None if validate_only else partitions_entry(name, count)
 
-        return self._metadata.propose(topic_subject(name), decide)
+        return self._propose(name, decide)
+
+    def _propose(self, name: str, decide: Callable[[], JournalEntry | None]) -> Promise[KafkaError | None]:
+        def settled(error: KafkaError | None) -> KafkaError | None:
+            self._coming.pop(name, None)
+            return error
+
+        return self._metadata.propose(topic_subject(name), decide).map(settled)
+
+    def _check_total(self, name: str, added: int, *, is_coming: bool = True) -> None:
+        total = self._metadata.partitions_in_all + sum(self._coming.values())
+        if total + added > self._partitions_max:
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION,
+                f"There are {total} partitions, and {added} more would exceed oncelog.partitions.max, which is "
+                f"{self._partitions_max}.",
+            )
+        if is_coming:
+            self._coming[name] = added
 
     def check_partition_count(self, topic: Topic, count: int, assignments: Sequence[Sequence[int]] | None) -> None:
         if topic.name in INTERNAL_TOPICS:

@@ -129,7 +129,9 @@ class Broker:
         )
         for topic in adopted:
             self.partitions.reconfigure(topic)
-        self.topics = TopicCatalog(self.metadata, self.node_id, environment.new_uuid)
+        self.topics = TopicCatalog(
+            self.metadata, self.node_id, environment.new_uuid, self.settings.integer("oncelog.partitions.max")
+        )
         self.fetch_sessions = FetchSessionCache(
             self.settings.integer("max.incremental.fetch.session.cache.slots"),
             lambda: environment.random_below(2**31 - 1) + 1,

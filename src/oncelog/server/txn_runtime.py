@@ -76,6 +76,7 @@ class TxnRuntime:
         self._waking: set[str] = set()
         self.parked_count = 0
         self._parked_max = broker.settings.integer("oncelog.parked.requests.max")
+        self._ids_max = broker.settings.integer("oncelog.transactional.ids.max")
         self._park_ms = broker.settings.integer("oncelog.parked.request.ms")
         broker.markers.on_acknowledged = self._markers_acknowledged
         broker.markers.on_given_up = self._markers_given_up
@@ -360,6 +361,17 @@ class TxnRuntime:
     def list_transactions(self, wanted: TransactionFilter) -> list[TransactionListing]:
         now_ms = self._broker.steady_ms()
         return [entry for live in self.shards for entry in live.shard.list_transactions(wanted, now_ms)]
+
+    def check_room(self, transactional_id: str) -> None:
+        """Raises POLICY_VIOLATION if one id more would be too many."""
+        shards = [live.shard for live in self.shards]
+        if sum(shard.id_count for shard in shards) < self._ids_max or any(s.knows(transactional_id) for s in shards):
+            return
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION,
+            f"there are {self._ids_max} transactional ids, as many as oncelog.transactional.ids.max allows; those "
+            "that nobody uses are forgotten after transactional.id.expiration.ms",
+        )
 
     def count_by_state(self) -> Counter[str]:
         total: Counter[str] = Counter()

@@ -13,6 +13,8 @@ class GroupConfig:
     min_session_timeout_ms: int = setting(BROKER_CONFIG["group.min.session.timeout.ms"])
     max_session_timeout_ms: int = setting(BROKER_CONFIG["group.max.session.timeout.ms"])
     max_size: int = setting(BROKER_CONFIG["group.max.size"])
+    waiting_members_max: int = setting(BROKER_CONFIG["oncelog.group.waiting.members.max"])
+    metadata_max_bytes: int = setting(BROKER_CONFIG["oncelog.group.metadata.max.bytes"])
     initial_rebalance_delay_ms: int = setting(BROKER_CONFIG["group.initial.rebalance.delay.ms"])
     """0 answers the first member of a new group at once."""
     new_member_join_timeout_ms: int = 300_000

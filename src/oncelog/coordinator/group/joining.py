@@ -92,6 +92,8 @@ class Joining:
         error = self._refusal(join)
         if error:
             join.refuse(error, request.member_id)
+        elif not self._has_memory(group, join):
+            join.refuse(ErrorCode.GROUP_MAX_SIZE_REACHED)
         elif group is None:
             self._join_new_group(join)
         elif not self._has_room(group, request.member_id):
@@ -151,6 +153,17 @@ class Joining:
         if group.state is GroupState.PREPARING_REBALANCE:
             return member_id in group.awaiting_join or len(group.awaiting_join) < self._config.max_size
         return member_id in group.members or len(group.members) < self._config.max_size
+
+    def _has_memory(self, group: ClassicGroup | None, join: _Join) -> bool:
+        """For what a request would leave behind."""
+        member_id = join.request.member_id
+        total_bytes = sum(len(name) + len(metadata) for name, metadata in join.protocols.items())
+        if group is not None:
+            if not member_id and len(group.expected_members) >= self._config.waiting_members_max:
+                return False
+            others = (member for member in group.members.values() if member.member_id != member_id)
+            total_bytes += sum(member.metadata_bytes for member in others)
+        return total_bytes <= self._config.metadata_max_bytes
 
     def _turn_away(self, group: ClassicGroup, join: _Join) -> None:
         if join.request.member_id:

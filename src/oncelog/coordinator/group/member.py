@@ -44,6 +44,10 @@ class Member:
     def metadata(self, protocol_name: str) -> bytes:
         return self.protocols[protocol_name]
 
+    @property
+    def metadata_bytes(self) -> int:
+        return sum(len(name) + len(metadata) for name, metadata in self.protocols.items())
+
     def matches(self, protocols: dict[str, bytes]) -> bool:
         """Whether the member would say the same as it did last time, in the same order."""
         return list(self.protocols.items()) == list(protocols.items())

@@ -181,6 +181,13 @@ class TxnShard:
         if not entry.metadata.exists:
             del self._entries[transactional_id]
 
+    @property
+    def id_count(self) -> int:
+        return len(self._entries)
+
+    def knows(self, transactional_id: str) -> bool:
+        return transactional_id in self._entries
+
     def is_settled(self, transactional_id: str) -> bool:
         """Whether a request that met CONCURRENT_TRANSACTIONS would get another answer now."""
         entry = self._entries.get(transactional_id)

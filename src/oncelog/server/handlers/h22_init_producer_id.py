@@ -25,6 +25,8 @@ def handle(
     try:
         _authorize(request, context)
         expected = expected_identity(request.producer_id, request.producer_epoch)
+        if request.transactional_id:
+            broker.transactions.check_room(request.transactional_id)
     except KafkaError as error:
         return _respond(broker, InitProducerIdResult.failed(error.code, error.message), version)
     transactional_id = request.transactional_id

@@ -1,0 +1,114 @@
+"""What clients can make a broker keep is bounded, by settings."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from oncelog.core.errors import ErrorCode
+from oncelog.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from oncelog.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest
+from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tests.unit.server.conftest import FEW_PARTITIONS
+from tests.unit.server.harness import BrokerInProcess
+from tests.unit.server.held_worker import HeldWorker
+from tests.unit.server.test_transactions import Producer
+
+SETTINGS = {
+    **FEW_PARTITIONS,
+    "oncelog.partitions.max": "10",
+    "oncelog.transactional.ids.max": "3",
+    "oncelog.group.waiting.members.max": "5",
+    "oncelog.group.metadata.max.bytes": "1000",
+    "transactional.id.expiration.ms": "60000",
+    "transaction.remove.expired.transaction.cleanup.interval.ms": "1000",
+}
+
+
+_numbers = itertools.count()
+
+
+def create(node: BrokerInProcess, *counts: int, validate_only: bool = False) -> list[int]:
+    topics = [CreatableTopic(name=f"t{next(_numbers)}", num_partitions=count, replication_factor=1) for count in counts]
+    answer = node.call(CreateTopicsRequest(topics=topics, validate_only=validate_only), 7)
+    return [topic.error_code for topic in answer.topics]
+
+
+def test_partitions_in_all(node: BrokerInProcess) -> None:
+    assert create(node, 4, 4, 4, 2) == [0, 0, ErrorCode.POLICY_VIOLATION, 0], "also of one request"
+    first, second, _ = list(node.broker.metadata.topics)
+    assert create(node, 1, validate_only=True) == [ErrorCode.POLICY_VIOLATION]
+    grow = CreatePartitionsRequest(topics=[CreatePartitionsTopic(name=first, count=5, assignments=None)])
+    assert node.call(grow, 3).results[0].error_code == ErrorCode.POLICY_VIOLATION
+    asked = MetadataRequest(topics=[MetadataRequestTopic(name="auto")], allow_auto_topic_creation=True)
+    assert node.call(asked, 12).topics[0].error_code == ErrorCode.POLICY_VIOLATION
+    assert node.call(DeleteTopicsRequest(topic_names=[second]), 5).responses[0].error_code == 0
+    assert node.call(grow, 3).results[0].error_code == 0
+    node.restart()
+    assert node.broker.metadata.partitions_in_all == 7
+    assert create(node, 3, 1) == [0, ErrorCode.POLICY_VIOLATION]
+
+
+def test_transactional_ids(node: BrokerInProcess) -> None:
+    def init(name: str) -> int:
+        code: int = Producer(node, name).init().value.error_code
+        return code
+
+    assert [init(f"id-{number}") for number in range(5)] == [0, 0, 0, *[ErrorCode.POLICY_VIOLATION] * 2]
+    assert init("id-1") == 0, "one that is known"
+    node.clock.advance_ms(70_000)
+    assert init("id-9") == 0, "the others have expired"
+
+
+def join(node: BrokerInProcess, group: str, metadata: bytes = b"", version: int = 5) -> int:
+    request = JoinGroupRequest(
+        group_id=group,
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=metadata)],
+    )
+    answer = node.send(request, version)
+    node.clock.advance_ms(10)
+    code: int = answer.value.error_code if answer.done else ErrorCode.NONE
+    return code
+
+
+def test_members_that_wait_for_their_id(node: BrokerInProcess) -> None:
+    codes = [join(node, "g") for _ in range(7)]
+    assert codes == [*[ErrorCode.MEMBER_ID_REQUIRED] * 5, *[ErrorCode.GROUP_MAX_SIZE_REACHED] * 2]
+    node.clock.advance_ms(11_000)
+    assert join(node, "g") == ErrorCode.MEMBER_ID_REQUIRED, "the others have gone"
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_bytes_that_members_tell_of_themselves(tmp_path: Path, is_first: bool) -> None:
+    node = BrokerInProcess(tmp_path / "data", SETTINGS)
+    if not is_first:
+        assert join(node, "g", bytes(500), version=3) == 0
+        assert join(node, "g", bytes(480), version=3) == 0
+    assert join(node, "g", bytes(1_001), version=3) == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert join(node, "g", bytes(500), version=3) == (0 if is_first else ErrorCode.GROUP_MAX_SIZE_REACHED)
+    node.broker.stop(clean=False)
+
+
+def test_partitions_of_changes_that_are_on_their_way_count(node: BrokerInProcess) -> None:
+    worker = HeldWorker()
+    node.broker.metadata._worker = worker
+    requests = [
+        CreateTopicsRequest(topics=[CreatableTopic(name=name, num_partitions=6, replication_factor=1)])
+        for name in ("a", "b", "c")
+    ]
+    answers = [node.send(request, 7) for request in requests]
+    worker.finish(node.clock)
+    codes = [answer.value.topics[0].error_code for answer in answers]
+    assert codes == [0, ErrorCode.POLICY_VIOLATION, ErrorCode.POLICY_VIOLATION]
+    together = [CreatableTopic(name=name, num_partitions=3, replication_factor=1) for name in ("d", "e")]
+    answer = node.send(CreateTopicsRequest(topics=together), 7)
+    worker.finish(node.clock)
+    assert [topic.error_code for topic in answer.value.topics] == [0, ErrorCode.POLICY_VIOLATION]
+    assert node.broker.metadata.partitions_in_all == 9
