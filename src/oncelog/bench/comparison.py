@@ -1,10 +1,10 @@
-"""From results to what may be said: medians, spread, ratios, goals, growth.
+"""Medians, spread, ratios, goals and growth, computed from results.
 
 The first side is the one whose goals are looked at. A ratio exists only when every round of both sides can be trusted.
 
 Growth: between the two largest x of a curve, cost is taken as a power of x. An exponent near 0 is flat, near 1 is
-linear; each metric says how much it accepts. Constant parts (starting an interpreter) only make it smaller, and it is
-the large end where trouble shows.
+linear; each metric has a limit. Constant parts (starting an interpreter) only make it smaller, and problems show at the
+large end.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Curve:
     metric: Metric
     points: tuple[tuple[int, Figure], ...]
     is_whole: bool = True
-    """Whether every point was measured. Trouble shows at the largest, so without it nothing is said."""
+    """Whether every point was measured. Problems show at the largest, so without it there is no verdict."""
 
     @property
     def exponent(self) -> float | None:

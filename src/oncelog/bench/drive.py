@@ -1,4 +1,4 @@
-"""Runs a driver process and takes what it saw. Whatever goes wrong becomes a measurement that failed."""
+"""Runs a driver process and reads its measurement. Any failure becomes a failed measurement."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LIBRARY_LOG: Final = re.compile(r"%\d\|")
 
 
 class Drive(Protocol):
-    """How a job is done; tests put something else in its place."""
+    """Runs a job; tests replace it."""
 
     def __call__(self, job: Job) -> Measurement: ...
 
@@ -38,14 +38,14 @@ def drive(job: Job) -> Measurement:
 
 def read_answer(code: int, output: str, errors: str) -> Measurement:
     if code != 0:
-        return Measurement.failed(f"the driver failed: {telling_line(errors) or f'exit code {code}'}")
+        return Measurement.failed(f"the driver failed: {error_line(errors) or f'exit code {code}'}")
     try:
         return Measurement.from_dict(json.loads(output.splitlines()[-1]))
     except (IndexError, ValueError, TypeError) as error:
         return Measurement.failed(f"the driver's answer cannot be read: {error}")
 
 
-def telling_line(errors: str) -> str:
+def error_line(errors: str) -> str:
     """The last line with words, such as the exception of a traceback; the library's log only where there is no other.
 
     Errors of librdkafka may have line ends in them, so that the last line of all may be a bracket.
@@ -55,8 +55,8 @@ def telling_line(errors: str) -> str:
     return (own or lines or [""])[-1][-_TAIL:]
 
 
-def must(measurement: Measurement) -> Measurement:
-    """For steps that prepare a measurement: one that went wrong ends it."""
+def require_success(measurement: Measurement) -> Measurement:
+    """For steps that prepare a measurement. Raises PreparationError if one failed."""
     if measurement.problem:
         raise PreparationError(measurement.problem)
     return measurement

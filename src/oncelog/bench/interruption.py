@@ -1,7 +1,7 @@
-"""Ctrl-C and SIGTERM end a measurement in order: brokers are stopped, folders removed, and what there is is shown.
+"""Ctrl-C and SIGTERM end a measurement cleanly: brokers are stopped, folders removed, and finished rounds shown.
 
-Both become exceptions, so that every `finally` on the way does its work. A terminal sends Ctrl-C to the brokers and
-drivers as well, so nothing that is done on the way out may count on them.
+Both become exceptions, so that every `finally` runs. A terminal sends Ctrl-C to the brokers and drivers as well, so the
+cleaning up must not rely on them.
 """
 
 from __future__ import annotations

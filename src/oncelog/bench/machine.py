@@ -1,4 +1,4 @@
-"""The machine, described by what matters for a ratio and by nothing that names it."""
+"""A description of the machine without anything that identifies it."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class Results:
     def merged_into(self, older: Results) -> Results:
         """What was measured now replaces what was measured before under the same name; the rest stays.
 
-        Only where it fits: a ratio between different things would be none.
+        Only if `fits` holds: ratios between different machines or sides mean nothing.
         """
         invariant(self.fits(older), "results of different sides or machines are not merged")
         merged = Results(self.sides, self.machine, self.taken_at, {**older.entries, **self.entries}, [*self.remarks])
@@ -152,7 +152,7 @@ def load(folder: Path) -> Results | None:
 
 
 def set_aside(folder: Path, older: Results) -> Path:
-    """Keeps results that what is measured now does not fit to, under a name that nothing else has."""
+    """Renames results of another machine or other sides, so that new ones do not replace them."""
     moment = re.sub(r"\D+", "-", older.taken_at).strip("-")
     names = chain([f"results-{moment}.json"], (f"results-{moment}-{number}.json" for number in count(2)))
     return (folder / FILE_NAME).replace(next(folder / name for name in names if not (folder / name).exists()))

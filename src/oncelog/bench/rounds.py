@@ -1,8 +1,8 @@
 """Runs groups of workloads on the sides, in turn, and keeps every round.
 
-Workload by workload: both sides prepare, then rounds alternate between them, and who begins alternates from round to
-round, so that what the machine does meanwhile meets both alike. A side that failed is not asked again. Interrupted, it
-keeps the rounds that were finished.
+For each workload both sides prepare, then rounds alternate between them, and the side that begins alternates too, so
+that other load on the machine affects both alike. A side that failed is not run again. An interrupted run keeps its
+finished rounds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from oncelog.bench.workload import Workload
 INTERRUPTED: Final = "INTERRUPTED: the last workload has only the rounds that were finished, which nobody read back."
 Progress = Callable[[str], None]
 Finished = Callable[[Entry], None]
-"""Is told of each workload that went through all its rounds."""
+"""Called with each workload that has completed all its rounds."""
 
 
 class GroupRun:
@@ -111,7 +111,7 @@ class GroupRun:
 
 
 def _guarded(step: Callable[[], Measurement | None]) -> Measurement | None:
-    """A side that breaks must not take the other one with it: what happened becomes a failed measurement."""
+    """An exception of one side becomes a failed measurement and does not affect the other side."""
     try:
         return step()
     except (PreparationError, RuntimeError, OSError, subprocess.SubprocessError) as error:

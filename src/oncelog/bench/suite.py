@@ -34,18 +34,18 @@ class Choice:
 
     @property
     def folder(self) -> Path:
-        """Where the report goes unless told otherwise: a quick look does not replace what was measured at length."""
+        """The default folder of the report: a quick run does not replace the results of a full one."""
         return QUICK_FOLDER if self.is_quick else DEFAULT_FOLDER
 
     def groups(self) -> tuple[Group, ...]:
         """Raises KeyError with a name that does not exist."""
         everything = catalogue.quick() if self.is_quick else self.catalogue
         chosen = catalogue.select(everything, self.only) if self.only else everything
-        return tuple(map(self._told, chosen))
+        return tuple(map(self._with_settings, chosen))
 
-    def _told(self, group: Group) -> Group:
-        told = group.only(replace(workload, settings=self.settings) for workload in group.workloads)
-        return replace(told, rounds=self.rounds or group.rounds)
+    def _with_settings(self, group: Group) -> Group:
+        changed = group.only(replace(workload, settings=self.settings) for workload in group.workloads)
+        return replace(changed, rounds=self.rounds or group.rounds)
 
 
 def split_names(texts: Iterable[str]) -> tuple[str, ...]:

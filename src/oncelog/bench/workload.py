@@ -1,4 +1,4 @@
-"""What is measured, as data: a workload travels as JSON to the process that runs it and into the results."""
+"""Workloads as data, passed as JSON to the process that runs them and stored in the results."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class Workload:
     records: int = 0
     size_bytes: int = 100
     partitions: int = 1
-    # What the producing client is told.
+    # Settings of the producing client.
     batch_bytes: int = 262_144
     linger_ms: float = 5
     compression: str = "none"
     acks: str = "all"
     idempotence: bool = True
     rate_per_s: int = 0
-    """Records per second that are offered; 0 is as fast as it goes."""
-    # What the consuming client is told.
+    """Records per second; 0 means without a limit."""
+    # Settings of the consuming client.
     isolation: str = "read_committed"
     # Transactions.
     transactions: int = 0
@@ -65,7 +65,7 @@ class Workload:
 
     @property
     def shown_settings(self) -> tuple[tuple[str, str], ...]:
-        """Without how the client connects: passwords are nothing for a report."""
+        """Without settings for the connection: passwords must not be in a report."""
         return tuple((name, value) for name, value in self.settings if not name.startswith(_CONNECTING))
 
     def to_json(self) -> str:

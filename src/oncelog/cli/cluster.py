@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from oncelog.cli.connection import Connection, cluster_options
+from oncelog.cli.cluster_access import ClusterAccess, cluster_options
 from oncelog.cli.output import count_of, output_option, print_json, print_table, show_bytes
 
 
@@ -18,14 +18,14 @@ def cluster_command() -> None:
 @cluster_command.command("info")
 @output_option
 @cluster_options
-def info_command(connection: Connection, output: str) -> None:
+def info_command(access: ClusterAccess, output: str) -> None:
     """Show brokers, features, and how much is stored where.
 
-    STORED is empty where brokers do not tell their log directories, as Oncelog's own does not.
+    STORED is empty for brokers that do not serve DescribeLogDirs, such as Oncelog's.
     """
     from oncelog.monitoring.brokers import broker_states, stored_bytes
 
-    with connection.admin() as admin:
+    with access.admin() as admin:
         described = admin.describe_cluster()
         topics = admin.list_topics(internal=True)
         brokers = [one.as_row() for one in broker_states(described, topics.values(), stored_bytes(admin))]

@@ -1,4 +1,4 @@
-"""`oncelog completion`, and what a shell is offered while a command line is being written."""
+"""`oncelog completion`, and the suggestions that shells show."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from click.shell_completion import CompletionItem
 
 _VARIABLE: Final = "_ONCELOG_COMPLETE"
 _TIMEOUT_MS: Final = 2_000
-"""Nobody waits longer for a suggestion."""
+"""A suggestion that takes longer is useless."""
 
 
 @click.command("completion")
@@ -49,13 +49,13 @@ def _matching(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
 
 
 def _ask(ctx: click.Context, what: str) -> list[str]:
-    """The names that the cluster has; none if it cannot be asked, since a shell has no place for an error."""
-    from oncelog.cli.connection import Connection
+    """The names in the cluster; none after an error, which a shell cannot show."""
+    from oncelog.cli.cluster_access import ClusterAccess
     from oncelog.core.config import ConfigError
     from oncelog.core.errors import KafkaError
 
     try:
-        with Connection(ctx.params.get("bootstrap_servers"), timeout_ms=_TIMEOUT_MS).admin() as admin:
+        with ClusterAccess(ctx.params.get("bootstrap_servers"), timeout_ms=_TIMEOUT_MS).admin() as admin:
             if what == "topics":
                 return list(admin.list_topics())
             if what == "groups":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from oncelog.cli.connection import Connection, cluster_options, require_topics, split_assignment
+from oncelog.cli.cluster_access import ClusterAccess, cluster_options, require_topics, split_assignment
 from oncelog.cli.output import output_option, print_json, print_table
 from oncelog.core.config import ConfigError
 
@@ -48,20 +48,20 @@ def _stopped(data_dir: Path, kind: str) -> Iterator[StoppedBroker]:
         raise click.ClickException(str(error)) from error
 
 
-def _resource(connection: Connection, admin: Admin, kind: str, name: str) -> ConfigResource:
+def _resource(access: ClusterAccess, admin: Admin, kind: str, name: str) -> ConfigResource:
     from oncelog.client.admin import ConfigResource, ResourceType
 
     if kind == "topic":
         require_topics(admin, [name])
     if kind == "broker":
-        _require_broker(connection, admin, name)
+        _require_broker(access, admin, name)
     return ConfigResource(ResourceType[kind.upper()], name)
 
 
-def _require_broker(connection: Connection, admin: Admin, name: str) -> None:
-    """A broker that is not there would be looked for until the time is up, as one that is about to start."""
+def _require_broker(access: ClusterAccess, admin: Admin, name: str) -> None:
+    """Refuse an unknown broker at once: the client would wait for it until the time-out."""
     if not name.isdigit():
-        info = connection.command("cluster", "info")
+        info = access.command("cluster", "info")
         raise click.BadParameter(f"{name!r} is not the number of a broker; see '{info}'")
     known = sorted(broker.node_id for broker in admin.describe_cluster().brokers)
     if int(name) not in known:
@@ -71,13 +71,13 @@ def _require_broker(connection: Connection, admin: Admin, name: str) -> None:
 @config_command.command("show")
 @_KIND
 @_NAME
-@click.option("--all", "everything", is_flag=True, help="Also settings that have their default.")
-@click.option("--explain", is_flag=True, help="With what each setting is for.")
+@click.option("--all", "everything", is_flag=True, help="Include settings that have their default.")
+@click.option("--explain", is_flag=True, help="Describe each setting.")
 @_DATA_DIR
 @output_option
 @cluster_options
 def show_command(
-    connection: Connection, kind: str, name: str, everything: bool, explain: bool, data_dir: Path | None, output: str
+    access: ClusterAccess, kind: str, name: str, everything: bool, explain: bool, data_dir: Path | None, output: str
 ) -> None:
     """Show the settings that differ from the defaults, or all of them.
 
@@ -90,8 +90,8 @@ def show_command(
             raise click.UsageError("--data-dir shows what was changed; --all and --explain ask a broker that runs")
         _show_stored(data_dir, kind, name, output)
         return
-    with connection.admin() as admin:
-        entries = admin.describe_configs(_resource(connection, admin, kind, name), documentation=explain)
+    with access.admin() as admin:
+        entries = admin.describe_configs(_resource(access, admin, kind, name), documentation=explain)
     shown = [entry for _, entry in sorted(entries.items()) if everything or not entry.is_default]
     known = {source.value: source.name.lower() for source in ConfigSource}
     rows = [
@@ -133,7 +133,7 @@ def _show_stored(data_dir: Path, kind: str, name: str, output: str) -> None:
 @_DATA_DIR
 @cluster_options
 def set_command(
-    connection: Connection, kind: str, name: str, assignments: tuple[str, ...], data_dir: Path | None
+    access: ClusterAccess, kind: str, name: str, assignments: tuple[str, ...], data_dir: Path | None
 ) -> None:
     """Change settings; the others stay as they are."""
     settings = dict(split_assignment(text, "NAME=VALUE") for text in assignments)
@@ -141,8 +141,8 @@ def set_command(
         with _stopped(data_dir, kind) as broker:
             broker.change(kind, name, settings)
     else:
-        with connection.admin() as admin:
-            admin.alter_configs(_resource(connection, admin, kind, name), set=settings)
+        with access.admin() as admin:
+            admin.alter_configs(_resource(access, admin, kind, name), set=settings)
     for setting, value in settings.items():
         click.echo(f"{kind} {name}: {setting}={value}")
 
@@ -154,14 +154,14 @@ def set_command(
 @_DATA_DIR
 @cluster_options
 def unset_command(
-    connection: Connection, kind: str, name: str, settings: tuple[str, ...], data_dir: Path | None
+    access: ClusterAccess, kind: str, name: str, settings: tuple[str, ...], data_dir: Path | None
 ) -> None:
     """Bring settings back to their defaults."""
     if data_dir is not None:
         with _stopped(data_dir, kind) as broker:
             broker.remove(kind, name, settings)
     else:
-        with connection.admin() as admin:
-            admin.alter_configs(_resource(connection, admin, kind, name), delete=settings)
+        with access.admin() as admin:
+            admin.alter_configs(_resource(access, admin, kind, name), delete=settings)
     for setting in settings:
         click.echo(f"{kind} {name}: {setting} has its default again")

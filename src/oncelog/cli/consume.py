@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from oncelog.cli import parsing
+from oncelog.cli.cluster_access import ClusterAccess, client_options, require_partitions
 from oncelog.cli.completion import complete_topics
-from oncelog.cli.connection import Connection, client_options, require_partitions
 from oncelog.cli.record_printer import Printer
 from oncelog.core.ids import TopicPartition
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FETCH_BYTES: Final = 4 * 1024 * 1024
 _OPTIONS_OF: Final = {"group.id": "--group", "enable.auto.commit": "--group, which commits what was printed"}
-"""Settings that are said by an option."""
+"""Settings that have an option of their own."""
 
 
 @click.command("consume")
@@ -31,24 +31,24 @@ _OPTIONS_OF: Final = {"group.id": "--group", "enable.auto.commit": "--group, whi
                    "of each partition.  [default: earliest; with --group where the group is]")  # fmt: skip
 @click.option("--to", "stop", metavar="latest|OFFSET|TIME",
               help="Where to end, not included.  [default: where the topic ends now]")  # fmt: skip
-@click.option("-f", "--follow", is_flag=True, help="Go on with what is written from now on, until Ctrl-C.")
-@click.option("-n", "--count", type=click.IntRange(min=0), metavar="N", help="End after so many records.")
+@click.option("-f", "--follow", is_flag=True, help="Continue with new records until Ctrl-C.")
+@click.option("-n", "--count", type=click.IntRange(min=0), metavar="N", help="Stop after this number of records.")
 @click.option("-g", "--group", metavar="GROUP",
               help="Read as a member of this group, and commit what was printed. Partitions that are named are read "
                    "alone, without joining it.")  # fmt: skip
 @click.option("--isolation", type=click.Choice(["committed", "uncommitted"]),
-              help="Only what is committed, or also what open and aborted transactions have written.  "
+              help="Only committed records, or also records of open and aborted transactions.  "
                    "[default: committed, unless isolation.level is set]")  # fmt: skip
 @click.option("-F", "--format", "style", default="value", show_default=True,
               metavar="value|key-value|full|json|TEMPLATE",
               help="A template has fields in braces: {topic} {partition} {offset} {timestamp} {time} {key} {value} "
                    r"{headers}; \t and \n are understood.")  # fmt: skip
-@click.option("-D", "--delimiter", default="\\n", show_default=True, metavar="TEXT", help="What follows each record.")
+@click.option("-D", "--delimiter", default="\\n", show_default=True, metavar="TEXT", help="The text after each record.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True,
               help="json, or -F json: every line is an object, which 'oncelog produce -F json' takes.")  # fmt: skip
 @client_options
 def consume_command(
-    connection: Connection,
+    access: ClusterAccess,
     topics: tuple[str, ...],
     start: str | None,
     stop: str | None,
@@ -75,26 +75,26 @@ def consume_command(
     if follow and stop is not None:
         raise click.UsageError("--follow has no end: leave out --to")
     if group is not None and (start is not None or stop is not None):
-        resets = connection.command("group", "reset-offsets", group, *(f"--topic={topic}" for topic in topics))
+        resets = access.command("group", "reset-offsets", group, *(f"--topic={topic}" for topic in topics))
         raise click.UsageError(f"a group begins where it is: see '{resets}', or leave out --group")
     printer = Printer(style, _delimiter(delimiter), output, count)
-    with connection.explained():
-        config = _config(connection, isolation, group)
-        with connection.admin() as admin:
+    with access.explained():
+        config = _config(access, isolation, group)
+        with access.admin() as admin:
             partitions = require_partitions(admin, topics)
             by_hand = any(parsing.topic_and_partitions(topic)[1] is not None for topic in topics)
             if group is not None and by_hand:
-                _require_no_members(connection, admin, group)
-            reading = Planner(connection, admin, config).plan(partitions, start, stop)
+                _require_no_members(access, admin, group)
+            reading = Planner(access, admin, config).plan(partitions, start, stop)
         try:
             if group is not None:
-                _read_as_group(connection, config, reading, printer, by_hand=by_hand, follow=follow)
+                _read_as_group(access, config, reading, printer, by_hand=by_hand, follow=follow)
             elif follow:
-                _follow(connection, config, reading, printer)
+                _follow(access, config, reading, printer)
             else:
-                _read_ranges(connection, config, reading, printer)
+                _read_ranges(access, config, reading, printer)
             if not follow and not printer.is_done:
-                reading.hint(connection)
+                reading.hint(access)
         except KeyboardInterrupt:
             if not follow:
                 raise
@@ -106,12 +106,12 @@ def _delimiter(text: str) -> bytes:
     return text.encode().decode("unicode_escape").encode("latin-1")
 
 
-def _config(connection: Connection, isolation: str | None, group: str | None) -> ConsumerConfig:
-    """The settings of the consumer, also where records are read without one."""
+def _config(access: ClusterAccess, isolation: str | None, group: str | None) -> ConsumerConfig:
+    """The settings of the consumer; readers of ranges use them too."""
     from oncelog.client.consumer_config import CONSUMER_TABLE, ConsumerConfig
 
-    connection.check_settings(_OPTIONS_OF if group is not None else {**_OPTIONS_OF, "auto.offset.reset": "--from"})
-    properties = connection.properties(
+    access.check_settings(_OPTIONS_OF if group is not None else {**_OPTIONS_OF, "auto.offset.reset": "--from"})
+    properties = access.properties(
         CONSUMER_TABLE,
         allow_auto_create_topics=False,
         auto_offset_reset="earliest",
@@ -120,32 +120,32 @@ def _config(connection: Connection, isolation: str | None, group: str | None) ->
     )
     if isolation is not None:
         wanted = f"read_{isolation}"
-        if connection.settings.get("isolation.level", wanted) != wanted:
+        if access.settings.get("isolation.level", wanted) != wanted:
             raise click.UsageError("--isolation and --set isolation.level contradict each other")
         properties["isolation.level"] = wanted
     properties.setdefault("isolation.level", "read_committed")
     for name in ("group.id", "enable.auto.commit", *(() if group is not None else ("group.instance.id",))):
-        # What a file says of groups is for programs that read as one; here --group says it.
+        # Group settings in a file are for other programs; here --group decides.
         properties.pop(name, None)
     if group is not None:
         properties |= {"group.id": group, "enable.auto.commit": False}
     return ConsumerConfig.parse(properties)
 
 
-def _require_no_members(connection: Connection, admin: Admin, group: str) -> None:
+def _require_no_members(access: ClusterAccess, admin: Admin, group: str) -> None:
     if admin.describe_groups([group])[group].members:
-        described = connection.command("group", "describe", group)
+        described = access.command("group", "describe", group)
         raise click.ClickException(
             f"group {group} has members, which share the partitions among themselves ('{described}'): name topics "
             "without partitions to join them, or stop them"
         )
 
 
-def _read_ranges(connection: Connection, config: ConsumerConfig, reading: Reading, printer: Printer) -> None:
+def _read_ranges(access: ClusterAccess, config: ConsumerConfig, reading: Reading, printer: Printer) -> None:
     """One partition after the other, each up to its stop."""
     from oncelog.cli.reading import range_reader
 
-    with range_reader(connection, config) as reader:
+    with range_reader(access, config) as reader:
         for partition, start in reading.starts.items():
             for chunk in reader.read(*partition, start, reading.stops[partition]):
                 printer.write_chunk(chunk)
@@ -153,7 +153,7 @@ def _read_ranges(connection: Connection, config: ConsumerConfig, reading: Readin
                     return
 
 
-def _follow(connection: Connection, config: ConsumerConfig, reading: Reading, printer: Printer) -> None:
+def _follow(access: ClusterAccess, config: ConsumerConfig, reading: Reading, printer: Printer) -> None:
     from oncelog.cli.following import IdleWatcher, Outage, poll_for_ever
     from oncelog.client.consumer import Consumer
 
@@ -164,7 +164,7 @@ def _follow(connection: Connection, config: ConsumerConfig, reading: Reading, pr
         for partition, offset in reading.starts.items():
             consumer.seek(partition, offset)
         outage = Outage()
-        watcher = IdleWatcher(connection, consumer, outage)
+        watcher = IdleWatcher(access, consumer, outage)
         for records in poll_for_ever(consumer, outage):
             if printer.write_records(records):
                 printer.flush()
@@ -176,9 +176,9 @@ def _follow(connection: Connection, config: ConsumerConfig, reading: Reading, pr
 
 
 def _read_as_group(
-    connection: Connection, config: ConsumerConfig, reading: Reading, printer: Printer, *, by_hand: bool, follow: bool
+    access: ClusterAccess, config: ConsumerConfig, reading: Reading, printer: Printer, *, by_hand: bool, follow: bool
 ) -> None:
-    """What was printed is committed, in this order: nothing is lost, and after a crash some is printed again."""
+    """Prints records and then commits them: after a crash nothing is lost, but some records may be printed again."""
     from oncelog.cli.following import Committer, IdleWatcher, Outage, poll_for_ever
     from oncelog.client.consumer import Consumer
 
@@ -189,7 +189,7 @@ def _read_as_group(
             consumer.subscribe(reading.topics)
         outage = Outage()
         committer = Committer(consumer, outage)
-        watcher = IdleWatcher(connection, consumer, outage)
+        watcher = IdleWatcher(access, consumer, outage)
         polls = poll_for_ever(consumer, outage) if follow else _polls(consumer, reading)
         for records in polls:
             taken = records[: printer.write_records(records)]
@@ -214,7 +214,7 @@ def _next_offsets(records: list[Any]) -> dict[TopicPartition, int]:
 
 
 def _polls(consumer: Consumer, reading: Reading) -> Iterator[list[Any]]:
-    """Until the partitions that are ours are read up to where they ended at the start."""
+    """Polls until the assigned partitions are read up to where they ended at the start."""
     from oncelog.cli.following import POLL_MS
 
     while True:

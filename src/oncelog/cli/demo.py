@@ -28,7 +28,7 @@ KEPT_ADDRESS = "127.0.0.1:9092"
               help="What to kill with -9, in this order; 'none' for nothing.")  # fmt: skip
 @click.option("--master", help="A Spark master to run on, such as local[2,4].  [default: a cluster of two workers]")
 @click.option("--bootstrap-servers", help="A Kafka-compatible cluster to run against.  [default: an embedded broker]")
-@click.option("--keep", is_flag=True, help="Keep the data, and print how to look around.")
+@click.option("--keep", is_flag=True, help="Keep the data, and print commands to inspect it.")
 def demo_command(records: int, kills: str, master: str | None, bootstrap_servers: str | None, keep: bool) -> None:
     """Orders through Spark, one transaction per micro-batch, with kills, and the proof that each was written once.
 
@@ -154,7 +154,7 @@ def _explain(folder: Path, prefix: str, bootstrap_servers: str | None) -> None:
 @click.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--master", help="The Spark master.  [default: all cores of this machine]")
 @click.option("--conf", "assignments", metavar="KEY=VALUE", multiple=True, help="A Spark setting; may be repeated.")
-@click.option("--bootstrap-servers", help="Told to the program as ONCELOG_BOOTSTRAP_SERVERS.")
+@click.option("--bootstrap-servers", help="Passed to the program as ONCELOG_BOOTSTRAP_SERVERS.")
 @click.argument("program", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def run_command(

@@ -1,4 +1,4 @@
-"""What not every installation has: commands that need an extra say which."""
+"""Optional dependencies: commands that need an extra say which one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading for as long as the user likes: broker restarts are waited for, and a reader that gets nothing is told why."""
+"""Reading without an end: waiting for brokers that restart, and explaining why a reader gets nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 import click
 
-from oncelog.cli.connection import Connection
+from oncelog.cli.cluster_access import ClusterAccess
 from oncelog.cli.hints import held_back_hint
 from oncelog.client.consumer import Consumer
 from oncelog.client.errors import CommitFailed, KafkaError
@@ -19,14 +19,14 @@ from oncelog.monitoring.offsets import partition_offsets
 
 POLL_MS: Final = 200
 IDLE_S: Final = 5.0
-"""How long a reader that gets nothing waits before it looks for the reason."""
+"""How long a reader may receive nothing before the reason is looked for."""
 
 
 class Outage:
-    """A time in which brokers do not answer: said once."""
+    """A period in which brokers do not answer. It is reported once."""
 
     def __init__(self) -> None:
-        self._is_told = False
+        self._is_reported = False
 
     def failed(self, error: KafkaError) -> None:
         """Raises the error again if waiting does not help."""
@@ -35,12 +35,12 @@ class Outage:
         self.began(error.message)
 
     def began(self, reason: str) -> None:
-        if not self._is_told:
-            self._is_told = True
+        if not self._is_reported:
+            self._is_reported = True
             click.echo(f"waiting: {reason}", err=True)
 
     def ended(self) -> None:
-        self._is_told = False
+        self._is_reported = False
 
 
 class Pollable(Protocol):
@@ -48,7 +48,7 @@ class Pollable(Protocol):
 
 
 def poll_for_ever(consumer: Pollable, outage: Outage, poll_ms: int = POLL_MS) -> Iterator[list[Any]]:
-    """What comes, or an empty list. A broker that cannot be reached is waited for."""
+    """Yields records, or an empty list, for ever. Waits for brokers that cannot be reached."""
     while True:
         records = []
         try:
@@ -61,7 +61,7 @@ def poll_for_ever(consumer: Pollable, outage: Outage, poll_ms: int = POLL_MS) ->
 
 
 class Committer:
-    """Commits what was printed for a group, also if that takes several attempts."""
+    """Commits the offsets of printed records for a group, and tries again after a failure."""
 
     def __init__(self, consumer: Consumer, outage: Outage) -> None:
         self._consumer = consumer
@@ -83,14 +83,14 @@ class Committer:
 
 
 class IdleWatcher:
-    """Looks, once a reader has waited for a while, what it waits for."""
+    """Reports why a reader has received nothing for a while."""
 
-    def __init__(self, connection: Connection, consumer: Consumer, outage: Outage) -> None:
-        self._connection = connection
+    def __init__(self, access: ClusterAccess, consumer: Consumer, outage: Outage) -> None:
+        self._access = access
         self._consumer = consumer
         self._outage = outage
         self._since_s = time.monotonic()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def progressed(self) -> None:
         self._since_s = time.monotonic()
@@ -101,25 +101,25 @@ class IdleWatcher:
         self._since_s = time.monotonic()
         try:
             for text in self._reasons():
-                self._tell(text)
+                self._report(text)
             self._outage.ended()
         except click.ClickException as error:
             self._outage.began(error.message)
 
-    def _tell(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
+    def _report(self, text: str) -> None:
+        if text not in self._reported:
+            self._reported.add(text)
             click.echo(text, err=True)
 
     def _reasons(self) -> Iterator[str]:
         partitions = self._consumer.assignment()
         settings = self._consumer.settings
-        with self._connection.admin() as admin:
+        with self._access.admin() as admin:
             offsets = partition_offsets(admin, partitions)
         if not partitions and settings.group_id is not None:
-            described = self._connection.command("group", "describe", settings.group_id)
+            described = self._access.command("group", "describe", settings.group_id)
             yield f"no partition is assigned to this member of {settings.group_id}: '{described}' shows who has them"
         if settings.isolation is IsolationLevel.READ_COMMITTED:
             for partition, found in offsets.items():
                 if found.held_back:
-                    yield held_back_hint(self._connection, partition, found)
+                    yield held_back_hint(self._access, partition, found)

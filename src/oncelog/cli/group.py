@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING
 import click
 
 from oncelog.cli import parsing
+from oncelog.cli.cluster_access import (
+    ClusterAccess,
+    cluster_options,
+    confirm,
+    require_partitions,
+    unknown_name,
+    yes_option,
+)
 from oncelog.cli.completion import complete_groups
-from oncelog.cli.connection import Connection, cluster_options, confirm, require_partitions, unknown_name, yes_option
 from oncelog.cli.hints import held_back_hint, outside_hint
 from oncelog.cli.output import output_option, print_json, print_table
 
@@ -37,9 +44,9 @@ def group_command() -> None:
               help="Only groups in this state, such as Stable or Empty.")  # fmt: skip
 @output_option
 @cluster_options
-def list_command(connection: Connection, states: tuple[str, ...], output: str) -> None:
+def list_command(access: ClusterAccess, states: tuple[str, ...], output: str) -> None:
     """List the groups."""
-    with connection.admin() as admin:
+    with access.admin() as admin:
         groups = admin.list_groups(states=states)
     rows = [{"group": g.group_id, "state": g.state, "type": g.group_type, "protocol": g.protocol_type} for g in groups]
     if output == "json":
@@ -54,7 +61,7 @@ def list_command(connection: Connection, states: tuple[str, ...], output: str) -
 @click.argument("groups", nargs=-1, required=True, metavar="GROUP...", shell_complete=complete_groups)
 @output_option
 @cluster_options
-def describe_command(connection: Connection, groups: tuple[str, ...], output: str) -> None:
+def describe_command(access: ClusterAccess, groups: tuple[str, ...], output: str) -> None:
     """Show members, committed offsets, and how far behind each partition is.
 
     LAG counts up to END. HELD BACK is the part of it from LAST STABLE on, which an open transaction keeps from
@@ -62,7 +69,7 @@ def describe_command(connection: Connection, groups: tuple[str, ...], output: st
     """
     from oncelog.monitoring.groups import describe_group
 
-    with connection.admin() as admin:
+    with access.admin() as admin:
         _require_groups(admin, groups)
         found = [describe_group(admin, group) for group in groups]
     if output == "json":
@@ -79,7 +86,7 @@ def describe_command(connection: Connection, groups: tuple[str, ...], output: st
         print_table(names, rows, empty="no committed offsets and no members")
         for one in group.partitions:
             if one.offsets is not None and one.offsets.held_back:
-                click.echo(held_back_hint(connection, one.partition, one.offsets), err=True)
+                click.echo(held_back_hint(access, one.partition, one.offsets), err=True)
 
 
 def _require_groups(admin: Admin, groups: Iterable[str]) -> None:
@@ -92,15 +99,15 @@ def _require_groups(admin: Admin, groups: Iterable[str]) -> None:
 @group_command.command("reset-offsets")
 @click.argument("group", metavar="GROUP", shell_complete=complete_groups)
 @click.option("--topic", "topics", multiple=True, required=True, metavar="TOPIC[:PARTITION,...]",
-              help="Of which topic, or which of its partitions; may be repeated.")  # fmt: skip
+              help="A topic, or some of its partitions; may be repeated.")  # fmt: skip
 @click.option("--to", "target", required=True, metavar="earliest|latest|OFFSET|TIME|+N|-N",
-              help="An end, an offset, a time such as 2026-01-31T12:00, or so many offsets on or back.")  # fmt: skip
+              help="An end, an offset, a time such as 2026-01-31T12:00, or a shift by N offsets.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @yes_option
 @output_option
 @cluster_options
 def reset_command(
-    connection: Connection,
+    access: ClusterAccess,
     group: str,
     topics: tuple[str, ...],
     target: str,
@@ -110,11 +117,11 @@ def reset_command(
 ) -> None:
     """Move the committed offsets of a group that has no members. A group that is not there yet is created.
 
-    An offset that a log does not hold becomes the nearest that it does, which is said.
+    An offset outside of a log is replaced by its nearest offset, with a message.
     """
     from oncelog.monitoring.offset_reset import plan_reset
 
-    with connection.admin() as admin:
+    with access.admin() as admin:
         try:
             plan = plan_reset(admin, group, require_partitions(admin, topics), _target(target))
         except ValueError as error:
@@ -150,9 +157,9 @@ def _target(text: str) -> ResetTarget:
 @click.argument("groups", nargs=-1, required=True, metavar="GROUP...", shell_complete=complete_groups)
 @yes_option
 @cluster_options
-def delete_command(connection: Connection, groups: tuple[str, ...], yes: bool) -> None:
+def delete_command(access: ClusterAccess, groups: tuple[str, ...], yes: bool) -> None:
     """Delete groups that have no members, with their committed offsets."""
-    with connection.admin() as admin:
+    with access.admin() as admin:
         _require_groups(admin, groups)
         confirm(f"Delete {', '.join(groups)} with their offsets?", yes=yes)
         admin.delete_groups(groups)

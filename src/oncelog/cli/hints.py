@@ -1,10 +1,10 @@
-"""What commands say on the standard error: who is held back and by whom, and what was not done as it was asked for."""
+"""Hints that commands print to the standard error."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from oncelog.cli.connection import Connection
+from oncelog.cli.cluster_access import ClusterAccess
 from oncelog.cli.output import count_of
 from oncelog.core.ids import TopicPartition
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from oncelog.monitoring.offsets import PartitionOffsets
 
 
-def held_back_hint(connection: Connection, partition: TopicPartition, offsets: PartitionOffsets) -> str:
-    blocking = connection.command("txn", "blocking", f"{partition.topic}:{partition.partition}")
+def held_back_hint(access: ClusterAccess, partition: TopicPartition, offsets: PartitionOffsets) -> str:
+    blocking = access.command("txn", "blocking", f"{partition.topic}:{partition.partition}")
     return (
         f"{partition}: an open transaction holds back {count_of(offsets.held_back, 'offset')} from "
         f"{offsets.last_stable} on; '{blocking}' says whose it is"

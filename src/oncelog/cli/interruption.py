@@ -1,7 +1,7 @@
-"""How commands are ended from outside: SIGTERM and SIGHUP do what Ctrl-C does, and differ in the exit code only.
+"""Signals: SIGTERM and SIGHUP end a command as Ctrl-C does, with another exit code.
 
-All become KeyboardInterrupt, so that what is open is closed on the way: a transaction is aborted, a member leaves its
-group, and the command says what became of its work.
+All become KeyboardInterrupt, so that a command closes what is open: it aborts its transaction, leaves its group, and
+reports what it has done.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class Terminated(KeyboardInterrupt):
 
 
 def treat_signals_as_ctrl_c() -> None:
-    """Signals that are ignored stay so: `nohup` means it. Only for the main thread."""
+    """Signals that are ignored stay ignored, as under `nohup`. Only for the main thread."""
     for number in _SIGNALS:
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _terminate)
 
 
 def treat_signals_as_python_does() -> None:
-    """For programs of others, which expect nothing else."""
+    """For user programs, which expect the default behaviour."""
     for number in _SIGNALS:
         if signal.getsignal(number) is _terminate:
             signal.signal(number, signal.SIG_DFL)
@@ -42,13 +42,13 @@ def _terminate(signal_number: int, _: FrameType | None) -> NoReturn:
 
 
 def await_readable(descriptor: int) -> None:
-    """Wait until a read does not block. A signal that comes just before a blocking read would wait for its end."""
+    """Wait until a read does not block: a signal just before a blocking read would be handled only after it."""
     while not select.select([descriptor], [], [], LOOK_EVERY_S)[0]:
         pass
 
 
 def exit_code(interruption: BaseException | None) -> int:
-    """128 and the number of the signal, as shells have it."""
+    """128 plus the number of the signal, as in shells."""
     return 128 + (interruption.signal_number if isinstance(interruption, Terminated) else signal.SIGINT)
 
 

@@ -27,7 +27,7 @@ _PATH = click.argument("path", type=click.Path(path_type=Path))
 
 @click.group("log")
 def log_command() -> None:
-    """Look into data folders offline: no broker is needed, and nothing is changed.
+    """Inspect data folders offline, without a broker. Nothing is changed.
 
     PATH is a file, the folder of a partition (orders-0) or a whole data folder. Folders of Apache Kafka work as well.
     """
@@ -119,7 +119,7 @@ def _dump_like_kafka(path: Path, records: bool) -> None:
 @log_command.command("verify")
 @_PATH
 @click.option("--headers-only", is_flag=True, help="Do not decode the records.")
-@click.option("--notes/--no-notes", default=True, show_default=True, help="Show what is worth knowing and no damage.")
+@click.option("--notes/--no-notes", default=True, show_default=True, help="Show remarks that are no damage.")
 @output_option
 def verify_command(path: Path, headers_only: bool, notes: bool, output: str) -> None:
     """Check all invariants between the files, and say what a broker would do about each problem when it starts.
@@ -183,7 +183,9 @@ def _verdict(report: Report) -> str:
 @click.option("--time", "moment", metavar="TIME", help="The first record that is not older.")
 @click.option("--key", help="Records with this key.")
 @click.option("--text", help="Records whose value contains this.")
-@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="Stop after so many.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=100, show_default=True, help="Stop after this number of results."
+)
 @output_option
 def find_command(
     path: Path,
@@ -284,7 +286,7 @@ def _way_lines(way: dict[str, Any]) -> Iterator[str]:
 @click.option("--producer", "producers", type=int, multiple=True, metavar="ID", help="Of this producer id.")
 @click.option("--transactional-id", metavar="ID", help="Of this transactional id.")
 @click.option("--limit", type=click.IntRange(min=0), default=20, show_default=True,
-              help="List so many of the last transactions; 0 for all.")  # fmt: skip
+              help="Number of last transactions to list; 0 for all.")  # fmt: skip
 @output_option
 def timeline_command(
     path: Path, producers: tuple[int, ...], transactional_id: str | None, limit: int, output: str

@@ -15,7 +15,7 @@ from oncelog.core.config import ConfigError
 from oncelog.core.errors import KafkaError
 
 EXIT_BROKEN_PIPE: Final = 141
-"""128 + SIGPIPE: whoever read our output has seen enough."""
+"""128 + SIGPIPE: the reader of our output has closed the pipe."""
 
 
 class LazyCommand(NamedTuple):
@@ -45,7 +45,7 @@ COMMANDS: Final = {
     "log": LazyCommand(
         "oncelog.cli.log",
         "log_command",
-        "Look into data folders offline: no broker is needed, and nothing is changed.",
+        "Inspect data folders offline, without a broker.",
     ),
     "lab": LazyCommand(
         "oncelog.cli.lab.command",

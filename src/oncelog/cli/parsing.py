@@ -1,4 +1,4 @@
-"""What people write on a command line: times, durations, ranges, partitions."""
+"""Parsing of times, durations, ranges and partitions on the command line."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def duration_ms(text: str) -> int:
 
 
 def state_names(texts: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
-    """States as brokers write them; brokers answer a name that they do not know with nothing."""
+    """States in the spelling of brokers, which return nothing for an unknown state."""
     names = {name.lower(): name for name in known}
     for text in texts:
         if text.lower() not in names:

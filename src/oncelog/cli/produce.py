@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final, NoReturn
 import click
 
 from oncelog.cli import interruption
+from oncelog.cli.cluster_access import ClusterAccess, client_options, require_topics, split_assignment
 from oncelog.cli.completion import complete_topics
-from oncelog.cli.connection import Connection, client_options, require_topics, split_assignment
 from oncelog.cli.output import count_of
 from oncelog.cli.record_input import Block, InvalidLine, LineFormat, blocks, file_blocks
 
@@ -39,11 +39,11 @@ MARKERS_WAIT_MS: Final = 5_000
               show_default=True, help="How batches are compressed.")  # fmt: skip
 @click.option("--transactional-id", metavar="ID", help="Write in a transaction: all of the input or nothing.")
 @click.option("--transaction-size", type=click.IntRange(min=1), metavar="N",
-              help="Commit after so many records, instead of once at the end.")  # fmt: skip
+              help="Commit after this number of records, instead of once at the end.")  # fmt: skip
 @click.option("-q", "--quiet", is_flag=True, help="No progress bar and no summary.")
 @client_options
 def produce_command(
-    connection: Connection,
+    access: ClusterAccess,
     topic: str,
     files: tuple[Path, ...],
     style: str,
@@ -78,21 +78,21 @@ def produce_command(
         null_text=_unescaped(null_text),
         headers=tuple((name, value.encode()) for name, value in (split_assignment(h, "--header") for h in headers)),
     )
-    connection.check_settings({"transactional.id": "--transactional-id"})
-    with connection.explained():
-        with connection.admin() as admin:
+    access.check_settings({"transactional.id": "--transactional-id"})
+    with access.explained():
+        with access.admin() as admin:
             info = require_topics(admin, [topic])[topic]
         if partition is not None and partition >= len(info.partitions):
             raise click.ClickException(f"topic {topic} has {len(info.partitions)} partitions, there is no {partition}")
-        with _producer(connection, compression, transactional_id) as producer:
+        with _producer(access, compression, transactional_id) as producer:
             writer: RecordWriter = (
-                PlainWriter(producer, topic, line_format, partition, connection)
+                PlainWriter(producer, topic, line_format, partition, access)
                 if transactional_id is None
-                else TransactionalWriter(producer, topic, line_format, partition, connection, transaction_size)
+                else TransactionalWriter(producer, topic, line_format, partition, access, transaction_size)
             )
-            _run(connection, writer, files, quiet)
+            _run(access, writer, files, quiet)
             if transactional_id is not None:
-                _await_markers(connection, transactional_id)
+                _await_markers(access, transactional_id)
 
 
 def _unescaped(text: str | None) -> bytes | None:
@@ -100,25 +100,25 @@ def _unescaped(text: str | None) -> bytes | None:
     return None if text is None else text.encode().decode("unicode_escape").encode("latin-1")
 
 
-def _producer(connection: Connection, compression: str, transactional_id: str | None) -> Producer:
+def _producer(access: ClusterAccess, compression: str, transactional_id: str | None) -> Producer:
     from oncelog.client.producer import Producer
     from oncelog.client.producer_config import PRODUCER_TABLE
 
-    properties = connection.properties(
+    properties = access.properties(
         PRODUCER_TABLE,
         allow_auto_create_topics=False,
         compression_type=compression,
         transactional_id=transactional_id,
         batch_size=262_144,
-        max_block_ms=max(connection.timeout_ms, PRODUCER_TABLE.defaults.integer("max.block.ms")),
+        max_block_ms=max(access.timeout_ms, PRODUCER_TABLE.defaults.integer("max.block.ms")),
     )
     if transactional_id is None:
-        # One in a file is meant for other programs: here the option says whether there are transactions.
+        # An id in a file is for other programs; here the option decides whether there are transactions.
         properties.pop("transactional.id", None)
     return Producer(properties)
 
 
-def _run(connection: Connection, writer: RecordWriter, files: tuple[Path, ...], quiet: bool) -> None:
+def _run(access: ClusterAccess, writer: RecordWriter, files: tuple[Path, ...], quiet: bool) -> None:
     from oncelog.core.errors import KafkaError
 
     started_s = time.monotonic()
@@ -132,7 +132,7 @@ def _run(connection: Connection, writer: RecordWriter, files: tuple[Path, ...], 
         except KeyboardInterrupt as interrupt:
             _fail(writer, interruption.cause(interrupt), interruption.exit_code(interrupt))
         except KafkaError as error:
-            _fail(writer, connection.explain(error))
+            _fail(writer, access.explain(error))
         except (InvalidLine, OSError, RuntimeError) as error:
             _fail(writer, str(error))
     if not quiet:
@@ -141,7 +141,7 @@ def _run(connection: Connection, writer: RecordWriter, files: tuple[Path, ...], 
         click.echo(f"{count_of(writer.records, 'record')} to {writer.topic} in {seconds:.1f} s ({rate})", err=True)
 
 
-def _await_markers(connection: Connection, transactional_id: str) -> None:
+def _await_markers(access: ClusterAccess, transactional_id: str) -> None:
     """A commit is final once it is decided, and visible once its markers are written: a moment later.
 
     A reader that is started next should find everything, so that moment is waited for, though not for ever.
@@ -149,7 +149,7 @@ def _await_markers(connection: Connection, transactional_id: str) -> None:
     from oncelog.core.errors import KafkaError
 
     deadline_s = time.monotonic() + MARKERS_WAIT_MS / 1000
-    impatient = dataclasses.replace(connection, timeout_ms=MARKERS_WAIT_MS)
+    impatient = dataclasses.replace(access, timeout_ms=MARKERS_WAIT_MS)
     with contextlib.suppress(KafkaError, click.ClickException), impatient.admin() as admin:
         while time.monotonic() < deadline_s:
             state = admin.describe_transactions([transactional_id])[transactional_id].state
@@ -159,7 +159,7 @@ def _await_markers(connection: Connection, transactional_id: str) -> None:
 
 
 def _fail(writer: RecordWriter, problem: str, exit_code: int = 1) -> NoReturn:
-    """End what is open and say what became of the lines so far."""
+    """Close the writer and report what was written."""
     click.echo(f"Error: {problem}", err=True)
     try:
         outcome = writer.give_up()

@@ -1,4 +1,4 @@
-"""What `oncelog consume` is to read: places in words become offsets, and what differs from the words is said."""
+"""The ranges that `oncelog consume` reads: `--from` and `--to` become offsets of each partition."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import click
 
 from oncelog.cli import parsing
-from oncelog.cli.connection import Connection
+from oncelog.cli.cluster_access import ClusterAccess
 from oncelog.cli.hints import held_back_hint, outside_hint
 from oncelog.client.admin import Admin
 from oncelog.client.consumer_config import ConsumerConfig
@@ -22,24 +22,24 @@ from oncelog.monitoring.record_places import start_of_last
 Offsets = dict[TopicPartition, int]
 
 
-def range_reader(connection: Connection, config: ConsumerConfig) -> RangeReader:
+def range_reader(access: ClusterAccess, config: ConsumerConfig) -> RangeReader:
     return RangeReader(
         config.client,
         isolation=config.isolation,
         fetch_bytes=config.fetch.partition_max_bytes,
         check_crcs=config.check_crcs,
-        idle_timeout_ms=connection.timeout_ms,
+        idle_timeout_ms=access.timeout_ms,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Per partition from where, and up to where it goes at present."""
+    """Start and stop offsets of each partition."""
 
     offsets: dict[TopicPartition, PartitionOffsets]
     starts: Offsets
     stops: Offsets
-    """Not above what readers may get now."""
+    """At most what readers can get now."""
     wanted_stops: Offsets
     isolation: IsolationLevel
 
@@ -48,22 +48,22 @@ class Reading:
         return sorted({partition.topic for partition in self.starts})
 
     def held_back(self) -> Iterator[tuple[TopicPartition, PartitionOffsets]]:
-        """Where an open transaction keeps this reader from what it wanted."""
+        """Partitions on which an open transaction holds back wanted records."""
         if self.isolation is IsolationLevel.READ_COMMITTED:
             for partition, found in self.offsets.items():
                 if found.last_stable < min(self.wanted_stops[partition], found.end):
                     yield partition, found
 
-    def hint(self, connection: Connection) -> None:
+    def hint(self, access: ClusterAccess) -> None:
         for partition, found in self.held_back():
-            click.echo(held_back_hint(connection, partition, found), err=True)
+            click.echo(held_back_hint(access, partition, found), err=True)
 
 
 class Planner:
-    """Finds the offsets for places in words."""
+    """Finds the offsets for `--from` and `--to`."""
 
-    def __init__(self, connection: Connection, admin: Admin, config: ConsumerConfig) -> None:
-        self._connection = connection
+    def __init__(self, access: ClusterAccess, admin: Admin, config: ConsumerConfig) -> None:
+        self._access = access
         self._admin = admin
         self._config = config
 
@@ -84,7 +84,7 @@ class Planner:
         if text.isdigit() and len(text) <= parsing.OFFSET_DIGITS_MAX:
             return dict.fromkeys(offsets, int(text))
         if text.startswith("-") and text[1:].isdigit():
-            with range_reader(self._connection, self._config) as reader:
+            with range_reader(self._access, self._config) as reader:
                 count = int(text[1:])
                 return {p: start_of_last(reader, p, offsets[p].start, limits[p], count) for p in offsets}
         moment = parsing.time_ms(text, int(time.time() * 1000))

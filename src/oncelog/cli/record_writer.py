@@ -1,7 +1,7 @@
-"""What `oncelog produce` does with its lines: send them, in transactions or not, and know what became of them.
+"""How `oncelog produce` sends its lines, in transactions or not, and reports what was written.
 
-A writer that fails tells what was written. It says so only of what a broker has acknowledged; an answer that did not
-come means that nobody here knows, and then it says that, and names the command that tells.
+A writer that fails reports as written only what a broker has acknowledged. If an answer did not come, it says that the
+outcome is not known, and names a command that shows it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import click
 
-from oncelog.cli.connection import Connection
+from oncelog.cli.cluster_access import ClusterAccess
 from oncelog.cli.output import count_of
 from oncelog.cli.record_input import Block, LineFormat
 from oncelog.client.errors import KafkaError, ProducerFenced, TimedOut
@@ -25,7 +25,7 @@ from oncelog.core.errors import RETRIABLE, ErrorCode
 COLUMNS_BYTES_MIN: Final = 64 * 1024
 """Blocks from this size on go through Arrow; below, its import would cost more than it gains."""
 COLUMNS_BYTES_LATER: Final = 4 * 1024
-"""Once it is imported, it pays sooner."""
+"""Once Arrow is imported, it pays off for smaller blocks."""
 UNCHECKED_MAX: Final = 10_000
 """Deliveries that are waited for at most, so that a failure is noticed while the input still runs."""
 _UNDECIDED: Final = frozenset({*RETRIABLE, ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.OPERATION_NOT_ATTEMPTED})
@@ -36,13 +36,13 @@ class RecordWriter(ABC):
     """Sends the lines of blocks."""
 
     def __init__(
-        self, producer: Producer, topic: str, line_format: LineFormat, partition: int | None, connection: Connection
+        self, producer: Producer, topic: str, line_format: LineFormat, partition: int | None, access: ClusterAccess
     ) -> None:
         self._producer = producer
         self.topic = topic
         self._format = line_format
         self._partition = partition
-        self._connection = connection
+        self._access = access
         self._columns_work = not line_format.is_json and importlib.util.find_spec("pyarrow") is not None
         self._columns_bytes_min = COLUMNS_BYTES_MIN
         self._unchecked: deque[Any] = deque()
@@ -59,7 +59,7 @@ class RecordWriter(ABC):
 
     @abstractmethod
     def give_up(self) -> str:
-        """End what is open, and tell what was written."""
+        """Abort what is open, and report what was written."""
 
     @abstractmethod
     def left_undone(self) -> str:
@@ -138,7 +138,7 @@ class PlainWriter(RecordWriter):
 
     def give_up(self) -> str:
         # Delivers what waits, within the time that the command has; then every delivery has an outcome.
-        self._producer.close(self._connection.timeout_ms)
+        self._producer.close(self._access.timeout_ms)
         undecided = False
         for future in self._unchecked:
             error = future.exception()
@@ -161,7 +161,7 @@ class PlainWriter(RecordWriter):
         known = f"{self._acknowledged} of {count_of(self.records, 'record')} read {_are(self._acknowledged)}"
         if not is_undecided:
             return f"{known} written, the other {rest} {_are(rest)} not."
-        look = self._connection.command("consume", self.topic, "--from=-10")
+        look = self._access.command("consume", self.topic, "--from=-10")
         unknown = f"it is not known whether the other {rest} {_are(rest)} written"
         return f"{known} acknowledged; {unknown}: '{look}' shows the last records."
 
@@ -179,10 +179,10 @@ class TransactionalWriter(RecordWriter):
         topic: str,
         line_format: LineFormat,
         partition: int | None,
-        connection: Connection,
+        access: ClusterAccess,
         size: int | None,
     ) -> None:
-        super().__init__(producer, topic, line_format, partition, connection)
+        super().__init__(producer, topic, line_format, partition, access)
         self._id = producer.settings.transactional_id or ""
         self._size = size
         self._commit_sent = False
@@ -237,7 +237,7 @@ class TransactionalWriter(RecordWriter):
         return self.left_undone()
 
     def _find_out(self) -> str:
-        """The commit was interrupted. Another one tells what became of it."""
+        """The commit was interrupted: a second commit shows whether it was carried out."""
         try:
             if self._producer.state is State.COMMITTING:
                 self._producer.commit_transaction()
@@ -264,7 +264,7 @@ class TransactionalWriter(RecordWriter):
         return _sentence(f"The transaction of {self._size_now} is aborted", self._earlier or "nothing was written")
 
     def left_undone(self) -> str:
-        command = self._connection.command("txn", "history", self._id)
+        command = self._access.command("txn", "history", self._id)
         if self._commit_sent:
             known = f"Whether the transaction of {self._size_now} is committed is not known"
         else:

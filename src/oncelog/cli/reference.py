@@ -22,14 +22,14 @@ _HEAD: Final = """\
 
 Made from the commands' own help by `python -m oncelog.cli.reference docs/cli.md`; change the commands, not this page.
 
-Commands on a cluster speak the Kafka protocol only, so they work on Oncelog, on Apache Kafka and on what is compatible
-with them. The cluster is named by `--bootstrap-servers`, by `ONCELOG_BOOTSTRAP_SERVERS`, or in a `client.properties`
+Commands on a cluster use only the Kafka protocol, so they work on Oncelog, Apache Kafka and compatible clusters.
+The cluster is named by `--bootstrap-servers`, by `ONCELOG_BOOTSTRAP_SERVERS`, or in a `client.properties`
 file given by `--config` or `ONCELOG_CONFIG`; without any it is 127.0.0.1:9092. `oncelog log` reads data folders and
 needs no broker at all.
 
-Results go to the standard output, everything else to the standard error. `--output json` gives what a table shows to
-scripts. Exit codes: 0 it worked; 1 it did not, or a check found something; 2 the command line is wrong; 130 Ctrl-C, 143
-SIGTERM, 129 a closed terminal; 141 whoever read the output has gone.
+Results go to the standard output, everything else to the standard error. `--output json` prints the contents of a table
+as JSON. Exit codes: 0 success; 1 failure, or a check that found something; 2 a wrong command line; 130 Ctrl-C, 143
+SIGTERM, 129 a closed terminal; 141 the reader of the output has closed the pipe.
 
 See also [from Kafka's scripts to oncelog](from-kafka-scripts.md) and [why is my reader stuck?](stuck-reader.md).
 """

@@ -16,7 +16,7 @@ from oncelog.core.config import ConfigError
     "--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Data folder.  [default: oncelog-data]"
 )
 @click.option("--listen", metavar="HOST:PORT", help="Where to accept clients; port 0 picks a free one.")
-@click.option("--advertised-listener", metavar="HOST:PORT", help="What clients are told to connect to.")
+@click.option("--advertised-listener", metavar="HOST:PORT", help="The address that clients connect to.")
 @click.option("--config", "config_file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
               help="A server.properties file with Kafka's keys.")  # fmt: skip
 @click.option("--set", "assignments", metavar="KEY=VALUE", multiple=True, help="A broker setting; may be repeated.")

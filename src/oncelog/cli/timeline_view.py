@@ -15,7 +15,7 @@ from rich.text import Text
 
 from oncelog.cli.output import count_of, show_duration, show_time
 from oncelog.inspection.transactions import PartitionHistory
-from oncelog.monitoring.transaction_spans import Outcome, TransactionSpan
+from oncelog.monitoring.transaction_spans import TransactionOutcome, TransactionSpan
 
 WIDTH_MIN: Final = 20
 LABEL_CHARS_MAX: Final = 36
@@ -23,15 +23,15 @@ LABEL_CHARS_MAX: Final = 36
 Cell = tuple[int, str, str]
 """Rank, glyph, style. A higher rank hides a lower one."""
 EMPTY: Final[Cell] = (0, "·", "dim")
-_DATA: Final[dict[Outcome, Cell]] = {
-    Outcome.COMMITTED: (1, "━", "green"),
-    Outcome.ABORTED: (2, "╌", "red"),
-    Outcome.OPEN: (5, "━", "bold yellow"),
+_DATA: Final[dict[TransactionOutcome, Cell]] = {
+    TransactionOutcome.COMMITTED: (1, "━", "green"),
+    TransactionOutcome.ABORTED: (2, "╌", "red"),
+    TransactionOutcome.OPEN: (5, "━", "bold yellow"),
 }
-_ENDS: Final[dict[Outcome, Cell]] = {
-    Outcome.COMMITTED: (3, "●", "green"),
-    Outcome.ABORTED: (4, "✕", "bold red"),
-    Outcome.OPEN: (6, "▶", "bold yellow"),
+_ENDS: Final[dict[TransactionOutcome, Cell]] = {
+    TransactionOutcome.COMMITTED: (3, "●", "green"),
+    TransactionOutcome.ABORTED: (4, "✕", "bold red"),
+    TransactionOutcome.OPEN: (6, "▶", "bold yellow"),
 }
 _LSO_CELL: Final[Cell] = (0, "│", "cyan")
 _ASCII: Final = str.maketrans({"━": "=", "╌": "x", "●": "C", "✕": "A", "▶": ">", "│": "|", "·": "."})

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import click
 
-from oncelog.cli.completion import complete_topics
-from oncelog.cli.connection import (
-    Connection,
+from oncelog.cli.cluster_access import (
+    ClusterAccess,
     cluster_options,
     confirm,
     require_topics,
     split_assignment,
     yes_option,
 )
+from oncelog.cli.completion import complete_topics
 from oncelog.cli.output import output_option, print_json, print_table
 
 _NEW_NAMES = click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
@@ -25,14 +25,14 @@ def topic_command() -> None:
 
 
 @topic_command.command("list")
-@click.option("--internal", is_flag=True, help="Also topics of the brokers' own, such as __transaction_state.")
+@click.option("--internal", is_flag=True, help="Include internal topics, such as __transaction_state.")
 @output_option
 @cluster_options
-def list_command(connection: Connection, internal: bool, output: str) -> None:
+def list_command(access: ClusterAccess, internal: bool, output: str) -> None:
     """List the topics."""
     from oncelog.monitoring.topics import replication_factor
 
-    with connection.admin() as admin:
+    with access.admin() as admin:
         topics = admin.list_topics(internal=internal)
     rows = [
         {
@@ -56,15 +56,18 @@ def list_command(connection: Connection, internal: bool, output: str) -> None:
 @topic_command.command("create")
 @_NEW_NAMES
 @click.option(
-    "-p", "--partitions", type=click.IntRange(min=1), help="How many.  [default: the broker's num.partitions]"
+    "-p",
+    "--partitions",
+    type=click.IntRange(min=1),
+    help="Number of partitions.  [default: the broker's num.partitions]",
 )
 @click.option("-r", "--replication-factor", type=click.IntRange(min=1), help="Replicas of each partition.")
 @click.option("--topic-config", "configs", metavar="NAME=VALUE", multiple=True, help="A setting of the topic.")
-@click.option("--if-not-exists", is_flag=True, help="A topic that is there already is no error.")
+@click.option("--if-not-exists", is_flag=True, help="Do nothing for topics that exist.")
 @output_option
 @cluster_options
 def create_command(
-    connection: Connection,
+    access: ClusterAccess,
     names: tuple[str, ...],
     partitions: int | None,
     replication_factor: int | None,
@@ -77,7 +80,7 @@ def create_command(
 
     settings = dict(split_assignment(text, "--topic-config") for text in configs)
     topics = [NewTopic(name, partitions or -1, replication_factor or -1, settings) for name in names]
-    with connection.admin() as admin:
+    with access.admin() as admin:
         created = admin.create_topics(topics, if_not_exists=if_not_exists)
     if output == "json":
         print_json([{"topic": name, "created": name in created} for name in names])
@@ -90,14 +93,14 @@ def create_command(
 @_NAMES
 @output_option
 @cluster_options
-def describe_command(connection: Connection, names: tuple[str, ...], output: str) -> None:
+def describe_command(access: ClusterAccess, names: tuple[str, ...], output: str) -> None:
     """Show partitions with their leaders and offsets, and the settings that differ from the defaults.
 
     LAST STABLE is where read_committed readers stop: below END only while a transaction is open.
     """
     from oncelog.monitoring.topics import changed_settings, describe_topics
 
-    with connection.admin() as admin:
+    with access.admin() as admin:
         topics = describe_topics(admin, require_topics(admin, names).values())
         described = [{**topic.as_row(), "settings": changed_settings(admin, topic.info.name)} for topic in topics]
     if output == "json":
@@ -116,12 +119,12 @@ def describe_command(connection: Connection, names: tuple[str, ...], output: str
 
 @topic_command.command("alter")
 @click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
-@click.option("-p", "--partitions", type=click.IntRange(min=1), help="Grow to so many partitions.")
+@click.option("-p", "--partitions", type=click.IntRange(min=1), help="Increase to this number of partitions.")
 @click.option("--topic-config", "configs", metavar="NAME=VALUE", multiple=True, help="Change a setting.")
-@click.option("--unset", "unset", metavar="NAME", multiple=True, help="Bring a setting back to its default.")
+@click.option("--unset", "unset", metavar="NAME", multiple=True, help="Reset a setting to its default.")
 @cluster_options
 def alter_command(
-    connection: Connection, name: str, partitions: int | None, configs: tuple[str, ...], unset: tuple[str, ...]
+    access: ClusterAccess, name: str, partitions: int | None, configs: tuple[str, ...], unset: tuple[str, ...]
 ) -> None:
     """Add partitions to a topic, or change its settings.
 
@@ -132,7 +135,7 @@ def alter_command(
     settings = dict(split_assignment(text, "--topic-config") for text in configs)
     if partitions is None and not settings and not unset:
         raise click.UsageError("say what to change: --partitions, --topic-config or --unset")
-    with connection.admin() as admin:
+    with access.admin() as admin:
         require_topics(admin, [name])
         if partitions is not None:
             admin.create_partitions({name: partitions})
@@ -149,9 +152,9 @@ def alter_command(
 @_NAMES
 @yes_option
 @cluster_options
-def delete_command(connection: Connection, names: tuple[str, ...], yes: bool) -> None:
+def delete_command(access: ClusterAccess, names: tuple[str, ...], yes: bool) -> None:
     """Delete topics with all their records."""
-    with connection.admin() as admin:
+    with access.admin() as admin:
         require_topics(admin, names)
         confirm(f"Delete {', '.join(names)} with all records?", yes=yes)
         admin.delete_topics(names)

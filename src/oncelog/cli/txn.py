@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oncelog.cli import parsing
-from oncelog.cli.completion import complete_topics, complete_transactional_ids
-from oncelog.cli.connection import (
-    Connection,
+from oncelog.cli.cluster_access import (
+    ClusterAccess,
     cluster_options,
     confirm,
     require_partitions,
@@ -19,6 +18,7 @@ from oncelog.cli.connection import (
     unknown_name,
     yes_option,
 )
+from oncelog.cli.completion import complete_topics, complete_transactional_ids
 from oncelog.cli.output import (
     count_of,
     json_line,
@@ -61,13 +61,13 @@ def _now_ms() -> int:
 @txn_command.command("list")
 @click.option("--state", "states", multiple=True, metavar="STATE", callback=_states,
               help="Only in this state: Ongoing, PrepareCommit, CompleteAbort, ...")  # fmt: skip
-@click.option("--open", "only_open", is_flag=True, help="Only what is open: Ongoing, PrepareCommit, PrepareAbort.")
+@click.option("--open", "only_open", is_flag=True, help="Only open transactions: Ongoing, PrepareCommit, PrepareAbort.")
 @click.option("--older-than", metavar="DURATION", help="Only transactions that have been open for longer.")
 @click.option("--pattern", metavar="REGEX", help="Only ids that match.")
 @output_option
 @cluster_options
 def list_command(
-    connection: Connection,
+    access: ClusterAccess,
     states: tuple[str, ...],
     only_open: bool,
     older_than: str | None,
@@ -77,7 +77,7 @@ def list_command(
     """List the transactional ids of all coordinators, with the age of what is open."""
     from oncelog.monitoring.transactions import OPEN_STATES, list_transactions
 
-    with connection.admin() as admin:
+    with access.admin() as admin:
         found = list_transactions(
             admin,
             states=[*states, *(sorted(OPEN_STATES) if only_open else [])],
@@ -105,11 +105,11 @@ def _show_age(age_ms: Any) -> str | None:
 @_IDS
 @output_option
 @cluster_options
-def describe_command(connection: Connection, ids: tuple[str, ...], output: str) -> None:
+def describe_command(access: ClusterAccess, ids: tuple[str, ...], output: str) -> None:
     """Show state, producer, age, time-out and partitions of transactional ids."""
     from oncelog.monitoring.transactions import OPEN_STATES, age_ms, description_row
 
-    with connection.admin() as admin:
+    with access.admin() as admin:
         _require_ids(admin, ids)
         described = admin.describe_transactions(ids)
     now_ms = _now_ms()
@@ -144,40 +144,40 @@ def _require_ids(admin: Admin, ids: Iterable[str]) -> None:
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC[:PARTITION,...]...", shell_complete=complete_topics)
 @output_option
 @cluster_options
-def blocking_command(connection: Connection, topics: tuple[str, ...], output: str) -> None:
+def blocking_command(access: ClusterAccess, topics: tuple[str, ...], output: str) -> None:
     """Name the transactions that hold the last stable offset back, and the command that would end each.
 
     read_committed readers get nothing from the last stable offset on until these have ended.
     """
     from oncelog.monitoring.open_transactions import count_waiting, held_back_partitions
 
-    with connection.admin() as admin:
+    with access.admin() as admin:
         held = held_back_partitions(admin, require_partitions(admin, topics))
         waiting = [count_waiting(admin, one) for one in held]
     now_ms = _now_ms()
     if output == "json":
-        print_json([_held_row(connection, *found, now_ms) for found in zip(held, waiting, strict=True)])
+        print_json([_held_row(access, *found, now_ms) for found in zip(held, waiting, strict=True)])
         return
     if not held:
         click.echo(f"nothing is held back on {', '.join(topics)}: every last stable offset is at the end")
     for one, records in zip(held, waiting, strict=True):
-        _print_held(connection, one, records, now_ms)
+        _print_held(access, one, records, now_ms)
 
 
-def _held_row(connection: Connection, held: HeldBackPartition, waiting: int | None, now_ms: int) -> dict[str, Any]:
+def _held_row(access: ClusterAccess, held: HeldBackPartition, waiting: int | None, now_ms: int) -> dict[str, Any]:
     return {
         **held.as_row(now_ms),
         "records_waiting": waiting,
-        "blocking": [_open_row(connection, found, now_ms) for found in held.blocking],
-        "open_after": [_open_row(connection, found, now_ms) for found in held.open_after],
+        "blocking": [_open_row(access, found, now_ms) for found in held.blocking],
+        "open_after": [_open_row(access, found, now_ms) for found in held.open_after],
     }
 
 
-def _open_row(connection: Connection, found: OpenTransaction, now_ms: int) -> dict[str, Any]:
-    return {**found.as_row(now_ms), "remedy": connection.command(*found.remedy) if found.remedy else None}
+def _open_row(access: ClusterAccess, found: OpenTransaction, now_ms: int) -> dict[str, Any]:
+    return {**found.as_row(now_ms), "remedy": access.command(*found.remedy) if found.remedy else None}
 
 
-def _print_held(connection: Connection, held: HeldBackPartition, waiting: int | None, now_ms: int) -> None:
+def _print_held(access: ClusterAccess, held: HeldBackPartition, waiting: int | None, now_ms: int) -> None:
     how_many = count_of(waiting, "record") if waiting is not None else "more than a million offsets"
     click.echo(
         f"{held.partition}: the last stable offset is {held.offsets.last_stable}, the end is {held.offsets.end}: "
@@ -186,13 +186,13 @@ def _print_held(connection: Connection, held: HeldBackPartition, waiting: int | 
     if not held.blocking:
         click.echo("  the marker of the transaction is there, and waits for the high watermark to pass it")
     for found in held.blocking:
-        _print_blocking(connection, found, now_ms)
+        _print_blocking(access, found, now_ms)
     for found in held.open_after:
         name = found.transactional_id or found.producer.producer_id
         click.echo(f"  also open, from offset {found.start_offset} on: {name}")
 
 
-def _print_blocking(connection: Connection, found: OpenTransaction, now_ms: int) -> None:
+def _print_blocking(access: ClusterAccess, found: OpenTransaction, now_ms: int) -> None:
     producer = found.producer
     name = found.transactional_id or "unknown transactional id"
     click.echo(f"  held back by {name}, producer {producer.producer_id} epoch {producer.producer_epoch}")
@@ -212,16 +212,16 @@ def _print_blocking(connection: Connection, found: OpenTransaction, now_ms: int)
         )
         click.echo(f"    its coordinator {soon} (time-out {show_duration(timeout)})")
     if found.remedy:
-        click.echo(f"    to end it now: {connection.command(*found.remedy)}")
+        click.echo(f"    to end it now: {access.command(*found.remedy)}")
 
 
 @txn_command.command("hanging")
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...", shell_complete=complete_topics)
 @click.option("--older-than", default="15m", show_default=True, metavar="DURATION",
-              help="Leave out those whose producer has written since: a coordinator may be about to act.")  # fmt: skip
+              help="Only transactions whose producer has not written for so long.")  # fmt: skip
 @output_option
 @cluster_options
-def hanging_command(connection: Connection, topics: tuple[str, ...], older_than: str, output: str) -> None:
+def hanging_command(access: ClusterAccess, topics: tuple[str, ...], older_than: str, output: str) -> None:
     """Find transactions that are open on a partition and that no coordinator will ever end.
 
     Looks at all topics if none is named. Ends with 1 if there are any.
@@ -229,13 +229,13 @@ def hanging_command(connection: Connection, topics: tuple[str, ...], older_than:
     from oncelog.monitoring.open_transactions import hanging_transactions, open_transactions
     from oncelog.monitoring.topics import transaction_partitions
 
-    with connection.admin() as admin:
+    with access.admin() as admin:
         infos = require_topics(admin, topics) if topics else admin.list_topics(internal=True)
         found = open_transactions(admin, transaction_partitions(infos))
     now_ms = _now_ms()
     hanging = hanging_transactions(found, parsing.duration_ms(older_than), now_ms)
     if output == "json":
-        print_json([_open_row(connection, txn, now_ms) for txn in hanging])
+        print_json([_open_row(access, txn, now_ms) for txn in hanging])
     elif not hanging:
         click.echo(f"no transaction hangs; {count_of(len(found), 'transaction')} open", err=True)
     else:
@@ -245,18 +245,18 @@ def hanging_command(connection: Connection, topics: tuple[str, ...], older_than:
                 f"{txn.partition} from offset {txn.start_offset}: producer {txn.producer.producer_id} epoch "
                 f"{txn.producer.producer_epoch}, last written {show_duration(age or 0)} ago: {txn.why_hanging}"
             )
-            click.echo(f"  to end it: {connection.command(*txn.remedy)}")
+            click.echo(f"  to end it: {access.command(*txn.remedy)}")
     raise SystemExit(1 if hanging else 0)
 
 
 @txn_command.command("abort")
 @click.argument("partition", metavar="TOPIC:PARTITION")
 @click.option(
-    "--start-offset", type=int, required=True, help="Where the transaction begins; 'oncelog txn hanging' tells."
+    "--start-offset", type=int, required=True, help="Where the transaction begins; see 'oncelog txn hanging'."
 )
 @yes_option
 @cluster_options
-def abort_command(connection: Connection, partition: str, start_offset: int, yes: bool) -> None:
+def abort_command(access: ClusterAccess, partition: str, start_offset: int, yes: bool) -> None:
     """Write an abort marker to one partition, without asking any coordinator.
 
     For hanging transactions. One that its coordinator knows is ended with 'oncelog txn fence'.
@@ -264,7 +264,7 @@ def abort_command(connection: Connection, partition: str, start_offset: int, yes
     from oncelog.monitoring.open_transactions import open_transactions
 
     target = parsing.partition_name(partition)
-    with connection.admin() as admin:
+    with access.admin() as admin:
         require_topics(admin, [target.topic])
         opened = {found.start_offset: found for found in open_transactions(admin, [target])}
         if start_offset not in opened:
@@ -279,7 +279,7 @@ def abort_command(connection: Connection, partition: str, start_offset: int, yes
                 "markers: an abort could contradict it"
             )
         if not found.is_hanging:
-            click.echo(f"{found.transactional_id} is alive: '{connection.command(*found.remedy)}' is better", err=True)
+            click.echo(f"{found.transactional_id} is alive: '{access.command(*found.remedy)}' is better", err=True)
         confirm(f"Abort the transaction of producer {found.producer.producer_id} on {target}?", yes=yes)
         try:
             admin.abort_transaction(target, start_offset)
@@ -297,9 +297,9 @@ def abort_command(connection: Connection, partition: str, start_offset: int, yes
 @_IDS
 @yes_option
 @cluster_options
-def fence_command(connection: Connection, ids: tuple[str, ...], yes: bool) -> None:
+def fence_command(access: ClusterAccess, ids: tuple[str, ...], yes: bool) -> None:
     """Shut out the present producers of transactional ids, and abort what they have open."""
-    with connection.admin() as admin:
+    with access.admin() as admin:
         _require_ids(admin, ids)
         confirm(f"Fence {', '.join(ids)}? Their producers fail from then on.", yes=yes)
         fenced = admin.fence_producers(ids)
@@ -314,16 +314,16 @@ def fence_command(connection: Connection, ids: tuple[str, ...], yes: bool) -> No
 @click.argument("transactional_id", metavar="TRANSACTIONAL_ID", shell_complete=complete_transactional_ids)
 @output_option
 @cluster_options
-def history_command(connection: Connection, transactional_id: str, output: str) -> None:
+def history_command(access: ClusterAccess, transactional_id: str, output: str) -> None:
     """Show every change of a transactional id, as far back as compaction has left __transaction_state."""
     from oncelog.monitoring.transaction_history import read_history, state_partitions
 
-    with connection.admin() as admin:
+    with access.admin() as admin:
         if not state_partitions(admin):
             raise click.ClickException("there is no __transaction_state yet: nobody has used a transactional id")
         events = read_history(admin, transactional_id)
     if not events:
-        known = connection.command("txn", "list")
+        known = access.command("txn", "list")
         raise click.ClickException(f"__transaction_state has nothing about {transactional_id}; see '{known}'")
     if output == "json":
         print_json([event.as_row() for event in events])
@@ -340,14 +340,14 @@ def history_command(connection: Connection, transactional_id: str, output: str) 
 
 
 @txn_command.command("watch")
-@click.option("--for", "lasting", metavar="DURATION", help="End after this time.")
-@click.option("-n", "--count", type=click.IntRange(min=1), metavar="N", help="End after so many events.")
+@click.option("--for", "lasting", metavar="DURATION", help="Stop after this time.")
+@click.option("-n", "--count", type=click.IntRange(min=1), metavar="N", help="Stop after this number of events.")
 @click.option(
-    "--interval", default="500ms", show_default=True, metavar="DURATION", help="How often the screen is drawn."
+    "--interval", default="500ms", show_default=True, metavar="DURATION", help="How often the screen is updated."
 )
 @output_option
 @cluster_options
-def watch_command(connection: Connection, lasting: str | None, count: int | None, interval: str, output: str) -> None:
+def watch_command(access: ClusterAccess, lasting: str | None, count: int | None, interval: str, output: str) -> None:
     """Watch transactions as they begin, prepare, commit, abort and time out, with their rates.
 
     A live screen in a terminal, one line per event in a pipe.
@@ -362,8 +362,8 @@ def watch_command(connection: Connection, lasting: str | None, count: int | None
     from oncelog.monitoring.transaction_history import TransactionFollower
     from oncelog.monitoring.transactions import describe_known
 
-    properties = connection.properties(CONSUMER_TABLE, auto_offset_reset="latest")
-    with connection.admin() as admin, Consumer(properties) as consumer:
+    properties = access.properties(CONSUMER_TABLE, auto_offset_reset="latest")
+    with access.admin() as admin, Consumer(properties) as consumer:
         opened = describe_known(admin, [t.transactional_id for t in admin.list_transactions(states=["Ongoing"])])
         end_ms = None if lasting is None else _now_ms() + parsing.duration_ms(lasting)
         polls = poll_for_ever(TransactionFollower(admin, consumer), Outage(), parsing.duration_ms(interval))

@@ -10,5 +10,5 @@
     verification    all invariants between the files of a folder
 
 Nothing here writes, locks or repairs: files are opened for reading only, so a folder can be looked at while a broker
-uses it, and a damaged one stays as it is until somebody has decided what to do.
+uses it, and a damaged one is not changed.
 """

@@ -1,8 +1,8 @@
 """The batches of a `.log` file (or of a metadata snapshot, which has the same format), one after the other.
 
 The file is read as a broker reads its segments, in chunks. Reading stops at the first place where there is no whole
-batch of the current format; `BatchFile.problem` says what is there instead. The size is taken when reading starts, so a
-file that grows meanwhile is read up to where it was then.
+batch of the current format; `BatchFile.problem` describes what is there instead. A file that grows meanwhile is read up
+to its size at the start.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from oncelog.storage.file_cache import FileCache
 from oncelog.storage.segment_batches import FileBatch, SegmentBatches
 
 _LEAST_BATCH_BYTES: Final = 17
-"""Offset, length, leader epoch and magic: the shortest thing that can be told from rubbish."""
+"""Offset, length, leader epoch and magic: fewer bytes cannot be recognised as a batch."""
 _MESSAGE_BYTES_MIN: Final = 14
 """The shortest `batch_length` of any format: a message of before Kafka 0.11 without key and value."""
 
@@ -51,7 +51,7 @@ class TornEnd(NamedTuple):
     reason: str
 
 
-class StoredBatch(FileBatch):
+class InspectedBatch(FileBatch):
     __slots__ = ()
 
     @property
@@ -67,7 +67,7 @@ class StoredBatch(FileBatch):
         return self.header.base_timestamp if self.header.has_delete_horizon else None
 
     def marker(self) -> ControlMarker | None:
-        """What a control batch says; None for data and for one that compaction has emptied."""
+        """The marker of a control batch; None for data and for a control batch that compaction has emptied."""
         try:
             return read_control(self.header, self.data, self.start)
         except KafkaError:
@@ -96,21 +96,21 @@ class BatchFile:
         self.problem: TornEnd | None = None
         """What stopped the last walk through `batches`; None if it reached the end of the file."""
 
-    def batches(self, position: int = 0, *, whole: bool = True) -> Iterator[StoredBatch]:
+    def batches(self, position: int = 0, *, whole: bool = True) -> Iterator[InspectedBatch]:
         """From `position`, where a batch starts. `whole=False` gives headers alone, which skips over the records."""
         self.problem = None
         file = FileCache(read_only=True).handle(self.path)
         end = os.fstat(file.descriptor()).st_size
         try:
             for batch in SegmentBatches(file, end).batches(position, whole=whole):
-                yield StoredBatch(*batch)
+                yield InspectedBatch(*batch)
                 position = batch.end_position
         except CorruptBatchError:
             self.problem = _problem_at(file.descriptor(), position, end)
         finally:
             file.close()
 
-    def batch_at(self, position: int) -> StoredBatch | None:
+    def batch_at(self, position: int) -> InspectedBatch | None:
         """The batch that starts there, or None if none does."""
         return next(self.batches(position), None)
 

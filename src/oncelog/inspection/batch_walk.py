@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from oncelog.inspection.batch_file import BatchFile, StoredBatch
+from oncelog.inspection.batch_file import BatchFile, InspectedBatch
 from oncelog.inspection.layout import Kind, PartitionFolder, StoredFile
 
 LISTINGS_MAX: Final = 5
-"""In a row without a file to be read."""
+"""Attempts in a row that may find a listed file missing."""
 
 
 class PlacedBatch(NamedTuple):
     file: StoredFile
-    batch: StoredBatch
+    batch: InspectedBatch
 
 
 def walk(folder: PartitionFolder, *, start_offset: int = 0, whole: bool = True) -> Iterator[PlacedBatch]:
-    """From the segment that can hold `start_offset` on. What is torn is passed over: `verify` tells of it."""
+    """Starts with the segment that can hold `start_offset`. Incomplete batches are skipped; `verify` reports them."""
     listings = 1
     while True:
         try:

@@ -10,7 +10,7 @@ from oncelog.core.content import shown
 from oncelog.core.errors import KafkaError
 from oncelog.core.ids import TRANSACTION_STATE_TOPIC
 from oncelog.inspection import entries
-from oncelog.inspection.batch_file import BatchFile, DecodedRecord, StoredBatch
+from oncelog.inspection.batch_file import BatchFile, DecodedRecord, InspectedBatch
 from oncelog.inspection.internal_topics import Decode, decoder_for
 from oncelog.inspection.layout import Kind, StoredFile
 from oncelog.inspection.metadata_records import control_record
@@ -86,7 +86,7 @@ def _id_of(row: Row) -> str | None:
     return key["data"].get("transactionalId") if isinstance(key, dict) else None
 
 
-def batch_row(batch: StoredBatch, names: dict[int, str] = NO_NAMES) -> Row:
+def batch_row(batch: InspectedBatch, names: dict[int, str] = NO_NAMES) -> Row:
     header = batch.header
     row: Row = {
         "kind": "batch",
@@ -118,7 +118,7 @@ def batch_row(batch: StoredBatch, names: dict[int, str] = NO_NAMES) -> Row:
     return row
 
 
-def _record_rows(batch: StoredBatch, decode: Decode | None, selection: Selection, row: Row) -> list[Row]:
+def _record_rows(batch: InspectedBatch, decode: Decode | None, selection: Selection, row: Row) -> list[Row]:
     try:
         records = list(batch.records())
     except KafkaError as error:

@@ -1,7 +1,7 @@
 """The small files of a folder, read without opening them for anything else: indexes, snapshots, checkpoints.
 
 `storage` has classes for the same files, but those are made for a broker, which cuts what it cannot use. Here a file is
-read as it is and whatever is wrong with it is told.
+read as it is, and everything that is wrong with it is reported.
 """
 
 from __future__ import annotations

@@ -93,14 +93,14 @@ def _value(cls: type[Message], data: bytes | None) -> dict[str, Any] | None:
 
 
 def _without_null_struct(cls: type[Message], data: bytes) -> bytes:
-    """Kafka writes the null of a tagged struct as a 0, in place of leaving the tag out. It is the last thing here."""
+    """Kafka writes the null of a tagged struct as a 0, instead of leaving the tag out. It is the last field."""
     if cls is ConsumerGroupMemberMetadataValue and data.endswith(_NULL_CLASSIC_METADATA):
         return data.removesuffix(_NULL_CLASSIC_METADATA) + b"\0"
     return data
 
 
 def _open_up(described: dict[str, Any], name: str, data: bytes, decode: Callable[[bytes], Message]) -> None:
-    """What the consumers put into bytes is shown as an object, unless it is not what it should be."""
+    """Show bytes that consumers have encoded as an object, if they can be decoded."""
     with contextlib.suppress(MalformedRequest):
         message = decode(data)
         described[name] = to_json(message, min(read_version(data), message.VERSIONS[1]))

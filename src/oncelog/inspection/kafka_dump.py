@@ -19,7 +19,7 @@ from typing import Any, Final
 from oncelog.cluster.kraft_metadata import parse_snapshot_name
 from oncelog.core.errors import KafkaError
 from oncelog.inspection import entries
-from oncelog.inspection.batch_file import BatchFile, DecodedRecord, StoredBatch
+from oncelog.inspection.batch_file import BatchFile, DecodedRecord, InspectedBatch
 from oncelog.inspection.describe import MARKERS, codec_name
 from oncelog.inspection.internal_topics import Decode, InternalRecord, decoder_for
 from oncelog.inspection.layout import Kind, StoredFile
@@ -74,7 +74,7 @@ class KafkaDump:
         if gaps:
             self.remarks += [f"Non-consecutive offsets in {shown}", *gaps]
 
-    def _records(self, batch: StoredBatch, shown: str) -> list[DecodedRecord]:
+    def _records(self, batch: InspectedBatch, shown: str) -> list[DecodedRecord]:
         try:
             return list(batch.records())
         except KafkaError as error:
@@ -175,7 +175,7 @@ def _txn_index(path: Path) -> Iterator[str]:
         )
 
 
-def batch_line(batch: StoredBatch) -> str:
+def batch_line(batch: InspectedBatch) -> str:
     header = batch.header
     horizon = batch.delete_horizon_ms
     return (
@@ -190,7 +190,7 @@ def batch_line(batch: StoredBatch) -> str:
     )
 
 
-def record_line(batch: StoredBatch, record: DecodedRecord, decode: Decode | None) -> str:
+def record_line(batch: InspectedBatch, record: DecodedRecord, decode: Decode | None) -> str:
     line = (
         f"| offset: {record.offset} {_time_name(batch)}: {record.timestamp} keySize: {_size(record.key)} "
         f"valueSize: {_size(record.value)} sequence: {record.sequence} "
@@ -216,7 +216,7 @@ def _internal(record: InternalRecord, *, with_key: bool) -> Iterable[str]:
     yield " payload: " + (_compact(record.value) if record.value is not None else "<DELETE>")
 
 
-def _control(batch: StoredBatch, record: DecodedRecord) -> str:
+def _control(batch: InspectedBatch, record: DecodedRecord) -> str:
     marker = batch.marker()
     if marker is not None and marker.type in MARKERS:
         return f" endTxnMarker: {MARKERS[marker.type]} coordinatorEpoch: {marker.coordinator_epoch}"
@@ -235,7 +235,7 @@ def _compact(content: dict[str, Any]) -> str:
     return json.dumps(content, separators=(",", ":"), ensure_ascii=False)
 
 
-def _time_name(batch: StoredBatch) -> str:
+def _time_name(batch: InspectedBatch) -> str:
     return "LogAppendTime" if batch.header.timestamp_type_append else "CreateTime"
 
 

@@ -1,7 +1,7 @@
 """Where something is: an offset, a time, or records by what they hold.
 
-Offsets and times are looked up the way a broker does it, by segment, index entry and scan, and the way is part of the
-answer: it shows which file a broker would open, and where.
+Offsets and times are looked up as a broker does it, by segment, index entry and scan. The result includes these steps:
+they show which file a broker would open, and at which position.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from oncelog.core.errors import KafkaError
 from oncelog.inspection import entries
-from oncelog.inspection.batch_file import BatchFile, DecodedRecord, StoredBatch
+from oncelog.inspection.batch_file import BatchFile, DecodedRecord, InspectedBatch
 from oncelog.inspection.batch_walk import walk
 from oncelog.inspection.layout import Kind, PartitionFolder, StoredFile
 from oncelog.inspection.selection import Selection
@@ -23,7 +23,7 @@ class Found(NamedTuple):
 
     folder: PartitionFolder
     file: StoredFile
-    batch: StoredBatch
+    batch: InspectedBatch
     record: DecodedRecord | None
     way: dict[str, Any]
 
@@ -57,7 +57,7 @@ def _index_lookup(file: StoredFile, offset: int) -> tuple[int, dict[str, Any]]:
     return entry.position, way
 
 
-def _record_at(batch: StoredBatch, offset: int) -> DecodedRecord | None:
+def _record_at(batch: InspectedBatch, offset: int) -> DecodedRecord | None:
     try:
         return next((record for record in batch.records() if record.offset >= offset), None)
     except KafkaError:

@@ -1,4 +1,4 @@
-"""Settings of topics, as far as a data folder tells: from Oncelog's metadata journal, or from `__cluster_metadata`."""
+"""Settings of topics, as a data folder has them: from Oncelog's metadata journal, or from `__cluster_metadata`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLEANUP_POLICY: Final = "cleanup.policy"
 
 
 def compacted_topics(data_folder: Path) -> set[str]:
-    """Topics that are or were compacted: what the cleaner took out stays out."""
+    """Topics that are or were compacted: their logs have gaps in either case."""
     return _from_journal(data_folder / JOURNAL_FILE) | _from_cluster_metadata(data_folder)
 
 
@@ -28,7 +28,7 @@ def _from_journal(path: Path) -> set[str]:
     found: set[str] = set()
     if not path.exists():
         return found
-    # Behind damage the rest cannot be known; that the file is damaged is told by whoever verifies it.
+    # Nothing after the damage can be read. Verification reports the damaged file.
     with contextlib.suppress(entries.Unreadable):
         for entry in entries.read_journal(path):
             is_topic = entry.get("kind") in ("topic", "topic_config")

@@ -13,7 +13,7 @@ from oncelog.core.ids import TopicPartition
 from oncelog.inspection import entries
 from oncelog.inspection.batch_walk import walk
 from oncelog.inspection.layout import Kind, PartitionFolder
-from oncelog.monitoring.transaction_spans import Outcome, SpanTracker, TransactionSpan
+from oncelog.monitoring.transaction_spans import SpanTracker, TransactionOutcome, TransactionSpan
 from oncelog.storage.txn_index import AbortedTxn
 
 
@@ -30,7 +30,7 @@ class PartitionHistory:
 
     @property
     def open_spans(self) -> list[TransactionSpan]:
-        return [span for span in self.spans if span.outcome is Outcome.OPEN]
+        return [span for span in self.spans if span.outcome is TransactionOutcome.OPEN]
 
     @property
     def last_stable_offset(self) -> int:
@@ -51,7 +51,7 @@ def read_history(folder: PartitionFolder, *, producer_ids: Iterable[int] | None 
         history.aborted += [aborted for _, aborted in entries.read_txn_index(file.path)[0]]
     if producer_ids is not None:
         wanted = frozenset(producer_ids)
-        history.spans = [s for s in history.spans if s.producer_id in wanted or s.outcome is Outcome.OPEN]
+        history.spans = [s for s in history.spans if s.producer_id in wanted or s.outcome is TransactionOutcome.OPEN]
         history.aborted = [entry for entry in history.aborted if entry.producer_id in wanted]
     return history
 

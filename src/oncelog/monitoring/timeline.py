@@ -19,7 +19,7 @@ from oncelog.client.visibility import IsolationLevel, visible_batches
 from oncelog.core.ids import TopicPartition
 from oncelog.monitoring.offsets import PartitionOffsets, partition_offsets
 from oncelog.monitoring.open_transactions import OpenTransaction, open_transactions
-from oncelog.monitoring.transaction_spans import Outcome, SpanTracker, TransactionSpan
+from oncelog.monitoring.transaction_spans import SpanTracker, TransactionOutcome, TransactionSpan
 from oncelog.protocol.batch import BatchHeader, ControlMarker, iter_headers, parse_control
 from oncelog.protocol.messages.fetch import PartitionData
 
@@ -38,7 +38,7 @@ class Timeline:
     open: tuple[OpenTransaction, ...]
     """What is open on the partition now, in the range or not. The first of them holds readers back."""
 
-    def outcome_of(self, producer_id: int, offset: int) -> Outcome | None:
+    def outcome_of(self, producer_id: int, offset: int) -> TransactionOutcome | None:
         """What became of a transactional record within the range."""
         for span in self.spans:
             if span.producer_id == producer_id and span.first_offset <= offset < span.end_offset:

@@ -13,7 +13,7 @@ from enum import Enum
 from oncelog.protocol.batch import BatchHeader, ControlMarker
 
 
-class Outcome(Enum):
+class TransactionOutcome(Enum):
     OPEN = "open"
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -31,7 +31,7 @@ class TransactionSpan:
     records: int = 0
     batches: int = 0
     size_bytes: int = 0
-    outcome: Outcome = Outcome.OPEN
+    outcome: TransactionOutcome = TransactionOutcome.OPEN
     marker_offset: int | None = None
     marker_epoch: int | None = None
     coordinator_epoch: int | None = None
@@ -51,7 +51,7 @@ class TransactionSpan:
         self.batches += 1
         self.size_bytes += header.size_bytes
 
-    def end(self, header: BatchHeader, outcome: Outcome, coordinator_epoch: int) -> None:
+    def end(self, header: BatchHeader, outcome: TransactionOutcome, coordinator_epoch: int) -> None:
         self.outcome = outcome
         self.marker_offset = header.base_offset
         self.marker_epoch = header.producer_epoch
@@ -78,7 +78,7 @@ class SpanTracker:
             if marker is not None and (marker.is_commit or marker.is_abort):
                 span = self.open.pop(header.producer_id, None)
                 if span is not None:
-                    outcome = Outcome.COMMITTED if marker.is_commit else Outcome.ABORTED
+                    outcome = TransactionOutcome.COMMITTED if marker.is_commit else TransactionOutcome.ABORTED
                     span.end(header, outcome, marker.coordinator_epoch)
         elif header.is_transactional:
             span = self.open.get(header.producer_id)

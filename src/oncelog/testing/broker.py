@@ -17,7 +17,7 @@ from oncelog.testing.janitor import janitor
 
 _READY: Final = "oncelog ready on "
 ENDING_TIMEOUT_S: Final = 10.0
-"""For a broker that cannot start: it has closed its output and needs no more than to end."""
+"""For a broker that failed to start: it has closed its output and is about to exit."""
 
 
 class BrokerProcess:
@@ -130,7 +130,7 @@ class BrokerProcess:
 
 
 def _read_line(stream: IO[str], timeout_s: float) -> str | None:
-    """None if there was none in time; an empty one if there will be none."""
+    """The next line; None if none came in time; an empty one at the end of the output."""
     with selectors.DefaultSelector() as selector:
         selector.register(stream, selectors.EVENT_READ)
         return stream.readline() if selector.select(timeout_s) else None

@@ -1,9 +1,9 @@
 """What a test process leaves behind, removed however that process dies.
 
 A process that is killed cannot clean up, and a broker that is stopped cannot either. So each process that starts
-brokers has a janitor, a small process that is told of every broker and every temporary folder. It ends the brokers and
-removes the folders that are left when its owner is gone. It is in a session of its own: what kills the owner's group or
-interrupts its terminal does not reach it.
+brokers has a janitor, a small process that knows every broker and every temporary folder. When its owner is gone, it
+kills the remaining brokers and removes the remaining folders. It runs in its own session, so that a signal to the
+owner's process group or terminal does not reach it.
 
 This file is also the janitor's program, and imports nothing but the standard library.
 """
@@ -128,7 +128,7 @@ class _Charges:
 
 
 def _open_process(pid: int) -> int:
-    """A descriptor, so that another process that gets the same pid is not meant; -1 where there is no such thing."""
+    """A descriptor, so that a later process with the same pid is not killed; -1 where the system has none."""
     if not hasattr(os, "pidfd_open"):
         return -1
     try:

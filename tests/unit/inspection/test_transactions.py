@@ -10,7 +10,7 @@ import pytest
 from oncelog.inspection.layout import PartitionFolder, partition_folders
 from oncelog.inspection.transactional_ids import read_transactional_ids, state_changes
 from oncelog.inspection.transactions import read_history
-from oncelog.monitoring.transaction_spans import Outcome
+from oncelog.monitoring.transaction_spans import TransactionOutcome
 from tests.data import kafka
 
 
@@ -36,7 +36,7 @@ def test_what_is_neither_aborted_nor_open_is_what_a_committed_reader_gets(kafka_
         history = read_history(PartitionFolder(folder / f"txn-{number}"))
         committed = [record[0] for record in told[f"txn-{number}"]["committed"]]
         everything = [record[0] for record in told[f"txn-{number}"]["uncommitted"]]
-        aborted = [span for span in history.spans if span.outcome is Outcome.ABORTED]
+        aborted = [span for span in history.spans if span.outcome is TransactionOutcome.ABORTED]
         assert sum(span.records for span in aborted) > 0
         hidden = sum(span.records for span in aborted if span.first_offset < history.last_stable_offset)
         below = [offset for offset in everything if offset < history.last_stable_offset]
@@ -45,7 +45,11 @@ def test_what_is_neither_aborted_nor_open_is_what_a_committed_reader_gets(kafka_
 
 def test_aborted_ranges_are_those_of_the_transaction_indexes(kafka_data: Callable[[str], Path]) -> None:
     history = read_history(PartitionFolder(kafka_data("tv2") / "txn-0"))
-    spans = [(s.producer_id, s.first_offset, s.marker_offset) for s in history.spans if s.outcome is Outcome.ABORTED]
+    spans = [
+        (s.producer_id, s.first_offset, s.marker_offset)
+        for s in history.spans
+        if s.outcome is TransactionOutcome.ABORTED
+    ]
     indexed = [(entry.producer_id, entry.first_offset, entry.last_offset) for entry in history.aborted]
     assert sorted(spans) == sorted(indexed)
 
@@ -88,5 +92,5 @@ def test_the_history_of_an_id_is_all_its_state_changes_in_order(kafka_data: Call
 def test_only_the_producers_asked_for_and_what_is_open(kafka_data: Callable[[str], Path]) -> None:
     folder = PartitionFolder(kafka_data("tv2") / "txn-0")
     spans = read_history(folder, producer_ids=[3]).spans
-    assert {span.producer_id for span in spans if span.outcome is not Outcome.OPEN} == {3}
-    assert any(span.outcome is Outcome.OPEN for span in spans)
+    assert {span.producer_id for span in spans if span.outcome is not TransactionOutcome.OPEN} == {3}
+    assert any(span.outcome is TransactionOutcome.OPEN for span in spans)

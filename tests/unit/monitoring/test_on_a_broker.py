@@ -15,7 +15,7 @@ from oncelog.monitoring.offsets import partition_offsets
 from oncelog.monitoring.producers import partition_producers
 from oncelog.monitoring.snapshot import Poller
 from oncelog.monitoring.timeline import count_visible, read_timeline
-from oncelog.monitoring.transaction_spans import Outcome
+from oncelog.monitoring.transaction_spans import TransactionOutcome
 from oncelog.testing import BrokerProcess, broker
 from tests.unit.monitoring.conftest import SETTINGS
 
@@ -73,13 +73,17 @@ def test_the_timeline_has_every_transaction_with_its_outcome(
     leave_open(first, topic)
     timeline = read_timeline(admin, place)
     shown = [(s.first_offset, s.marker_offset, s.outcome) for s in timeline.spans]
-    assert shown == [(0, 2, Outcome.COMMITTED), (3, 4, Outcome.ABORTED), (5, None, Outcome.OPEN)]
+    assert shown == [
+        (0, 2, TransactionOutcome.COMMITTED),
+        (3, 4, TransactionOutcome.ABORTED),
+        (5, None, TransactionOutcome.OPEN),
+    ]
     assert (timeline.start, timeline.end, timeline.offsets.last_stable) == (0, 6, 5)
     assert [(one.transactional_id, one.start_offset) for one in timeline.open] == [(f"first-{topic}", 5)]
     committed, aborted = timeline.spans[0].producer_id, timeline.spans[1].producer_id
-    assert timeline.outcome_of(committed, 1) is Outcome.COMMITTED
-    assert timeline.outcome_of(aborted, 3) is Outcome.ABORTED
-    assert timeline.outcome_of(committed, 5) is Outcome.OPEN
+    assert timeline.outcome_of(committed, 1) is TransactionOutcome.COMMITTED
+    assert timeline.outcome_of(aborted, 3) is TransactionOutcome.ABORTED
+    assert timeline.outcome_of(committed, 5) is TransactionOutcome.OPEN
     assert timeline.outcome_of(aborted, 1) is None
 
 
@@ -95,7 +99,9 @@ def test_a_timeline_is_bounded_by_offsets_and_by_batches(
     assert (part.start, part.end) == (2, 6)
     short = read_timeline(admin, place, batches_max=3)
     assert (short.start, short.end) == (0, 3)
-    assert [span.outcome for span in short.spans] == [Outcome.COMMITTED, Outcome.OPEN], "the marker was not read"
+    assert [span.outcome for span in short.spans] == [TransactionOutcome.COMMITTED, TransactionOutcome.OPEN], (
+        "the marker was not read"
+    )
 
 
 def test_markers_and_aborted_records_do_not_count_as_visible(

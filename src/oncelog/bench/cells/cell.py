@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import ClassVar, Final
 
-from oncelog.bench.drive import Drive, PreparationError, must
+from oncelog.bench.drive import Drive, PreparationError, require_success
 from oncelog.bench.driver.job import Job
 from oncelog.bench.measurement import Measurement
 from oncelog.bench.side import Broker, Side
@@ -85,8 +85,8 @@ class Cell(ABC):
 
     def create_topic_timed(self, *, servers: str = "", workload: Workload | None = None) -> tuple[str, float]:
         topic = f"bench-{self.workload.name}-{uuid.uuid4().hex[:8]}"
-        answer = must(self.bench.drive(self.job("create-topic", topic, workload, servers=servers)))
+        answer = require_success(self.bench.drive(self.job("create-topic", topic, workload, servers=servers)))
         return topic, answer.figures["create_s"]
 
     def delete_topic(self, topic: str) -> None:
-        must(self.bench.drive(self.job("delete-topic", topic)))
+        require_success(self.bench.drive(self.job("delete-topic", topic)))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from oncelog.bench.cells.lifecycle import OwnBrokerCell
-from oncelog.bench.drive import must
+from oncelog.bench.drive import require_success
 from oncelog.bench.measurement import Measurement
 from oncelog.bench.side import resident_mb
 
@@ -29,14 +29,14 @@ class AbortedGrowth(OwnBrokerCell):
             producers=ABORTING_PRODUCERS,
             linger_ms=0,
         )
-        self._committed = int(must(self.drive_own("transactions", load)).figures["committed_records"])
+        self._committed = int(require_success(self.drive_own("transactions", load)).figures["committed_records"])
 
     def measure(self) -> Measurement:
         # `transactions` tells the reader that there are markers and aborted values in the log.
         reading = replace(self.workload, transactions=1, isolation="read_committed")
         # Starting comes last, because each start adds a record.
-        read = must(self.drive_own("consume", reading, self._committed))
-        tail = must(self.drive_own("tail-fetch", reading))
+        read = require_success(self.drive_own("consume", reading, self._committed))
+        tail = require_success(self.drive_own("tail-fetch", reading))
         start_s = self.restart_s(kill=False)
         recovery_s = self.restart_s(kill=True)
         self._committed += 2
@@ -64,7 +64,7 @@ class PartitionGrowth(OwnBrokerCell):
 
     def _new_topic(self) -> tuple[str, float]:
         if self.topic:
-            must(self.drive_own("delete-topic"))
+            require_success(self.drive_own("delete-topic"))
         return self.create_topic_timed(
             servers=self.broker.bootstrap_servers, workload=replace(self.workload, partitions=self.workload.x)
         )
@@ -74,7 +74,7 @@ class PartitionGrowth(OwnBrokerCell):
             self.topic, self._create_s = self._new_topic()
         create_s, self._create_s = self._create_s, None
         load = replace(self.workload, partitions=self.workload.x, records=self.workload.records or SAMPLE_RECORDS)
-        produced = must(self.drive_own("produce", load))
+        produced = require_success(self.drive_own("produce", load))
         start_s = self.restart_s(kill=False)
         return replace(
             produced,
@@ -91,11 +91,11 @@ class IdGrowth(OwnBrokerCell):
     """A coordinator that knows x transactional ids, and one producer that commits transactions."""
 
     def fill(self) -> None:
-        must(self.drive_own("init-ids"))
+        require_success(self.drive_own("init-ids"))
 
     def measure(self) -> Measurement:
         load = replace(self.workload, transactions=self.workload.transactions or SAMPLE_TRANSACTIONS, linger_ms=0)
-        committed = must(self.drive_own("transactions", load))
+        committed = require_success(self.drive_own("transactions", load))
         start_s = self.restart_s(kill=False)
         return replace(
             committed,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import ClassVar, Final
 
 from oncelog.bench.cells.cell import Cell
-from oncelog.bench.drive import TIMEOUT_S, PreparationError, command, must, read_answer, telling_line
+from oncelog.bench.drive import TIMEOUT_S, PreparationError, command, error_line, read_answer, require_success
 from oncelog.bench.driver.job import Job
 from oncelog.bench.interruption import running
 from oncelog.bench.measurement import Measurement
@@ -28,11 +28,11 @@ def start_to_first_ack_s(broker: Broker, job: Job) -> float:
     with running(command(job)) as client:
         if client.stdout is None or not client.stdout.readline():
             errors = client.stderr.read() if client.stderr is not None else ""
-            raise PreparationError(f"the waiting client failed: {telling_line(errors)}")
+            raise PreparationError(f"the waiting client failed: {error_line(errors)}")
         started_s = time.monotonic()
         broker.start()
         output, errors = client.communicate(timeout=TIMEOUT_S)
-    answer = must(read_answer(client.returncode, output, errors))
+    answer = require_success(read_answer(client.returncode, output, errors))
     return answer.figures["acknowledged_s"] - started_s
 
 
@@ -88,9 +88,11 @@ class MemoryCell(OwnBrokerCell):
         at_rest = resident_mb(self.broker.pid)
         workload = self.workload
         self.topic = self.create_topic(servers=self.broker.bootstrap_servers)
-        must(self.drive_own("produce"))
-        must(self.drive_own("verify"))
-        must(self.drive_own("transactions", replace(workload, transactions=workload.transactions or 300, linger_ms=0)))
+        require_success(self.drive_own("produce"))
+        require_success(self.drive_own("verify"))
+        require_success(
+            self.drive_own("transactions", replace(workload, transactions=workload.transactions or 300, linger_ms=0))
+        )
         loaded = resident_mb(self.broker.pid)
         return Measurement({"memory_mb": at_rest, "memory_loaded_mb": loaded}, expected=1, arrived=1)
 
@@ -99,7 +101,7 @@ class RecoveryCell(OwnBrokerCell):
     """A log of a size, kill -9, start. Afterwards every record must be there."""
 
     def fill(self) -> None:
-        must(self.drive_own("produce"))
+        require_success(self.drive_own("produce"))
 
     def measure(self) -> Measurement:
         seconds = self.restart_s(kill=True)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from oncelog.bench.cells.cell import Cell
-from oncelog.bench.drive import must
+from oncelog.bench.drive import require_success
 from oncelog.bench.measurement import Measurement
 
 READ_BACK: Final = ("produce", "transactions", "commit-cost")
@@ -50,13 +50,15 @@ class ConsumeCell(Cell):
         self._topic = self.create_topic()
         workload = self.workload
         if workload.transactions:
-            filled = must(self.bench.drive(self.job("transactions", self._topic, replace(workload, linger_ms=5))))
+            filled = require_success(
+                self.bench.drive(self.job("transactions", self._topic, replace(workload, linger_ms=5)))
+            )
             is_all = workload.isolation == "read_uncommitted"
             self._expected = (
                 workload.transactions * workload.per_transaction if is_all else int(filled.figures["committed_records"])
             )
         else:
-            must(self.bench.drive(self.job("produce", self._topic)))
+            require_success(self.bench.drive(self.job("produce", self._topic)))
             self._expected = workload.records
 
     def measure(self) -> Measurement:

@@ -1,8 +1,8 @@
 """What transactions cost a producer at full speed: pairs of slices, one with and one without them, in one process.
 
-The machine's mood changes from second to second, by more than transactions cost. So slices are short, each is compared
-with its neighbour only, who begins alternates, and the median of many pairs counts. Each round has a new topic that is
-deleted afterwards: gigabytes that the system begins to write to disk would cost whoever comes next.
+The speed of a machine changes from second to second by more than transactions cost. So slices are short, each is
+compared only with its neighbour, the order alternates, and the result is the median of many pairs. Each round has a
+new topic that is deleted afterwards: data that the system writes to disk later would slow down the next round.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Waits for a broker that is about to start, and tells when it acknowledged the first record.
+"""Waits for a broker that is about to start, and reports when it acknowledged the first record.
 
 Prints a line when it is trying, so that starting Python is not on the clock. Moments are on the monotonic clock that
 all processes of a machine share.

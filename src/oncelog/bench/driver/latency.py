@@ -1,6 +1,6 @@
 """From the moment a record was due to the consumer's hands, at a modest fixed rate, in one process: one clock.
 
-Due, not sent: a producer that is held up sends late, and what waited because of it has waited too.
+Latencies count from when a record was due, not from when it was sent, so that delays of the producer are included.
 """
 
 from __future__ import annotations

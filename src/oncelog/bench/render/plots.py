@@ -90,7 +90,7 @@ def _latency_plots(results: Results) -> list[tuple[str, str, str]]:
 
 def _distributions(plt: Any, entry: Entry, name: str, sides: list[str]) -> Any:
     figure, axes = plt.subplots(figsize=(7, 3.2))
-    # Equal steps for every nine: 90, 99, 99.9 are as far apart as they matter.
+    # Equal distances between 90, 99, 99.9 per cent.
     places = list(range(len(_SHOWN_PERCENTS)))
     for index, side in enumerate(sides):
         rounds = [one.distributions[name] for one in entry.rounds.get(side, ()) if name in one.distributions]

@@ -13,7 +13,7 @@ READY_TIMEOUT_S: Final = 120
 
 
 class EmbeddedBroker:
-    """What is measured is what a user gets, but data that was deleted is not written to disk while others measure."""
+    """With default settings, except that deleted segments are removed at once and not written to disk later."""
 
     def __init__(self, folder: Path) -> None:
         self._process = BrokerProcess(folder / "data", {"log.segment.delete.delay.ms": 0}, log_level="warning")

@@ -34,14 +34,14 @@ def bench_command(context: click.Context) -> None:
 
 @bench_command.command("suite")
 @clusters_option
-@click.option("--quick", is_flag=True, help="The main figures only, with less of everything.")
+@click.option("--quick", is_flag=True, help="Only the main figures, with smaller workloads.")
 @click.option("--only", multiple=True, metavar="NAME,...", help="Groups or workloads, see --list.")
-@click.option("--rounds", type=click.IntRange(1), help="Instead of what the suite says.")
+@click.option("--rounds", type=click.IntRange(1), help="Number of rounds, instead of the suite's.")
 @settings_option
 @click.option("--results", "folder", type=click.Path(file_okay=False, path_type=Path),
               help="Where the report goes; parts run one by one are merged there.  "
                    f"[default: {suite.DEFAULT_FOLDER}, or {suite.QUICK_FOLDER} with --quick]")  # fmt: skip
-@click.option("--list", "is_list", is_flag=True, help="The names of groups and workloads.")
+@click.option("--list", "is_list", is_flag=True, help="List the names of groups and workloads.")
 def suite_command(
     clusters: tuple[str, ...],
     quick: bool,

@@ -33,7 +33,7 @@ def memory_command(setup: Setup, records: int, size_bytes: int) -> None:
 
 @click.command("recovery", epilog=_OWN)
 @click.option("--log-size", "sizes", default="64,256,1024", show_default=True, metavar="MB,...",
-              help="Sizes of the log that is there when the broker is killed.")  # fmt: skip
+              help="Sizes of the log when the broker is killed.")  # fmt: skip
 @setup_options(rounds=3, warm_ups=0)
 def recovery_command(setup: Setup, sizes: str) -> None:
     """Kill a broker with -9 and time its start, against the size of its log."""

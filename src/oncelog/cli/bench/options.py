@@ -13,7 +13,7 @@ from oncelog.bench.catalogue import Group
 from oncelog.bench.side import Side
 from oncelog.bench.workload import Workload
 from oncelog.cli.bench.title import titled
-from oncelog.cli.connection import Connection, split_assignment
+from oncelog.cli.cluster_access import ClusterAccess, split_assignment
 from oncelog.cli.extras import require_extra
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -76,7 +76,7 @@ def sides_of(clusters: tuple[str, ...]) -> list[Side]:
     if len({side.name for side in found}) != len(found):
         raise click.BadParameter("each cluster needs a name of its own", param_hint="--bootstrap-servers")
     for side in found:
-        Connection(side.bootstrap_servers).check_reachable()
+        ClusterAccess(side.bootstrap_servers).check_reachable()
     return found or [oncelog_side()]
 
 

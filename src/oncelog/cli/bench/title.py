@@ -1,4 +1,4 @@
-"""Titles that tell runs apart: what a workload does, and whatever it was told that is not the default."""
+"""Titles of runs: what a workload does, and its settings that are not the default."""
 
 from __future__ import annotations
 

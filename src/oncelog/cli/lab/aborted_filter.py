@@ -1,4 +1,4 @@
-"""How a reader leaves out aborted batches: the six batches that everybody draws."""
+"""How a reader leaves out aborted batches, shown on six batches of two producers."""
 
 from __future__ import annotations
 

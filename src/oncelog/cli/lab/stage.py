@@ -1,4 +1,4 @@
-"""Where a lab plays: a broker of its own, producers and readers, and views into the log beside every step."""
+"""The environment of a lab: a broker of its own, producers and readers, and views of the log."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from oncelog.inspection.transactional_ids import read_transactional_ids, state_c
 from oncelog.testing.broker import BrokerProcess, temporary_folder
 
 SETTINGS: Final[dict[str, object]] = {
-    # Labs should not wait for what takes a minute in earnest.
+    # Shorter than the defaults, so that labs do not wait.
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 100,
     "group.min.session.timeout.ms": 100,
     "offsets.topic.num.partitions": 1,
@@ -65,7 +65,7 @@ class Stage:
                 raise click.ClickException(str(error)) from error
             yield cls(broker, resources, quiet=quiet, pause=pause)
 
-    # Telling
+    # Output
 
     def say(self, text: str) -> None:
         if not self._quiet:
@@ -92,7 +92,7 @@ class Stage:
     def passed(self) -> bool:
         return bool(self.checks) and all(check["holds"] for check in self.checks)
 
-    # Acting
+    # Actions
 
     @property
     def servers(self) -> str:
@@ -119,7 +119,7 @@ class Stage:
         return [producer.send(topic, value, partition=partition).result(WAIT_S).offset for value in values]
 
     def worker(self, level: str, name: str, *, die_at: int | None = None) -> list[str]:
-        """Run a copying process (see `worker`) to its end, by itself or by its own hand. Returns what it said."""
+        """Run a copying process (see `worker`) until it ends or kills itself. Returns its output."""
         command = [sys.executable, "-m", "oncelog.cli.lab.worker", self.servers, level, name]
         done = subprocess.run(
             command + ([] if die_at is None else [str(die_at)]),
@@ -154,7 +154,7 @@ class Stage:
                 raise click.ClickException(f"waited {WAIT_S:.0f} s for {what}")
             time.sleep(0.05)
 
-    # Reading
+    # Reads
 
     def offsets(self, topic: str, partition: int = 0) -> tuple[int, int]:
         """The last stable offset and the high watermark."""
@@ -176,10 +176,10 @@ class Stage:
     def values(self, topic: str, partition: int = 0, *, committed: bool = True) -> list[str]:
         return [(record.value or b"").decode() for record in self.records(topic, partition, committed=committed)]
 
-    # Looking into the log
+    # Views of the log
 
     def _catch_up(self) -> None:
-        """A commit is answered before its markers are written; whoever asks anything afterwards comes after them."""
+        """Wait for the markers of the last commit, which is answered before they are written."""
         if self.broker.running:
             with self.admin() as admin:
                 admin.describe_cluster()
@@ -256,7 +256,7 @@ class Stage:
 
 
 def _await_enter() -> None:
-    """Not click's pause, for which Ctrl-C is a key like others. Without a terminal nobody is there to press one."""
+    """Unlike click's pause, this ends at Ctrl-C. Without a terminal it does not wait."""
     if sys.stdin.isatty() and sys.stdout.isatty():
         click.echo("-- Enter for the next step --", nl=False)
         await_readable(sys.stdin.fileno())

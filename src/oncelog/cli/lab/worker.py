@@ -1,4 +1,4 @@
-"""A copying process for the labs: reads `input` as a group, writes `output`, and dies where it is told to.
+"""A copying process for the labs: reads `input` as a group, writes `output`, and kills itself at a given batch.
 
     python -m oncelog.cli.lab.worker SERVERS LEVEL NAME [DIE_AT]
 
@@ -76,11 +76,11 @@ class Worker:
         offsets = {record.topic_partition: record.offset + 1 for record in records}
         if self._level == "at-most-once":
             self._consumer.commit(offsets)
-            self._die_if_told()
+            self._die_if_due()
             self._write(records)
         elif self._level == "at-least-once":
             self._write(records)
-            self._die_if_told()
+            self._die_if_due()
             self._consumer.commit(offsets)
         else:
             self._copy_in_transaction(records, offsets)
@@ -89,14 +89,14 @@ class Worker:
         with self._producer.transaction():
             self._write(records)
             self._producer.send_offsets_to_transaction(offsets, self._consumer.group_metadata())
-            self._die_if_told()
+            self._die_if_due()
 
     def _write(self, records: list[ConsumerRecord]) -> None:
         sent = [self._producer.send(f"output-{self._level}", transformed(r), partition=r.partition) for r in records]
         for future in sent:
             future.result(30)
 
-    def _die_if_told(self) -> None:
+    def _die_if_due(self) -> None:
         if self._batches == self._die_at:
             print("dying", flush=True)
             os.kill(os.getpid(), signal.SIGKILL)

@@ -17,7 +17,7 @@ from oncelog.inspection.layout import PartitionFolder, folders_of, is_data_folde
 from oncelog.inspection.transactional_ids import TransactionalIds, read_transactional_ids
 from oncelog.inspection.verification.finding import Report, Severity
 from oncelog.inspection.verification.folder_state import FolderState, read_folder_state
-from oncelog.inspection.verification.partition import OpenTransaction, verify_partition
+from oncelog.inspection.verification.partition import UnfinishedTransaction, verify_partition
 from oncelog.storage import checkpoints, meta_properties, partition_metadata
 from oncelog.storage.folder_lock import LOCK_FILE
 from oncelog.storage.meta_properties import MetaPropertiesError, read_meta_properties
@@ -48,12 +48,12 @@ def verify_path(path: Path, *, deep: bool = True) -> Report:
 
 def _verify(
     folder: PartitionFolder, state: FolderState, report: Report, deep: bool, in_use: bool
-) -> list[OpenTransaction]:
-    """A broker that runs may remove or replace a file while others are being read: then all is looked at afresh.
+) -> list[UnfinishedTransaction]:
+    """A running broker may remove or replace a file while others are being read: then everything is read again.
 
-    Damage is believed of files that are still the same afterwards.
+    Damage is reported only for files that have not changed meanwhile.
     """
-    opened: list[OpenTransaction] = []
+    opened: list[UnfinishedTransaction] = []
     believed = Report()
     for _ in range(ATTEMPTS_MAX):
         attempt = Report()
@@ -76,7 +76,7 @@ def _verify(
 
 
 def _changed_since(before: dict[Path, int], folder: Path, attempt: Report) -> set[Path]:
-    """Files that seem to be damaged, and are others than before."""
+    """Files that seem to be damaged and have changed since."""
     damaged = {finding.path for finding in attempt.findings if finding.severity is not Severity.NOTE}
     if not damaged:
         return set()
@@ -165,7 +165,7 @@ def _check_strangers(state: FolderState, there: set[TopicPartition], report: Rep
         )
 
 
-def _check_hanging(data_folder: Path, open_transactions: list[OpenTransaction], report: Report) -> None:
+def _check_hanging(data_folder: Path, open_transactions: list[UnfinishedTransaction], report: Report) -> None:
     """An open transaction that its coordinator does not know to be open holds read_committed readers back for ever."""
     if not open_transactions:
         return
@@ -188,13 +188,13 @@ def _check_hanging(data_folder: Path, open_transactions: list[OpenTransaction], 
             )
 
 
-def _has_ended(found: OpenTransaction, folder: Path) -> bool:
-    """Since the log was read: only then, its coordinator says so in its own."""
+def _has_ended(found: UnfinishedTransaction, folder: Path) -> bool:
+    """Whether the transaction has ended since the log was read."""
     later = walk(PartitionFolder(folder), start_offset=found.first_offset)
     return any(batch.header.is_control and batch.header.producer_id == found.producer_id for _, batch in later)
 
 
-def _why_hanging(found: OpenTransaction, ids: TransactionalIds) -> str:
+def _why_hanging(found: UnfinishedTransaction, ids: TransactionalIds) -> str:
     name = ids.names.get(found.producer_id)
     if name is None or name not in ids.states:
         return "no transactional id has that producer id"

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from pathlib import Path
 
 from oncelog.inspection import entries
-from oncelog.inspection.batch_file import StoredBatch
+from oncelog.inspection.batch_file import InspectedBatch
 from oncelog.inspection.layout import PartitionFolder
 from oncelog.inspection.verification.finding import Report
 from oncelog.storage import leader_epochs
@@ -32,7 +32,7 @@ class EpochChecks:
         except entries.Unreadable as error:
             self._problem = f"the file cannot be read: {error}"
 
-    def feed(self, path: Path, batch: StoredBatch) -> None:
+    def feed(self, path: Path, batch: InspectedBatch) -> None:
         epoch, offset = batch.header.leader_epoch, batch.header.base_offset
         if self._problem or epoch < 0:
             return

@@ -1,4 +1,4 @@
-"""What a check has to say, and the report that collects it."""
+"""A finding of a check, and the report that collects findings."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Final
 
 FINDINGS_PER_CHECK_MAX: Final = 20
-"""Of one kind in one file. More are only counted: a file that is rubbish would fill the screen with itself."""
+"""Of one kind in one file. Further ones are only counted: one damaged file could fill the screen."""
 
 
 class Severity(Enum):
     ERROR = "error"
-    """Data is lost, or readers are told something wrong."""
+    """Data is lost, or readers get wrong data."""
     WARNING = "warning"
     """Something differs from what a broker writes; it repairs it, or it does no harm."""
     NOTE = "note"

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Final
 
 from oncelog.core.errors import KafkaError
-from oncelog.inspection.batch_file import BatchFile, StoredBatch
+from oncelog.inspection.batch_file import BatchFile, InspectedBatch
 from oncelog.inspection.verification.finding import Report
 from oncelog.inspection.verification.segment_facts import SegmentFacts, Watch
 from oncelog.inspection.verification.start_plan import StartPlan
@@ -27,7 +27,7 @@ class LogChecks:
     next_offset: int | None = None
     """Where the log goes on; None before its first batch."""
 
-    def checked(self, facts: SegmentFacts, later_segments: int) -> Iterator[StoredBatch]:
+    def checked(self, facts: SegmentFacts, later_segments: int) -> Iterator[InspectedBatch]:
         """The batches of a segment. Those that are damaged or out of order are reported and left out."""
         self.later_segments = later_segments
         self._check_base(facts)
@@ -61,7 +61,7 @@ class LogChecks:
         elif not self.is_compacted:
             self._gap(facts, expected, facts.base_offset, 0)
 
-    def _is_intact(self, facts: SegmentFacts, batch: StoredBatch) -> bool:
+    def _is_intact(self, facts: SegmentFacts, batch: InspectedBatch) -> bool:
         header = batch.header
         if not batch.is_valid:
             self._damage(
@@ -79,7 +79,7 @@ class LogChecks:
             self._damage(facts, batch, "batch.header", f"the header makes no sense: {problem}")
         return not problem
 
-    def _is_in_order(self, facts: SegmentFacts, batch: StoredBatch) -> bool:
+    def _is_in_order(self, facts: SegmentFacts, batch: InspectedBatch) -> bool:
         header, expected = batch.header, self.next_offset
         if header.base_offset < max(expected or 0, facts.base_offset):
             before = f"offset {expected} is next" if expected is not None else f"the file starts at {facts.base_offset}"
@@ -99,7 +99,7 @@ class LogChecks:
             position=position,
         )
 
-    def _damage(self, facts: SegmentFacts, batch: StoredBatch, check: str, what: str) -> None:
+    def _damage(self, facts: SegmentFacts, batch: InspectedBatch, check: str, what: str) -> None:
         offset = batch.header.base_offset if self.next_offset is None else self.next_offset
         self.report.error(
             check,
@@ -124,7 +124,7 @@ class LogChecks:
             position=torn.position,
         )
 
-    def _check_records(self, facts: SegmentFacts, batch: StoredBatch) -> None:
+    def _check_records(self, facts: SegmentFacts, batch: InspectedBatch) -> None:
         header = batch.header
         try:
             records = list(batch.records())
@@ -154,7 +154,7 @@ class LogChecks:
                 position=batch.position,
             )
 
-    def _record_problem(self, facts: SegmentFacts, batch: StoredBatch, what: str) -> None:
+    def _record_problem(self, facts: SegmentFacts, batch: InspectedBatch, what: str) -> None:
         self.report.error(
             "batch.records",
             facts.log.path,

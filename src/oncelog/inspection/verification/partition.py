@@ -29,7 +29,7 @@ _LEFTOVERS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class OpenTransaction:
+class UnfinishedTransaction:
     partition: TopicPartition
     producer_id: int
     first_offset: int
@@ -37,7 +37,7 @@ class OpenTransaction:
 
 def verify_partition(
     folder: PartitionFolder, state: FolderState, report: Report, *, deep: bool
-) -> list[OpenTransaction]:
+) -> list[UnfinishedTransaction]:
     """What is wrong goes into the report; what is open at the end is returned."""
     report.partitions += 1
     _check_leftovers(folder, report)
@@ -72,7 +72,7 @@ def verify_partition(
     if not is_metadata:
         check_checkpoints(state, LogEnd(folder.partition, end), report)
     return [
-        OpenTransaction(folder.partition, producer_id, first_offset)
+        UnfinishedTransaction(folder.partition, producer_id, first_offset)
         for producer_id, first_offset in producers.open_transactions.items()
     ]
 

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from oncelog.core.ids import TopicPartition, next_sequence
 from oncelog.inspection import entries
-from oncelog.inspection.batch_file import StoredBatch
+from oncelog.inspection.batch_file import InspectedBatch
 from oncelog.inspection.layout import StoredFile
 from oncelog.inspection.verification.finding import Finding, Report, Severity
 from oncelog.inspection.verification.segment_facts import SegmentFacts
@@ -100,7 +100,7 @@ class ProducerChecks:
 
     # Replay
 
-    def feed(self, facts: SegmentFacts, batch: StoredBatch) -> None:
+    def feed(self, facts: SegmentFacts, batch: InspectedBatch) -> None:
         """The next intact batch of the log."""
         header = batch.header
         self.reached(header.base_offset)
@@ -113,7 +113,7 @@ class ProducerChecks:
         if completed is not None:
             complete_txn(self._state, completed, facts.add_aborted)
 
-    def _check_sender(self, path: Path, batch: StoredBatch) -> None:
+    def _check_sender(self, path: Path, batch: InspectedBatch) -> None:
         header = batch.header
         known = self._senders.get(header.producer_id)
         what = known.objection(header, sequences_free=self._sequences_free) if known is not None else ""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from oncelog.core.ids import NO_TIMESTAMP
 from oncelog.inspection import entries
-from oncelog.inspection.batch_file import StoredBatch, TornEnd
+from oncelog.inspection.batch_file import InspectedBatch, TornEnd
 from oncelog.inspection.entries import IndexContent, TxnIndexContent
 from oncelog.inspection.layout import StoredFile
 from oncelog.storage.offset_index import OffsetPosition
@@ -88,7 +88,7 @@ class Watch:
         times = facts.time_index.entries if facts.time_index is not None else []
         self._waiting = sorted({entry.offset for entry in times}, reverse=True)
 
-    def note(self, batch: StoredBatch) -> None:
+    def note(self, batch: InspectedBatch) -> None:
         facts, header = self.facts, batch.header
         facts.batches += 1
         facts.end_offset = header.next_offset

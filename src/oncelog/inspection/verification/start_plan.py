@@ -1,11 +1,11 @@
-"""What a broker does with one partition when it starts: `storage.recovery`, told beforehand.
+"""What a broker will do with one partition when it starts: a prediction of `storage.recovery`.
 
 After a clean stop whose recovery point is the end of the log nothing is read. Otherwise the log is scanned from the
 last index entry below the recovery point (from the start of that segment if its indexes cannot be used) to the end, and
 cut at the first batch that is not whole. If that leaves less than the recovery point, all of the log is scanned.
 
-It is written a second time here because a start writes: it cuts files and rebuilds indexes. A test starts a broker's
-storage on copies of damaged folders and compares.
+The rules are repeated here because a real start changes files: it truncates logs and rebuilds indexes. A test starts
+the storage on copies of damaged folders and compares.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from itertools import pairwise, starmap
 from operator import attrgetter
 
 from oncelog.core.ids import NO_TIMESTAMP
-from oncelog.inspection.batch_file import BatchFile, StoredBatch
+from oncelog.inspection.batch_file import BatchFile, InspectedBatch
 from oncelog.inspection.verification.finding import Severity
 from oncelog.inspection.verification.segment_facts import SegmentFacts, offsets_ascend, times_ascend
 from oncelog.storage.file_cache import FileCache
@@ -119,7 +119,7 @@ def _end_of(facts: SegmentFacts, note: SegmentNote | None) -> tuple[int, bool]:
     return end, file.problem is None and is_in_order
 
 
-def _last_indexed(facts: SegmentFacts, note: SegmentNote | None) -> StoredBatch | None:
+def _last_indexed(facts: SegmentFacts, note: SegmentNote | None) -> InspectedBatch | None:
     """The batch of the last index entry, if both indexes pass the checks at opening."""
     offsets, times = _whole_indexes(facts)
     if not offsets or (note is not None and len(times) < note.time_entries):
@@ -164,7 +164,7 @@ def _fits_note(facts: SegmentFacts, note: SegmentNote | None) -> bool:
         index.close()
 
 
-def _batch_of(facts: SegmentFacts, entry: OffsetPosition) -> StoredBatch | None:
+def _batch_of(facts: SegmentFacts, entry: OffsetPosition) -> InspectedBatch | None:
     batch = BatchFile(facts.log.path).batch_at(entry.position) if entry.position > 0 else None
     return batch if batch is not None and batch.header.last_offset == entry.offset else None
 

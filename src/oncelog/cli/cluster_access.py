@@ -1,4 +1,4 @@
-"""How commands reach a cluster: options, environment, configuration file, and answers to what can go wrong.
+"""How commands find and use a cluster: options, environment, configuration file, and messages for errors.
 
 The cluster is named by `--bootstrap-servers`, else by ONCELOG_BOOTSTRAP_SERVERS, else in a configuration file (Kafka's
 client.properties) given by `--config` or ONCELOG_CONFIG, else it is 127.0.0.1:9092, where `oncelog serve` listens.
@@ -36,22 +36,22 @@ DEFAULT_TIMEOUT: Final = "15s"
 SERVERS_VARIABLE: Final = "ONCELOG_BOOTSTRAP_SERVERS"
 CONFIG_VARIABLE: Final = "ONCELOG_CONFIG"
 PROBE_TIMEOUT_S: Final = 3.0
-"""To find out whether anybody listens at all, before the patience of a client begins."""
+"""For the first connection attempt, which shows quickly whether anybody listens."""
 NEAR_NAMES_MAX: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
-    """What a command was told about its cluster. `servers` is empty if only the file knows."""
+class ClusterAccess:
+    """The options of a command that concern its cluster. `servers` is None if only the file can name it."""
 
     servers: str | None
     file_settings: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
     timeout_ms: int = duration_ms(DEFAULT_TIMEOUT)
     is_strict: bool = True
-    """Every setting must be one of all clients. Otherwise it is a producer or a consumer that looks at the rest."""
+    """Every setting must be one that all clients have. Otherwise the producer or consumer of the command checks it."""
     given: tuple[str, ...] = ()
-    """The options that name the cluster on this command line. What the environment says other commands know as well."""
+    """The options on this command line that name the cluster, for commands that are suggested to the user."""
 
     @property
     def bootstrap_servers(self) -> str:
@@ -91,7 +91,7 @@ class Connection:
         return ClientConfig.parse(properties)
 
     def command(self, *words: str) -> str:
-        """Another command on the same cluster, as a person can type it."""
+        """The text of another command on the same cluster."""
         return shlex.join(["oncelog", *words, *self.given, *self._settings_of_all_clients()])
 
     def _settings_of_all_clients(self) -> Iterator[str]:
@@ -120,7 +120,7 @@ class Connection:
 
     @contextmanager
     def admin(self) -> Iterator[Admin]:
-        """An admin client; what Kafka refuses becomes a message."""
+        """An admin client; errors become messages."""
         from oncelog.client.admin import Admin
 
         with self.explained():
@@ -130,7 +130,7 @@ class Connection:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Errors that can be foreseen end in one line that says what happened and what to do."""
+        """Expected errors become one line that says what happened and what to do."""
         try:
             yield
         except ConfigError as error:
@@ -148,7 +148,7 @@ class Connection:
 
 
 def _serve_command(addresses: list[tuple[str, int]]) -> str:
-    """What starts a broker where one was looked for, if that is this machine."""
+    """The command that starts a broker at the address, if it is on this machine."""
     host, port = addresses[0]
     address = f"{host}:{port}"
     is_here = len(addresses) == 1 and host in ("127.0.0.1", "localhost")
@@ -156,7 +156,7 @@ def _serve_command(addresses: list[tuple[str, int]]) -> str:
 
 
 def cluster_options(command: F) -> F:
-    """The options that every command on a cluster has, handed to it as `connection`."""
+    """The options that every command on a cluster has, passed to it as `access`."""
     return _with_options(command, is_strict=True)
 
 
@@ -178,7 +178,7 @@ def _with_options(command: F, *, is_strict: bool) -> F:
         file_settings = _read_file(config_file)
         if list(_given("--timeout", "timeout")):
             file_settings.pop("default.api.timeout.ms", None)
-        connection = Connection(
+        access = ClusterAccess(
             bootstrap_servers,
             file_settings,
             dict(split_assignment(text, "--set") for text in client_settings),
@@ -186,13 +186,13 @@ def _with_options(command: F, *, is_strict: bool) -> F:
             is_strict,
             tuple(_given("-b", "bootstrap_servers")) + tuple(_given("--config", "config_file")),
         )
-        with connection.explained():
-            _refuse_security({**connection.file_settings, **connection.settings})
-        return command(*args, connection=connection, **kwargs)
+        with access.explained():
+            _refuse_security({**access.file_settings, **access.settings})
+        return command(*args, access=access, **kwargs)
 
     for option in reversed([
         click.option("-b", "--bootstrap-servers", metavar="HOST:PORT,...", envvar=SERVERS_VARIABLE, show_envvar=True,
-                     help=f"Brokers to begin with.  [default: {DEFAULT_SERVERS}]"),
+                     help=f"Addresses of brokers.  [default: {DEFAULT_SERVERS}]"),
         click.option("--config", "config_file", envvar=CONFIG_VARIABLE, show_envvar=True,
                      type=click.Path(exists=True, dir_okay=False, path_type=Path),
                      help="A client.properties file with Kafka's names."),
@@ -220,7 +220,7 @@ def split_assignment(text: str, option: str) -> tuple[str, str]:
 
 
 def _refuse_security(properties: Mapping[str, str]) -> None:
-    """Nothing is left out of a file that asks for a secure connection: the command would talk without one."""
+    """Refuse a file that asks for a secure connection: the command would use an insecure one."""
     if properties:
         from oncelog.client.config import refuse_security
 
@@ -247,7 +247,7 @@ _ADVICE: Final = {
 
 
 def require_topics(admin: Admin, names: Iterable[str]) -> dict[str, TopicInfo]:
-    """Topics that exist. A name that does not is answered with those that are near it."""
+    """The topics by name. For an unknown name, the error lists similar ones."""
     wanted = list(dict.fromkeys(names))
     known: dict[str, TopicInfo] = admin.list_topics(internal=True)
     for name in wanted:
@@ -275,7 +275,7 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask, unless `--yes` was given. Without a terminal nobody can answer, so it must be given."""
+    """Ask for confirmation, unless `--yes` was given. Without a terminal, `--yes` is required."""
     if yes:
         return
     if not sys.stdin.isatty():
@@ -283,4 +283,4 @@ def confirm(question: str, *, yes: bool) -> None:
     click.confirm(question, abort=True)
 
 
-yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
