@@ -20,8 +20,11 @@ from oncelog.cluster.quorum_log import Address, QuorumLog
 from oncelog.controller.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
 from oncelog.controller.image import Image, Resource
 from oncelog.controller.image_records import image_records
+from oncelog.controller.metadata_batches import whole_batches
 from oncelog.controller.replay import Replay
 from oncelog.core.ids import NodeId, uuid_to_text
+from oncelog.inspection.metadata_records import metadata_record
+from oncelog.protocol.batch import decode_records, iter_headers
 from oncelog.protocol.messages.broker_registration import Feature, Listener
 from oncelog.protocol.messages.fetch_snapshot import FetchSnapshotResponse
 from peers.kafka.dump import dump_files
@@ -88,6 +91,15 @@ class Session:
     refusals: list[str | None]
 
 
+def copied_metadata(data_dir: Path, into: Path) -> Path:
+    """While the controller runs: a snapshot may be on its way to its name, and a batch to the end of the log."""
+    name = "__cluster_metadata-0"
+    shutil.copytree(data_dir / name, into / name, ignore=shutil.ignore_patterns("*.part*", "*.tmp"))
+    for path in segment_files(into / name):
+        path.write_bytes(whole_batches(path.read_bytes()))
+    return into
+
+
 def play(server: KafkaServer, folder: Path) -> Session:
     shell = played_broker(server, 2)
     life, observer = shell.lifecycle, shell.observer
@@ -102,8 +114,7 @@ def play(server: KafkaServer, folder: Path) -> Session:
     assert run.returncode == 0, run.stderr
     shell.run_until(lambda: len(observer.image.acls) == 2)
     observed = observer.image
-    copy = folder / "copy"
-    shutil.copytree(server.data_dir / "__cluster_metadata-0", copy / "__cluster_metadata-0")
+    copy = copied_metadata(server.data_dir, folder / "copy")
     life.ready()
     shell.run_until(lambda: life.state is State.SERVING and not observer.image.brokers[NodeId(2)].is_fenced)
     note()
@@ -222,16 +233,33 @@ def test_the_log_from_its_beginning_and_every_snapshot_lead_to_the_same_image(im
         assert replay.image() == image
 
 
-def test_kafkas_own_tool_reads_our_snapshot(image: Image, session: Session, tmp_path: Path) -> None:
-    newest = max(snapshot_files(session.data_dir / "__cluster_metadata-0").items())[1]
+def test_kafkas_own_tool_reads_our_snapshot_and_shows_the_log_as_we_do(
+    image: Image, session: Session, tmp_path: Path
+) -> None:
+    folder = session.data_dir / "__cluster_metadata-0"
+    newest = max(snapshot_files(folder).items())[1]
     quorum = decode_checkpoint(newest.read_bytes()).quorum
     path = tmp_path / f"{999:020d}-{5:010d}.checkpoint"
     path.write_bytes(encode_checkpoint(Checkpoint(image, quorum, 1), epoch=5, timestamp_ms=2))
-    dump = dump_files([path], "--cluster-metadata-decoder")
+    (segment,) = segment_files(folder)
+    dump = dump_files([path, segment], "--cluster-metadata-decoder")
     assert dump.complaints() == []
-    shown = [json.loads(line.partition("payload: ")[2]) for line in dump.stdout.splitlines() if '"type"' in line]
-    assert len(shown) == len(list(image_records(image)))
-    assert {record["data"]["name"] for record in shown if record["type"] == "TOPIC_RECORD"} == set(image.topic_ids)
+    first, second = dump.stdout.split(f"Dumping {segment}")
+    of_snapshot = payloads(first)
+    assert len(of_snapshot) == len(list(image_records(image)))
+    names = {record["data"]["name"] for record in of_snapshot if record["type"] == "TOPIC_RECORD"}
+    assert names == set(image.topic_ids)
+    assert payloads(second) == [metadata_record(value) for value in record_values(segment)]
+
+
+def payloads(dump: str) -> list[dict[str, Any]]:
+    return [json.loads(line.partition("payload: ")[2]) for line in dump.splitlines() if 'payload: {"type"' in line]
+
+
+def record_values(segment: Path) -> list[bytes]:
+    data = segment.read_bytes()
+    batches = [position for position, header in iter_headers(data) if not header.is_control]
+    return [record.value or b"" for position in batches for record in decode_records(data, position)]
 
 
 def test_an_observer_has_the_same_image_as_the_folder(image: Image, session: Session) -> None:

@@ -70,7 +70,11 @@ START: list[Message] = [
     broker(1, 10),
     broker(2, 11),
     *(TopicRecord(name=name, topic_id=uuid.UUID(int=number)) for number, name in [(1, "a"), (2, "b")]),
-    *(partition(index, uuid.UUID(int=number)) for number in (1, 2) for index in (0, 1)),
+    *(
+        partition(index, uuid.UUID(int=number), leader_epoch=3, partition_epoch=3)
+        for number in (1, 2)
+        for index in (0, 1)
+    ),
     *(AccessControlEntryRecord(id=uuid.UUID(int=number)) for number in (1, 2)),
 ]
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -55,6 +56,8 @@ FETCH_TIMEOUT_MS: Final = 2000
 BACKOFF_MS: Final = 50
 _MAX_WAIT_MS: Final = 500
 _MAX_BYTES: Final = 1 << 20
+_HELD_MAX: Final = 100_000
+"""Batches that wait to be committed. What comes beyond is fetched again."""
 _NO_OFFSET: Final = -1
 
 
@@ -259,7 +262,8 @@ class QuorumLog:
         if partition.diverging_epoch.epoch >= 0:
             self._truncate(partition.diverging_epoch.epoch, partition.diverging_epoch.end_offset)
             return None
-        self._held.extend(read_batches(whole_batches(partition.records or b""), self.end_offset))
+        batches = read_batches(whole_batches(partition.records or b""), self.end_offset)
+        self._held.extend(islice(batches, _HELD_MAX - len(self._held)))
         self._high_watermark = max(self._high_watermark, partition.high_watermark)
         if self._first_high_watermark is None and self._high_watermark >= 0:
             self._first_high_watermark = self._high_watermark
@@ -301,7 +305,8 @@ class QuorumLog:
         self._exchange.delay(now_ms, BACKOFF_MS)
 
     def _on_piece(self, download: _Download, partition: PartitionSnapshot, now_ms: int) -> Update | None:
-        if partition.position != len(download.data) or partition.snapshot_id != download.snapshot_id:
+        is_next = partition.position == len(download.data) and partition.snapshot_id == download.snapshot_id
+        if not is_next or not partition.unaligned_records:
             self._restart_download(now_ms)
             return None
         download.data.extend(partition.unaligned_records)

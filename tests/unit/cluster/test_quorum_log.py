@@ -173,6 +173,19 @@ def test_the_first_update_comes_when_all_that_was_committed_is_there() -> None:
     assert update is not None and update.last_offset == 1
 
 
+def test_no_more_than_so_many_batches_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oncelog.cluster.quorum_log._HELD_MAX", 2)
+    log = observer()
+    data = [batch(offset, config(str(offset))) for offset in range(4)]
+    fetched(log, records=b"".join(data), high_watermark=0)
+    fetched(log, records=b"".join(data[2:]), high_watermark=0)
+    sent = send(log)
+    assert asked(sent).fetch_offset == 2
+    log.on_fetch(sent.number, answer(high_watermark=4), 0)
+    fetched(log, records=b"".join(data[2:]), high_watermark=4)
+    assert settings(log) == "3"
+
+
 def test_a_batch_that_is_cut_off_is_fetched_again() -> None:
     log = observer()
     whole, cut = batch(0, config("1")), batch(1, config("2"))
@@ -316,6 +329,7 @@ def test_a_snapshot_comes_in_pieces_and_replaces_what_was_known() -> None:
         {"error_code": int(ErrorCode.SNAPSHOT_NOT_FOUND)},
         {"error_code": int(ErrorCode.NOT_LEADER_OR_FOLLOWER)},
         {"position": 7},
+        {"unaligned_records": b""},
         {"snapshot_id": FetchedId(end_offset=60, epoch=4)},
     ],
 )
