@@ -19,7 +19,7 @@ from oncelog.coordinator.txn.listing import TransactionFilter
 from oncelog.coordinator.txn.machine import TxnShard
 from oncelog.coordinator.txn.outcome import TxnOutcome
 from oncelog.coordinator.txn.recovery import MissingMarker
-from oncelog.coordinator.txn.results import IdResult, PartitionsResult, Result, TransactionListing
+from oncelog.coordinator.txn.results import IdResult, PartitionsResult, Result
 from oncelog.coordinator.txn.versions import TransactionVersion
 from oncelog.core.clock import Timer
 from oncelog.core.errors import ErrorCode, KafkaError
@@ -31,6 +31,7 @@ from oncelog.core.ids import (
     TopicPartition,
 )
 from oncelog.core.promise import Promise
+from oncelog.protocol.messages.list_transactions import TransactionState as ListedTransaction
 from oncelog.server.coordinator_runtime import CoordinatorRuntime, LiveShard
 from oncelog.server.markers import RETRY_MS
 
@@ -358,7 +359,7 @@ class TxnRuntime:
 
         return self.run(transactional_id, operation).map(refusals)
 
-    def list_transactions(self, wanted: TransactionFilter) -> list[TransactionListing]:
+    def list_transactions(self, wanted: TransactionFilter) -> list[ListedTransaction]:
         now_ms = self._broker.steady_ms()
         return [entry for live in self.shards for entry in live.shard.list_transactions(wanted, now_ms)]
 

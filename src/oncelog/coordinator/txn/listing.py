@@ -8,8 +8,10 @@ from typing import Self
 
 from oncelog.coordinator.txn.metadata import TxnEntry
 from oncelog.coordinator.txn.pattern import LinearPattern
-from oncelog.coordinator.txn.results import TransactionDescription, TransactionListing
 from oncelog.coordinator.txn.state import NAME_OF, STATE_NAMED, TxnState
+from oncelog.protocol.messages.describe_transactions import TopicData
+from oncelog.protocol.messages.describe_transactions import TransactionState as DescribedTransaction
+from oncelog.protocol.messages.list_transactions import TransactionState as ListedTransaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +53,25 @@ class TransactionFilter:
         )
 
 
-def listing_of(entry: TxnEntry) -> TransactionListing:
-    return TransactionListing(entry.transactional_id, entry.metadata.producer_id, NAME_OF[entry.metadata.state])
-
-
-def description_of(entry: TxnEntry) -> TransactionDescription:
-    metadata = entry.metadata
-    return TransactionDescription(
+def listing_of(entry: TxnEntry) -> ListedTransaction:
+    return ListedTransaction(
         transactional_id=entry.transactional_id,
-        state=NAME_OF[metadata.state],
-        timeout_ms=metadata.timeout_ms,
-        start_ms=metadata.start_ms,
+        producer_id=entry.metadata.producer_id,
+        transaction_state=NAME_OF[entry.metadata.state],
+    )
+
+
+def description_of(entry: TxnEntry) -> DescribedTransaction:
+    metadata = entry.metadata
+    topics: dict[str, TopicData] = {}
+    for topic, partition in sorted(entry.partitions):
+        topics.setdefault(topic, TopicData(topic=topic)).partitions.append(partition)
+    return DescribedTransaction(
+        transactional_id=entry.transactional_id,
+        transaction_state=NAME_OF[metadata.state],
+        transaction_timeout_ms=metadata.timeout_ms,
+        transaction_start_time_ms=metadata.start_ms,
         producer_id=metadata.producer_id,
         producer_epoch=entry.epoch_in_force,
-        partitions=entry.partitions,
+        topics=list(topics.values()),
     )

@@ -47,8 +47,6 @@ from oncelog.coordinator.txn.results import (
     InitProducerIdResult,
     PartitionsResult,
     Result,
-    TransactionDescription,
-    TransactionListing,
 )
 from oncelog.coordinator.txn.state import COMPLETED, NAME_OF, PREPARED, TxnState, check_path
 from oncelog.coordinator.txn.versions import TransactionVersion
@@ -65,6 +63,8 @@ from oncelog.core.ids import (
     TopicPartition,
 )
 from oncelog.core.invariant import InvariantError, invariant
+from oncelog.protocol.messages.describe_transactions import TransactionState as DescribedTransaction
+from oncelog.protocol.messages.list_transactions import TransactionState as ListedTransaction
 
 R = TypeVar("R", bound=Result)
 
@@ -272,20 +272,17 @@ class TxnShard:
         counts = Counter(entry.metadata.state for entry in self._entries.values() if entry.metadata.exists)
         return Counter({NAME_OF[state]: count for state, count in counts.items()})
 
-    def describe(self, transactional_id: str) -> TransactionDescription:
+    def describe(self, transactional_id: str) -> DescribedTransaction:
+        """Raises KafkaError."""
         if not transactional_id:
-            return TransactionDescription.failed(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
-        try:
-            entry = self._find(transactional_id)
-        except KafkaError as error:
-            return replace(TransactionDescription.failed(error.code, error.message), transactional_id=transactional_id)
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
+        entry = self._find(transactional_id)
         if entry is None or not entry.metadata.exists:
             reason = f"{self._subject(transactional_id)}: it was never initialised, or is forgotten since"
-            failed = TransactionDescription.failed(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, reason)
-            return replace(failed, transactional_id=transactional_id)
+            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, reason)
         return listing.description_of(entry)
 
-    def list_transactions(self, wanted: TransactionFilter, now_ms: int) -> list[TransactionListing]:
+    def list_transactions(self, wanted: TransactionFilter, now_ms: int) -> list[ListedTransaction]:
         """Raises COORDINATOR_LOAD_IN_PROGRESS: a list without this partition's ids would be mistaken for all."""
         self._check_loaded()
         return [listing.listing_of(entry) for entry in self._entries.values() if wanted.includes(entry, now_ms)]

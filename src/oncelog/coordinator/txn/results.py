@@ -7,16 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from oncelog.core.errors import ErrorCode
-from oncelog.core.ids import (
-    NO_IDENTITY,
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    NO_TIMESTAMP,
-    ProducerEpoch,
-    ProducerId,
-    ProducerIdAndEpoch,
-    TopicPartition,
-)
+from oncelog.core.ids import NO_IDENTITY, ProducerIdAndEpoch, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,21 +56,3 @@ class IdResult(Result):
 
     def but(self, error: ErrorCode, reason: str) -> Self:
         return replace(self, error=error, reason=reason)
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionDescription(Result):
-    transactional_id: str = ""
-    state: str = ""
-    timeout_ms: int = 0
-    start_ms: int = NO_TIMESTAMP
-    producer_id: ProducerId = NO_PRODUCER_ID
-    producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
-    partitions: frozenset[TopicPartition] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionListing:
-    transactional_id: str
-    producer_id: ProducerId
-    state: str

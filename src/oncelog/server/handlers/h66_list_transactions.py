@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from oncelog.coordinator.txn.listing import TransactionFilter
 from oncelog.core.errors import KafkaError
-from oncelog.protocol.messages.list_transactions import (
-    ListTransactionsRequest,
-    ListTransactionsResponse,
-    TransactionState,
-)
+from oncelog.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
@@ -28,11 +24,7 @@ def handle(broker: Broker, request: ListTransactionsRequest, context: RequestCon
     return ListTransactionsResponse(
         unknown_state_filters=list(wanted.unknown_states),
         transaction_states=[
-            TransactionState(
-                transactional_id=entry.transactional_id,
-                producer_id=entry.producer_id,
-                transaction_state=entry.state,
-            )
+            entry
             for entry in found
             if context.may(Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, entry.transactional_id)
         ],

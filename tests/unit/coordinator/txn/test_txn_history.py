@@ -65,7 +65,7 @@ def test_example_4_the_coordinator_dies_with_a_transaction_open_and_its_producer
     harness.add(producer, P0, version=version)
     harness.reload()
     assert harness.to_send == []
-    assert harness.shard.describe("tx-1").state == "Ongoing"
+    assert harness.shard.describe("tx-1").transaction_state == "Ongoing"
     assert harness.add(producer, P1, version=version).error is ErrorCode.NONE
     assert harness.end(producer, commit=True, version=version).error is ErrorCode.NONE
     harness.write_markers()
@@ -99,7 +99,7 @@ def test_example_4_the_coordinator_dies_before_the_decision_and_the_retry_decide
     harness.add(producer, P0, version=version)
     harness.end_outcome(producer, commit=True, version=version)
     harness.reload()
-    assert harness.shard.describe("tx-1").state == "Ongoing"
+    assert harness.shard.describe("tx-1").transaction_state == "Ongoing"
     assert harness.end(producer, commit=True, version=version).error is ErrorCode.NONE
     harness.write_markers()
     assert harness.value.state is TxnState.COMPLETE_COMMIT
@@ -124,5 +124,5 @@ def test_after_complete_the_id_stays_known() -> None:
     harness.add(producer, P0)
     harness.end(producer, commit=True)
     harness.write_markers()
-    assert harness.shard.describe("tx-1").state == "CompleteCommit"
+    assert harness.shard.describe("tx-1").transaction_state == "CompleteCommit"
     assert harness.log[-1].value is not None

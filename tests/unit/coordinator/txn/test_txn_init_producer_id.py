@@ -25,6 +25,7 @@ from tests.unit.coordinator.txn.txn_harness import (
     Harness,
     identity,
     metadata,
+    refusal_of,
 )
 
 E, O, PC, PA, CC, CA, D, F = TxnState  # noqa: E741
@@ -288,7 +289,7 @@ def test_an_initialisation_that_could_not_be_logged_leaves_no_trace() -> None:
     harness = Harness()
     outcome = harness.init_outcome()
     assert harness.init_outcome().response.error is ErrorCode.CONCURRENT_TRANSACTIONS
-    assert harness.shard.describe(ID).error is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    assert refusal_of(harness.shard, ID) is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
     harness.fail(outcome, ErrorCode.REQUEST_TIMED_OUT)
     assert harness.add(outcome.response.identity).error is ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert harness.init().identity == identity(FIRST_PID + 1, 0)

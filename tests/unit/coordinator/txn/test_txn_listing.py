@@ -8,10 +8,9 @@ import pytest
 
 from oncelog.coordinator.txn.listing import TransactionFilter
 from oncelog.coordinator.txn.machine import TxnShard
-from oncelog.coordinator.txn.results import TransactionListing
 from oncelog.coordinator.txn.state import NAME_OF, TxnState
 from oncelog.core.errors import ErrorCode, KafkaError
-from oncelog.core.ids import ProducerId
+from oncelog.protocol.messages.list_transactions import TransactionState as ListedTransaction
 from tests.unit.coordinator.txn.txn_harness import (
     FIRST_PID,
     ID,
@@ -20,8 +19,10 @@ from tests.unit.coordinator.txn.txn_harness import (
     START_MS,
     TIMEOUT_MS,
     Harness,
+    described_partitions,
     identity,
     metadata,
+    refusal_of,
 )
 
 E, O, PC, PA, CC, CA, D, F = TxnState  # noqa: E741
@@ -49,7 +50,7 @@ ALL = ["Empty-0", "Ongoing-1", "PrepareCommit-2", "PrepareAbort-3", "CompleteCom
 def test_without_a_filter_all_are_listed(harness: Harness) -> None:
     assert listed(harness) == ALL
     assert harness.shard.list_transactions(TransactionFilter.of(["Ongoing"]), START_MS) == [
-        TransactionListing("Ongoing-1", ProducerId(1), "Ongoing")
+        ListedTransaction(transactional_id="Ongoing-1", producer_id=1, transaction_state="Ongoing")
     ]
 
 
@@ -93,7 +94,7 @@ def test_while_loading_there_is_no_list() -> None:
     with pytest.raises(KafkaError) as refused:
         listed(harness)
     assert refused.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    assert harness.shard.describe(ID).error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert refusal_of(harness.shard, ID) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 def test_an_id_whose_first_record_is_in_flight_is_not_shown_yet() -> None:
@@ -108,15 +109,16 @@ def test_description() -> None:
     harness = Harness()
     harness.install(metadata(O))
     described = harness.shard.describe(ID)
-    assert (described.error, described.transactional_id, described.state) == (ErrorCode.NONE, ID, "Ongoing")
+    assert (described.transactional_id, described.transaction_state) == (ID, "Ongoing")
     assert (described.producer_id, described.producer_epoch) == identity(FIRST_PID, 5)
-    assert (described.timeout_ms, described.start_ms) == (TIMEOUT_MS, START_MS)
-    assert described.partitions == {P0, P1}
+    assert (described.transaction_timeout_ms, described.transaction_start_time_ms) == (TIMEOUT_MS, START_MS)
+    assert described_partitions(harness.shard) == {P0, P1}
 
 
 def test_descriptions_that_fail_name_the_id() -> None:
     harness = Harness()
-    assert harness.shard.describe("").error is ErrorCode.INVALID_REQUEST
-    missing = harness.shard.describe("nobody")
-    assert (missing.error, missing.transactional_id) == (ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, "nobody")
-    assert "'nobody' (__transaction_state-20)" in missing.reason
+    assert refusal_of(harness.shard, "") is ErrorCode.INVALID_REQUEST
+    with pytest.raises(KafkaError) as missing:
+        harness.shard.describe("nobody")
+    assert missing.value.code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    assert "'nobody' (__transaction_state-20)" in missing.value.message

@@ -21,8 +21,10 @@ from tests.unit.coordinator.txn.txn_harness import (
     TV0,
     TV2,
     Harness,
+    described_partitions,
     identity,
     metadata,
+    refusal_of,
 )
 
 E, O, PC, PA, CC, CA, D, F = TxnState  # noqa: E741
@@ -42,7 +44,7 @@ def test_complete_is_logged_with_the_last_acknowledgement_and_not_before() -> No
     harness.now_ms += 3
     first = harness.shard.markers_acknowledged(sent, [P0], harness.now_ms)
     assert not first.records
-    assert harness.shard.describe(ID).partitions == {P1}
+    assert described_partitions(harness.shard) == {P1}
     assert not harness.shard.is_settled(ID)
     second = harness.shard.markers_acknowledged(sent, [P1], harness.now_ms)
     assert second.transactional_id == ID
@@ -77,7 +79,7 @@ def test_a_late_acknowledgement_of_the_last_transaction_does_not_count_for_the_n
     harness.add(current, P0, version=version)
     harness.end(current, commit=True, version=version)
     assert harness.shard.markers_acknowledged(stale, [P0], harness.now_ms).response.error is ErrorCode.NOT_COORDINATOR
-    assert harness.shard.describe(ID).partitions == {P0}
+    assert described_partitions(harness.shard) == {P0}
 
 
 def test_markers_that_are_given_up_leave_the_transaction_as_decided_until_a_reload() -> None:
@@ -169,7 +171,7 @@ def test_the_last_record_of_a_key_wins_and_a_tombstone_removes() -> None:
     ]
     harness.reload()
     assert harness.entry("a").metadata.state is CC
-    assert harness.shard.describe("b").error is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    assert refusal_of(harness.shard, "b") is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
     harness.now_ms += 10**12
     assert harness.shard.abort_timed_out(harness.now_ms) == []
 
@@ -179,7 +181,7 @@ def test_records_of_newer_brokers_are_skipped_and_told_of() -> None:
     newer = CoordinatorRecord(encode_key("x"), b"\x00\x05whatever")
     assert "version 5" in (shard.replay(newer, offset=0, now_ms=START_MS).warning or "")
     shard.on_loaded(CoordinatorEpoch(0), START_MS)
-    assert shard.describe("x").error is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    assert refusal_of(shard, "x") is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 
 
 def test_while_loading_nothing_is_scanned() -> None:

@@ -22,6 +22,7 @@ from tests.unit.coordinator.txn.txn_harness import (
     Harness,
     identity,
     metadata,
+    refusal_of,
 )
 
 E, O, PC, PA, CC, CA, D, F = TxnState  # noqa: E741
@@ -231,7 +232,7 @@ def test_an_idle_id_is_forgotten(state: TxnState) -> None:
     assert harness.shard.is_settled(ID)
     assert harness.add(CURRENT).error is ErrorCode.INVALID_PRODUCER_ID_MAPPING
     harness.reload()
-    assert harness.shard.describe(ID).error is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    assert refusal_of(harness.shard, ID) is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 
 
 @pytest.mark.parametrize("state", [O, PC, PA])

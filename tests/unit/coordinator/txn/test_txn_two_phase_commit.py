@@ -280,4 +280,4 @@ def test_the_operators_see_the_transactions_own_identity() -> None:
     harness = crashed()
     come_back(harness)
     described = harness.shard.describe(ID)
-    assert (described.producer_id, described.producer_epoch, described.state) == (*TRANSACTION, "Ongoing")
+    assert (described.producer_id, described.producer_epoch, described.transaction_state) == (*TRANSACTION, "Ongoing")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import pytest
+
 from oncelog.coordinator.outcome import CoordinatorRecord
 from oncelog.coordinator.txn.config import TxnConfig
 from oncelog.coordinator.txn.effects import SendMarkers
@@ -15,7 +17,7 @@ from oncelog.coordinator.txn.records import decode_record, encode_record
 from oncelog.coordinator.txn.results import EndTxnResult, InitProducerIdResult, PartitionsResult, Result
 from oncelog.coordinator.txn.state import TxnState
 from oncelog.coordinator.txn.versions import TransactionVersion
-from oncelog.core.errors import ErrorCode
+from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import (
     CoordinatorEpoch,
     ProducerEpoch,
@@ -66,6 +68,18 @@ def as_recorded(metadata: TxnMetadata, version: TransactionVersion) -> TxnMetada
         next_producer_epoch=ProducerEpoch(-1),
         client_version=TransactionVersion.TV0,
     )
+
+
+def refusal_of(shard: TxnShard, transactional_id: str) -> ErrorCode:
+    """Of a description."""
+    with pytest.raises(KafkaError) as refused:
+        shard.describe(transactional_id)
+    return refused.value.code
+
+
+def described_partitions(shard: TxnShard) -> set[TopicPartition]:
+    topics = shard.describe(ID).topics
+    return {TopicPartition(topic.topic, partition) for topic in topics for partition in topic.partitions}
 
 
 class Harness:
