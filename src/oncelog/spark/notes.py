@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
 
 METADATA_BYTES_MAX = 4096
 """Kafka's default of `offset.metadata.max.bytes`."""
@@ -34,18 +33,16 @@ class Note:
     has it."""
 
     def to_text(self) -> str:
-        value: dict[str, Any] = {"queryId": self.query_id, "batchId": self.batch_id}
-        if self.plan is not None:
-            value["plan"] = self.plan
-        if self.ends:
-            value["ends"] = list(self.ends)
-        if self.call is not None:
-            value["call"] = self.call
-        if self.writer is not None:
-            value["writer"] = self.writer[:WRITER_CHARACTERS_MAX]
-        if self.tables is not None:
-            value["tables"] = self.tables
-        return json.dumps(value, separators=(",", ":"))
+        value = {
+            "queryId": self.query_id,
+            "batchId": self.batch_id,
+            "plan": self.plan,
+            "ends": self.ends or None,
+            "call": self.call,
+            "writer": None if self.writer is None else self.writer[:WRITER_CHARACTERS_MAX],
+            "tables": self.tables,
+        }
+        return json.dumps({name: one for name, one in value.items() if one is not None}, separators=(",", ":"))
 
     @classmethod
     def from_text(cls, text: str) -> Note | None:

@@ -111,14 +111,8 @@ def is_running(spark: SparkSession, query_id: str) -> bool:
 
 def keeps_state(spark: SparkSession, query_id: str) -> bool:
     """Whether what a batch gives depends on the batches before it: aggregations, joins and the like."""
-
-    def nodes(plan: Any) -> Iterator[Any]:
-        yield plan
-        for child in elements(plan.children()):
-            yield from nodes(child)
-
-    plan = execution_of(spark, query_id).lastExecution().executedPlan()
-    return any(str(node.getClass().getName()).startswith(STATEFUL_OPERATORS) for node in nodes(plan))
+    nodes = plan_nodes(execution_of(spark, query_id))
+    return any(str(node.getClass().getName()).startswith(STATEFUL_OPERATORS) for node in nodes)
 
 
 def execution_of(spark: SparkSession, query_id: str) -> Any:
@@ -126,6 +120,27 @@ def execution_of(spark: SparkSession, query_id: str) -> Any:
     query = spark._jsparkSession.streams().get(query_id)
     invariant(query is not None, f"query {query_id} runs on the session that started it")
     return query.streamingQuery()
+
+
+def plan_nodes(execution: Any) -> Iterator[Any]:
+    """All nodes of the physical plan of the batch that is running, those of tables that were cached too."""
+    waiting = [execution.lastExecution().executedPlan()]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting += reversed(_below(node))
+
+
+def _below(node: Any) -> Sequence[Any]:
+    match str(node.getClass().getSimpleName()):
+        case "InMemoryTableScanExec":
+            return [node.relation().cachedPlan()]
+        case "AdaptiveSparkPlanExec":
+            return [node.executedPlan()]
+        case name if name.endswith("QueryStageExec"):
+            return [node.plan()]
+        case _:
+            return elements(node.children())
 
 
 def _ranges(execution: Any, batch_id: int) -> tuple[list[SourceRange], bool]:

@@ -7,10 +7,11 @@ data may be lost.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
 
 from oncelog.client import FetchedChunk, IsolationLevel, KafkaError, RangeReader, TimedOut, WorkerClient, worker_client
 from oncelog.client.columns import to_arrow
@@ -35,9 +36,19 @@ HEADERS_FIELD = pa.field("headers", pa.list_(pa.struct([("key", pa.string()), ("
 """Exactly what Spark derives from the source's schema: it compares types, order and nullability before it reads."""
 
 
-def read_ranges(options: SourceOptions, ranges: Iterable[OffsetRange]) -> Iterator[pa.RecordBatch]:
-    """One after the other."""
-    for wanted in ranges:
+class RangePartition(InputPartition):
+    """One task: a range of one partition, or small ones of several."""
+
+    def __init__(self, ranges: tuple[OffsetRange, ...]) -> None:
+        self.ranges = ranges
+
+    def __repr__(self) -> str:
+        return ", ".join(f"{one.partition}[{one.start}, {one.end})" for one in self.ranges)
+
+
+def read_partition(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """Its ranges one after the other. Spark asks for one empty task when there is nothing to read."""
+    for wanted in partition.ranges if isinstance(partition, RangePartition) else ():
         yield from read_range(options, wanted)
 
 

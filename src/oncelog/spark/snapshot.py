@@ -25,20 +25,12 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 
 from oncelog.core.invariant import invariant
 from oncelog.spark.offsets import StreamOffset
-from oncelog.spark.planning import OffsetRange
-from oncelog.spark.read_task import read_range
+from oncelog.spark.read_task import RangePartition, read_partition
 from oncelog.spark.source_options import SourceOptions
 from oncelog.spark.topic_plan import TopicPlan
 
 BEFORE: dict[str, Any] = {"snapshot": {}}
 ROWS_PER_BATCH = 50_000
-
-
-class SnapshotPartition(InputPartition):
-    """One task: all of one partition, since only the whole of it tells the latest value of a key."""
-
-    def __init__(self, wanted: OffsetRange) -> None:
-        self.wanted = wanted
 
 
 class SnapshotReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -64,11 +56,11 @@ class SnapshotReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         invariant(start == BEFORE, "a snapshot is read in one batch")
         whole = StreamOffset.from_wire(end["snapshot"])
         ranges = TopicPlan(self.options).batch_ranges(StreamOffset({}), whole, is_first=False)
-        return [SnapshotPartition(one) for one in ranges]
+        # A task reads all of a partition: only the whole of it tells the latest value of a key.
+        return [RangePartition((one,)) for one in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        invariant(isinstance(partition, SnapshotPartition), "tasks are those of partitions()")
-        return latest_per_key(read_range(self.options, partition.wanted))  # type: ignore[attr-defined]
+        return latest_per_key(read_partition(self.options, partition))
 
 
 def latest_per_key(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -32,7 +32,7 @@ from pyspark.sql.types import StructType
 from oncelog.client import worker_client
 from oncelog.spark.offsets import NOT_STARTED, Offsets, StreamOffset, to_wire
 from oncelog.spark.planning import OffsetRange, group_ranges, limit_offsets, split_ranges
-from oncelog.spark.read_task import read_ranges
+from oncelog.spark.read_task import RangePartition, read_partition
 from oncelog.spark.snapshot import SnapshotReader
 from oncelog.spark.source_options import OptionError, SourceOptions, includes_headers, parse_source_options
 from oncelog.spark.topic_plan import TopicPlan
@@ -44,16 +44,6 @@ logger = logging.getLogger(__name__)
 
 SCHEMA = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
 HEADERS_SCHEMA = ", headers array<struct<key: string, value: binary>>"
-
-
-class RangePartition(InputPartition):
-    """One task: a range of one partition, or small ones of several."""
-
-    def __init__(self, ranges: tuple[OffsetRange, ...]) -> None:
-        self.ranges = ranges
-
-    def __repr__(self) -> str:
-        return ", ".join(f"{one.partition}[{one.start}, {one.end})" for one in self.ranges)
 
 
 class OncelogDataSource(DataSource):
@@ -100,10 +90,7 @@ class TopicReader(DataSourceReader):
         return _tasks(plan.ranges(start, end), self.options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # Spark asks for one empty task when there is nothing to read.
-        if not isinstance(partition, RangePartition):
-            return iter(())
-        return read_ranges(self.options, partition.ranges)
+        return read_partition(self.options, partition)
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -184,9 +171,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _tasks(self.plan.batch_ranges(before, after, is_first=start == NOT_STARTED), self.options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, RangePartition):
-            return iter(())
-        return read_ranges(self.options, partition.ranges)
+        return read_partition(self.options, partition)
 
 
 def starting_offsets(plan: TopicPlan, options: SourceOptions) -> Offsets:

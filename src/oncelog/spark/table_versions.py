@@ -10,12 +10,13 @@ and output disagree from there on; so queries with state note what they have rea
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from oncelog.spark.planning import OffsetRange, bounds_text
-from oncelog.spark.progress import elements, execution_of
-from oncelog.spark.source import OncelogDataSource, RangePartition
+from oncelog.spark.progress import elements, execution_of, plan_nodes
+from oncelog.spark.read_task import RangePartition
+from oncelog.spark.source import OncelogDataSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,8 +37,8 @@ def renew_tables(spark: SparkSession, query_id: str) -> None:
 
 def tables_read(spark: SparkSession, query_id: str) -> str:
     """What the batch that is running reads of all tables, as a short text."""
-    plan = execution_of(spark, query_id).lastExecution().executedPlan()
-    return bounds_text(task for node in _nodes(plan) if _is_table_scan(node) for task in _tasks(node))
+    nodes = plan_nodes(execution_of(spark, query_id))
+    return bounds_text(task for node in nodes if _is_table_scan(node) for task in _tasks(node))
 
 
 def _relations(execution: Any) -> Iterator[Any]:
@@ -58,22 +59,3 @@ def _tasks(scan: Any) -> Iterator[OffsetRange]:
         task = pickle.loads(bytes(planned.pickedPartition()))  # our own source made it
         if isinstance(task, RangePartition):
             yield from task.ranges
-
-
-def _nodes(plan: Any) -> Iterator[Any]:
-    """All nodes of a physical plan, those of tables that were cached too."""
-    yield plan
-    for child in _below(plan):
-        yield from _nodes(child)
-
-
-def _below(node: Any) -> Iterable[Any]:
-    match str(node.getClass().getSimpleName()):
-        case "InMemoryTableScanExec":
-            return [node.relation().cachedPlan()]
-        case "AdaptiveSparkPlanExec":
-            return [node.executedPlan()]
-        case name if name.endswith("QueryStageExec"):
-            return [node.plan()]
-        case _:
-            return elements(node.children())
