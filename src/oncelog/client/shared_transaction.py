@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from oncelog.client.config import CLIENT_TABLE
 from oncelog.client.topic_facts import TopicFacts
+from oncelog.core.config import setting
 from oncelog.core.ids import NO_IDENTITY, ProducerIdAndEpoch
 
 
@@ -19,7 +21,7 @@ class SharedTransaction:
 
     transactional_id: str | None = None
     identity: ProducerIdAndEpoch = NO_IDENTITY
-    transaction_version: int = 2
+    transaction_version: int = setting(CLIENT_TABLE["oncelog.transaction.version.max"])
     """All requests of one transaction must speak the same protocol: the one that its driver has found."""
     topics: Mapping[str, TopicFacts] = field(default_factory=dict)
     """Those that the driver has looked up, so that workers need not."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-METADATA_BYTES_MAX = 4096
-"""Kafka's default of `offset.metadata.max.bytes`."""
+from oncelog.core.broker_config import BROKER_CONFIG
+
+METADATA_BYTES_MAX = BROKER_CONFIG.defaults.integer("offset.metadata.max.bytes")
 WRITER_CHARACTERS_MAX = 200
 
 

@@ -21,7 +21,6 @@ from oncelog.core.ids import TopicPartition
 from oncelog.spark.offsets import EARLIEST, LATEST, Offsets, parse_user_offsets
 
 PREFIX = "kafka."
-READ_COMMITTED = "read_committed"
 AS_BYTES = "use the functions of DataFrames"
 BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "snapshot")
@@ -95,7 +94,7 @@ SOURCE_TABLE = CONSUMER_TABLE.extended(
     ],
     prefix=PREFIX,
     changes={
-        "kafka.isolation.level": {"default": READ_COMMITTED},
+        "kafka.isolation.level": {"default": "read_committed"},
         "kafka.fetch.max.bytes": {"default": RANGE_FETCH_BYTES},
         "kafka.max.partition.fetch.bytes": {"default": RANGE_FETCH_BYTES},
     },
@@ -134,7 +133,7 @@ class SourceOptions:
     ending: Position
     timestamp_strategy: str = setting(SOURCE_TABLE["startingOffsetsByTimestampStrategy"])
     fail_on_data_loss: bool = setting(SOURCE_TABLE["failOnDataLoss"])
-    read_committed: bool = setting(SOURCE_TABLE["kafka.isolation.level"], READ_COMMITTED.__eq__)
+    read_committed: bool = setting(SOURCE_TABLE["kafka.isolation.level"], "read_committed".__eq__)
     include_headers: bool = setting(SOURCE_TABLE["includeHeaders"])
     group_id: str | None = setting(SOURCE_TABLE["kafka.group.id"])
     max_offsets_per_trigger: int | None = setting(SOURCE_TABLE["maxOffsetsPerTrigger"])

@@ -15,7 +15,9 @@ import os
 from pathlib import Path
 from typing import Final
 
-OPEN_FILES_MAX: Final = 512
+from oncelog.core.broker_config import BROKER_CONFIG
+
+OPEN_FILES_MAX: Final = BROKER_CONFIG.defaults.integer("oncelog.open.files.max")
 OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
 
 

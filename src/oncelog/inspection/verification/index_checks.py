@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Final, TypeVar
 
+from oncelog.core.topic_config import TOPIC_CONFIG
 from oncelog.inspection.entries import IndexContent
 from oncelog.inspection.verification.finding import Finding, Report, Severity
 from oncelog.inspection.verification.segment_facts import SegmentFacts, offsets_ascend, times_ascend
@@ -13,8 +14,7 @@ from oncelog.inspection.verification.start_plan import StartPlan
 from oncelog.storage.offset_index import OffsetPosition
 from oncelog.storage.time_index import TimestampEntry
 
-INDEX_INTERVAL_BYTES: Final = 4096
-"""Kafka's default of index.interval.bytes."""
+INDEX_INTERVAL_BYTES: Final = TOPIC_CONFIG.defaults.integer("index.interval.bytes")
 Entry = TypeVar("Entry", OffsetPosition, TimestampEntry)
 _REBUILT: Final = "rebuilds the indexes of the segment from the log when it first needs them"
 
