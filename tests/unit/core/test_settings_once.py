@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from oncelog.cli.connection import DEFAULT_SERVERS
+from oncelog.cli.cluster_access import DEFAULT_SERVERS
 from oncelog.client.config import CLIENT_TABLE, ClientConfig
 from oncelog.client.consumer_config import CONSUMER_TABLE, ConsumerConfig
 from oncelog.client.fetch import FetchSettings
@@ -93,12 +93,13 @@ def written_defaults(tree: ast.AST) -> Iterator[tuple[str, str | None]]:
 
 @functools.cache
 def defaults_by_name() -> dict[str, set[str | None]]:
-    """What a variable would be called that repeats a setting, by the key's name or the field's."""
+    """What a variable or a constant would be called that repeats a setting, by the key's name, or by the field's."""
     defaults: dict[str, set[str | None]] = defaultdict(set)
     for table in TABLES.values():
         for key in table:
             name = key.name.replace(".", "_").removeprefix("kafka_").removeprefix("oncelog_").lower()
-            defaults[name].add(format_value(key.default))
+            for spelling in (name, name.upper()):
+                defaults[spelling].add(format_value(key.default))
     for cls in BOUND:
         for field in dataclasses.fields(cls):
             if "key" in field.metadata:
@@ -110,11 +111,8 @@ def duplicated_defaults(tree: ast.AST) -> list[str]:
     return [
         f"{name} = {value}"
         for name, value in written_defaults(tree)
-        if value and name != "IN_FLIGHT_MAX" and value in defaults_by_name().get(name.strip("_").lower(), ())
+        if value and value in defaults_by_name().get(name.strip("_"), ())
     ]
-
-
-"""IN_FLIGHT_MAX is how many batches of a producer brokers remember; the key takes its default from it."""
 
 
 def test_no_default_of_a_setting_is_written_outside_of_its_table() -> None:
