@@ -3,13 +3,16 @@
 By itself glibc gives the end of its heap back once twice the largest freed block lies there. With frames of a quarter
 of a megabyte that is after every frame, and the next one has its pages cleared and mapped in again: half of the CPU
 time of a large produce request. Other C libraries have no `mallopt`, or none that means this; they stay as they are.
+
+What many connections had together lies between what others still use, and would stay for ever: it is given back when
+most of them have gone.
 """
 
 from __future__ import annotations
 
 import ctypes
 import sys
-from typing import Final
+from typing import Any, Final
 
 KEPT_BYTES: Final = 32 * 1024 * 1024
 """Freed memory that may stay. Also the largest block that comes from the heap, which is as large as glibc allows."""
@@ -17,9 +20,20 @@ _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
 
 
+def _of_c_library(name: str) -> Any:
+    return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
+
+
 def keep_freed_memory() -> None:
     """For a process that is a broker and nothing else: it applies to all of it."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    mallopt = _of_c_library("mallopt")
     if mallopt is not None:
         mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
         mallopt(_MMAP_THRESHOLD, KEPT_BYTES)
+
+
+def give_freed_memory_back() -> None:
+    """All but what is kept for the next requests. It takes some milliseconds for a hundred megabytes."""
+    malloc_trim = _of_c_library("malloc_trim")
+    if malloc_trim is not None:
+        malloc_trim(KEPT_BYTES)

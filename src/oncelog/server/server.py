@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from oncelog.core.config import ConfigError, Settings
+from oncelog.server.allocator import give_freed_memory_back
 from oncelog.server.broker import Broker, Environment
 from oncelog.server.connection import Connection
 from oncelog.server.descriptors import Shares, raise_limit, share
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("oncelog.server")
 
 _LAST_APPENDS_S: Final = 10
+TRIMMED_AFTER_CONNECTIONS: Final = 256
+"""So many have some tens of megabytes."""
+TRIM_DELAY_S: Final = 1.0
 _BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 """Linux has it. Elsewhere every crash may have been one of the machine."""
 
@@ -44,6 +48,8 @@ class Server:
         self._broker: Broker | None = None
         self._settings = settings
         self._connections: set[Connection] = set()
+        self._connections_peak = 0
+        """Since memory was last given back."""
         self._connections_max = shares.connections
         self._listener: asyncio.Server | None = None
         self._metrics: MetricsPort | None = None
@@ -112,12 +118,20 @@ class Server:
             log.warning("a connection of %s is refused: %s is %d", connection.address, why, limit)
             return False
         self._connections.add(connection)
+        self._connections_peak = max(self._connections_peak, len(self._connections))
         self.broker.metrics.connections = len(self._connections)
         return True
 
     def _forget(self, connection: Connection) -> None:
         self._connections.discard(connection)
-        self.broker.metrics.connections = len(self._connections)
+        count = self.broker.metrics.connections = len(self._connections)
+        if self._connections_peak > TRIMMED_AFTER_CONNECTIONS and count < self._connections_peak // 2:
+            self._connections_peak = count
+            self._loop.call_later(TRIM_DELAY_S, self._give_memory_back)
+
+    def _give_memory_back(self) -> None:
+        if not self.broker.stopped:
+            self._worker.run(give_freed_memory_back)
 
     def _idle_interval_s(self) -> float:
         return max(1.0, self._settings.integer("connections.max.idle.ms") / 1000)

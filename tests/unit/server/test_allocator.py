@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
+import socket
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
+
+from oncelog.server.allocator import KEPT_BYTES
+from oncelog.testing import BrokerProcess
 
 _FAULTS = """
 import resource
@@ -43,3 +51,35 @@ def test_a_library_that_cannot_be_told_is_left_alone(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(allocator.ctypes, "CDLL", lambda _: pytest.fail("asked for mallopt"))
     allocator.keep_freed_memory()
+
+
+def _resident_bytes(pid: int) -> int:
+    (line,) = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
+    return int(line.split()[1]) * 1024
+
+
+@pytest.mark.skipif("CS_GNU_LIBC_VERSION" not in os.confstr_names, reason="only glibc can be told")
+def test_memory_of_many_connections_is_given_back_when_they_have_gone(tmp_path: Path) -> None:
+    count = 2_000
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < count + 1_000:
+        pytest.skip("too few descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count + 1_000), hard))
+    process = BrokerProcess(tmp_path / "data", {"oncelog.open.files.max": 64}).start()
+    try:
+        idle_bytes = _resident_bytes(process.pid)
+        host, port = process.bootstrap_servers.split(":")
+        with contextlib.ExitStack() as clients:
+            for _ in range(count):
+                client = clients.enter_context(socket.create_connection((host, int(port))))
+                client.sendall(bytes.fromhex("0000000a 0012 0000 00000001 ffff"))
+                assert client.recv(4)
+            open_bytes = _resident_bytes(process.pid)
+            assert open_bytes > idle_bytes + count * 50_000, "connections cost less now: is this still needed?"
+        deadline_s = time.monotonic() + 30
+        while _resident_bytes(process.pid) > idle_bytes + KEPT_BYTES + 16 * 1024 * 1024:
+            assert time.monotonic() < deadline_s, (idle_bytes, open_bytes, _resident_bytes(process.pid))
+            time.sleep(0.1)
+    finally:
+        process.stop()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
