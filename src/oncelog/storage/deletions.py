@@ -11,7 +11,9 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from oncelog.core.ids import TopicPartition
 from oncelog.storage.atomic_file import sync_path
+from oncelog.storage.folder_names import DELETE_MARK, marked_name
 
 logger = logging.getLogger("oncelog.storage")
 
@@ -47,16 +49,21 @@ class FolderRenames:
 
     def __init__(self, parent: Path) -> None:
         self._parent = parent
-        self.moves: list[tuple[Path, Path, int]] = []
-        """The old path, the new one, and after how many milliseconds it is unlinked."""
+        self._folders: list[tuple[Path, TopicPartition, int]] = []
+        self.renamed: list[tuple[Path, int]] = []
+        """New paths, and after how many milliseconds they are unlinked."""
+
+    def add(self, folder: Path, partition: TopicPartition, delay_ms: int) -> None:
+        self._folders.append((folder, partition, delay_ms))
 
     def run(self) -> None:
-        for source, target, _ in self.moves:
+        for folder, partition, delay_ms in self._folders:
             try:
-                source.rename(target)
+                target = folder.rename(self._parent / marked_name(partition, DELETE_MARK))
+                self.renamed.append((target, delay_ms))
             except OSError as error:
-                logger.error("%s is deleted, but could not be removed; the next start sets it aside: %s", source, error)
-        if self.moves:
+                logger.error("%s is deleted, but could not be removed; the next start sets it aside: %s", folder, error)
+        if self.renamed:
             sync_path(self._parent)
 
 

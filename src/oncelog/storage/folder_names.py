@@ -9,10 +9,12 @@
 from __future__ import annotations
 
 import re
+import uuid
 from typing import Final, NamedTuple
 
 from oncelog.core.ids import TopicPartition
 
+FOLDER_NAME_CHARS_MAX: Final = 255
 DELETE_MARK: Final = "delete"
 STRAY_MARK: Final = "stray"
 
@@ -26,6 +28,12 @@ class FolderName(NamedTuple):
 
     partition: TopicPartition
     mark: str | None
+
+
+def marked_name(partition: TopicPartition, mark: str) -> str:
+    """Another one with every call."""
+    end = f"-{partition.partition}.{uuid.uuid4().hex}-{mark}"
+    return partition.topic[: FOLDER_NAME_CHARS_MAX - len(end)] + end
 
 
 def parse_folder_name(name: str) -> FolderName | None:

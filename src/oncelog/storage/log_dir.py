@@ -34,7 +34,7 @@ from oncelog.storage.deletions import DeletionQueue, FolderRenames, unlink_all
 from oncelog.storage.file_cache import OPEN_FILES_MAX, FileCache
 from oncelog.storage.flush_work import FlushWork
 from oncelog.storage.folder_lock import FolderInUseError, FolderLock
-from oncelog.storage.folder_names import DELETE_MARK, STRAY_MARK, parse_folder_name
+from oncelog.storage.folder_names import DELETE_MARK, STRAY_MARK, marked_name, parse_folder_name
 from oncelog.storage.log import Log
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.log_files import LogPlace
@@ -42,7 +42,6 @@ from oncelog.storage.meta_properties import MetaProperties, MetaPropertiesError,
 from oncelog.storage.progress import Progress
 
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
-FOLDER_NAME_CHARS_MAX: Final = 255
 
 logger = logging.getLogger("oncelog.storage")
 
@@ -235,19 +234,20 @@ class LogDir:
         for partition in partitions:
             log = self.logs.pop(partition, None)
             if log is not None:
-                target = self._retire(log, DELETE_MARK)
-                renames.moves.append((log.folder, target, log.config.file_delete_delay_ms))
+                self._retire(log)
+                renames.add(log.folder, partition, log.config.file_delete_delay_ms)
         return renames
 
     def finish_deletion(self, renames: FolderRenames) -> None:
         """The folders have been renamed, and are unlinked later."""
-        for _, target, delay_ms in renames.moves:
+        for target, delay_ms in renames.renamed:
             self.deletions.add([target], delay_ms)
 
     def set_aside(self, partition: TopicPartition) -> Path:
         """Take a log out of use and keep its folder, under a name that no start looks at."""
         log = self.logs.pop(partition)
-        target = self._retire(log, STRAY_MARK)
+        self._retire(log)
+        target = self.path / marked_name(partition, STRAY_MARK)
         try:
             log.folder.rename(target)
             sync_path(self.path)
@@ -255,14 +255,10 @@ class LogDir:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"could not set {partition} aside: {error}") from error
         return target
 
-    def _retire(self, log: Log, mark: str) -> Path:
-        """Returns the path that its folder is to get."""
-        partition = log.topic_partition
-        self._gone.add(partition)
-        self.high_watermarks.pop(partition, None)
+    def _retire(self, log: Log) -> None:
+        self._gone.add(log.topic_partition)
+        self.high_watermarks.pop(log.topic_partition, None)
         log.close(clean=False)
-        mark = f"-{partition.partition}.{uuid.uuid4().hex}-{mark}"
-        return self.path / (partition.topic[: FOLDER_NAME_CHARS_MAX - len(mark)] + mark)
 
     # Checkpoints
 
