@@ -204,9 +204,8 @@ class BatchProducer(Blocking):
             )
         if transaction.transactional_id is not None:
             # Over transaction version 2 this sends nothing: the broker adds partitions by itself.
-            await AsyncTransactionClient.joined(self.cluster, transaction).add_partitions(
-                target.partition for target in targets
-            )
+            joined = AsyncTransactionClient(self.cluster).join(transaction)
+            await joined.add_partitions(target.partition for target in targets)
         for target in targets:
             target.stream = PartitionStream(
                 self.cluster,

@@ -20,7 +20,7 @@ from oncelog.client.fetch import FetchSettings, fetch
 from oncelog.client.visibility import IsolationLevel, visible_batches
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import TopicPartition
-from oncelog.protocol.batch import BatchHeader
+from oncelog.protocol.batch import BatchHeader, ControlMarker, iter_headers, parse_control
 from oncelog.protocol.messages.fetch import PartitionData
 
 RANGE_FETCH_BYTES: Final = 8 * 1024 * 1024
@@ -46,6 +46,16 @@ class FetchedChunk(NamedTuple):
     batches: list[tuple[int, BatchHeader]]
     high_watermark: int
     last_stable_offset: int
+
+    def batches_and_markers(self) -> Iterator[tuple[BatchHeader, ControlMarker | None]]:
+        """All batches of the range, also those that readers do not see, and for markers what they say."""
+        for at, header in iter_headers(self.data):
+            if self.start_offset <= header.last_offset and (
+                self.end_offset < 0 or header.base_offset < self.end_offset
+            ):
+                # Compaction leaves the bare header of a marker whose transaction is gone.
+                is_marker = header.is_control and header.records_count
+                yield header, parse_control(self.data, at) if is_marker else None
 
 
 class RangeFetcher:
@@ -139,7 +149,7 @@ class RangeFetcher:
             position,
             seen.next_offset,
             self._end,
-            data,
+            data[: seen.whole_bytes],
             batches,
             answer.high_watermark,
             answer.last_stable_offset,

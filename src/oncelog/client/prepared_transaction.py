@@ -6,6 +6,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from oncelog.client.errors import ConfigurationError
+from oncelog.client.shared_transaction import SharedTransaction
 from oncelog.core.ids import ProducerEpoch, ProducerId, ProducerIdAndEpoch
 
 
@@ -38,6 +39,11 @@ class PreparedTransaction(NamedTuple):
     @property
     def identity(self) -> ProducerIdAndEpoch:
         return ProducerIdAndEpoch(ProducerId(self.producer_id), ProducerEpoch(self.producer_epoch))
+
+    @property
+    def shared(self) -> SharedTransaction:
+        """As another process takes it up."""
+        return SharedTransaction(self.transactional_id, self.identity, self.transaction_version)
 
     def names_same(self, other: PreparedTransaction | None) -> bool:
         """Whether both name one transaction. Who remembers it does not matter, so neither does their protocol."""

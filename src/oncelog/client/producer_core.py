@@ -271,9 +271,7 @@ class ProducerCore:
         """Complete a transaction that this producer does not hold."""
         conversation = AsyncTransactionClient(self.cluster)
         try:
-            await conversation.resume(
-                prepared.transactional_id, prepared.identity, prepared.transaction_version, commit=True
-            )
+            await conversation.resume(prepared.shared, commit=True)
         except FatalError as error:
             if error.code not in _REFUSED:
                 raise

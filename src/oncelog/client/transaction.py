@@ -72,14 +72,12 @@ class AsyncTransactionClient:
         self._two_phase = False
         self._topics = TopicLookup(cluster)
 
-    @classmethod
-    def joined(cls, cluster: Cluster, transaction: SharedTransaction) -> Self:
-        """Speaks for a transaction that somebody else has begun. Nobody is fenced by that."""
-        client = cls(cluster)
-        client.transactional_id = transaction.transactional_id or ""
-        client.identity = transaction.identity
-        client.transaction_version = transaction.transaction_version
-        return client
+    def join(self, transaction: SharedTransaction) -> Self:
+        """Speak for a transaction that somebody else has begun. Nobody is fenced by that."""
+        self.transactional_id = transaction.transactional_id or ""
+        self.identity = transaction.identity
+        self.transaction_version = transaction.transaction_version
+        return self
 
     @property
     def uses_tv2(self) -> bool:
@@ -292,8 +290,10 @@ class AsyncTransactionClient:
         response = await self._ask_end(commit, deadline)
         if commit and self.uses_tv2 and response.error_code in _NOT_OPEN:
             await self._find_out(response.error_code, deadline)
-        step = Step.COMMIT if commit else Step.ABORT
-        self._raise_first(step, [(response.error_code, "ending the transaction")])
+        return self._ended(commit, response, "ending the transaction")
+
+    def _ended(self, commit: bool, response: EndTxnResponse, what: str) -> ProducerIdAndEpoch:
+        self._raise_first(Step.COMMIT if commit else Step.ABORT, [(response.error_code, what)])
         if response.producer_id >= 0:
             self.identity = _identity(response.producer_id, response.producer_epoch)
         return self.identity
@@ -334,24 +334,12 @@ class AsyncTransactionClient:
         )
 
     async def resume(
-        self,
-        transactional_id: str,
-        identity: ProducerIdAndEpoch,
-        transaction_version: int,
-        *,
-        commit: bool,
-        deadline: Deadline | None = None,
+        self, transaction: SharedTransaction, *, commit: bool, deadline: Deadline | None = None
     ) -> ProducerIdAndEpoch:
-        """End a transaction that another process left open, by the identity it had. Nobody is fenced by that."""
-        self.transactional_id = transactional_id
-        self.transaction_version = transaction_version
-        self.identity = ProducerIdAndEpoch(*identity)
+        """End a transaction that another process has shared and left open. Nobody is fenced by that."""
+        self.join(transaction)
         response = await self._ask_end(commit, self._deadline(deadline))
-        step = Step.COMMIT if commit else Step.ABORT
-        self._raise_first(step, [(response.error_code, "ending the transaction of another process")])
-        if response.producer_id >= 0:
-            self.identity = _identity(response.producer_id, response.producer_epoch)
-        return self.identity
+        return self._ended(commit, response, "ending the transaction of another process")
 
     async def fetch_offsets(
         self,

@@ -5,23 +5,16 @@ Only headers of batches and markers are looked at, never records, and every read
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from oncelog.client.admin import Admin
-from oncelog.client.blocking import Blocking
-from oncelog.client.deadline import Deadline
-from oncelog.client.errors import error_of
-from oncelog.client.fetch import FetchSettings, fetch
 from oncelog.client.fetcher import RangeReader
-from oncelog.client.visibility import IsolationLevel, visible_batches
+from oncelog.client.visibility import IsolationLevel
 from oncelog.core.ids import TopicPartition
 from oncelog.monitoring.offsets import PartitionOffsets, partition_offsets
 from oncelog.monitoring.open_transactions import OpenTransaction, open_transactions
 from oncelog.monitoring.transaction_spans import SpanTracker, TransactionOutcome, TransactionSpan
-from oncelog.protocol.batch import BatchHeader, ControlMarker, iter_headers, parse_control
-from oncelog.protocol.messages.fetch import PartitionData
 
 BATCHES_MAX: Final = 5_000
 
@@ -60,8 +53,9 @@ def read_timeline(
     last = offsets.end if end is None else min(end, offsets.end)
     tracker, position = SpanTracker(), first
     spans: list[TransactionSpan] = []
-    with _BatchReader(admin.config) as reader:
-        for number, (header, marker) in enumerate(reader.read(partition, first, last)):
+    with RangeReader(admin, isolation=IsolationLevel.READ_UNCOMMITTED, check_crcs=False) as reader:
+        batches = (one for chunk in reader.read(*partition, first, last) for one in chunk.batches_and_markers())
+        for number, (header, marker) in enumerate(batches):
             if number == batches_max:
                 break
             spans += tracker.feed(header, marker)
@@ -69,41 +63,6 @@ def read_timeline(
         else:
             position = max(position, last)
     return Timeline(partition, offsets, first, position, tuple(spans), tuple(open_transactions(admin, [partition])))
-
-
-class _BatchReader(Blocking):
-    """Reads the headers of all batches of a range, and markers, which readers of records do not get."""
-
-    _SETTINGS: Final = FetchSettings(IsolationLevel.READ_UNCOMMITTED)
-
-    def read(
-        self, partition: TopicPartition, start: int, end: int
-    ) -> Iterator[tuple[BatchHeader, ControlMarker | None]]:
-        position = start
-        while position < end:
-            data = memoryview(self._run(self._fetch(partition, position)).records or b"")
-            seen = visible_batches(data, position, None, IsolationLevel.READ_UNCOMMITTED, check_crcs=False)
-            if seen.next_offset == position:
-                return
-            for at, header in iter_headers(data[: seen.whole_bytes]):
-                if position <= header.last_offset and header.base_offset < end:
-                    is_marker = header.is_control and header.records_count
-                    yield header, parse_control(data, at) if is_marker else None
-            position = seen.next_offset
-
-    async def _fetch(self, partition: TopicPartition, position: int) -> PartitionData:
-        deadline = Deadline(self.config.default_api_timeout_ms)
-
-        async def attempt() -> PartitionData:
-            connection = await self.cluster.leader(partition, deadline, "fetch")
-            answers = await fetch(connection, {partition: position}, self._SETTINGS, self.config.request_timeout_ms)
-            answer = answers[partition]
-            if answer.error_code:
-                self.cluster.routes.forget_leader(partition)
-                raise error_of(answer.error_code, f"fetching {partition} at offset {position}")
-            return answer
-
-        return await self.cluster.retrying(f"batches of {partition}", attempt, deadline)
 
 
 @dataclass(frozen=True, slots=True)

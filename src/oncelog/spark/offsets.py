@@ -17,13 +17,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from oncelog.client import IsolationLevel, TopicPartition, WorkerClient
+from oncelog.client import IsolationLevel, OffsetSpec, TopicPartition, WorkerClient
 
 Offsets = dict[TopicPartition, int]
 """For each partition the offset to read next: the end of what was read, exclusive."""
 
-LATEST = -1
-EARLIEST = -2
+LATEST, EARLIEST = OffsetSpec.LATEST.value, OffsetSpec.EARLIEST.value
 
 OWN_ENTRY = "@oncelog"
 NOT_STARTED: dict[str, Any] = {OWN_ENTRY: {"notStarted": True}}

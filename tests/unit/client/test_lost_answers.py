@@ -621,7 +621,7 @@ def _(world: World) -> Any:
     task.produce(world.topic, 0, encode_columns(pa.array(["x"]), timestamp_ms=0))
     other = world.stack.enter_context(TransactionClient(world.config))
     with world.lost():
-        other.resume(world.name, driver.identity, driver.transaction_version, commit=True)
+        other.resume(driver.share(), commit=True)
 
 
 @case(

@@ -214,6 +214,8 @@ def test_a_reader_tells_its_position_over_what_cannot_be_seen(
     assert [chunk.batches for chunk in chunks] == [[]] * len(chunks)
     assert chunks[-1].next_offset == 3
     assert to_arrow(chunks).num_rows == 0
+    seen = [(header.base_offset, marker) for chunk in chunks for header, marker in chunk.batches_and_markers()]
+    assert [(offset, marker is not None and marker.is_abort) for offset, marker in seen] == [(0, False), (2, True)]
 
 
 def test_spark_uses_only_what_is_public() -> None:

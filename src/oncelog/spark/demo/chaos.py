@@ -21,7 +21,8 @@ from oncelog.spark.cluster import StandaloneCluster
 from oncelog.spark.demo.driver import DriverOrder
 from oncelog.spark.demo.events import EventLog
 from oncelog.spark.demo.pipeline import GUARANTEES
-from oncelog.spark.offsets import LATEST, list_offsets
+from oncelog.spark.demo.topics import topic_offsets
+from oncelog.spark.offsets import LATEST
 
 POLL_S = 0.02
 MIDDLE_WAIT_S = 30.0
@@ -171,5 +172,4 @@ class Chaos:
 
 
 def _length(client: WorkerClient, topic: str) -> int:
-    partitions = client.partitions_of([topic]).get(topic, [])
-    return sum(list_offsets(client, dict.fromkeys(partitions, LATEST), IsolationLevel.READ_UNCOMMITTED).values())
+    return sum(topic_offsets(client, topic, LATEST, IsolationLevel.READ_UNCOMMITTED).values())

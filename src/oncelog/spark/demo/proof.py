@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from oncelog.client import ClientConfig, IsolationLevel, worker_client
 from oncelog.spark.demo.orders import Truth
-from oncelog.spark.demo.topics import read_topic
-from oncelog.spark.offsets import LATEST, list_offsets
+from oncelog.spark.demo.topics import read_topic, topic_offsets
+from oncelog.spark.offsets import LATEST
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,6 @@ def revenue_errors(config: ClientConfig, topic: str, known: Truth) -> int:
 def input_is_committed(config: ClientConfig, group_id: str, topic: str) -> bool:
     """Whether the group's committed offsets are the ends of the input."""
     client = worker_client(config)
-    partitions = client.partitions_of([topic]).get(topic, [])
-    ends = list_offsets(client, dict.fromkeys(partitions, LATEST), IsolationLevel.READ_COMMITTED)
+    ends = topic_offsets(client, topic, LATEST, IsolationLevel.READ_COMMITTED)
     committed = client.group_offsets(group_id, require_stable=True)
     return all(partition in committed and committed[partition].offset == ends[partition] for partition in ends)

@@ -14,11 +14,12 @@ from oncelog.client import (
     RangeReader,
     TopicPartition,
     TransactionClient,
+    WorkerClient,
     worker_client,
 )
 from oncelog.client.columns import encode_by_partition, to_arrow
 from oncelog.spark.demo.orders import customer_columns, order_columns
-from oncelog.spark.offsets import EARLIEST, LATEST, list_offsets
+from oncelog.spark.offsets import EARLIEST, LATEST, Offsets, list_offsets
 
 GENERATOR_ID = "oncelog-demo-generator"
 
@@ -60,9 +61,13 @@ def read_topic(
     """Everything visible in a topic now, partition by partition."""
     client = worker_client(config)
     reader = RangeReader(client, isolation=isolation)
-    partitions = client.partitions_of([topic]).get(topic, [])
-    first = list_offsets(client, dict.fromkeys(partitions, EARLIEST), isolation)
-    last = list_offsets(client, dict.fromkeys(partitions, LATEST), isolation)
-    for partition in partitions:
-        for chunk in reader.read(*partition, first[partition], last[partition]):
+    last = topic_offsets(client, topic, LATEST, isolation)
+    for partition, first in topic_offsets(client, topic, EARLIEST, isolation).items():
+        for chunk in reader.read(*partition, first, last[partition]):
             yield to_arrow([chunk], headers=False)
+
+
+def topic_offsets(client: WorkerClient, topic: str, which: int, isolation: IsolationLevel) -> Offsets:
+    """Of all partitions of a topic."""
+    partitions = client.partitions_of([topic]).get(topic, [])
+    return list_offsets(client, dict.fromkeys(partitions, which), isolation)
