@@ -159,10 +159,10 @@ STORAGE_MUTANTS = [
         (suite("tests/unit/storage/test_last_heard_of.py"),),
     ),
     Mutant(
-        "a checkpoint is believed without its checksum",
-        "oncelog.storage.checkpoints",
-        "if name in self._sums and crc not in self._sums[name]:",
-        "if not crc:",
+        "a log start without a checksum is believed",
+        "oncelog.storage.log_dir",
+        "            if first < start:\n",
+        "            if start < 0:\n",
         (suite("tests/unit/storage/test_doubtful_checkpoints.py"),),
     ),
     Mutant(

@@ -6,7 +6,7 @@ A digit that has changed makes another checkpoint of the same form: a log start 
 recovery point that vouches for what was never fsynced. So there is a file of Oncelog's own beside them,
 `oncelog-checkpoint-sums`, with the CRC-32C of each. It is written first and names the old content and the new, so that
 a crash in between leaves nothing that disagrees. A checkpoint that disagrees is as good as none. One that was written
-by Kafka, in a folder that has no such file, is believed, as Kafka would.
+by Kafka, in a folder that has no such file, is believed as far as it agrees with the logs (see `LogDir`).
 """
 
 from __future__ import annotations
@@ -97,6 +97,10 @@ class CheckpointFiles:
                 raise CorruptCheckpointError(f"{path}: its checksum is not in {SUMS}")
             self._written[name] = crc
         return offsets
+
+    def has_sum(self, name: str) -> bool:
+        """Whether what was read is what was written, and not only of the right form."""
+        return name in self._sums
 
     def write(self, offsets_by_name: Mapping[str, Mapping[TopicPartition, int]], number: int | None = None) -> None:
         """Replace these files, one after the other, in the order given, except those that have something newer.

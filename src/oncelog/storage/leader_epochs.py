@@ -116,6 +116,15 @@ class LeaderEpochs:
         self.is_unsynced = True
 
 
+def first_epoch_start(folder: Path) -> int:
+    """From which offset on the epochs in the folder of a log are known; 0 if there are none, or damaged ones."""
+    try:
+        first = LeaderEpochs.load(folder / FILE_NAME).earliest
+    except (FileNotFoundError, CorruptCheckpointError):
+        return 0
+    return first.start_offset if first is not None else 0
+
+
 def encode_epochs(entries: list[EpochStart]) -> bytes:
     return encode_lines(f"{epoch} {start_offset}" for epoch, start_offset in entries)
 

@@ -26,6 +26,7 @@ from typing import Final
 from oncelog.core import failpoints
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import TopicPartition
+from oncelog.protocol.batch import CorruptBatchError
 from oncelog.storage import checkpoints, clean_shutdown
 from oncelog.storage.atomic_file import TEMPORARY_SUFFIX, sync_path
 from oncelog.storage.checkpoint_lines import CorruptCheckpointError
@@ -35,6 +36,7 @@ from oncelog.storage.file_cache import OPEN_FILES_MAX, FileCache
 from oncelog.storage.flush_work import FlushWork
 from oncelog.storage.folder_lock import FolderInUseError, FolderLock
 from oncelog.storage.folder_names import DELETE_MARK, STRAY_MARK, marked_name, parse_folder_name
+from oncelog.storage.leader_epochs import first_epoch_start
 from oncelog.storage.log import Log
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.log_files import LogPlace
@@ -152,7 +154,7 @@ class LogDir:
 
     def _open_logs(self, config_for: Callable[[str], LogConfig]) -> None:
         recovery_points = self._read_checkpoint(checkpoints.RECOVERY_POINTS)
-        log_starts = self._read_checkpoint(checkpoints.LOG_START_OFFSETS)
+        log_starts = self._read_log_starts()
         self.high_watermarks = self._read_checkpoint(checkpoints.HIGH_WATERMARKS)
         configs: dict[str, LogConfig] = {}
         found = list(self._find_logs())
@@ -160,14 +162,22 @@ class LogDir:
         for partition in found:
             if partition.topic not in configs:
                 configs[partition.topic] = config_for(partition.topic)
-            self.logs[partition] = Log(
-                self._place(partition, self._now_ms),
-                configs[partition.topic],
-                clean=self.was_clean,
-                log_start_offset=log_starts.get(partition),
-                recovery_point=recovery_points.get(partition),
-                on_truncated=self._write_recovery_points,
-            )
+            try:
+                self.logs[partition] = Log(
+                    self._place(partition, self._now_ms),
+                    configs[partition.topic],
+                    clean=self.was_clean,
+                    log_start_offset=log_starts.get(partition),
+                    recovery_point=recovery_points.get(partition),
+                    on_truncated=self._write_recovery_points,
+                )
+            except CorruptBatchError as error:
+                raise LogDirError(
+                    f"{partition} cannot be opened: {error.message}. That is below the recovery point, so the log is "
+                    f"not cut there. `oncelog log verify {self.path}` shows what is damaged. Restore the folder of the "
+                    f"partition from a copy, or move it away. Or remove {self.path / checkpoints.RECOVERY_POINTS}: the "
+                    "next start reads all logs and cuts this one there, and the records from there on are lost"
+                ) from error
             progress.add(1)
         self._gone = (recovery_points.keys() | log_starts.keys() | self.high_watermarks.keys()) - self.logs.keys()
 
@@ -179,8 +189,36 @@ class LogDir:
             logger.warning("going without a checkpoint: %s", error)
             return {}
 
+    def _read_log_starts(self) -> dict[TopicPartition, int]:
+        """Without a checksum a log start is believed if the leader epochs, which move along, begin no earlier.
+
+        What is below it is deleted sooner or later. Otherwise deleted records may be back, and no other is lost.
+        """
+        starts = self._read_checkpoint(checkpoints.LOG_START_OFFSETS)
+        if self.checkpoint_files.has_sum(checkpoints.LOG_START_OFFSETS):
+            return starts
+        for partition, start in list(starts.items()):
+            first = first_epoch_start(self.path / str(partition)) if start else 0
+            if first < start:
+                logger.warning(
+                    "%s: its start at offset %d is not believed, because by its leader epochs the log starts at %d",
+                    partition,
+                    start,
+                    first,
+                )
+                # A log whose start is not known is opened at once, and starts with its first segment.
+                del starts[partition]
+                starts |= {partition: first} if first else {}
+        return starts
+
     def read_cleaner_offsets(self) -> dict[TopicPartition, int]:
-        """Up to where each log is compacted. What is not known, or of a log that is gone, is cleaned from its start."""
+        """Up to where each log is compacted. What is not known, or of a log that is gone, is cleaned from its start.
+
+        So is all of a folder without checksums: an offset that is too high would let tombstones go before the records
+        that they delete.
+        """
+        if not self.checkpoint_files.has_sum(checkpoints.CLEANER_OFFSETS):
+            return {}
         offsets = self._read_checkpoint(checkpoints.CLEANER_OFFSETS)
         return {partition: offset for partition, offset in offsets.items() if partition in self.logs}
 

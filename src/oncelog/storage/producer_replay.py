@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 
 from oncelog.core.ids import TopicPartition
+from oncelog.core.invariant import InvariantError
+from oncelog.protocol.batch import CorruptBatchError
 from oncelog.storage.append_checks import read_control
 from oncelog.storage.producer_state import CompletedTxn, CorruptSnapshotError, ProducerStateManager
 from oncelog.storage.segment import Segment, segment_number
@@ -63,6 +65,8 @@ def restore_producer_state(
     A snapshot from before the first segment is of no use, because the markers in between are gone. Kafka also refuses
     one from before the log start offset; here it serves as long as the batches behind it are there, so that raising
     the log start offset does not make the log forget its producers.
+
+    A damaged batch among those is a CorruptBatchError that names file and byte: who wrote what cannot be known then.
     """
     first_offset = min(segments[0].base_offset, end_offset)
     state.clear(first_offset)
@@ -74,7 +78,12 @@ def restore_producer_state(
             logger.warning("%s: going without %s: %s", partition, snapshots.path(newest), error)
             snapshots.remove(newest)
     for segment, batch in _batches_between(segments, state.map_end_offset, end_offset):
-        replay_batch(state, batch, segment, now_ms=now_ms)
+        try:
+            replay_batch(state, batch, segment, now_ms=now_ms)
+        except (CorruptBatchError, InvariantError) as error:
+            # No CRC was compared, so that a state which cannot be comes from a damaged header.
+            where = f"{segment.log_file.path}: no intact batch at byte {batch.position}"
+            raise CorruptBatchError(f"{where}: {error}") from error
     state.map_end_offset = end_offset
 
 

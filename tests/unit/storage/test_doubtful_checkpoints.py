@@ -49,7 +49,9 @@ def readable(folder: LogDir) -> Ranges:
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("bit", range(5))
 def test_a_changed_bit_in_the_log_starts_deletes_nothing(tmp_path: Path, clean: bool, bit: int) -> None:
+    """In a folder that Kafka has left, or without the sums beside it."""
     expected = make_folder(tmp_path / "data", clean=clean)
+    (tmp_path / "data" / checkpoints.SUMS).unlink()
     size = (tmp_path / "data" / checkpoints.LOG_START_OFFSETS).stat().st_size
     flips = [Damage(checkpoints.LOG_START_OFFSETS, "flip", position, bit) for position in range(size)]
     for damage, copy in damaged_copies(tmp_path / "data", flips, tmp_path):
@@ -70,6 +72,17 @@ def test_without_damage_the_log_start_of_kafka_is_taken_over(tmp_path: Path) -> 
     again.abandon()
 
 
+def test_a_log_start_without_a_witness_deletes_nothing(tmp_path: Path) -> None:
+    expected = make_folder(tmp_path / "data", clean=True)
+    (tmp_path / "data" / checkpoints.SUMS).unlink()
+    (tmp_path / "data" / str(WHOLE) / "leader-epoch-checkpoint").unlink()
+    starts = checkpoints.encode_offsets({WHOLE: 50, SHORTENED: 34})
+    (tmp_path / "data" / checkpoints.LOG_START_OFFSETS).write_bytes(starts)
+    again = open_dir(tmp_path / "data")
+    assert readable(again) == expected
+    again.abandon()
+
+
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_log_that_ends_below_its_start_is_kept(tmp_path: Path, clean: bool, caplog: pytest.LogCaptureFixture) -> None:
     """Also if the checkpoint has its sum: then something else is wrong, and nothing is gained by deleting."""
@@ -84,14 +97,12 @@ def test_a_log_that_ends_below_its_start_is_kept(tmp_path: Path, clean: bool, ca
     assert checkpoints.CheckpointFiles(tmp_path / "data").read(checkpoints.LOG_START_OFFSETS)[WHOLE] == 0
 
 
-def test_a_changed_cleaner_offset_is_not_believed(tmp_path: Path) -> None:
+def test_a_cleaner_offset_without_a_sum_is_not_believed(tmp_path: Path) -> None:
     """Above what was cleaned it would let a tombstone go before the record that it deletes."""
     make_folder(tmp_path / "data", clean=True)
-    again = open_dir(tmp_path / "data")
-    again.checkpoint_files.write({checkpoints.CLEANER_OFFSETS: {WHOLE: 30}})
-    assert again.read_cleaner_offsets() == {WHOLE: 30}
-    again.abandon()
     (tmp_path / "data" / checkpoints.CLEANER_OFFSETS).write_bytes(checkpoints.encode_offsets({WHOLE: 50}))
     again = open_dir(tmp_path / "data")
     assert again.read_cleaner_offsets() == {}
+    again.checkpoint_files.write({checkpoints.CLEANER_OFFSETS: {WHOLE: 30}})
+    assert again.read_cleaner_offsets() == {WHOLE: 30}
     again.abandon()

@@ -14,7 +14,8 @@ import pytest
 from oncelog.core import failpoints
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import TopicPartition
-from oncelog.storage.checkpoints import read_offsets
+from oncelog.protocol.batch import HEADER_BYTES
+from oncelog.storage.checkpoints import RECOVERY_POINTS, read_offsets
 from oncelog.storage.deletions import unlink_all
 from oncelog.storage.log import Log, Origin
 from oncelog.storage.log_config import LogConfig
@@ -574,3 +575,36 @@ def test_a_partition_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data" / str(A0)).unlink()
     (tmp_path / "elsewhere").rename(tmp_path / "data" / str(A0))
     start(tmp_path / "data").abandon()
+
+
+@pytest.mark.parametrize(("damage", "byte"), [("length", 8), ("offset", 0), ("marker", HEADER_BYTES)])
+def test_damage_that_hides_producers_refuses_a_start_after_a_kill_and_says_what_to_do(
+    tmp_path: Path, damage: str, byte: int
+) -> None:
+    config = LogConfig(index_interval_bytes=100)
+    log_dir = start(tmp_path, config_for=lambda _: config)
+    log = log_dir.create_log(A0, TOPIC_ID, config, now_ms=NOW_MS)
+    append_txn(log, 5, 0)
+    marker_position = log.segments[-1].size_bytes
+    end_txn(log, 5, commit=True)
+    position = marker_position if damage == "marker" else log.segments[-1].size_bytes
+    for sequence in range(1, 6):
+        append_txn(log, 5, sequence)
+    log_dir.checkpoint({})
+    append(log)
+    path = log.segments[-1].log_file.path
+    log_dir.abandon()
+    content = bytearray(path.read_bytes())
+    content[position + byte] ^= 0x80
+    path.write_bytes(content)
+    with pytest.raises(LogDirError) as raised:
+        start(tmp_path, config_for=lambda _: config)
+    message = str(raised.value)
+    assert str(path) in message
+    assert f"byte {position}" in message
+    assert f"oncelog log verify {tmp_path}" in message
+    assert RECOVERY_POINTS in message
+    (tmp_path / RECOVERY_POINTS).unlink()
+    again = start(tmp_path, config_for=lambda _: config)
+    assert again.logs[A0].log_end_offset == (1 if damage == "marker" else 2)
+    again.abandon()
