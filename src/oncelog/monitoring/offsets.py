@@ -9,12 +9,15 @@ everything behind it is held back, also what others have committed.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import NamedTuple
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from oncelog.client.admin import Admin, OffsetSpec
 from oncelog.client.visibility import IsolationLevel
 from oncelog.core.ids import TopicPartition
+
+EMPTY: Final[Mapping[TopicPartition, int]] = MappingProxyType({})
 
 
 class PartitionOffsets(NamedTuple):
@@ -51,19 +54,22 @@ def lag_of(position: int, offsets: PartitionOffsets) -> Lag:
     return Lag(total, min(max(total, 0), offsets.held_back))
 
 
-def partition_offsets(admin: Admin, partitions: Collection[TopicPartition]) -> dict[TopicPartition, PartitionOffsets]:
-    """The offsets of partitions that exist."""
+def partition_offsets(
+    admin: Admin, partitions: Collection[TopicPartition], known_starts: Mapping[TopicPartition, int] = EMPTY
+) -> dict[TopicPartition, PartitionOffsets]:
+    """The offsets of partitions that exist. Nobody is asked for starts that are known already."""
     if not partitions:
         return {}
     latest = dict.fromkeys(partitions, OffsetSpec.LATEST)
-    starts = admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST))
+    unknown = dict.fromkeys((p for p in partitions if p not in known_starts), OffsetSpec.EARLIEST)
+    asked = {p: found.offset for p, found in admin.list_offsets(unknown).items()} if unknown else {}
     # The ends are asked for first. A last stable offset that is found below them afterwards is held back; the other way
     # round, records written between the two questions would look like an open transaction.
     ends = admin.list_offsets(latest)
     stable = admin.list_offsets(latest, isolation=IsolationLevel.READ_COMMITTED)
     return {
         partition: PartitionOffsets(
-            starts[partition].offset,
+            asked[partition] if partition in asked else min(known_starts[partition], stable[partition].offset),
             stable[partition].offset,
             max(ends[partition].offset, stable[partition].offset),
         )

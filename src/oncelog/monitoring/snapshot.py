@@ -3,7 +3,7 @@
 A poll makes a bounded number of requests: with B brokers
 
     1        cluster, 1 topics and leaders
-    3 B      offsets of all partitions (start, end, last stable)
+    2 B      offsets of all partitions (end, last stable), and B for their starts in every tenth poll
     B        groups, and B transactional ids
     2 B      producers, only of partitions on which a transaction is open
     2 G + T  groups and open transactions in detail, at most G and T of them (`PollLimits`)
@@ -28,7 +28,7 @@ from oncelog.client.admin import Admin, ClusterDescription, GroupDescription, Gr
 from oncelog.core.ids import TopicPartition
 from oncelog.monitoring.brokers import BrokerState, broker_states
 from oncelog.monitoring.groups import Committed, Group, join_group
-from oncelog.monitoring.offsets import partition_offsets
+from oncelog.monitoring.offsets import PartitionOffsets, partition_offsets
 from oncelog.monitoring.open_transactions import (
     HeldBackPartition,
     OpenTransaction,
@@ -50,6 +50,7 @@ class PollLimits:
 
 
 DEFAULT_LIMITS: Final = PollLimits()
+STARTS_EVERY_POLLS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,8 @@ class Poller:
         self._admin = admin
         self._limits = limits
         self._now_ms = now_ms
+        self._polls = 0
+        self._starts: dict[TopicPartition, int] = {}
         self._groups: dict[str, _DescribedGroup] = {}
         self._described_ms: dict[str, int] = {}
         """When each open transaction was described last."""
@@ -139,7 +142,7 @@ class Poller:
         infos = admin.list_topics(internal=True)
         listings = admin.list_groups()
         self._describe_groups([listing.group_id for listing in listings])
-        offsets = partition_offsets(admin, led_partitions(infos.values()))
+        offsets = self._offsets(led_partitions(infos.values()))
         producers = open_producers(admin, held_back_in(offsets))
         transactions = self._transactions(producers)
         descriptions = {one.transactional_id: one.description for one in transactions if one.description is not None}
@@ -154,6 +157,15 @@ class Poller:
             tuple(join_held_back(offsets, without_ended(admin, opened))),
         )
 
+    def _offsets(self, partitions: list[TopicPartition]) -> dict[TopicPartition, PartitionOffsets]:
+        """Starts move seldom, and only forward: those of an earlier poll are good enough for a while."""
+        if self._polls % STARTS_EVERY_POLLS == 0:
+            self._starts = {}
+        self._polls += 1
+        offsets = partition_offsets(self._admin, partitions, self._starts)
+        self._starts = {partition: found.start for partition, found in offsets.items()}
+        return offsets
+
     def _describe_groups(self, group_ids: list[str]) -> None:
         """Those never described first, then those described longest ago."""
         self._groups = {name: self._groups[name] for name in group_ids if name in self._groups}
@@ -163,7 +175,7 @@ class Poller:
             committed = self._admin.group_offsets(name)
             self._groups[name] = _DescribedGroup(self._now_ms(), description, committed)
 
-    def _group_state(self, listing: GroupListing, offsets: dict[TopicPartition, Any]) -> GroupState:
+    def _group_state(self, listing: GroupListing, offsets: dict[TopicPartition, PartitionOffsets]) -> GroupState:
         known = self._groups.get(listing.group_id)
         if known is None:
             return GroupState(listing, None, None)

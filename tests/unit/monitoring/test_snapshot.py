@@ -8,7 +8,7 @@ import pytest
 
 from oncelog.client import TopicPartition
 from oncelog.monitoring.offsets import PartitionOffsets
-from oncelog.monitoring.snapshot import ClusterSnapshot, Poller, PollLimits
+from oncelog.monitoring.snapshot import STARTS_EVERY_POLLS, ClusterSnapshot, Poller, PollLimits
 from tests.unit.monitoring.fake_admin import FakeAdmin, described, producer
 
 PLACE = TopicPartition("orders", 0)
@@ -109,6 +109,19 @@ def test_a_poll_asks_a_bounded_number_of_questions() -> None:
         "transactions": 1,
         "transaction": 20,
     }
+
+
+def test_starts_of_logs_are_asked_for_now_and_then(admin: FakeAdmin) -> None:
+    poll = poller(admin)
+    asked = []
+    for _ in range(STARTS_EVERY_POLLS + 1):
+        admin.asked.clear()
+        admin.offsets[OTHER] = PartitionOffsets(*(number + 1 for number in admin.offsets[OTHER]))
+        starts = [p.offsets.start for p in poll.poll().topics["orders"].partitions if p.offsets is not None]
+        asked.append((admin.asked["offsets"], starts))
+    assert asked[0] == (3, [0, 1])
+    assert asked[1:-1] == [(2, [0, 1])] * (STARTS_EVERY_POLLS - 1)
+    assert asked[-1] == (3, [0, STARTS_EVERY_POLLS + 1])
 
 
 def test_transactions_that_were_not_described_do_not_seem_to_hang() -> None:
