@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final, Self
 
 from oncelog.client.errors import ConfigurationError
@@ -80,6 +80,7 @@ class ClientConfig:
     """Lower it to speak the older transaction protocol to a cluster that has a newer one."""
 
     def __post_init__(self) -> None:
+        CLIENT_TABLE.parse({one.metadata["key"].name: getattr(self, one.name) for one in fields(self) if one.metadata})
         parse_addresses(self.bootstrap_servers)
 
     @classmethod

@@ -237,7 +237,8 @@ class ConfigTable:
         """Raises ConfigError for a name that is unknown or refused."""
         key = self._keys.get(name) or self._others.get(name) or self._prefixed(name)
         if key is None:
-            known = [key.name for key in (*self, *self._others.values()) if key.refused is None]
+            usable = (key.name for key in (*self, *self._others.values()) if key.refused is None)
+            known = [known for known in usable if not known.endswith(".")]
             raise self._error(f"Unknown {self.family} config name: {name}{did_you_mean(name, known)}")
         if key.refused is not None:
             raise self._error(f"{name}: {key.refused}")

@@ -46,6 +46,11 @@ def test_addresses_are_parsed_and_refused_by_name() -> None:
             ClientConfig(bootstrap_servers=wrong)
 
 
+def test_fields_have_the_limits_of_their_settings() -> None:
+    with pytest.raises(ConfigurationError, match=r"configuration request\.timeout\.ms: must be at least 1"):
+        ClientConfig(bootstrap_servers="a:1", request_timeout_ms=0)
+
+
 def test_an_admin_takes_what_a_producer_takes() -> None:
     properties = {**SERVERS, "client.id": "mine", "request.timeout.ms": 700}
     config = ClientConfig(bootstrap_servers=SERVERS["bootstrap.servers"], client_id="mine", request_timeout_ms=700)

@@ -12,6 +12,8 @@ def test_a_misspelt_key_is_answered_with_the_nearest_known_one() -> None:
         BROKER_CONFIG.parse({"transaction.timeout.ms": "1000"})
     with pytest.raises(ConfigError, match=r"retentionms.*did you mean retention\.ms\?"):
         TOPIC_CONFIG.key("retentionms")
+    with pytest.raises(ConfigError, match=r"name: controler\.$"):
+        BROKER_CONFIG.key("controler.")
 
 
 @pytest.mark.parametrize(

@@ -287,6 +287,18 @@ def test_a_topic_setting_without_effect_is_named_in_the_log_and_when_it_is_descr
     assert config.documentation.endswith("It has no effect in Oncelog: one node has one replica of everything.")
 
 
+def test_another_spelling_of_a_broker_setting_is_not_changed_while_the_broker_runs(node: BrokerInProcess) -> None:
+    hours = AlterableConfig(name="log.retention.hours", value="2")
+    resource = AlterConfigsResource(resource_type=BROKER, resource_name="1", configs=[hours])
+    answers = [
+        node.call(AlterConfigsRequest(resources=[resource]), 2).responses[0],
+        change(node, BROKER, "1", ("log.retention.hours", 0, "2")),
+    ]
+    for answer in answers:
+        assert answer.error_code == ErrorCode.INVALID_CONFIG
+        assert "did you mean log.retention.ms?" in answer.error_message
+
+
 RELOGIN = "sasl.kerberos.min.time.before.relogin"
 
 
