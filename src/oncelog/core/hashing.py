@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import functools
+import sys
+from operator import mul
 from typing import Final
 
 CACHED_CHARS_MAX: Final = 256
 """Longer ids are hashed each time: they would fill memory, and nobody gives such ids to many requests."""
 _MASK = 0xFFFFFFFF
+_NATIVE_UTF_16: Final = "utf-16-le" if sys.byteorder == "little" else "utf-16-be"
+_BLOCK: Final = 256
+_POWERS: Final = [31**exponent & _MASK for exponent in range(_BLOCK - 1, -1, -1)]
 _MURMUR_M = 0x5BD1E995
 _MURMUR_SEED = 0x9747B28C
 
 
 def java_string_hash(text: str) -> int:
     """`String.hashCode()`: over UTF-16 code units, wrapping to a signed 32-bit integer."""
-    units = text.encode("utf-16-be", "surrogatepass")
+    units = memoryview(text.encode(_NATIVE_UTF_16, "surrogatepass")).cast("H")
     value = 0
-    for i in range(0, len(units), 2):
-        value = (31 * value + (units[i] << 8 | units[i + 1])) & _MASK
+    # In blocks, by sums of products: an id of 32 KB would take a loop over its characters 10 ms.
+    for start in range(0, len(units), _BLOCK):
+        block = units[start : start + _BLOCK]
+        powers = _POWERS[-len(block) :]
+        value = (value * powers[0] * 31 + sum(map(mul, block, powers))) & _MASK
     return value - (1 << 32) if value & 0x80000000 else value
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
-VALUE_CHARS_MAX: Final = 200
+VALUE_CHARS_MAX: Final = 500
 LINE_CHARS_MAX: Final = 2_000
 TRACE_CHARS_MAX: Final = 16_000
 KIND_LINES_MAX: Final = 100

@@ -53,3 +53,13 @@ def test_long_ids_do_not_stay_in_memory() -> None:
     before = hashing._cached_partition.cache_info().currsize
     assert coordinator_partition("x" * (hashing.CACHED_CHARS_MAX + 1), 50) == coordinator_partition("x" * 257, 50)
     assert hashing._cached_partition.cache_info().currsize == before
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 255, 256, 257, 511, 512, 513, 1_000])
+def test_ids_of_any_length_are_hashed_character_by_character(length: int) -> None:
+    text = "".join(chr(0x20 + 7919 * i % 0xFFFF) for i in range(length))
+    value = 0
+    units = text.encode("utf-16-be", "surrogatepass")
+    for i in range(0, len(units), 2):
+        value = (31 * value + int.from_bytes(units[i : i + 2], "big")) & 0xFFFFFFFF
+    assert java_string_hash(text) & 0xFFFFFFFF == value
