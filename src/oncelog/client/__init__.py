@@ -16,6 +16,7 @@ For programs that distribute one transaction over many processes, by `ClientConf
     batch_producer.BatchProducer    produce, write, flush: for a worker that was given what `share` returned
     fetcher.RangeReader             read(topic, partition, start, end): chunks of a range, read_committed or not
     worker.worker_client            connections that stay open from task to task, for both
+    settings                        the settings above as tables, for options of a connector
     columns                         to_arrow(chunks), encode_columns(value, key=...), partition_column(keys, count)
 
 All block, are thread-safe, retry what may be retried, and are bounded in time; `errors` says what each failure means.

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from oncelog.client import ClientConfig
-from oncelog.client.config import parse_settings
-from oncelog.client.producer_config import IN_FLIGHT, PRODUCER_TABLE
+from oncelog.client.settings import IN_FLIGHT, PRODUCER_TABLE, parse_settings
 from oncelog.core.config import ConfigKey, ConfigTable, ConfigType, refused, setting, without_effect
 from oncelog.core.ids import TopicPartition
 from oncelog.spark.resume import NewCheckpoint

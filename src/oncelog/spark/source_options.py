@@ -13,9 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from oncelog.client import ClientConfig, ConfigurationError
-from oncelog.client.config import TUNES_JAVA, parse_settings
-from oncelog.client.consumer_config import CONSUMER_TABLE
-from oncelog.client.fetcher import RANGE_FETCH_BYTES
+from oncelog.client.settings import CONSUMER_TABLE, RANGE_FETCH_BYTES, TUNES_JAVA, parse_settings
 from oncelog.core.config import ConfigKey, ConfigType, Settings, refused, setting, without_effect
 from oncelog.core.ids import TopicPartition
 from oncelog.spark.offsets import EARLIEST, LATEST, Offsets, parse_user_offsets
