@@ -36,7 +36,7 @@ class JournalDamaged(Exception):
 class Journal:
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.lines = 0
+        self.changes = 0
         self._size_bytes = 0
         self._is_torn = False
         """Whether the file has more than the lines that count. It is cut before the next one."""
@@ -56,7 +56,7 @@ class Journal:
         entries, good_bytes = _parse(data, self.path)
         torn_bytes = len(data) - good_bytes
         self._is_torn = torn_bytes > 0
-        self._size_bytes, self.lines = good_bytes, data.count(b"\n", 0, good_bytes)
+        self._size_bytes, self.changes = good_bytes, len(entries)
         return entries, torn_bytes
 
     def append(self, *entries: JournalEntry) -> None:
@@ -80,7 +80,7 @@ class Journal:
                 self._cut_back()
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.path} cannot be written: {error}") from error
         self._size_bytes += len(line)
-        self.lines += 1
+        self.changes += len(entries)
 
     def _cut_back(self) -> None:
         os.ftruncate(self._fd, self._size_bytes)
@@ -113,7 +113,7 @@ class Journal:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{temporary} cannot be written: {error}") from error
         # From the rename on the new file is the journal, whatever else fails.
         os.close(self._fd)
-        self._fd, self._size_bytes, self.lines, self._is_torn = fd, sum(map(len, lines)), len(lines), False
+        self._fd, self._size_bytes, self.changes, self._is_torn = fd, sum(map(len, lines)), len(lines), False
         self._is_name_synced = False
         try:
             self._sync_name()

@@ -52,13 +52,12 @@ from oncelog.core.worker import Worker
 log = logging.getLogger("oncelog.server")
 
 NO_CONFIGS: Final[Mapping[str, str]] = MappingProxyType({})
-PRODUCER_ID_BLOCK: Final = 1000
 PRODUCER_IDS_APART: Final = 1 << 40
 """More than are handed out in practice. Where the last one handed out is not known, the next multiple comes next."""
 JOURNAL_FILE: Final = "oncelog-metadata.journal"
-_REWRITE_LINES_MIN: Final = 1000
+_REWRITE_CHANGES_MIN: Final = 1000
 _REWRITE_GROWTH: Final = 4
-_REWRITE_RETRY_LINES: Final = 100
+_REWRITE_RETRY_CHANGES: Final = 100
 """After a failed rewrite, the next one is tried when the journal has grown by so much again."""
 
 
@@ -108,7 +107,7 @@ class MetadataStore:
         self._doubtful_incarnation = -1
         self.next_producer_id = 0
         """The first of no block yet."""
-        self._rewrite_above_lines = 0
+        self._rewrite_above = 0
 
     def open(
         self, *, stopped_incarnation: int | None = None, was_clean: bool = False, boot_id: str | None = None
@@ -307,16 +306,16 @@ class MetadataStore:
     def _rewrite_if_grown(self) -> None:
         """A long journal is as good as a short one: if it cannot be rewritten, the change that it was for holds."""
         needed = len(self.topics) + len(self.broker_configs) + 2
-        if self._journal.lines <= max(_REWRITE_LINES_MIN, _REWRITE_GROWTH * needed, self._rewrite_above_lines):
+        if self._journal.changes <= max(_REWRITE_CHANGES_MIN, _REWRITE_GROWTH * needed, self._rewrite_above):
             self._end_writing()
             return
         entries = self._image_entries()
 
         def done(result: Exception | None) -> None:
-            self._rewrite_above_lines = 0
+            self._rewrite_above = 0
             if result is not None:
                 log.error("the metadata journal was not rewritten, which will be tried again: %s", result)
-                self._rewrite_above_lines = self._journal.lines + _REWRITE_RETRY_LINES
+                self._rewrite_above = self._journal.changes + _REWRITE_RETRY_CHANGES
             self._end_writing()
 
         self._worker.run(lambda: self._journal.rewrite(entries)).then(done)

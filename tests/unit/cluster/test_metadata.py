@@ -4,6 +4,7 @@ import errno
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from oncelog.cluster.metadata import (
 from oncelog.cluster.producer_ids import PRODUCER_ID_BLOCK, ProducerIds
 from oncelog.core import failpoints
 from oncelog.core.ids import NodeId
+from oncelog.core.promise import Promise
 from oncelog.core.worker import InlineWorker
 
 _ID = uuid.UUID(int=7)
@@ -135,7 +137,7 @@ def test_a_journal_that_has_nothing_but_starts_is_not_new(tmp_path: Path) -> Non
 def test_a_change_holds_although_the_journal_cannot_be_rewritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(metadata_module, "_REWRITE_LINES_MIN", 20)
+    monkeypatch.setattr(metadata_module, "_REWRITE_CHANGES_MIN", 20)
     path = tmp_path / metadata_module.JOURNAL_FILE
     store = _open(tmp_path)
     _create(store, "orders", 1, {}, _ID)
@@ -144,7 +146,7 @@ def test_a_change_holds_although_the_journal_cannot_be_rewritten(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     def change_often() -> None:
-        for n in range(metadata_module._REWRITE_RETRY_LINES + 30):
+        for n in range(metadata_module._REWRITE_RETRY_CHANGES + 30):
             _configure(store, {"retention.ms": str(n)})
 
     failpoints.arm("journal.rewrite.before_rename", full)
@@ -153,7 +155,7 @@ def test_a_change_holds_although_the_journal_cannot_be_rewritten(
         store.close()
         assert not path.with_suffix(".tmp").exists()
         store = _open(tmp_path)
-        assert store.topics["orders"].configs == {"retention.ms": str(metadata_module._REWRITE_RETRY_LINES + 29)}
+        assert store.topics["orders"].configs == {"retention.ms": str(metadata_module._REWRITE_RETRY_CHANGES + 29)}
         _configure(store, {"retention.ms": "0"})
     finally:
         failpoints.disarm_all()
@@ -164,7 +166,7 @@ def test_a_change_holds_although_the_journal_cannot_be_rewritten(
 
 
 def test_the_journal_is_rewritten_before_it_grows_without_end(tmp_path: Path, monkeypatch: object) -> None:
-    monkeypatch.setattr(metadata_module, "_REWRITE_LINES_MIN", 20)  # type: ignore[attr-defined]
+    monkeypatch.setattr(metadata_module, "_REWRITE_CHANGES_MIN", 20)  # type: ignore[attr-defined]
     store = _open(tmp_path)
     _create(store, "orders", 1, {}, _ID)
     ids = ProducerIds(store)
@@ -175,6 +177,40 @@ def test_the_journal_is_rewritten_before_it_grows_without_end(tmp_path: Path, mo
     path = tmp_path / metadata_module.JOURNAL_FILE
     assert len(path.read_bytes().splitlines()) < 60
     assert _open(tmp_path).topics["orders"].configs == {"retention.ms": "499"}
+
+
+class BusyWorker:
+    """The first job takes until `finish`: what is proposed meanwhile is written together."""
+
+    def __init__(self) -> None:
+        self._jobs: list[Callable[[], None]] = []
+
+    def run(self, job: Callable[[], Any]) -> Promise[Any]:
+        promise: Promise[Any] = Promise()
+        self._jobs.append(lambda: promise.resolve(InlineWorker().run(job).value))
+        return promise
+
+    def finish(self) -> None:
+        while self._jobs:
+            self._jobs.pop(0)()
+
+
+def test_a_journal_of_few_long_lines_is_rewritten_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata_module, "_REWRITE_CHANGES_MIN", 20)
+    worker = BusyWorker()
+    store = MetadataStore(tmp_path, NodeId(1), worker)
+    store.open()
+    store.finish_adoption()
+    for n in range(40):
+        for node in map(str, range(25)):
+            store.propose(node, lambda node=node, n=n: broker_config_entry(node, {"n": str(n)}))  # type: ignore[misc]
+        worker.finish()
+    journal = Journal(tmp_path / metadata_module.JOURNAL_FILE)
+    entries, _ = journal.open()
+    assert len(entries) < 10 * 25
+    store.close()
+    again = _open(tmp_path)
+    assert again.broker_configs == {str(node): {"n": "39"} for node in range(25)}
 
 
 @pytest.mark.parametrize(
