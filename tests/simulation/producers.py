@@ -14,7 +14,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from oncelog.client.batch_sequence import BatchSequence, Delivery, Mode, Need, Pending
-from oncelog.client.classification import Step, transaction_error
+from oncelog.client.classification import produce_error
 from oncelog.client.deadline import Backoff, Deadline
 from oncelog.client.encoded_batch import split_batches
 from oncelog.client.errors import AbortableError, ConnectionLost, FatalError, KafkaError, TimedOut, TransactionError
@@ -232,8 +232,7 @@ class Producer(Actor):
                     f"{self.name}: {refused.values}, the first not acknowledged, is out of order in {refused.place}",
                 )
             raise MustAbort(code)
-        explained = transaction_error(Step.PRODUCE, code, failure.message)
-        if not isinstance(failure, TimedOut) and not isinstance(explained, AbortableError):
+        if not isinstance(produce_error(failure), AbortableError):
             self.check_known({code})
             self.note_setback(f"{code} for {refused.values}")
             raise Fenced

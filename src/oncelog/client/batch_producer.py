@@ -5,7 +5,6 @@ No two workers may write to the same partition: its sequence numbers are one ser
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import threading
 from collections import deque
@@ -14,11 +13,11 @@ from concurrent.futures import Future
 from typing import Final, NamedTuple
 
 from oncelog.client.blocking import Blocking
-from oncelog.client.classification import Step, transaction_error
+from oncelog.client.classification import produce_error
 from oncelog.client.config import ClientConfig
 from oncelog.client.deadline import Deadline
 from oncelog.client.encoded_batch import EncodedBatch, split_batches
-from oncelog.client.errors import AbortableError, KafkaError, TimedOut, TransactionError
+from oncelog.client.errors import KafkaError, TimedOut
 from oncelog.client.partition_stream import IN_FLIGHT_MAX, Delivery, Mode, PartitionStream
 from oncelog.client.produce_channel import PRODUCE_VERSION_BEFORE_TV2, ProduceChannel
 from oncelog.client.producer_config import PRODUCER_TABLE
@@ -180,8 +179,7 @@ class BatchProducer(Blocking):
             await self._open([new[partition] for partition in sorted(new)])
         for target, batch, delivered in unsent:
             if target.stream is not None:
-                appended = target.stream.append(batch, deadline)
-                appended.add_done_callback(functools.partial(_hand_over, delivered))
+                target.stream.append(batch, deadline, functools.partial(_hand_over, delivered))
 
     async def _reach_leaders(self, partitions: Collection[TopicPartition], deadline: Deadline) -> None:
         """Of all together: streams that each look for theirs would not share requests."""
@@ -232,16 +230,9 @@ class BatchProducer(Blocking):
         try:
             delivery = future.result()
         except KafkaError as error:
-            raise self._explain(target.partition, error) from error
+            raise (error if self.transaction.transactional_id is None else produce_error(error)) from error
         if target.first_offset < 0:
             target.first_offset = delivery.base_offset
-
-    def _explain(self, partition: TopicPartition, error: KafkaError) -> KafkaError:
-        if self.transaction.transactional_id is None or isinstance(error, TransactionError):
-            return error
-        if isinstance(error, TimedOut):
-            return AbortableError(error.code, f"{error.message}: abort the transaction and begin it again")
-        return transaction_error(Step.PRODUCE, error.code, f"{partition}: {error.message}")
 
 
 def _as_encoded(batches: Iterable[EncodedBatch | Readable]) -> Iterable[EncodedBatch]:
@@ -252,10 +243,10 @@ def _as_encoded(batches: Iterable[EncodedBatch | Readable]) -> Iterable[EncodedB
             yield from split_batches(batch)
 
 
-def _hand_over(delivered: Future[Delivery], done: asyncio.Future[Delivery]) -> None:
-    if done.cancelled():
-        delivered.set_exception(TimedOut("the producer was closed"))
-    elif (error := done.exception()) is not None:
-        delivered.set_exception(error)
+def _hand_over(delivered: Future[Delivery], outcome: Delivery | KafkaError) -> None:
+    if delivered.done():
+        return
+    if isinstance(outcome, KafkaError):
+        delivered.set_exception(outcome)
     else:
-        delivered.set_result(done.result())
+        delivered.set_result(outcome)

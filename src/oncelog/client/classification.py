@@ -9,7 +9,15 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from oncelog.client.errors import AbortableError, FatalError, ProducerFenced, TransactionError, error_of
+from oncelog.client.errors import (
+    AbortableError,
+    FatalError,
+    KafkaError,
+    ProducerFenced,
+    TimedOut,
+    TransactionError,
+    error_of,
+)
 from oncelog.core.errors import ErrorCode
 
 
@@ -70,6 +78,15 @@ def transaction_error(step: Step, code: int, message: str) -> TransactionError:
         advice = "a newer producer owns this transactional id, or the transaction timed out: stop this one"
         return ProducerFenced(error.code, f"{step.value}: {error.message}: {advice}")
     return FatalError(error.code, f"{step.value}: {error.message}: close this producer and make a new one")
+
+
+def produce_error(error: KafkaError) -> TransactionError:
+    """What a batch that was not delivered means for its transaction."""
+    if isinstance(error, TransactionError):
+        return error
+    if isinstance(error, TimedOut):
+        return AbortableError(error.code, f"{error.message}: abort the transaction and begin it again")
+    return transaction_error(Step.PRODUCE, error.code, error.message)
 
 
 def _is_abortable(step: Step, code: ErrorCode) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from oncelog.client.batch_sequence import IN_FLIGHT_MAX, BatchSequence, Delivery, Mode, Need
+from oncelog.client.batch_sequence import IN_FLIGHT_MAX, BatchSequence, Delivered, Delivery, Mode, Need
 from oncelog.client.cluster import Cluster
 from oncelog.client.connection import Connection
 from oncelog.client.deadline import Deadline
@@ -57,21 +57,10 @@ class PartitionStream:
     def next_sequence(self) -> int:
         return self.sequence.next_sequence
 
-    def append(self, batch: EncodedBatch, deadline: Deadline) -> asyncio.Future[Delivery]:
-        """Queue a batch behind the others. The future is its delivery, or why there is none."""
-        delivered: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
-
-        def settle(outcome: Delivery | KafkaError) -> None:
-            if delivered.done():
-                return
-            if isinstance(outcome, KafkaError):
-                delivered.set_exception(outcome)
-            else:
-                delivered.set_result(outcome)
-
-        self.sequence.append(batch, deadline, settle)
+    def append(self, batch: EncodedBatch, deadline: Deadline, delivered: Delivered) -> None:
+        """Queue a batch behind the others; `delivered` is told where it is, or why it is nowhere."""
+        self.sequence.append(batch, deadline, delivered)
         self._pump()
-        return delivered
 
     def close(self, reason: KafkaError) -> None:
         """Give up everything that is pending."""

@@ -13,7 +13,7 @@ import contextlib
 from typing import Final
 
 from oncelog.client.admin_transactions import TransactionAdmin, TransactionDescription
-from oncelog.client.classification import Step, transaction_error
+from oncelog.client.classification import produce_error
 from oncelog.client.cluster import Cluster
 from oncelog.client.deadline import Deadline
 from oncelog.client.errors import (
@@ -22,7 +22,6 @@ from oncelog.client.errors import (
     FatalError,
     IllegalState,
     KafkaError,
-    TimedOut,
     TransactionError,
 )
 from oncelog.client.offsets import GroupMetadata, Offsets
@@ -87,12 +86,7 @@ class ProducerCore:
         return False
 
     def explain(self, partition: TopicPartition, error: KafkaError) -> KafkaError:
-        if isinstance(error, TransactionError):
-            explained = error
-        elif isinstance(error, TimedOut):
-            explained = AbortableError(error.code, f"{error.message}: abort the transaction and begin it again")
-        else:
-            explained = transaction_error(Step.PRODUCE, error.code, error.message)
+        explained = produce_error(error)
         self._epoch_in_doubt = True
         self.state.fail(explained)
         return explained

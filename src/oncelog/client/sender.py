@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Protocol
 
 from oncelog.client.accumulator import Accumulator, WaitingBatch
@@ -41,6 +42,7 @@ class Sender:
         self._gate = gate
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_s = 0.0
+        self._is_to_look = False
         self.identity = NO_IDENTITY
         self._getting_identity: asyncio.Task[None] | None = None
         self._streams: dict[TopicPartition, PartitionStream] = {}
@@ -88,6 +90,7 @@ class Sender:
 
     def look(self) -> None:
         """Send every batch that is ready and has room on its way."""
+        self._is_to_look = False
         if self._mode is Mode.IDEMPOTENT and self.identity == NO_IDENTITY:
             self._get_identity()
             return
@@ -106,8 +109,7 @@ class Sender:
             if batch is None:
                 return
             self._rotate(partition)
-            delivery = stream.append(batch.encode(self._config.codec), batch.deadline)
-            delivery.add_done_callback(lambda done, batch=batch: self._delivered(batch, done))  # type: ignore[misc]
+            stream.append(batch.encode(self._config.codec), batch.deadline, partial(self._delivered, batch))
 
     def _rotate(self, partition: TopicPartition) -> None:
         topic = self._cluster.topics.get(partition.topic)
@@ -129,15 +131,14 @@ class Sender:
             )
         return stream
 
-    def _delivered(self, batch: WaitingBatch, done: asyncio.Future[Delivery]) -> None:
-        error = done.exception()
-        if error is None:
-            self._complete(batch, done.result())
-        elif self._gate is not None and isinstance(error, KafkaError):
-            self._complete(batch, self._gate.explain(batch.partition, error))
-        else:
-            self._complete(batch, error)
-        self.look()
+    def _delivered(self, batch: WaitingBatch, outcome: Delivery | KafkaError) -> None:
+        if self._gate is not None and isinstance(outcome, KafkaError):
+            outcome = self._gate.explain(batch.partition, outcome)
+        self._complete(batch, outcome)
+        if not self._is_to_look:
+            # Not at once: a broken stream answers to every batch while it is being filled.
+            self._is_to_look = True
+            self._loop.call_soon(self.look)
 
     def _complete(self, batch: WaitingBatch, outcome: Delivery | BaseException) -> None:
         self.accumulator.complete(batch, outcome)

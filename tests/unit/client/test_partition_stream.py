@@ -61,8 +61,21 @@ def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(bounded())
 
 
+def append(stream: PartitionStream, one: EncodedBatch, deadline: Deadline) -> asyncio.Future[Delivery]:
+    future: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
+
+    def delivered(outcome: Delivery | KafkaError) -> None:
+        if isinstance(outcome, KafkaError):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+
+    stream.append(one, deadline, delivered)
+    return future
+
+
 async def deliver(stream: PartitionStream, count: int, timeout_ms: float = 10_000) -> list[Delivery | BaseException]:
-    futures = [stream.append(batch(number), Deadline(timeout_ms)) for number in range(count)]
+    futures = [append(stream, batch(number), Deadline(timeout_ms)) for number in range(count)]
     return await asyncio.gather(*futures, return_exceptions=True)
 
 
@@ -101,12 +114,12 @@ def test_a_refused_batch_breaks_a_stream_with_somebody_elses_identity() -> None:
         stream = world.stream()
         outcomes = await deliver(stream, 8)
         assert all(isinstance(outcome, KafkaError) and outcome.code == 47 for outcome in outcomes)
-        later = stream.append(batch(9), Deadline(1000))
+        later = append(stream, batch(9), Deadline(1000))
         assert later.exception() is stream.broken
         await stream.idle()
         stream.sequence.restart(ProducerIdAndEpoch(ProducerId(1), ProducerEpoch(1)))
         world.channel._accidents = ["ok"]
-        await stream.append(batch(10), Deadline(1000))
+        await append(stream, batch(10), Deadline(1000))
         assert world.log.values == values([10])
 
     run(scenario())
@@ -149,7 +162,7 @@ def test_batches_that_may_be_written_keep_their_numbers_when_another_is_given_up
         world = World()
         world.channel = TooFewReplicas(world.log, random.Random(0), ["ok"])
         stream = world.stream(Mode.IDEMPOTENT)
-        futures = [stream.append(batch(number), Deadline(time_ms)) for number, time_ms in enumerate(times_ms)]
+        futures = [append(stream, batch(number), Deadline(time_ms)) for number, time_ms in enumerate(times_ms)]
         outcomes = await asyncio.gather(*futures, return_exceptions=True)
         in_vain = [number for number, time_ms in enumerate(times_ms) if time_ms == 0 or number == 3]
         failed = [number for number, outcome in enumerate(outcomes) if isinstance(outcome, BaseException)]
@@ -240,7 +253,7 @@ def test_plain_streams_deliver_at_least_once() -> None:
 def test_sequences_wrap_around() -> None:
     async def scenario() -> None:
         stream = World().stream(base_sequence=SEQUENCE_MAX)
-        future = stream.append(batch(0), Deadline(1000))
+        future = append(stream, batch(0), Deadline(1000))
         assert stream.next_sequence == 1
         await asyncio.wait([future])
 
@@ -250,7 +263,7 @@ def test_sequences_wrap_around() -> None:
 def test_closing_gives_up_what_is_pending_at_once() -> None:
     async def scenario() -> None:
         stream = World(reachable=False).stream()
-        future = stream.append(batch(0), Deadline(60_000))
+        future = append(stream, batch(0), Deadline(60_000))
         await asyncio.sleep(0)
         stream.close(KafkaError(ErrorCode.OPERATION_NOT_ATTEMPTED, "closed"))
         assert isinstance(future.exception(), KafkaError)
@@ -261,7 +274,7 @@ def test_closing_gives_up_what_is_pending_at_once() -> None:
 def test_a_new_epoch_cannot_begin_while_batches_are_pending() -> None:
     async def scenario() -> None:
         stream = World().stream()
-        future = stream.append(batch(0), Deadline(1000))
+        future = append(stream, batch(0), Deadline(1000))
         with pytest.raises(IllegalState):
             stream.sequence.restart(ME)
         await future
