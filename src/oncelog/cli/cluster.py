@@ -19,7 +19,7 @@ def cluster_command() -> None:
 @output_option
 @cluster_options
 def info_command(access: ClusterAccess, output: str) -> None:
-    """Show brokers, features, and how much is stored where.
+    """Show brokers, features, and how much each broker stores.
 
     STORED is empty for brokers that do not serve DescribeLogDirs, such as Oncelog's.
     """

@@ -17,7 +17,7 @@ _TIMEOUT_MS: Final = 2_000
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion_command(ctx: click.Context, shell: str) -> None:
-    """Print the script that teaches a shell to complete oncelog's commands, options and topics.
+    """Print a script for shell completion of oncelog's commands, options and topics.
 
     \b
     bash:  echo 'eval "$(oncelog completion bash)"' >> ~/.bashrc

@@ -30,7 +30,7 @@ _DATA_DIR = click.option(
 def config_command() -> None:
     """Show and change settings of topics, brokers and groups.
 
-    NAME is that of a topic or a group, or the number of a broker. Oncelog's own broker has no settings of groups.
+    NAME is the name of a topic or group, or the id of a broker. Oncelog's broker has no settings of groups.
     """
 
 
@@ -135,7 +135,7 @@ def _show_stored(data_dir: Path, kind: str, name: str, output: str) -> None:
 def set_command(
     access: ClusterAccess, kind: str, name: str, assignments: tuple[str, ...], data_dir: Path | None
 ) -> None:
-    """Change settings; the others stay as they are."""
+    """Change settings; others are not affected."""
     settings = dict(split_assignment(text, "NAME=VALUE") for text in assignments)
     if data_dir is not None:
         with _stopped(data_dir, kind) as broker:
@@ -156,7 +156,7 @@ def set_command(
 def unset_command(
     access: ClusterAccess, kind: str, name: str, settings: tuple[str, ...], data_dir: Path | None
 ) -> None:
-    """Bring settings back to their defaults."""
+    """Reset settings to their defaults."""
     if data_dir is not None:
         with _stopped(data_dir, kind) as broker:
             broker.remove(kind, name, settings)

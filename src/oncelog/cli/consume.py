@@ -67,8 +67,8 @@ def consume_command(
     oncelog consume orders --follow -o json | jq .value
     oncelog consume orders --group billing --count 100
 
-    Without --follow it ends where the topics end when it starts. With it a broker that restarts is waited for. Ends
-    with 0, also after Ctrl-C with --follow.
+    Without --follow it stops where the topics end when it starts. With --follow it waits for brokers that restart, and
+    the exit code after Ctrl-C is 0.
     """
     from oncelog.cli.reading import Planner
 

@@ -115,7 +115,7 @@ def reset_command(
     yes: bool,
     output: str,
 ) -> None:
-    """Move the committed offsets of a group that has no members. A group that is not there yet is created.
+    """Move the committed offsets of a group that has no members. A group that does not exist is created.
 
     An offset outside of a log is replaced by its nearest offset, with a message.
     """

@@ -124,7 +124,7 @@ def _dump_like_kafka(path: Path, records: bool) -> None:
 def verify_command(path: Path, headers_only: bool, notes: bool, output: str) -> None:
     """Check all invariants between the files, and say what a broker would do about each problem when it starts.
 
-    Ends with 0 if all is well, with 1 if something is wrong.
+    The exit code is 0 if everything is in order, and 1 otherwise.
     """
     from oncelog.inspection.verification import Severity, verify_path
 
@@ -202,7 +202,7 @@ def find_command(
 ) -> None:
     """Find an offset, a time, a key, a text, a producer or a transaction: file, byte position, batch, record.
 
-    Ends with 1 if nothing is found.
+    The exit code is 1 if nothing is found.
     """
     from dataclasses import replace
 

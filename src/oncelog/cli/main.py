@@ -50,12 +50,12 @@ COMMANDS: Final = {
     "lab": LazyCommand(
         "oncelog.cli.lab.command",
         "lab_command",
-        "Replay what people read about transactions, with what happens in the log beside it.",
+        "Show how transactions work, step by step, with what happens in the log.",
     ),
     "completion": LazyCommand(
         "oncelog.cli.completion",
         "completion_command",
-        "Print the script that teaches a shell to complete oncelog's commands, options and topics.",
+        "Print a script for shell completion of oncelog's commands, options and topics.",
     ),
     "run": LazyCommand(
         "oncelog.cli.demo",

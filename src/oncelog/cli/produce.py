@@ -63,8 +63,8 @@ def produce_command(
     oncelog produce orders -K: orders.txt
     oncelog produce orders -F json --transactional-id nightly-import orders.jsonl
 
-    Ends with 0 when every record is acknowledged. Ctrl-C in a transaction aborts it. Otherwise it says what was
-    written, and where that is not known, how to find out.
+    The exit code is 0 if every record is acknowledged. Ctrl-C aborts a transaction. After a failure the command says
+    what was written, or how to find out if that is not known.
     """
     from oncelog.cli.record_writer import PlainWriter, TransactionalWriter
 

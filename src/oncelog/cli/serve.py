@@ -38,7 +38,7 @@ def serve_command(
 ) -> None:
     """Run a broker that Kafka clients can use.
 
-    Prints "oncelog ready on HOST:PORT" when it accepts clients, logs to stderr, and stops in order on SIGTERM, SIGHUP
+    Prints "oncelog ready on HOST:PORT" when it accepts clients, logs to stderr, and stops cleanly on SIGTERM, SIGHUP
     (unless it is ignored, as by nohup) or Ctrl-C.
     """
     from oncelog.server import main as server_main

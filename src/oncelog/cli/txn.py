@@ -74,7 +74,7 @@ def list_command(
     pattern: str | None,
     output: str,
 ) -> None:
-    """List the transactional ids of all coordinators, with the age of what is open."""
+    """List the transactional ids of all coordinators, with the age of open transactions."""
     from oncelog.monitoring.transactions import OPEN_STATES, list_transactions
 
     with access.admin() as admin:
@@ -145,7 +145,7 @@ def _require_ids(admin: Admin, ids: Iterable[str]) -> None:
 @output_option
 @cluster_options
 def blocking_command(access: ClusterAccess, topics: tuple[str, ...], output: str) -> None:
-    """Name the transactions that hold the last stable offset back, and the command that would end each.
+    """Show the transactions that hold the last stable offset back, and a command that ends each.
 
     read_committed readers get nothing from the last stable offset on until these have ended.
     """
@@ -224,7 +224,7 @@ def _print_blocking(access: ClusterAccess, found: OpenTransaction, now_ms: int) 
 def hanging_command(access: ClusterAccess, topics: tuple[str, ...], older_than: str, output: str) -> None:
     """Find transactions that are open on a partition and that no coordinator will ever end.
 
-    Looks at all topics if none is named. Ends with 1 if there are any.
+    Searches all topics if none is named. The exit code is 1 if there are any.
     """
     from oncelog.monitoring.open_transactions import hanging_transactions, open_transactions
     from oncelog.monitoring.topics import transaction_partitions
@@ -259,7 +259,7 @@ def hanging_command(access: ClusterAccess, topics: tuple[str, ...], older_than: 
 def abort_command(access: ClusterAccess, partition: str, start_offset: int, yes: bool) -> None:
     """Write an abort marker to one partition, without asking any coordinator.
 
-    For hanging transactions. One that its coordinator knows is ended with 'oncelog txn fence'.
+    For hanging transactions. A transaction that its coordinator knows is ended with 'oncelog txn fence'.
     """
     from oncelog.monitoring.open_transactions import open_transactions
 
@@ -298,7 +298,7 @@ def abort_command(access: ClusterAccess, partition: str, start_offset: int, yes:
 @yes_option
 @cluster_options
 def fence_command(access: ClusterAccess, ids: tuple[str, ...], yes: bool) -> None:
-    """Shut out the present producers of transactional ids, and abort what they have open."""
+    """Fence the current producers of transactional ids, and abort their open transactions."""
     with access.admin() as admin:
         _require_ids(admin, ids)
         confirm(f"Fence {', '.join(ids)}? Their producers fail from then on.", yes=yes)

@@ -30,15 +30,15 @@ def _make_folder(path: Path) -> None:
 @click.command("lab", epilog="Labs: " + ", ".join(LABS))
 @click.argument("name", metavar="LAB", type=click.Choice(list(LABS)))
 @click.option("--list", "listed", is_flag=True, is_eager=True, expose_value=False, callback=_list,
-              help="Say what each lab is about.")  # fmt: skip
+              help="List the labs with a summary of each.")  # fmt: skip
 @click.option("--pause", is_flag=True, help="Wait for Enter after every step.")
 @click.option("--keep", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
               help="Leave the broker's data in this new folder, for 'oncelog log'.")  # fmt: skip
 @output_option
 def lab_command(name: str, pause: bool, keep: Path | None, output: str) -> None:
-    """Replay what people read about transactions, with what happens in the log beside it.
+    """Show how transactions work, step by step, with what happens in the log.
 
-    A lab starts a broker of its own, tells and shows every step, and ends in checks. Ends with 1 if one fails.
+    A lab starts its own broker, explains every step, and ends with checks. The exit code is 1 if one fails.
     """
     from oncelog.cli.lab.stage import Stage
 
