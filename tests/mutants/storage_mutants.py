@@ -68,8 +68,8 @@ STORAGE_MUTANTS = [
     ),
     Mutant(
         "aborted transactions are not indexed",
-        "oncelog.storage.segment",
-        "        self.txn_index.append(aborted)\n",
+        "oncelog.storage.txn_index",
+        '        hit("txn_index.append.before_write")\n',
         "        return\n",
         (histories(40, "committed-only", "reader-consistent"), _LOG_PROPERTY),
         is_quick=True,
@@ -77,7 +77,7 @@ STORAGE_MUTANTS = [
     Mutant(
         "the cleaner does not stop at the last stable offset",
         "oncelog.storage.cleaner_plan",
-        "    bound = _number_of(segments, last_stable_offset)\n",
+        "    bound = segment_number(segments, last_stable_offset)\n",
         "    bound = len(segments) - 1\n",
         (_CLEANER_PROPERTY, histories(60, theme="table")),
     ),

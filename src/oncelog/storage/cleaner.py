@@ -37,19 +37,19 @@ from oncelog.storage.cleaner_pace import Pace
 from oncelog.storage.cleaner_plan import Cleanable, SourceSegment, group_segments
 from oncelog.storage.file_cache import FileCache
 from oncelog.storage.interrupted_files import CLEANED_SUFFIX
+from oncelog.storage.log_place import LogPlace
 from oncelog.storage.offset_map import OffsetMap
 from oncelog.storage.record_slices import records_section, slice_records, sole_key
 from oncelog.storage.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
     Segment,
     file_name,
 )
 from oncelog.storage.segment_batches import FileBatch
 from oncelog.storage.segment_swap import CleanedSegment
-from oncelog.storage.txn_index import AbortedTxn, CorruptTxnIndexError, TxnIndex
+from oncelog.storage.txn_index import AbortedTxn, CorruptTxnIndexError
 
 WRITE_BYTES: Final = 1024 * 1024
 """Gathered before they are written."""
@@ -83,7 +83,7 @@ class CleaningPass:
         self.generation = log.generation
         self._now_ms = now_ms
         self.pace = pace or Pace()
-        self._files = FileCache(_OPEN_FILES_MAX)
+        self._place = LogPlace(log.folder, log.topic_partition, now_ms, FileCache(_OPEN_FILES_MAX))
         log.files.txn_indexes.check_below(cleanable.upper_bound)
         self._sources = _sources(log.folder, log.segments, cleanable.upper_bound)
         self._aborted_beyond = log.aborted_transactions(cleanable.upper_bound, cleanable.upper_bound)
@@ -125,15 +125,7 @@ class CleaningPass:
 
     def clean(self, group: Sequence[SourceSegment]) -> CleanedSegment:
         """The second pass over one group, which must come in order. Raises OSError and leaves no files then."""
-        target = Segment(
-            self._folder,
-            group[0].base_offset,
-            size_bytes=0,
-            files=self._files,
-            config=self._config,
-            now_ms=self._now_ms,
-            suffix=CLEANED_SUFFIX,
-        )
+        target = Segment(self._place, group[0].base_offset, self._config, suffix=CLEANED_SUFFIX)
         try:
             target.create_files()
             self._copy(group, target)
@@ -158,9 +150,7 @@ class CleaningPass:
 
     def _aborted_within(self) -> Iterator[AbortedTxn]:
         for source in self._sources:
-            index = TxnIndex(
-                self._files.handle(self._folder / file_name(source.base_offset, TXN_INDEX_SUFFIX)), source.base_offset
-            )
+            index = Segment(self._place, source.base_offset, self._config).txn_index
             try:
                 index.sanity_check()
                 if index.is_torn:
@@ -198,14 +188,7 @@ class CleaningPass:
         return self._offsets.add(header.base_offset, records, self.cleanable.first_dirty_offset)
 
     def _batches(self, source: SourceSegment) -> Iterator[FileBatch]:
-        segment = Segment(
-            self._folder,
-            source.base_offset,
-            size_bytes=source.size_bytes,
-            files=self._files,
-            config=self._config,
-            now_ms=self._now_ms,
-        )
+        segment = Segment(self._place, source.base_offset, self._config, size_bytes=source.size_bytes)
         try:
             # Checked, because a batch that is written anew gets a new checksum, which would hide damage for ever.
             for batch in segment.batches(checked=True):
@@ -251,7 +234,7 @@ class _Writer:
 
     def add(self, kept: KeptBatch) -> None:
         if kept.aborted is not None:
-            self._target.add_aborted(kept.aborted)
+            self._target.txn_index.append(kept.aborted)
         self._buffers.append(kept.data)
         self._headers.append(kept.header)
         self._size_bytes += len(kept.data)

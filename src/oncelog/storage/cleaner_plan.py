@@ -8,7 +8,6 @@ Cleaning is due when the dirty bytes in between exceed their share of all that i
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import NamedTuple
 from oncelog.storage.log import Log
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.offset_index import RELATIVE_OFFSET_MAX
-from oncelog.storage.segment import Segment
+from oncelog.storage.segment import Segment, segment_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ def find_cleanable(log: Log, first_dirty_offset: int | None, *, last_stable_offs
     segments = log.segments
     if first_dirty_offset is None or not log.log_start_offset <= first_dirty_offset <= log.log_end_offset:
         first_dirty_offset = log.log_start_offset
-    first_dirty = _number_of(segments, first_dirty_offset)
+    first_dirty = segment_number(segments, first_dirty_offset)
     bound = _first_uncleanable(segments, first_dirty, log.config, last_stable_offset, now_ms)
     return Cleanable(
         log,
@@ -61,15 +60,10 @@ def find_cleanable(log: Log, first_dirty_offset: int | None, *, last_stable_offs
     )
 
 
-def _number_of(segments: Sequence[Segment], offset: int) -> int:
-    """Of the last segment that starts at or below `offset`."""
-    return max(0, bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1)
-
-
 def _first_uncleanable(
     segments: Sequence[Segment], first_dirty: int, config: LogConfig, last_stable_offset: int, now_ms: int
 ) -> int:
-    bound = _number_of(segments, last_stable_offset)
+    bound = segment_number(segments, last_stable_offset)
     if config.min_compaction_lag_ms > 0:
         for number in range(first_dirty, bound):
             if segments[number].largest_timestamp_ms > now_ms - config.min_compaction_lag_ms:

@@ -47,6 +47,8 @@ class IndexFile:
     """Entries of `entry_format`, ascending in each of their fields. Subclasses give the fields a meaning."""
 
     entry_format: struct.Struct
+    offset_field: int
+    """Which one is an offset, relative to the base offset."""
 
     def __init__(self, file: FileHandle, base_offset: int, size_bytes_max: int) -> None:
         self.file = file
@@ -88,8 +90,10 @@ class IndexFile:
             self._written += written // self.entry_format.size
             self._tail.clear()
 
-    def reset(self) -> None:
-        self._cut(0)
+    def truncate_to(self, offset: int) -> None:
+        """Forget entries whose batch ends at or above `offset`."""
+        relative = offset - self.base_offset
+        self._cut(bisect_left(range(len(self)), relative, key=lambda index: self._entry(index)[self.offset_field]))
 
     def close(self) -> None:
         self.file.close()

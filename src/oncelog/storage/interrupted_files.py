@@ -18,20 +18,10 @@ from typing import Final
 
 from oncelog.protocol.batch import HEADER_BYTES, LENGTH_OVERHEAD_BYTES, read_header
 from oncelog.storage.atomic_file import TEMPORARY_SUFFIX
-from oncelog.storage.segment import (
-    DELETED_SUFFIX,
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
-    file_name,
-    offset_of,
-)
+from oncelog.storage.segment import DELETED_SUFFIX, LOG_SUFFIX, SEGMENT_SUFFIXES, file_name, offset_of
 
 CLEANED_SUFFIX: Final = ".cleaned"
 SWAP_SUFFIX: Final = ".swap"
-
-_SEGMENT_SUFFIXES: Final = frozenset({LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX})
 
 logger = logging.getLogger("oncelog.storage")
 
@@ -86,7 +76,7 @@ def _swap_in(folder: Path, swapped: Iterable[str]) -> None:
         replaced = [
             name
             for name in _names(folder)
-            if Path(name).suffix in _SEGMENT_SUFFIXES and first <= (offset_of(name) or 0) < max(end, first + 1)
+            if Path(name).suffix in SEGMENT_SUFFIXES and first <= (offset_of(name) or 0) < max(end, first + 1)
         ]
         _remove(folder, replaced)
     # The `.log` first: once it has its name, files that have theirs are not taken for replaced ones any more.

@@ -47,7 +47,8 @@ from oncelog.storage.file_cache import OUT_OF_DESCRIPTORS
 from oncelog.storage.flush_work import FileNotOpened, FlushWork
 from oncelog.storage.leader_epochs import EpochEnd, LeaderEpochs
 from oncelog.storage.log_config import LogConfig
-from oncelog.storage.log_files import LogFiles, LogPlace, SegmentLeftBehindError
+from oncelog.storage.log_files import LogFiles, SegmentLeftBehindError
+from oncelog.storage.log_place import LogPlace
 from oncelog.storage.log_reader import ReadResult
 from oncelog.storage.producer_replay import complete_txn
 from oncelog.storage.producer_state import (

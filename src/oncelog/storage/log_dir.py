@@ -39,7 +39,7 @@ from oncelog.storage.folder_names import DELETE_MARK, STRAY_MARK, marked_name, p
 from oncelog.storage.leader_epochs import first_epoch_start
 from oncelog.storage.log import Log
 from oncelog.storage.log_config import LogConfig
-from oncelog.storage.log_files import LogPlace
+from oncelog.storage.log_place import LogPlace
 from oncelog.storage.meta_properties import MetaProperties, MetaPropertiesError, ensure_meta_properties
 from oncelog.storage.progress import Progress
 

@@ -6,16 +6,14 @@ and an OSError goes out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from oncelog.core import failpoints
-from oncelog.core.ids import TopicPartition
-from oncelog.storage.deletions import unlink_at_once
-from oncelog.storage.file_cache import FileCache
 from oncelog.storage.leader_epochs import LeaderEpochs
 from oncelog.storage.log_config import LogConfig
+from oncelog.storage.log_place import LogPlace
 from oncelog.storage.log_reader import LogReader
 from oncelog.storage.producer_replay import restore_producer_state
 from oncelog.storage.producer_state import ProducerStateManager
@@ -27,22 +25,6 @@ from oncelog.storage.txn_index_keeper import TxnIndexKeeper
 
 class SegmentLeftBehindError(OSError):
     """A new segment could be neither created nor removed. It lies in the middle of the old one, which grows."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogPlace:
-    """Where a log is and what it needs of its surroundings."""
-
-    folder: Path
-    partition: TopicPartition
-    now_ms: int
-    """When the log was opened or created."""
-    files: FileCache = field(default_factory=FileCache)
-    delete_later: Callable[[Sequence[Path], int], None] = unlink_at_once
-    """Takes files to be unlinked, and after how many milliseconds."""
-
-    def new_segment(self, base_offset: int, config: LogConfig, now_ms: int) -> Segment:
-        return Segment.create(self.folder, base_offset, files=self.files, config=config, now_ms=now_ms)
 
 
 @dataclass(slots=True)
@@ -77,7 +59,7 @@ class LogFiles:
     def _create_segment(self, base_offset: int, config: LogConfig, now_ms: int) -> Segment:
         """On OSError nothing is left of it, or it is a SegmentLeftBehindError."""
         try:
-            return self.place.new_segment(base_offset, config, now_ms)
+            return Segment.create(self.place, base_offset, config, now_ms=now_ms)
         except OSError:
             try:
                 for suffix in SEGMENT_SUFFIXES:
@@ -114,7 +96,7 @@ class LogFiles:
         """Remove everything and begin with an empty segment."""
         self.txn_indexes.forget([segment.base_offset for segment in self.segments])
         self._drop(list(self.segments), config)
-        self.segments.append(self.place.new_segment(offset, config, now_ms))
+        self.segments.append(Segment.create(self.place, offset, config, now_ms=now_ms))
         self.leader_epochs.clear()
         self.producer_state.clear(offset)
         self.snapshots.remove_outside(offset, offset - 1)
@@ -170,14 +152,8 @@ class LogFiles:
 
     def swap(self, replaced: Sequence[Segment], cleaned: CleanedSegment, config: LogConfig) -> None:
         """On OSError only a start can tell what has happened."""
-        segment = Segment(
-            self.place.folder,
-            cleaned.base_offset,
-            size_bytes=cleaned.size_bytes,
-            files=self.place.files,
-            config=config,
-            now_ms=replaced[-1].created_ms,
-        )
+        created_ms = replaced[-1].created_ms
+        segment = Segment(self.place, cleaned.base_offset, config, size_bytes=cleaned.size_bytes, now_ms=created_ms)
         segment.is_txn_index_checked = True
         deleted: list[Path] = []
         self.txn_indexes.forget(old.base_offset for old in replaced)

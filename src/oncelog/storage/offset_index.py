@@ -10,7 +10,6 @@ appended since the last that did. A relative offset of 0 therefore only occurs i
 from __future__ import annotations
 
 import struct
-from bisect import bisect_left
 from typing import Final, NamedTuple
 
 from oncelog.core.invariant import invariant
@@ -31,6 +30,7 @@ class OffsetPosition(NamedTuple):
 
 class OffsetIndex(IndexFile):
     entry_format = struct.Struct(">ii")
+    offset_field = _OFFSET
 
     @property
     def is_full(self) -> bool:
@@ -52,11 +52,6 @@ class OffsetIndex(IndexFile):
     def lookup_position(self, position: int) -> OffsetPosition:
         """The last entry at or below `position`: a batch starts there."""
         return self._at(self._floor(position, _POSITION))
-
-    def truncate_to(self, offset: int) -> None:
-        """Forget batches whose last offset is at or above `offset`."""
-        relative = offset - self.base_offset
-        self._cut(bisect_left(range(len(self)), relative, key=lambda index: self._entry(index)[_OFFSET]))
 
     def check_against(self, log_size_bytes: int) -> None:
         """The quick check at opening: the last entry lies in the segment."""

@@ -33,20 +33,13 @@ from oncelog.storage.index_file import CorruptIndexError
 from oncelog.storage.interrupted_files import finish_interrupted_work
 from oncelog.storage.leader_epochs import EpochStart, LeaderEpochs
 from oncelog.storage.log_config import LogConfig
-from oncelog.storage.log_files import LogFiles, LogPlace
+from oncelog.storage.log_files import LogFiles
+from oncelog.storage.log_place import LogPlace
 from oncelog.storage.offset_index import RELATIVE_OFFSET_MAX
 from oncelog.storage.producer_replay import replay_batch, restore_producer_state
 from oncelog.storage.producer_state import ProducerStateManager
 from oncelog.storage.progress import Progress
-from oncelog.storage.segment import (
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
-    Segment,
-    offset_of,
-    segment_number,
-)
+from oncelog.storage.segment import LOG_SUFFIX, SEGMENT_SUFFIXES, Segment, offset_of, segment_number
 from oncelog.storage.segment_batches import FileBatch
 from oncelog.storage.segment_notes import SegmentNotes
 from oncelog.storage.snapshot_files import SnapshotFiles, snapshot_offsets
@@ -169,23 +162,12 @@ class _Loader:
                 continue
             if suffix == LOG_SUFFIX:
                 size_bytes = (self.place.folder / name).stat().st_size
-                segments.append(self._segment(base_offset, size_bytes))
-            elif suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX) and stem + LOG_SUFFIX not in there:
+                note = self.notes.by_base_offset.get(base_offset)
+                segments.append(Segment(self.place, base_offset, self.config, size_bytes=size_bytes, note=note))
+            elif suffix in SEGMENT_SUFFIXES and stem + LOG_SUFFIX not in there:
                 logger.warning("%s: removing %s, which has no log file", self.place.partition, name)
                 (self.place.folder / name).unlink()
         return sorted(segments, key=lambda segment: segment.base_offset)
-
-    def _segment(self, base_offset: int, size_bytes: int) -> Segment:
-        place = self.place
-        return Segment(
-            place.folder,
-            base_offset,
-            size_bytes=size_bytes,
-            files=place.files,
-            config=self.config,
-            now_ms=place.now_ms,
-            note=self.notes.by_base_offset.get(base_offset),
-        )
 
     def _open_epochs(self) -> tuple[LeaderEpochs, bool]:
         """The leader epochs, and whether they are lost. A log without batches has none to lose."""
@@ -266,7 +248,7 @@ class _Loader:
         self.snapshots.remove_outside(offset, offset - 1)
         self.epochs.clear()
         self.epochs_are_lost = False
-        self.segments = [self.place.new_segment(offset, self.config, self.place.now_ms)]
+        self.segments = [Segment.create(self.place, offset, self.config, now_ms=self.place.now_ms)]
 
     def _remove_segments(self, segments: Sequence[Segment]) -> None:
         for segment in segments:
@@ -363,7 +345,7 @@ class _Loader:
                 if header.producer_id < 0:
                     state.map_end_offset = header.base_offset + header.last_offset_delta + 1
                 else:
-                    replay_batch(state, batch, segment, segment.add_aborted, now_ms=self.place.now_ms)
+                    replay_batch(state, batch, segment, segment.txn_index.append, now_ms=self.place.now_ms)
                 end_position = batch.end_position
                 if batch.data is not chunk:
                     chunk = batch.data

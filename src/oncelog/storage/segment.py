@@ -31,14 +31,14 @@ from oncelog.protocol.batch import (
     read_header,
 )
 from oncelog.protocol.primitives import Readable
-from oncelog.storage.file_cache import FileCache
 from oncelog.storage.index_file import CorruptIndexError
 from oncelog.storage.log_config import LogConfig
+from oncelog.storage.log_place import LogPlace
 from oncelog.storage.offset_index import RELATIVE_OFFSET_MAX, OffsetIndex, OffsetPosition
 from oncelog.storage.segment_batches import FileBatch, SegmentBatches
 from oncelog.storage.segment_notes import SegmentNote
 from oncelog.storage.time_index import TimeIndex, TimestampEntry
-from oncelog.storage.txn_index import AbortedTxn, TxnIndex, TxnIndexSearch
+from oncelog.storage.txn_index import TxnIndex
 
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
@@ -74,11 +74,10 @@ class FoundTimestamp(NamedTuple):
 class Segment(SegmentBatches):
     __slots__ = (
         "_config",
-        "_files",
         "_first_timestamp",
-        "_folder",
         "_largest",
         "_offset_index",
+        "_place",
         "_suffix",
         "_time_index",
         "_txn_index",
@@ -91,23 +90,21 @@ class Segment(SegmentBatches):
 
     def __init__(
         self,
-        folder: Path,
+        place: LogPlace,
         base_offset: int,
-        *,
-        size_bytes: int,
-        files: FileCache,
         config: LogConfig,
-        now_ms: int,
+        *,
+        size_bytes: int = 0,
+        now_ms: int | None = None,
         suffix: str = "",
         note: SegmentNote | None = None,
     ) -> None:
         """`suffix` is put behind the names of all files: of a segment that is not part of the log yet."""
-        self._folder = folder
+        self._place = place
         self._suffix = suffix
         self.base_offset = base_offset
-        super().__init__(files.handle(self._path(LOG_SUFFIX)), size_bytes)
-        self.created_ms = now_ms
-        self._files = files
+        super().__init__(place.files.handle(self._path(LOG_SUFFIX)), size_bytes)
+        self.created_ms = place.now_ms if now_ms is None else now_ms
         self._config = config
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
@@ -120,11 +117,9 @@ class Segment(SegmentBatches):
         self.is_txn_index_checked = False
 
     @classmethod
-    def create(
-        cls, folder: Path, base_offset: int, *, files: FileCache, config: LogConfig, now_ms: int, suffix: str = ""
-    ) -> Segment:
+    def create(cls, place: LogPlace, base_offset: int, config: LogConfig, *, now_ms: int) -> Segment:
         """Make the files of an empty segment. What is left of an older one of that offset is overwritten."""
-        segment = cls(folder, base_offset, size_bytes=0, files=files, config=config, now_ms=now_ms, suffix=suffix)
+        segment = cls(place, base_offset, config, now_ms=now_ms)
         segment.create_files()
         return segment
 
@@ -153,7 +148,7 @@ class Segment(SegmentBatches):
     @property
     def txn_index(self) -> TxnIndex:
         if self._txn_index is None:
-            self._txn_index = TxnIndex(self._files.handle(self._path(TXN_INDEX_SUFFIX)), self.base_offset)
+            self._txn_index = TxnIndex(self._place.files.handle(self._path(TXN_INDEX_SUFFIX)), self.base_offset)
         return self._txn_index
 
     def reset_txn_index(self) -> None:
@@ -166,16 +161,6 @@ class Segment(SegmentBatches):
         if self._txn_index is not None:
             self._txn_index.close()
             self._txn_index = None
-
-    def add_aborted(self, aborted: AbortedTxn) -> None:
-        self.txn_index.append(aborted)
-
-    def collect_aborted(self, fetch_offset: int, upper_bound: int) -> TxnIndexSearch:
-        """Aborted transactions whose marker is here, and whether later segments need not be asked."""
-        index = self.txn_index
-        if not len(index) and not index.is_torn:
-            return TxnIndexSearch([], complete=False)
-        return index.collect(fetch_offset, upper_bound)
 
     def take_note(self, *, is_growing: bool) -> SegmentNote | None:
         """What the files hold, once index tails are written; as noted before where they were not looked at since."""
@@ -195,8 +180,8 @@ class Segment(SegmentBatches):
         self._close_indexes()
         size_bytes_max = self._config.segment_index_bytes
         return (
-            OffsetIndex(self._files.handle(self._path(INDEX_SUFFIX)), self.base_offset, size_bytes_max),
-            TimeIndex(self._files.handle(self._path(TIME_INDEX_SUFFIX)), self.base_offset, size_bytes_max),
+            OffsetIndex(self._place.files.handle(self._path(INDEX_SUFFIX)), self.base_offset, size_bytes_max),
+            TimeIndex(self._place.files.handle(self._path(TIME_INDEX_SUFFIX)), self.base_offset, size_bytes_max),
         )
 
     def _close_indexes(self) -> None:
@@ -415,7 +400,7 @@ class Segment(SegmentBatches):
     def _is_batch_at(self, entry: OffsetPosition) -> bool:
         if not 0 <= entry.position <= self.size_bytes - HEADER_BYTES:
             return False
-        header = read_header(self._pread(HEADER_BYTES, entry.position))
+        header = read_header(self.read_bytes(entry.position, HEADER_BYTES))
         return header.magic == MAGIC and header.last_offset == entry.offset
 
     def find_timestamp(self, timestamp: int, start_offset: int) -> FoundTimestamp | None:
@@ -507,7 +492,7 @@ class Segment(SegmentBatches):
             self._txn_index.close()
 
     def _path(self, suffix: str) -> Path:
-        return self._folder / (file_name(self.base_offset, suffix) + self._suffix)
+        return self._place.folder / (file_name(self.base_offset, suffix) + self._suffix)
 
 
 def segment_number(segments: Sequence[Segment], offset: int) -> int:

@@ -65,7 +65,7 @@ class SegmentBatches:
         chunk, chunk_position, chunk_end = b"", position, position
         while position < end:
             if position + HEADER_BYTES > chunk_end:
-                chunk, chunk_position = self._pread(min(chunk_bytes, end - position), position), position
+                chunk, chunk_position = self.read_bytes(position, min(chunk_bytes, end - position)), position
                 chunk_end = position + len(chunk)
             start = position - chunk_position
             header = read_header(chunk, start)
@@ -77,7 +77,7 @@ class SegmentBatches:
                 )
             if whole and next_position > chunk_end:
                 wanted = max(next_position - position, min(chunk_bytes, end - position))
-                chunk, chunk_position, start = self._pread(wanted, position), position, 0
+                chunk, chunk_position, start = self.read_bytes(position, wanted), position, 0
                 chunk_end = position + wanted
             if checked and (
                 google_crc32c.value(chunk[start + PREFIX_BYTES : next_position - chunk_position]) != header.crc
@@ -91,24 +91,21 @@ class SegmentBatches:
         size = batch.end_position - batch.position
         if batch.start + size <= len(batch.data):
             return batch
-        return FileBatch(batch.position, batch.header, self._pread(size, batch.position), 0)
-
-    def read_bytes(self, position: int, size: int) -> bytes:
-        return self._pread(size, position)
+        return FileBatch(batch.position, batch.header, self.read_bytes(batch.position, size), 0)
 
     def abort_markers(self) -> dict[int, int]:
         """Producers by the offset of their marker. Nothing but lengths and attributes is looked at in other batches."""
         markers = {}
         for position in self._control_positions():
-            header = read_header(self._pread(HEADER_BYTES, position))
-            if header.records_count and parse_control(self._pread(header.size_bytes, position)).is_abort:
+            header = read_header(self.read_bytes(position, HEADER_BYTES))
+            if header.records_count and parse_control(self.read_bytes(position, header.size_bytes)).is_abort:
                 markers[header.last_offset] = header.producer_id
         return markers
 
     def _control_positions(self) -> Iterator[int]:
         position, length_at = 0, _LENGTH.unpack_from
         while position < self.size_bytes:
-            chunk = self._pread(min(WHOLE_CHUNK_BYTES, self.size_bytes - position), position)
+            chunk = self.read_bytes(position, min(WHOLE_CHUNK_BYTES, self.size_bytes - position))
             start, last_start = 0, len(chunk) - HEADER_BYTES
             while start <= last_start:
                 if chunk[start + _LOW_ATTRIBUTES_POSITION] & CONTROL_BIT:
@@ -121,7 +118,7 @@ class SegmentBatches:
                 raise CorruptBatchError(f"{self.log_file.path}: no batch at byte {position}")
             position += start
 
-    def _pread(self, size: int, position: int) -> bytes:
+    def read_bytes(self, position: int, size: int) -> bytes:
         data = os.pread(self.log_file.descriptor(), size, position)
         if len(data) != size:
             raise CorruptBatchError(f"{self.log_file.path}: {len(data)} of {size} bytes at {position} are there")

@@ -11,7 +11,6 @@ segment. One slot is kept free for that last one.
 from __future__ import annotations
 
 import struct
-from bisect import bisect_left
 from typing import Final, NamedTuple
 
 from oncelog.core.ids import NO_TIMESTAMP
@@ -31,6 +30,7 @@ class TimestampEntry(NamedTuple):
 
 class TimeIndex(IndexFile):
     entry_format = struct.Struct(">qi")
+    offset_field = _OFFSET
 
     @property
     def is_full(self) -> bool:
@@ -54,11 +54,6 @@ class TimeIndex(IndexFile):
     def lookup(self, timestamp: int) -> TimestampEntry:
         """The last entry at or below `timestamp`: no batch up to its offset has a greater one."""
         return self._at(self._floor(timestamp, _TIMESTAMP))
-
-    def truncate_to(self, offset: int) -> None:
-        """Forget entries whose batch ends at or above `offset`."""
-        relative = offset - self.base_offset
-        self._cut(bisect_left(range(len(self)), relative, key=lambda index: self._entry(index)[_OFFSET]))
 
     def check_order(self) -> None:
         """Read everything: timestamps must ascend strictly, offsets must not fall."""

@@ -124,6 +124,8 @@ class TxnIndex:
         if self.is_torn:
             raise CorruptTxnIndexError(f"{self.path} ends within an entry")
         aborted: list[AbortedTxn] = []
+        if not self._count:
+            return TxnIndexSearch(aborted, complete=False)
         start = bisect_left(range(self._count), fetch_offset, key=self._last_offset_at)
         for txn in self._entries_from(start):
             if txn.first_offset < upper_bound:
@@ -141,10 +143,6 @@ class TxnIndex:
         if keep < self._count:
             self._truncate(keep)
 
-    def reset(self) -> None:
-        """Remove all entries, whole or torn, and the file with them."""
-        self.delete()
-
     def sanity_check(self) -> None:
         """Read everything; CorruptTxnIndexError for a torn entry, an unknown version or offsets out of order."""
         size = self.path.stat().st_size if self.path.exists() else 0
@@ -160,8 +158,8 @@ class TxnIndex:
         """Give the descriptor back. It is opened again when it is needed."""
         self._file.close()
 
-    def delete(self) -> None:
-        """Close and remove the file, which need not exist."""
+    def reset(self) -> None:
+        """Remove all entries, whole or torn, and the file with them, which need not exist."""
         self.close()
         self.path.unlink(missing_ok=True)
         self._count = 0

@@ -63,10 +63,10 @@ class TxnIndexKeeper:
         for segment in self._segments[segment_number(self._segments, fetch_offset) :]:
             try:
                 self.check(segment)
-                search = segment.collect_aborted(fetch_offset, upper_bound)
+                search = segment.txn_index.collect(fetch_offset, upper_bound)
             except CorruptTxnIndexError:
                 self.rebuild(segment)
-                search = segment.collect_aborted(fetch_offset, upper_bound)
+                search = segment.txn_index.collect(fetch_offset, upper_bound)
             aborted += search.aborted
             if search.complete:
                 break
@@ -75,7 +75,7 @@ class TxnIndexKeeper:
     def add(self, segment: Segment, aborted: AbortedTxn) -> None:
         """The marker is in the segment already, so an index that is rebuilt has the entry."""
         try:
-            segment.add_aborted(aborted)
+            segment.txn_index.append(aborted)
         except CorruptTxnIndexError as error:
             logger.warning("%s: %s", self._partition, error)
             self.rebuild(segment)
@@ -93,7 +93,7 @@ class TxnIndexKeeper:
             logger.warning("%s: rebuilding the transaction index of %s", self._partition, segment)
             before.reset()
             for entry in entries:
-                segment.add_aborted(entry)
+                segment.txn_index.append(entry)
         segment.is_txn_index_checked = True
 
     def rebuild_at(self, base_offset: int) -> None:

@@ -13,7 +13,7 @@ from oncelog.inspection.verification import Severity, verify_path
 from oncelog.storage.checkpoints import RECOVERY_POINTS, read_offsets
 from oncelog.storage.log import Log
 from oncelog.storage.log_config import LogConfig
-from oncelog.storage.log_files import LogPlace
+from oncelog.storage.log_place import LogPlace
 from tests.data.kafka import NAMES
 from tests.unit.inspection import damages
 from tests.unit.inspection.damages import LAST_LOG, LOG, Damage

@@ -196,9 +196,7 @@ def test_a_segment_that_is_replaced_meanwhile_is_read_where_the_old_one_was_left
     next(slices)
     next(slices)
     old = log.segments[0]
-    log.files.segments[0] = Segment(
-        log.folder, 0, size_bytes=old.size_bytes, files=log._place.files, config=log.config, now_ms=1
-    )
+    log.files.segments[0] = Segment(log.files.place, 0, log.config, size_bytes=old.size_bytes)
     fail_reads(monkeypatch, lambda segment: segment is old)
     assert list(slices)
     assert [key for _, key, _ in seen.events] == [b"%d" % number for number in range(5)]

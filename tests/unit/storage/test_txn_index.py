@@ -228,8 +228,8 @@ def test_failed_write_leaves_the_index_as_it_was(index: TxnIndex) -> None:
 
 
 def test_delete_removes_the_file(index: TxnIndex, path: Path) -> None:
-    index.delete()
+    index.reset()
     index.append(FOUR[0])
     assert path.stat().st_size == ENTRY_SIZE_BYTES
-    index.delete()
+    index.reset()
     assert (len(index), path.exists()) == (0, False)
