@@ -11,7 +11,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from oncelog.cli.main import cli
-from oncelog.client import Producer
+from oncelog.client import Admin, ClientConfig, Producer, TopicPartition
+from oncelog.monitoring.snapshot import Poller
+from oncelog.monitoring.timeline import read_timeline
+from oncelog.monitoring.transaction_spans import TransactionOutcome
 from peers.kafka.kafka import KafkaServer, kafka_available
 from tests.conformance.clients import eventually
 
@@ -45,6 +48,21 @@ def run(kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Re
     return call
 
 
+def check_snapshot(servers: str) -> None:
+    with Admin(ClientConfig(bootstrap_servers=servers)) as admin:
+        snapshot = Poller(admin).poll()
+        timeline = read_timeline(admin, TopicPartition("orders", 0))
+    assert [one.transactional_id for held in snapshot.held_back for one in held.blocking] == ["slow"]
+    assert snapshot.hanging(older_than_ms=0) == []
+    states = {one.transactional_id: one.listing.state for one in snapshot.transactions}
+    assert states == {"slow": "Ongoing", "import": "CompleteCommit"}
+    (billing,) = [state.group for state in snapshot.groups if state.listing.group_id == "billing"]
+    assert billing is not None
+    assert billing.lag == 1
+    assert timeline.spans[-1].outcome is TransactionOutcome.OPEN
+    assert [one.transactional_id for one in timeline.open] == ["slow"]
+
+
 def test_a_day_with_apache_kafka(run: Callable[..., Result], kafka: KafkaServer, tmp_path: Path) -> None:
     assert run("topic", "create", "orders", "-p", 2, "--topic-config", "retention.ms=-1").exit_code == 0
     # Apache Kafka's controller answers before its broker knows, and a commit or an abort before it is seen.
@@ -72,6 +90,7 @@ def test_a_day_with_apache_kafka(run: Callable[..., Result], kafka: KafkaServer,
     (report,) = json.loads(run("txn", "blocking", "orders", "-o", "json").stdout)
     assert report["blocking"][0]["transactional_id"] == "slow"
     assert report["records_waiting"] == 1
+    check_snapshot(kafka.bootstrap_servers)
     assert run("txn", "hanging", "--older-than", "0s").exit_code == 0
     assert "Ongoing" in run("txn", "describe", "slow").stdout
     assert run("txn", "fence", "slow", "--yes").exit_code == 0

@@ -23,7 +23,6 @@ from oncelog.cli.output import output_option, print_json, print_table
 
 if TYPE_CHECKING:
     from oncelog.client.admin import Admin
-    from oncelog.monitoring.offset_reset import ResetTarget
 
 _STATES = (
     "PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Empty", "Assigning", "Reconciling", "NotReady",
@@ -121,9 +120,10 @@ def reset_command(
     """
     from oncelog.monitoring.offset_reset import plan_reset
 
+    position = parsing.position(target, int(time.time() * 1000))
     with access.admin() as admin:
         try:
-            plan = plan_reset(admin, group, require_partitions(admin, topics), _target(target))
+            plan = plan_reset(admin, group, require_partitions(admin, topics), position)
         except ValueError as error:
             raise click.ClickException(str(error)) from error
         rows = [one.as_row() for one in plan]
@@ -139,18 +139,6 @@ def reset_command(
             confirm(f"Set these offsets for group {group}?", yes=yes)
             admin.alter_group_offsets(group, {one.partition: one.after for one in plan})
             click.echo(f"offsets of {group} are set", err=True)
-
-
-def _target(text: str) -> ResetTarget:
-    from oncelog.monitoring.offset_reset import ResetKind, ResetTarget
-
-    if text in ("earliest", "latest"):
-        return ResetTarget(ResetKind(text))
-    if text[:1] in "+-" and text[1:].isdigit():
-        return ResetTarget(ResetKind.SHIFT, int(text))
-    if text.isdigit() and len(text) <= parsing.OFFSET_DIGITS_MAX:
-        return ResetTarget(ResetKind.OFFSET, int(text))
-    return ResetTarget(ResetKind.TIME_MS, parsing.time_ms(text, int(time.time() * 1000)))
 
 
 @group_command.command("delete")

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from oncelog.core.ids import TopicPartition
+
+if TYPE_CHECKING:
+    from oncelog.monitoring.positions import Position
 
 OFFSET_DIGITS_MAX: Final = 12
 """A longer number is a time in milliseconds."""
@@ -55,6 +58,19 @@ def time_ms(text: str, now_ms: int) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return int(moment.timestamp() * 1000)
+
+
+def position(text: str, now_ms: int) -> Position:
+    """`earliest`, `latest`, an offset, a time, or `+N` and `-N` for a relative position."""
+    from oncelog.monitoring.positions import Position, PositionKind
+
+    if text in ("earliest", "latest"):
+        return Position(PositionKind(text))
+    if text[:1] in "+-" and text[1:].isdigit():
+        return Position(PositionKind.RELATIVE, int(text))
+    if text.isdigit() and len(text) <= OFFSET_DIGITS_MAX:
+        return Position(PositionKind.OFFSET, int(text))
+    return Position(PositionKind.TIME_MS, time_ms(text, now_ms))
 
 
 def split_range(text: str) -> tuple[str, str]:

@@ -17,6 +17,7 @@ from oncelog.client.fetcher import RangeReader
 from oncelog.client.visibility import IsolationLevel
 from oncelog.core.ids import TopicPartition
 from oncelog.monitoring.offsets import PartitionOffsets, partition_offsets
+from oncelog.monitoring.positions import PositionKind, find_offsets
 from oncelog.monitoring.record_places import start_of_last
 
 Offsets = dict[TopicPartition, int]
@@ -77,23 +78,18 @@ class Planner:
         return Reading(offsets, starts, stops, wanted, self._config.isolation)
 
     def _place(self, text: str, offsets: dict[TopicPartition, PartitionOffsets], limits: Offsets) -> Offsets:
-        if text == "earliest":
-            return {partition: found.start for partition, found in offsets.items()}
-        if text == "latest":
-            return dict(limits)
-        if text.isdigit() and len(text) <= parsing.OFFSET_DIGITS_MAX:
-            return dict.fromkeys(offsets, int(text))
-        if text.startswith("-") and text[1:].isdigit():
-            with range_reader(self._access, self._config) as reader:
-                count = int(text[1:])
-                return {p: start_of_last(reader, p, offsets[p].start, limits[p], count) for p in offsets}
-        moment = parsing.time_ms(text, int(time.time() * 1000))
-        found_at = self._admin.list_offsets(dict.fromkeys(offsets, moment))
-        return {p: found_at[p].offset if found_at[p].offset >= 0 else limits[p] for p in offsets}
+        position = parsing.position(text, int(time.time() * 1000))
+        if position.kind is not PositionKind.RELATIVE:
+            return find_offsets(self._admin, position, offsets, limits)
+        if position.number > 0:
+            raise click.BadParameter(f"{text!r}: write -N for the last N records")
+        with range_reader(self._access, self._config) as reader:
+            count = -position.number
+            return {p: start_of_last(reader, p, offsets[p].start, limits[p], count) for p in offsets}
 
     def _within(self, offsets: dict[TopicPartition, PartitionOffsets], wanted: Offsets) -> Offsets:
         """The nearest offsets that the logs have."""
-        nearest = {p: min(max(wanted[p], found.start), found.end) for p, found in offsets.items()}
+        nearest = {p: found.nearest(wanted[p]) for p, found in offsets.items()}
         for partition, found in offsets.items():
             if nearest[partition] != wanted[partition]:
                 click.echo(outside_hint(partition, found, wanted[partition], nearest[partition]), err=True)

@@ -1,6 +1,7 @@
 """What operators ask about a live cluster, answered over `Admin`, for commands and consoles alike.
 
-    offsets, groups, offset_reset     how far partitions go, how far groups are behind, where a reset would put them
+    offsets, groups                   how far partitions go, and how far groups are behind
+    positions, offset_reset           offsets by name, number or time, and where a reset would put a group
     transactions, open_transactions   what coordinators know, what partitions know, who holds readers back, what hangs
     transaction_history               the events of a transactional id, or of all from now on
     transaction_activity              rates and what is open, from events

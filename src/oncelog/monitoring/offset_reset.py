@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 from oncelog.client.admin import Admin
 from oncelog.core.ids import TopicPartition
 from oncelog.monitoring.offsets import PartitionOffsets, partition_offsets
-
-
-class ResetKind(Enum):
-    EARLIEST = "earliest"
-    LATEST = "latest"
-    OFFSET = "offset"
-    SHIFT = "shift"
-    """By a number of offsets, forward or back."""
-    TIME_MS = "time"
-
-
-@dataclass(frozen=True, slots=True)
-class ResetTarget:
-    kind: ResetKind
-    number: int = 0
-    """The offset, the shift or the time."""
+from oncelog.monitoring.positions import Position, PositionKind, find_offsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +21,7 @@ class PartitionReset:
 
     @property
     def after(self) -> int:
-        """The nearest offset that the log has."""
-        return min(max(self.wanted, self.offsets.start), self.offsets.end)
+        return self.offsets.nearest(self.wanted)
 
     def as_row(self) -> dict[str, Any]:
         return {
@@ -50,34 +33,16 @@ class PartitionReset:
 
 
 def plan_reset(
-    admin: Admin, group_id: str, partitions: Collection[TopicPartition], target: ResetTarget
+    admin: Admin, group_id: str, partitions: Collection[TopicPartition], target: Position
 ) -> list[PartitionReset]:
-    """Raises ValueError if offsets shall be shifted that were never committed."""
+    """A relative target is one from the committed offset. Raises ValueError if there is none."""
     before = {partition: found.offset for partition, found in admin.group_offsets(group_id).items()}
     offsets = partition_offsets(admin, partitions)
-    wanted = _wanted(admin, offsets, before, target)
+    if target.kind is PositionKind.RELATIVE:
+        missing = [str(partition) for partition in partitions if partition not in before]
+        if missing:
+            raise ValueError(f"{', '.join(missing)} has no committed offset to start from")
+        wanted = {partition: before[partition] + target.number for partition in partitions}
+    else:
+        wanted = find_offsets(admin, target, offsets, {partition: found.end for partition, found in offsets.items()})
     return [PartitionReset(p, offsets[p], before.get(p), wanted[p]) for p in partitions]
-
-
-def _wanted(
-    admin: Admin,
-    offsets: Mapping[TopicPartition, PartitionOffsets],
-    before: Mapping[TopicPartition, int],
-    target: ResetTarget,
-) -> dict[TopicPartition, int]:
-    match target.kind:
-        case ResetKind.EARLIEST:
-            return {partition: found.start for partition, found in offsets.items()}
-        case ResetKind.LATEST:
-            return {partition: found.end for partition, found in offsets.items()}
-        case ResetKind.OFFSET:
-            return dict.fromkeys(offsets, target.number)
-        case ResetKind.SHIFT:
-            missing = [str(partition) for partition in offsets if partition not in before]
-            if missing:
-                raise ValueError(f"{', '.join(missing)} has no committed offset to start from")
-            return {partition: before[partition] + target.number for partition in offsets}
-        case ResetKind.TIME_MS:
-            found = admin.list_offsets(dict.fromkeys(offsets, target.number))
-            # Without a record that is not older, the group reads what comes next.
-            return {p: found[p].offset if found[p].offset >= 0 else offsets[p].end for p in offsets}

@@ -31,6 +31,10 @@ class PartitionOffsets(NamedTuple):
         """Offsets that an open transaction keeps from read_committed readers."""
         return self.end - self.last_stable
 
+    def nearest(self, offset: int) -> int:
+        """The nearest offset that the log has."""
+        return min(max(offset, self.start), self.end)
+
     def limit(self, isolation: IsolationLevel) -> int:
         """Where readers stop."""
         return self.last_stable if isolation is IsolationLevel.READ_COMMITTED else self.end

@@ -10,8 +10,9 @@ import pytest
 from oncelog.client import Admin, ClientConfig, Consumer, Producer, TopicPartition
 from oncelog.monitoring import transaction_history as history
 from oncelog.monitoring.groups import describe_group
-from oncelog.monitoring.offset_reset import PartitionReset, ResetKind, ResetTarget, plan_reset
+from oncelog.monitoring.offset_reset import PartitionReset, plan_reset
 from oncelog.monitoring.offsets import partition_offsets
+from oncelog.monitoring.positions import Position, PositionKind
 from oncelog.monitoring.producers import partition_producers
 from oncelog.monitoring.snapshot import Poller
 from oncelog.monitoring.timeline import count_visible, read_timeline
@@ -182,19 +183,19 @@ class TestPlanReset:
     @pytest.mark.parametrize(
         ("target", "after"),
         [
-            (ResetTarget(ResetKind.EARLIEST), 0),
-            (ResetTarget(ResetKind.LATEST), 4),
-            (ResetTarget(ResetKind.OFFSET, 3), 3),
-            (ResetTarget(ResetKind.OFFSET, 99), 4),
-            (ResetTarget(ResetKind.SHIFT, -1), 1),
-            (ResetTarget(ResetKind.SHIFT, -5), 0),
-            (ResetTarget(ResetKind.TIME_MS, 1), 0),
-            (ResetTarget(ResetKind.TIME_MS, 2**43), 4),
+            (Position(PositionKind.EARLIEST), 0),
+            (Position(PositionKind.LATEST), 4),
+            (Position(PositionKind.OFFSET, 3), 3),
+            (Position(PositionKind.OFFSET, 99), 4),
+            (Position(PositionKind.RELATIVE, -1), 1),
+            (Position(PositionKind.RELATIVE, -5), 0),
+            (Position(PositionKind.TIME_MS, 1), 0),
+            (Position(PositionKind.TIME_MS, 2**43), 4),
         ],
         ids=str,
     )
     def test_the_plan_stays_within_the_log(
-        self, admin: Admin, place: TopicPartition, target: ResetTarget, after: int
+        self, admin: Admin, place: TopicPartition, target: Position, after: int
     ) -> None:
         group = f"group-{place.topic}"
         (plan,) = plan_reset(admin, group, [place], target)
@@ -204,7 +205,7 @@ class TestPlanReset:
 
     def test_what_was_never_committed_cannot_be_shifted(self, admin: Admin, place: TopicPartition) -> None:
         with pytest.raises(ValueError, match=f"{place} has no committed offset to start from"):
-            plan_reset(admin, "nobody", [place], ResetTarget(ResetKind.SHIFT, 1))
+            plan_reset(admin, "nobody", [place], Position(PositionKind.RELATIVE, 1))
 
 
 @pytest.fixture

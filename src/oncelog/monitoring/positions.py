@@ -1,0 +1,48 @@
+"""Positions in logs, as users name them, and the offsets that they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from oncelog.client.admin import Admin
+from oncelog.core.ids import TopicPartition
+from oncelog.monitoring.offsets import PartitionOffsets
+
+
+class PositionKind(Enum):
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    OFFSET = "offset"
+    TIME_MS = "time"
+    RELATIVE = "relative"
+    """So many offsets or records forward or back; from where, depends on the command."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    kind: PositionKind
+    number: int = 0
+    """The offset, the time or the distance."""
+
+
+def find_offsets(
+    admin: Admin,
+    position: Position,
+    offsets: Mapping[TopicPartition, PartitionOffsets],
+    latest: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, int]:
+    """The offset in each partition. `latest` is used for LATEST, and for times after the last record."""
+    match position.kind:
+        case PositionKind.EARLIEST:
+            return {partition: found.start for partition, found in offsets.items()}
+        case PositionKind.LATEST:
+            return dict(latest)
+        case PositionKind.OFFSET:
+            return dict.fromkeys(offsets, position.number)
+        case PositionKind.TIME_MS:
+            found_at = admin.list_offsets(dict.fromkeys(offsets, position.number))
+            return {p: found_at[p].offset if found_at[p].offset >= 0 else latest[p] for p in offsets}
+        case PositionKind.RELATIVE:
+            raise ValueError("a relative position needs a place to start from")
