@@ -116,6 +116,7 @@ class OperatorLog(logging.Handler):
         self._dropped = 0
         self._changed = threading.Condition()
         self._writer: threading.Thread | None = None
+        self._is_closed = False
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno <= logging.DEBUG or self._is_within_limit(record):
@@ -181,9 +182,9 @@ class OperatorLog(logging.Handler):
             self._writer.start()
 
     def _write_queued(self) -> None:
-        while True:
+        while not self._is_closed:
             with self._changed:
-                self._changed.wait_for(lambda: bool(self._queue), timeout=1.0)
+                self._changed.wait_for(lambda: bool(self._queue) or self._is_closed, timeout=1.0)
                 line = self._queue[0] if self._queue else None
             if line is None:
                 with self.lock or threading.RLock():
@@ -214,4 +215,7 @@ class OperatorLog(logging.Handler):
                 window.begin_s = min(window.begin_s, self._clock_s() - WINDOW_S)
             self.tell_of_left_out()
         self.flush()
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
         super().close()

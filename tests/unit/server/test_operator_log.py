@@ -48,6 +48,16 @@ class Pipe:
         except BlockingIOError:
             return []
 
+    def end(self) -> None:
+        """The thread of the handler must not write to a descriptor that is somebody else's by then."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(operator_log, "LAST_LINES_S", 0.0)
+            self.handler.close()
+        writer = self.handler._writer
+        while writer is not None and writer.is_alive():
+            self.lines()
+            writer.join(0.01)
+
     def read_until(self, text: str) -> list[str]:
         seen: list[str] = []
         deadline_s = time.monotonic() + 30
@@ -61,8 +71,7 @@ class Pipe:
 def pipe() -> Iterator[Pipe]:
     pipe = Pipe()
     yield pipe
-    pipe.lines()
-    pipe.handler.flush()
+    pipe.end()
     os.close(pipe.read_end)
     os.close(pipe.write_end)
 
@@ -161,7 +170,9 @@ def test_a_broker_whose_standard_error_is_not_read_serves(tmp_path: Path) -> Non
     )
     try:
         assert process.stdout is not None
-        host, port = process.stdout.readline().split()[-1].split(":")
+        ready = process.stdout.readline()
+        assert ready.startswith("oncelog ready on "), ready
+        host, port = ready.split()[-1].split(":")
         unserved = bytes.fromhex("0000000a 7fff 0000 00000001 0000")
         for _ in range(1_500):
             with socket.create_connection((host, int(port)), timeout=30) as client:
