@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.mutants.catalogue import COORDINATOR_MUTANTS, MUTANTS, SERVER_MUTANTS, STORAGE_MUTANTS
+from tests.mutants.catalogue import CONTROLLER_MUTANTS, COORDINATOR_MUTANTS, MUTANTS, SERVER_MUTANTS, STORAGE_MUTANTS
 from tests.mutants.mutant import Histories, Mutant, histories, suite
 from tests.mutants.runner import run
 
@@ -29,7 +29,8 @@ def test_a_quick_mutant_is_found(mutant: Mutant) -> None:
 
 
 def test_every_mutant_has_a_name_of_its_own() -> None:
-    assert len(MUTANTS) == len(COORDINATOR_MUTANTS) + len(STORAGE_MUTANTS) + len(SERVER_MUTANTS)
+    lists = [CONTROLLER_MUTANTS, COORDINATOR_MUTANTS, STORAGE_MUTANTS, SERVER_MUTANTS]
+    assert len(MUTANTS) == sum(map(len, lists))
 
 
 def test_a_mutant_that_breaks_another_promise_than_expected_counts_as_survived() -> None:

@@ -1,7 +1,8 @@
-"""One request at a time with one peer, without a socket and a clock.
+"""One request at a time to one peer, without a socket and a clock.
 
-Whoever owns an exchange asks `is_due`, sends, and calls `sent` for a number that comes back with the answer. An answer
-whose number `accept` does not take came too late: the request was given up meanwhile.
+The owner of an exchange sends a request when `is_due` says so and calls `sent`, which returns a number. The owner
+passes this number to `accept` with the response. `accept` returns False for the response to a request that was given
+up.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ class Exchange:
     def __init__(self, timeout_ms: int) -> None:
         self._timeout_ms = timeout_ms
         self._due_ms: int | None = None
-        """None: at once."""
+        """None means now."""
         self._number = 0
         self._sent_ms: int | None = None
-        """None: nothing is out."""
+        """None if there is no current request."""
 
     def is_due(self, now_ms: int) -> bool:
         return self._sent_ms is None and (self._due_ms is None or now_ms >= self._due_ms)
@@ -24,7 +25,7 @@ class Exchange:
 
     @property
     def wake_ms(self) -> int | None:
-        """When something is to be done if no answer comes; None: at once."""
+        """When the next request is due or the current one times out. None means now."""
         return self._due_ms if self._sent_ms is None else self._sent_ms + self._timeout_ms
 
     def sent(self, now_ms: int) -> int:
@@ -33,7 +34,7 @@ class Exchange:
         return self._number
 
     def accept(self, number: int) -> bool:
-        """Whether this is the answer, or the failure, of what is out. The next request is due at once."""
+        """Whether this is the response to, or the failure of, the current request. The next one is due now."""
         if self._sent_ms is None or number != self._number:
             return False
         self._sent_ms = self._due_ms = None
@@ -43,7 +44,7 @@ class Exchange:
         self._due_ms = now_ms + delay_ms
 
     def hurry(self) -> None:
-        """Whatever was to be sent later is due now."""
+        """The next request is due now."""
         self._due_ms = None
 
     def give_up(self) -> None:

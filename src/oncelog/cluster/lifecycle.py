@@ -1,22 +1,24 @@
-"""The life of a broker as its controller sees it: registration, heartbeats, controlled shutdown. No sockets, no clock.
+"""Registration, heartbeats and controlled shutdown of a broker in a cluster: a state machine without sockets and clock.
 
     UNREGISTERED --registered--> CATCHING_UP --caught up--> RECOVERING --ready--> UNFENCING --unfenced--> SERVING
          |                           \\_____________________________stop___________________________/
          |                                                           v
          +--stop--> STOPPED <--granted, stale epoch, too long-- STOPPING
 
-- A broker registers, and is given its epoch. As long as it has not read its own registration in the metadata log it
-  sends heartbeats at once one after the other; then it recovers its logs (`ready` says that this is done) and asks to
-  be unfenced, which is when the controller makes it leader and clients may find it.
-- A controller fences a broker that is silent for longer than `broker.session.timeout.ms`. That does not end its epoch:
-  the next heartbeat unfences it. `is_fenced` is what the controller said last.
-- To stop, a broker asks for leave and goes on serving until its partitions have other leaders.
-- A broker whose epoch the controller does not know any more, since it was unregistered or another process has its id,
-  is REFUSED; so is one that may not register. `refusal` says why, and what to do.
+- The broker registers with the controller and gets its broker epoch. Until it has read its own registration in the
+  metadata log, it sends a heartbeat every 10 ms. Then it recovers its logs, and the owner calls `ready`. The next
+  heartbeat asks the controller to unfence the broker. From then on the controller may make it the leader of
+  partitions.
+- The controller fences a broker whose heartbeats stop for longer than `broker.session.timeout.ms`. The broker epoch
+  stays valid, and the next heartbeat unfences the broker. `is_fenced` is the last answer of the controller.
+- To stop, the broker requests a controlled shutdown. It serves until the controller has moved its leaderships away.
+- The state becomes REFUSED if the controller rejects the registration, if no registration succeeds within
+  `initial.broker.registration.timeout.ms`, or if the controller no longer knows the broker epoch because the broker
+  was unregistered or another process registered with its id. `refusal` tells the reason and the remedy.
 
-The owner calls `poll` whenever `wake_ms` has come, sends what it is given to the active controller, and brings back the
-answer or the failure. To a controller that is not active any more it goes again, 50 ms later. A request that takes as
-long as half a session is given up: the next one needs another connection.
+The owner calls `poll` when the time `wake_ms` has come, sends the request to the active controller, and passes the
+response or the failure back. After NOT_CONTROLLER or a failure the request is sent again 50 ms later. A request
+without a response for half a session time-out is abandoned: the owner sends the next one over a new connection.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ BACKOFF_MS: Final = 50
 CATCHING_UP_MS: Final = 10
 STOPPING_MS: Final = 50
 STOPPING_MAX_MS: Final = 300_000
-"""After that the broker stops without leave: the controller may be gone for good."""
+"""After that the broker stops without the controller's permission."""
 _REGISTRATION_RETRY_MS: Final = 2000
 
 
@@ -72,6 +74,7 @@ _REGISTERED: Final = (State.CATCHING_UP, State.RECOVERING, State.UNFENCING, Stat
 TRANSITIONS: Final[dict[tuple[State, Event], State]] = {
     (State.UNREGISTERED, Event.REGISTERED): State.CATCHING_UP,
     (State.UNREGISTERED, Event.REFUSAL): State.REFUSED,
+    (State.UNREGISTERED, Event.TOO_LONG): State.REFUSED,
     (State.UNREGISTERED, Event.STOP): State.STOPPED,
     (State.CATCHING_UP, Event.CAUGHT_UP): State.RECOVERING,
     (State.RECOVERING, Event.READY): State.UNFENCING,
@@ -86,7 +89,7 @@ TRANSITIONS: Final[dict[tuple[State, Event], State]] = {
 
 
 class Identity(NamedTuple):
-    """What a broker registers with. `incarnation_id` is new with every start of the process."""
+    """What a broker registers with. Each start of the process has a new `incarnation_id`."""
 
     broker_id: int
     cluster_id: str
@@ -96,7 +99,7 @@ class Identity(NamedTuple):
     rack: str | None
     directory_id: UUID
     previous_epoch: int
-    """That of the last start, if it ended cleanly; else -1."""
+    """The broker epoch before the last clean shutdown, or -1 if there was none."""
 
 
 class Timing(NamedTuple):
@@ -122,15 +125,23 @@ class Lifecycle:
         self.state = State.UNREGISTERED
         self.epoch = -1
         self.is_fenced = True
-        self.refusal: str | None = None
+        self._reason = (
+            f"no active controller has answered for {timing.initial_registration_timeout} ms: check that controllers "
+            "run, and controller.quorum.bootstrap.servers"
+        )
+        """What a refusal would say."""
 
     @property
     def wake_ms(self) -> int | None:
-        """When to call `poll` if nothing comes before; None: at once."""
+        """When to call `poll` next if no response arrives before. None means now."""
         return self._exchange.wake_ms
 
+    @property
+    def refusal(self) -> str | None:
+        return self._reason if self.state is State.REFUSED else None
+
     def ready(self) -> None:
-        """Logs are recovered: partitions may be led."""
+        """The logs are recovered: the broker can lead partitions."""
         self._is_ready = True
         self._go(Event.READY)
 
@@ -139,8 +150,8 @@ class Lifecycle:
         self._go(Event.STOP)
 
     def poll(self, now_ms: int, metadata_offset: int) -> SendToController | None:
-        """`metadata_offset`: the last one applied."""
-        if self.state is State.STOPPING and now_ms >= self._give_up_ms:
+        """`metadata_offset` is the last offset of the metadata log that the broker has applied."""
+        if now_ms >= self._give_up_ms:
             self._go(Event.TOO_LONG)
         if self._exchange.has_timed_out(now_ms):
             self._exchange.give_up()
@@ -157,7 +168,7 @@ class Lifecycle:
     def on_registration(
         self, number: int, response: BrokerRegistrationResponse, now_ms: int, finalised: Mapping[str, int]
     ) -> None:
-        """`finalised`: the levels of the cluster's features, by the image."""
+        """`finalised` are the levels of the cluster's features, from the image."""
         if not self._exchange.accept(number) or self.state is not State.UNREGISTERED:
             return
         code = response.error_code
@@ -166,23 +177,21 @@ class Lifecycle:
             self._go(Event.REGISTERED)
         elif code == ErrorCode.NOT_CONTROLLER:
             self._exchange.delay(now_ms, BACKOFF_MS)
-        elif code in _FINAL or now_ms >= self._give_up_ms:
-            self.refusal = self._registration_refusal(code, finalised)
-            self._go(Event.REFUSAL)
         else:
+            self._reason = self._registration_refusal(code, finalised)
             self._exchange.delay(now_ms, _REGISTRATION_RETRY_MS)
+            if code in _FINAL:
+                self._go(Event.REFUSAL)
 
     def on_heartbeat(self, number: int, response: BrokerHeartbeatResponse, now_ms: int) -> None:
         if not self._exchange.accept(number):
             return
         if response.error_code == ErrorCode.STALE_BROKER_EPOCH:
+            self._reason = (
+                f"the controller does not know broker {self._identity.broker_id} in epoch {self.epoch} any more: it "
+                "was unregistered, or another process registered with its id. Stop that process and restart this broker"
+            )
             self._go(Event.STALE_EPOCH)
-            if self.state is State.REFUSED:
-                self.refusal = (
-                    f"the controller does not know broker {self._identity.broker_id} in epoch {self.epoch} any more: "
-                    "it was unregistered, or another process has registered with its id. Stop that one, and start this "
-                    "broker again"
-                )
         elif response.error_code != ErrorCode.NONE:
             self._exchange.delay(now_ms, BACKOFF_MS)
         else:
@@ -240,8 +249,8 @@ class Lifecycle:
             return f"the cluster does not take this broker: {unsupported(identity.features, finalised)}"
         if code == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
             return (
-                f"broker id {identity.broker_id} is taken by another process, which the controller has heard of in the "
-                f"last {self._timing.session_timeout} ms: stop it, or change node.id"
+                f"broker id {identity.broker_id} is taken by another process, whose last heartbeat is less than "
+                f"{self._timing.session_timeout} ms old: stop that process, or change node.id"
             )
         if code == ErrorCode.INCONSISTENT_CLUSTER_ID:
             return (
@@ -259,11 +268,11 @@ _FINAL: Final = (
     ErrorCode.BROKER_ID_NOT_REGISTERED,
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
 )
-"""Trying again would not help."""
+"""Errors for which a retry does not help."""
 
 
 def unsupported(declared: Sequence[Feature], finalised: Mapping[str, int]) -> str:
-    """Which features stand against it, and what to do."""
+    """Which features prevent the registration, and the remedy."""
     ranges = {each.name: (each.min_supported_version, each.max_supported_version) for each in declared}
     found = []
     for name, level in finalised.items():

@@ -1,19 +1,21 @@
 """An observer of the controllers' quorum: it follows `__cluster_metadata` and keeps the image. No sockets, no clock.
 
-The owner calls `poll` whenever `wake_ms` has come, sends what it is given, and brings back the answer (`on_fetch`,
-`on_snapshot`) or the failure (`on_failure`). A request goes to its `address` over the connection with its number: when
-that number changes, the old connection is closed and a new one opened. What is applied comes back as an `Update`.
+The owner calls `poll` when the time `wake_ms` has come, sends the request, and passes the response (`on_fetch`,
+`on_snapshot`) or the failure (`on_failure`) back. A request is sent to `address` over the connection number
+`connection`. When that number changes, the owner closes the old connection and opens a new one. `on_fetch` and
+`on_snapshot` return an `Update` when records were applied.
 
-- Any controller is asked first. One that does not lead answers NOT_LEADER_OR_FOLLOWER or FENCED_LEADER_EPOCH and says
-  who does; that is all of the discovery. The epoch of the quorum never goes back.
-- An answer has records above the high watermark. They are held, and applied when it has passed them. Those that a new
-  leader does not have are dropped (DivergingEpoch); what was applied is committed and never dropped.
-- Where the log begins too late for this observer, it is given a snapshot, fetches that piece by piece, and goes on
-  behind it. What is missing in a snapshot is gone.
-- The first update comes when everything is applied that was committed when the first records came.
+- The observer first asks any controller. One that is not the leader answers NOT_LEADER_OR_FOLLOWER or
+  FENCED_LEADER_EPOCH with the id, the epoch and the address of the leader. The epoch of the quorum never goes back.
+- A response contains records above the high watermark. They are held and applied when the high watermark has passed
+  them. Held records that a new leader does not have are dropped (DivergingEpoch). Applied records are committed and
+  never dropped.
+- If the leader's log starts after the observer's end offset, the leader names a snapshot. The observer fetches it in
+  pieces and continues with the log behind it. A snapshot replaces the whole image.
+- The first update is returned when everything is applied that was committed at the time of the first records.
 
-Nothing is kept on disk: after a restart the log is read again. Records that cannot be read or applied raise KafkaError,
-MalformedRequest or InvalidMetadata, and the observer must not be used any more.
+Nothing is stored on disk: after a restart the observer reads the log again. Records that cannot be decoded or applied
+raise KafkaError, MalformedRequest or InvalidMetadata; the observer cannot be used after that.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ BACKOFF_MS: Final = 50
 _MAX_WAIT_MS: Final = 500
 _MAX_BYTES: Final = 1 << 20
 _HELD_MAX: Final = 100_000
-"""Batches that wait to be committed. What comes beyond is fetched again."""
+"""Batches that are not committed yet. Further batches are fetched again later."""
 _NO_OFFSET: Final = -1
 
 
@@ -67,7 +69,7 @@ class Address(NamedTuple):
 
 
 class Leader(NamedTuple):
-    """Of the quorum: the active controller, or who is about to be."""
+    """The leader of the quorum, which is the active controller as soon as it has read its log."""
 
     node_id: int
     epoch: int
@@ -104,7 +106,7 @@ class QuorumLog:
         self._epoch = 0
         self._download: _Download | None = None
         self._held: deque[MetadataBatch] = deque()
-        """Fetched, but not known to be committed."""
+        """Fetched, but not committed yet."""
         self._applied_end = 0
         self._applied_epoch = 0
         self._high_watermark = _NO_OFFSET
@@ -129,7 +131,7 @@ class QuorumLog:
 
     @property
     def wake_ms(self) -> int | None:
-        """When to call `poll` if nothing comes before; None: at once."""
+        """When to call `poll` next if no response arrives before. None means now."""
         return self._exchange.wake_ms
 
     def poll(self, now_ms: int) -> Send | None:
@@ -142,7 +144,7 @@ class QuorumLog:
         return Send(self._exchange.sent(now_ms), self._connection, self._address, request)
 
     def on_failure(self, number: int, now_ms: int) -> None:
-        """The connection broke, could not be made, or carried no answer."""
+        """The connection failed before the response arrived."""
         if self._exchange.accept(number):
             self._ask_another()
             self._exchange.delay(now_ms, BACKOFF_MS)
@@ -220,7 +222,7 @@ class QuorumLog:
             )
 
     def _learn_leader(self, leader_id: int, epoch: int, endpoints: dict[int, Address]) -> bool:
-        """Whether there is news: a later epoch, or somebody who leads it."""
+        """Whether this is new: a higher epoch, or the leader of the known one."""
         if epoch < self._epoch or (epoch == self._epoch and (leader_id < 0 or self._is_known(leader_id))):
             return False
         self._epoch = epoch
@@ -242,7 +244,7 @@ class QuorumLog:
         self._exchange.delay(now_ms, BACKOFF_MS)
 
     def _ask_another(self) -> None:
-        """Whoever is asked next tells who leads. Voters are asked as well as those that settings name."""
+        """The next address among those of the settings and those of the voters."""
         self.leader = None
         voters = self.quorum.voters.voters if self.quorum.voters is not None else []
         known = [Address(voter.endpoints[0].host, voter.endpoints[0].port) for voter in voters if voter.endpoints]
@@ -300,7 +302,7 @@ class QuorumLog:
         return Update(self.image, Delta.between(before, self.image), self.last_offset)
 
     def _restart_download(self, now_ms: int) -> None:
-        """The snapshot is gone, or its controller no longer leads: Fetch tells what to do."""
+        """The snapshot is deleted, or the controller is not the leader any more. The next Fetch tells which."""
         self._download = None
         self._exchange.delay(now_ms, BACKOFF_MS)
 

@@ -220,9 +220,20 @@ def test_an_id_that_is_taken_is_tried_again_until_it_is_too_late() -> None:
     assert broker.life.state is State.CATCHING_UP
 
     late = Played()
-    late.now_ms += 60_000
     late.registered(ErrorCode.DUPLICATE_BROKER_REGISTRATION)
+    late.now_ms += 60_000
+    assert late.life.poll(late.now_ms, 29) is None
     assert late.life.refusal is not None and "broker id 1 is taken by another process" in late.life.refusal
+
+
+def test_a_registration_without_any_answer_is_given_up() -> None:
+    broker = Played()
+    number, _ = broker.send()
+    broker.life.on_failure(number, broker.now_ms)
+    assert broker.life.refusal is None
+    broker.now_ms += 60_000
+    assert broker.life.poll(broker.now_ms, 29) is None
+    assert broker.life.refusal is not None and "no active controller has answered for 60000 ms" in broker.life.refusal
 
 
 def test_a_controller_that_is_not_active_is_asked_again() -> None:
