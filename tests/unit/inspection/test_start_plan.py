@@ -90,10 +90,10 @@ def real_start(folder: Path, partition: TopicPartition, monkeypatch: pytest.Monk
     scans: list[tuple[int, int]] = []
     original = SegmentBatches.batches
 
-    def recorded(self: Any, position: int = 0, end: int | None = None, **how: bool) -> Any:
+    def recorded(self: Any, position: int = 0, **how: bool) -> Any:
         if how.get("checked"):
             scans.append((self.base_offset, position))
-        return original(self, position, end, **how)
+        return original(self, position, **how)
 
     meta = read_meta_properties(folder)
     assert meta is not None
