@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from oncelog.client.cluster import Cluster
 from oncelog.client.consumer_config import ConsumerConfig
 from oncelog.client.consumer_positions import PartitionPosition, Positions
 from oncelog.client.errors import ErrorCode, KafkaError, error_of, is_retriable
 from oncelog.client.fetch import fetch
-from oncelog.client.fetcher import FetchedChunk
-from oncelog.client.visibility import visible_batches
+from oncelog.client.fetcher import NO_END, chunk_of
 from oncelog.core.ids import TopicPartition
 from oncelog.protocol.messages.fetch import PartitionData
 
@@ -106,35 +104,17 @@ class ConsumerFetcher:
         self._keep(entry, offset, answer)
 
     def _keep(self, entry: PartitionPosition, offset: int, answer: PartitionData) -> None:
-        data = memoryview(answer.records or b"")
-        seen = visible_batches(
-            data,
-            offset,
-            answer.aborted_transactions,
-            self._settings.isolation,
-            check_crcs=self._config.check_crcs,
-        )
         entry.high_watermark = answer.high_watermark
         entry.last_stable_offset = answer.last_stable_offset
-        if not seen.whole_bytes and len(data):
-            larger = self._settings.partition_max_bytes * 2
-            self._settings = replace(
-                self._settings, partition_max_bytes=larger, max_bytes=max(self._settings.max_bytes, larger)
-            )
-        entry.fetch_position = seen.next_offset
-        if seen.batches:
-            entry.chunk = FetchedChunk(
-                entry.partition,
-                offset,
-                seen.next_offset,
-                -1,
-                data,
-                seen.batches,
-                answer.high_watermark,
-                answer.last_stable_offset,
-            )
+        chunk = chunk_of(entry.partition, offset, NO_END, answer, self._settings, self._config.check_crcs)
+        if chunk is None:
+            self._settings = self._settings.grown()
+            return
+        entry.fetch_position = chunk.next_offset
+        if chunk.batches:
+            entry.chunk = chunk
         else:
-            entry.position = seen.next_offset
+            entry.position = chunk.next_offset
 
     async def close(self) -> None:
         self._closed = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from oncelog.client.connection import Connection
@@ -21,6 +21,7 @@ _OF_ONE: Final = ConfigKey(
 )
 FETCH_KEYS: Final = (_LEAST, _WAIT, _MOST, _OF_ONE)
 NO_SESSION_EPOCH: Final = -1
+CHUNK_BYTES_MAX: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,11 @@ class FetchSettings:
     min_bytes: int = setting(_LEAST)
     max_bytes: int = setting(_MOST)
     partition_max_bytes: int = setting(_OF_ONE)
+
+    def grown(self) -> FetchSettings:
+        """For when not even one batch fitted into an answer."""
+        larger = max(self.partition_max_bytes, min(self.partition_max_bytes * 2, CHUNK_BYTES_MAX))
+        return replace(self, partition_max_bytes=larger, max_bytes=max(self.max_bytes, larger))
 
 
 async def fetch(

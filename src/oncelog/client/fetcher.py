@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 from oncelog.client.blocking import Blocking
@@ -25,7 +24,9 @@ from oncelog.protocol.messages.fetch import PartitionData
 
 RANGE_FETCH_BYTES: Final = 8 * 1024 * 1024
 """A range is read to its end, so large answers cost nothing but memory: two of them at a time."""
-CHUNK_BYTES_MAX: Final = 1 << 30
+
+
+NO_END: Final = -1
 
 
 class FetchedChunk(NamedTuple):
@@ -56,6 +57,31 @@ class FetchedChunk(NamedTuple):
                 # Compaction leaves the bare header of a marker whose transaction is gone.
                 is_marker = header.is_control and header.records_count
                 yield header, parse_control(self.data, at) if is_marker else None
+
+
+def chunk_of(
+    partition: TopicPartition,
+    start: int,
+    end: int,
+    answer: PartitionData,
+    settings: FetchSettings,
+    check_crcs: bool,
+) -> FetchedChunk | None:
+    """What an answer holds from `start` on; None if not even one batch fitted into it, and more is to be asked for."""
+    data = memoryview(answer.records or b"")
+    seen = visible_batches(data, start, answer.aborted_transactions, settings.isolation, check_crcs=check_crcs)
+    if not seen.whole_bytes and len(data):
+        return None
+    return FetchedChunk(
+        partition,
+        start,
+        seen.next_offset,
+        end,
+        data[: seen.whole_bytes],
+        [(at, header) for at, header in seen.batches if end < 0 or header.base_offset < end],
+        answer.high_watermark,
+        answer.last_stable_offset,
+    )
 
 
 class RangeFetcher:
@@ -104,8 +130,10 @@ class RangeFetcher:
         while True:
             try:
                 answer = await self._ask(position, deadline)
-                chunk = self._chunk_of(position, answer)
-                if chunk.next_offset > position:
+                chunk = chunk_of(self._partition, position, self._end, answer, self._settings, self._check_crcs)
+                if chunk is None:
+                    self._settings = self._settings.grown()
+                elif chunk.next_offset > position:
                     return chunk
                 last = None
             except KafkaError as error:
@@ -135,30 +163,6 @@ class RangeFetcher:
         if answer.error_code:
             raise error_of(answer.error_code, f"fetching {self._partition} at offset {position}")
         return answer
-
-    def _chunk_of(self, position: int, answer: PartitionData) -> FetchedChunk:
-        data = memoryview(answer.records or b"")
-        seen = visible_batches(
-            data, position, answer.aborted_transactions, self._settings.isolation, check_crcs=self._check_crcs
-        )
-        if not seen.whole_bytes and len(data):
-            self._grow()
-        batches = [(at, header) for at, header in seen.batches if header.base_offset < self._end]
-        return FetchedChunk(
-            self._partition,
-            position,
-            seen.next_offset,
-            self._end,
-            data[: seen.whole_bytes],
-            batches,
-            answer.high_watermark,
-            answer.last_stable_offset,
-        )
-
-    def _grow(self) -> None:
-        """Not even one batch fitted into an answer: ask for more."""
-        larger = min(self._settings.partition_max_bytes * 2, CHUNK_BYTES_MAX)
-        self._settings = replace(self._settings, partition_max_bytes=larger, max_bytes=larger)
 
 
 class RangeReader(Blocking):
