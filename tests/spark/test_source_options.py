@@ -164,6 +164,7 @@ def test_the_group_is_the_transactional_id_unless_given() -> None:
     ("given", "message"),
     [
         ({"transactional_id": ""}, "transactional_id: give each pipeline its own"),
+        ({"transactional_id": None}, "transactional_id: give each pipeline its own"),
         ({"topic": ""}, "Invalid value '' for configuration topic: names of topics have"),
         (
             {"transaction_timeout_ms": 10},

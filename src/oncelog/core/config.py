@@ -256,7 +256,7 @@ class ConfigTable:
             values = {name: key.parse(given[name]) for name, key in keys.items()}
             for alias, (name, factor) in self._aliases.items():
                 if alias in given and name not in values:
-                    amount = self._keys[name].parse(given[alias])
+                    amount = dataclasses.replace(self._keys[name], name=alias).parse(given[alias])
                     values[name] = amount * factor if isinstance(amount, int) and amount > 0 else amount
         except ConfigError as error:
             raise self._error(str(error)) from None

@@ -94,7 +94,7 @@ def sink_options(
     *, bootstrap_servers: str | Sequence[str], kafka: Mapping[str, str] | None = None, **arguments: Any
 ) -> SinkOptions:
     """From the arguments of `write_stream`; None stands for the default. `kafka` are settings under Kafka's names."""
-    settings = SINK_TABLE.parse({"transactional_id": "", **arguments})
+    settings = SINK_TABLE.parse({**arguments, "transactional_id": arguments.get("transactional_id") or ""})
     transactional_id = settings.text("transactional_id")
     return settings.bind(
         SinkOptions,

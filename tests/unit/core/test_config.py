@@ -25,6 +25,8 @@ def test_a_misspelt_key_is_answered_with_the_nearest_known_one() -> None:
         ("auto.create.topics.enable", "yes", "must be true or false"),
         ("compression.type", "brotli", "must be one of uncompressed, zstd"),
         ("log.cleaner.min.cleanable.ratio", "1.5", "must be between 0 and 1"),
+        ("log.retention.hours", "long", "must be a whole number"),
+        ("log.cleaner.min.cleanable.ratio", "nan", "must be between 0 and 1"),
         ("transaction.version", "3", "must be between 0 and 2"),
     ],
 )
