@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from oncelog.client import Producer
+from tests.unit.client.reading import Reading
 
 ROOT = Path(__file__).parents[3]
 PROGRAMS = sorted(path.stem for path in (ROOT / "examples" / "client").glob("[a-z]*.py"))
@@ -42,3 +43,14 @@ def test_any_bytes_are_transformed(servers: str, topic: str) -> None:
     target = f"{topic}-out"
     consume_transform_produce.run(servers, topic, target, topic, group=topic, until=lambda processed: processed >= 1)
     assert read_committed_reader.run(servers, target) == [b"CAF\xe9"]
+
+
+def test_what_is_new_is_copied_once_by_many_processes(servers: str, topic: str, reading: Reading) -> None:
+    copied = f"{topic}-copy"
+    for values in (["a", "b", "c"], ["d"]):
+        with Producer({"bootstrap.servers": servers}) as producer:
+            for number, value in enumerate(values):
+                producer.send(topic, value, key="k", partition=number % 2)
+        done = start("shared_transaction", servers, topic, copied)
+        assert (done.stdout, done.stderr) == (f"records copied: {len(values)}\n", "")
+    assert reading.values(copied) == reading.values(topic) == [b"a", b"c", b"d", b"b"]
