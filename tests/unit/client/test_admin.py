@@ -22,6 +22,7 @@ from oncelog.client import (
 )
 from oncelog.client.admin import ConfigResource, ConfigSource, ResourceType
 from oncelog.client.errors import ErrorCode, UnsupportedByBroker
+from tests.waiting import wait_until
 
 
 def code_of(call: Any, *arguments: Any, **options: Any) -> ErrorCode:
@@ -84,7 +85,7 @@ def test_groups_and_their_offsets(module_admin: Admin, servers: str, topic: str,
     assert group in [listing.group_id for listing in module_admin.list_groups(states=["Empty"])]
     with Consumer({"bootstrap.servers": servers, "group.id": group, "client.id": "reader"}) as consumer:
         consumer.subscribe([topic])
-        consumer.poll(500)
+        wait_until(lambda: consumer.poll(50) or consumer.assignment())
         description = module_admin.describe_groups([group])[group]
         assert (description.state, description.protocol_type, description.protocol) == ("Stable", "consumer", "range")
         (member,) = description.members

