@@ -68,17 +68,12 @@ class _Produce:
             return self._refuse(error)
         if not unverified:
             return self._append_all()
-        answer: Promise[Answer] = Promise()
 
-        def verified(_: None) -> None:
-            response = self._append_all()
-            if isinstance(response, Promise):
-                response.then(answer.resolve)
-            else:
-                answer.resolve(response)
+        def append(_: None) -> Promise[Answer]:
+            answer = self._append_all()
+            return answer if isinstance(answer, Promise) else Promise.resolved(answer)
 
-        self._verify(unverified).then(verified)
-        return answer
+        return self._verify(unverified).chain(append)
 
     def _locate(self, topic: TopicProduceData, index: int) -> Partition:
         if self._version >= _TOPIC_ID_VERSION:

@@ -39,7 +39,6 @@ class _TxnOffsetCommit:
         self._request = request
         self._context = context
         self._version = context.api_version
-        self._answer: Promise[TxnOffsetCommitResponse] = Promise()
         self._response = TxnOffsetCommitResponse(
             topics=[
                 TxnOffsetCommitResponseTopic(
@@ -56,16 +55,14 @@ class _TxnOffsetCommit:
     def run(self) -> Promise[TxnOffsetCommitResponse]:
         request = self._request
         if not self._context.may(Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id):
-            self._refuse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        elif not self._context.may(Operation.READ, Resource.GROUP, request.group_id):
-            self._refuse(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-        elif not self._has_partitions():
-            self._answer.resolve(self._response)
-        elif not self._request.group_id:
-            self._fail(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
-        else:
-            self._broker.groups.shards.available().then(lambda _: self._verify())
-        return self._answer
+            return self._refuse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        if not self._context.may(Operation.READ, Resource.GROUP, request.group_id):
+            return self._refuse(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        if not self._has_partitions():
+            return Promise.resolved(self._response)
+        if not request.group_id:
+            return self._fail(KafkaError(ErrorCode.INVALID_GROUP_ID, "the group id is empty"))
+        return self._broker.groups.shards.available().chain(lambda _: self._verify())
 
     def _has_partitions(self) -> bool:
         """Whether one is left when those are refused that the client may not commit for, or that do not exist."""
@@ -75,18 +72,16 @@ class _TxnOffsetCommit:
                 partition.error_code = refusal(partition.partition_index)
         return not all(partition.error_code for topic in self._response.topics for partition in topic.partitions)
 
-    def _verify(self) -> None:
+    def _verify(self) -> Promise[TxnOffsetCommitResponse]:
         request, broker = self._request, self._broker
         try:
             partition = broker.groups.partition_for(request.group_id)
         except KafkaError as error:
-            self._fail(error_for_failed_append(error.code), error.message)
-            return
+            return self._fail(KafkaError(error_for_failed_append(error.code), error.message))
         adds = self._version >= _TV2_VERSION
         state = partition.log.producer_state
         if not adds and not state.verification_enabled:
-            self._commit(None)
-            return
+            return self._commit(None)
         try:
             guard = state.start_verification(
                 request.producer_id,
@@ -96,11 +91,9 @@ class _TxnOffsetCommit:
                 now_ms=broker.now_ms(),
             )
         except KafkaError as error:
-            self._fail(error.code, error.message)
-            return
+            return self._fail(error)
         if guard is None:
-            self._commit(None)
-            return
+            return self._commit(None)
         answers = broker.transactions.enlist(
             transactional_id=request.transactional_id,
             producer_id=request.producer_id,
@@ -108,19 +101,19 @@ class _TxnOffsetCommit:
             partitions=[partition.topic_partition],
             add=adds,
         )
-        answers.then(lambda refusals: self._verified(guard, refusals))
+        return answers.chain(lambda refusals: self._verified(guard, refusals))
 
-    def _verified(self, guard: VerificationGuard, refusals: dict[TopicPartition, KafkaError]) -> None:
+    def _verified(
+        self, guard: VerificationGuard, refusals: dict[TopicPartition, KafkaError]
+    ) -> Promise[TxnOffsetCommitResponse]:
         for error in refusals.values():
-            code = error_for_txn_offset_commit(self._version, error.code)
-            self._fail(code, error.message)
-            return
-        self._commit(guard)
+            return self._fail(KafkaError(error_for_txn_offset_commit(self._version, error.code), error.message))
+        return self._commit(guard)
 
-    def _commit(self, guard: VerificationGuard | None) -> None:
+    def _commit(self, guard: VerificationGuard | None) -> Promise[TxnOffsetCommitResponse]:
         request, response = self._request, self._response
         topic_ids = self._broker.metadata.ids_of(topic.name for topic in request.topics)
-        answer = self._broker.groups.run(
+        return self._broker.groups.run(
             request.group_id,
             lambda shard, reply, now_ms: shard.commit_offsets_in_transaction(
                 request, response, reply, now_ms, topic_ids, self._version
@@ -128,11 +121,10 @@ class _TxnOffsetCommit:
             lambda error: offsets_refused(response, error),
             guard,
         )
-        answer.then(self._answer.resolve)
 
-    def _fail(self, code: ErrorCode, reason: str) -> None:
-        self._broker.log_refusal("TxnOffsetCommit", code, reason)
-        self._refuse(code)
+    def _fail(self, error: KafkaError) -> Promise[TxnOffsetCommitResponse]:
+        self._broker.log_refusal("TxnOffsetCommit", error.code, error.message)
+        return self._refuse(error.code)
 
-    def _refuse(self, code: ErrorCode) -> None:
-        self._answer.resolve(offsets_refused(self._response, code))
+    def _refuse(self, code: ErrorCode) -> Promise[TxnOffsetCommitResponse]:
+        return Promise.resolved(offsets_refused(self._response, code))
