@@ -25,7 +25,8 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from oncelog.client.admin import Admin, ClusterDescription, GroupDescription, GroupListing, ProducerDescription
-from oncelog.core.ids import TopicPartition
+from oncelog.core.hashing import coordinator_partition
+from oncelog.core.ids import GROUP_METADATA_TOPIC, TopicPartition
 from oncelog.monitoring.brokers import BrokerState, broker_states
 from oncelog.monitoring.groups import Committed, Group, join_group
 from oncelog.monitoring.offsets import PartitionOffsets, partition_offsets
@@ -91,6 +92,14 @@ class ClusterSnapshot:
             for one in state.group.partitions
             if one.partition == partition and one.lag is not None and one.lag.held_back
         ]
+
+    def offsets_held_by(self, group_id: str) -> list[OpenTransaction]:
+        """Open transactions with offsets of the group, or of another group on the same partition of its coordinator."""
+        topic = self.topics.get(GROUP_METADATA_TOPIC)
+        if topic is None:
+            return []
+        place = TopicPartition(GROUP_METADATA_TOPIC, coordinator_partition(group_id, len(topic.partitions)))
+        return [one for one in self.open if one.partition == place]
 
     def as_row(self) -> dict[str, Any]:
         return {

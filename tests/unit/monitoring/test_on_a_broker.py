@@ -19,6 +19,7 @@ from oncelog.monitoring.timeline import count_visible, read_timeline
 from oncelog.monitoring.transaction_spans import TransactionOutcome
 from oncelog.testing import BrokerProcess, broker
 from tests.unit.monitoring.conftest import SETTINGS
+from tests.waiting import wait_until
 
 Transactional = Callable[[str], Producer]
 
@@ -62,6 +63,19 @@ def test_a_poll_finds_an_open_transaction_and_who_waits_for_it(
     assert group is not None
     assert group.lag == 3
     assert sum(one.leads for one in snapshot.brokers) == sum(len(t.partitions) for t in snapshot.topics.values())
+
+
+def test_a_poll_finds_the_transaction_that_holds_offsets_of_a_group(
+    admin: Admin, transactional: Transactional, topic: str
+) -> None:
+    producer, group = transactional(f"commits-{topic}"), f"group-{topic}"
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction({TopicPartition(topic, 0): 1}, group)
+    poller = Poller(admin)
+    assert f"commits-{topic}" in [one.transactional_id for one in poller.poll().offsets_held_by(group)]
+    producer.commit_transaction()
+    wait_until(lambda: f"commits-{topic}" not in [o.transactional_id for o in poller.poll().offsets_held_by(group)])
+    assert describe_group(admin, group).partitions[0].committed == 1
 
 
 def test_the_timeline_has_every_transaction_with_its_outcome(
