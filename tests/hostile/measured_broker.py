@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import socket
 import struct
+import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from oncelog.protocol.api import decode_response, encode_request, response_header_version
 from oncelog.protocol.framing import encode_request_frame, parse_response_header
+from oncelog.protocol.messages.api_versions import ApiVersionsRequest
 from oncelog.testing import BrokerProcess
 
 ANSWER_TIMEOUT_S = 120.0
+PING_INTERVAL_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +80,33 @@ class Attacker:
 
     def close(self) -> None:
         self._socket.close()
+
+
+class Bystander:
+    """A client that asks for little all the time, and how long it waits for it meanwhile."""
+
+    def __init__(self, broker: BrokerProcess) -> None:
+        self._connection = Attacker(broker)
+        self._stopping = threading.Event()
+        self._waits_s: list[float] = []
+        self._thread = threading.Thread(target=self._ask, daemon=True)
+
+    def __enter__(self) -> Bystander:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+        self._connection.close()
+
+    def _ask(self) -> None:
+        while not self._stopping.wait(PING_INTERVAL_S):
+            asked_s = time.monotonic()
+            self._connection.ask(ApiVersionsRequest(), 0)
+            self._waits_s.append(time.monotonic() - asked_s)
+
+    def p99_s(self) -> float:
+        """After the end. 0 if there was no time to ask."""
+        waits_s = sorted(self._waits_s)
+        return waits_s[len(waits_s) * 99 // 100] if waits_s else 0.0
