@@ -77,7 +77,7 @@ def test_a_history_gets_something_done() -> None:
 def test_records_are_deleted_grow_old_and_are_superseded() -> None:
     """Otherwise it would not be known whether what must stay does."""
     started = deleted = superseded = 0
-    for seed in range(1, 6):
+    for seed in range(1, 11):
         history, failure = play(seed, "removal")
         assert failure is None, str(failure)
         deleted += sum(history.model.removals.deleted.values())
