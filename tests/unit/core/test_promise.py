@@ -44,3 +44,22 @@ def test_map_of_a_pending_promise() -> None:
     assert not doubled.done
     promise.resolve(21)
     assert doubled.value == 42
+
+
+def test_chain_waits_for_both_promises() -> None:
+    first: Promise[int] = Promise()
+    second: Promise[str] = Promise()
+    asked: list[int] = []
+
+    def then(value: int) -> Promise[str]:
+        asked.append(value)
+        return second
+
+    chained = first.chain(then)
+    assert asked == []
+    first.resolve(1)
+    assert asked == [1]
+    assert not chained.done
+    second.resolve("done")
+    assert chained.value == "done"
+    assert first.chain(then) is second, "nothing is left to wait for"
