@@ -21,7 +21,6 @@ from oncelog.protocol.messages.txn_offset_commit import (
 from oncelog.server import shard_log
 from oncelog.storage import intact_batches
 from oncelog.storage.log import Log
-from oncelog.storage.segment import Segment
 from tests.unit.server.harness import BrokerInProcess
 from tests.unit.server.test_cleaning import commit, committed
 
@@ -93,14 +92,15 @@ def test_a_damaged_batch_costs_one_group_and_one_transactional_id(node: BrokerIn
 
 
 def fail_reads(patch: pytest.MonkeyPatch, from_position: int) -> None:
-    read_bytes = Segment.read_bytes
+    """Those that load a coordinator, not those that open its log."""
+    hold = intact_batches._Window._hold
 
-    def broken(segment: Segment, position: int, size: int) -> bytes:
-        if position >= from_position and segment.log_file.path.parent.name.startswith("__"):
+    def broken(window: intact_batches._Window, position: int, size: int) -> int:
+        if position >= from_position and window._segment.log_file.path.parent.name.startswith("__"):
             raise OSError(errno.EIO, "Input/output error")
-        return read_bytes(segment, position, size)
+        return hold(window, position, size)
 
-    patch.setattr(Segment, "read_bytes", broken)
+    patch.setattr(intact_batches._Window, "_hold", broken)
 
 
 @pytest.mark.parametrize("from_position", [0, 1])
