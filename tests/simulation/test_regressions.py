@@ -454,6 +454,20 @@ def test_a_transaction_times_out_although_the_clock_is_set_back(scene: Scene) ->
     assert scene.end_offset("t") == scene.end_offset("t", committed=False)
 
 
+def test_a_transaction_times_out_although_the_broker_starts_while_the_clock_is_behind(scene: Scene) -> None:
+    scene.create("t")
+    producer = scene.producer("id", timeout_ms=20_000)
+    assert producer.send("t", "held back") == 0
+    scene.wait(1_000)
+    scene.station.skew_ms = -1_500_000
+    scene.restart()
+    scene.wait(500)
+    scene.station.skew_ms = 0
+    scene.wait(40_000)
+    assert scene.state("id") == "CompleteAbort"
+    assert scene.end_offset("t") == scene.end_offset("t", committed=False)
+
+
 def test_topics_are_compacted_although_the_clock_is_set_back(memory: Path) -> None:
     settings = {**FEW_PARTITIONS, "log.cleaner.backoff.ms": "1000"}
     with Scene(memory, settings).opened() as scene:

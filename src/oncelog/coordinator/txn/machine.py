@@ -100,6 +100,10 @@ class TxnShard:
         invariant(not self._is_loaded, "%s-%s was loaded twice", TRANSACTION_STATE_TOPIC, self.partition)
         self._is_loaded = True
         self.coordinator_epoch = coordinator_epoch
+        for entry in self._entries.values():
+            if entry.metadata.start_ms > now_ms:
+                # The clock was ahead then, or is behind now: the time that is left must not grow with the difference.
+                entry.metadata = replace(entry.metadata, start_ms=now_ms)
         return [
             markers.begin(entry, coordinator_epoch)
             for entry in self._entries.values()
