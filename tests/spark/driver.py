@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -31,13 +32,19 @@ def signal_executor_once(mark: str, number: int, breaking: Callable[..., Any]) -
     write_job._writing = breaking(write_job._writing, mark, send)
 
 
+def stop_here() -> None:
+    """Sent to the process, the signal may be taken by another thread, and this one goes on for a moment: far enough to
+    commit."""
+    signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+
+
 def main() -> None:
     order = json.loads(sys.argv[1])
     if order.get("die_at"):
         die = failpoints.on_nth_hit(order.get("die_at_hit", 2), lambda: os.kill(os.getpid(), signal.SIGKILL))
         failpoints.arm(f"spark.sink.{order['die_at']}", die)
     if order.get("stop_at"):
-        stop = failpoints.on_nth_hit(2, lambda: os.kill(os.getpid(), signal.SIGSTOP))
+        stop = failpoints.on_nth_hit(2, stop_here)
         failpoints.arm(f"spark.sink.{order['stop_at']}", stop)
     if order.get("kill_mark"):
         signal_executor_once(order["kill_mark"], signal.SIGKILL, breaking_once)
