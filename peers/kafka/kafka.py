@@ -9,19 +9,18 @@ folder and the same ports, so clients find it again. Processes are ended by thei
 
 from __future__ import annotations
 
-import atexit
 import os
 import signal
 import socket
 import struct
 import subprocess
 import time
-import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from oncelog.testing.janitor import janitor
 from peers.kafka.jars import QUICK_OPTIONS, cache_dir, jars, java_command, kafka_available, run_java
 
 __all__ = ["CLUSTER_ID", "KafkaServer", "cache_dir", "free_port", "jars", "java_command", "kafka_available", "run_java"]
@@ -30,14 +29,6 @@ CLUSTER_ID: Final = "b25jZWxvZy1wZWVyLTAwMQ"
 READY_TIMEOUT_S: Final = 180.0
 STOP_TIMEOUT_S: Final = 60.0
 _POLL_S: Final = 0.05
-
-_running: weakref.WeakSet[KafkaServer] = weakref.WeakSet()
-
-
-@atexit.register
-def _kill_leftovers() -> None:
-    for server in list(_running):
-        server.kill9()
 
 
 def free_port() -> int:
@@ -143,7 +134,7 @@ class KafkaServer:
         )
         with self.output_file.open("ab") as output:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
-        _running.add(self)
+        janitor.take("process", self._process.pid)
         self._wait_until_ready()
         return self
 
@@ -162,7 +153,6 @@ class KafkaServer:
 
     def _end(self, signal_number: int) -> None:
         process, self._process = self._process, None
-        _running.discard(self)
         if process is None:
             return
         if process.poll() is None:
@@ -172,6 +162,7 @@ class KafkaServer:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        janitor.leave("process", process.pid)
 
     def stop(self) -> None:
         """A clean stop: the marker `.kafka_cleanshutdown` is written and index files are trimmed."""

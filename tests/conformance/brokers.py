@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
+from oncelog.testing.janitor import janitor
 from peers.kafka.kafka import KafkaServer, kafka_available
 from tests.conformance.wire import Wire
 
@@ -119,6 +120,7 @@ class OncelogBroker:
             command += ["--set", f"{key}={value}"]
         with self._output.open("ab") as errors:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors)
+        janitor.take("process", self._process.pid)
         self._port = self._await_ready(self._process)
 
     def _await_ready(self, process: subprocess.Popen[bytes]) -> int:
@@ -151,6 +153,7 @@ class OncelogBroker:
             os.kill(process.pid, signal_number)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(STOP_TIMEOUT_S)
+        janitor.leave("process", process.pid)
         if process.poll() is None:
             process.kill()
             process.wait()
@@ -192,6 +195,7 @@ def get(kind: str, transaction_version: int = 2, profile: str = "default") -> Ka
     key = (kind, transaction_version, profile)
     if key not in _shared:
         folder = Path(tempfile.mkdtemp(prefix=f"oncelog-conformance-{kind}-"))
+        janitor.take("folder", str(folder))
         _folders.append(folder)
         broker = new(kind, folder, transaction_version=transaction_version, settings=PROFILES[profile])
         broker.start()
