@@ -178,8 +178,8 @@ def test_the_oldest_open_transaction_holds_everything_after_it_back(
         short.begin()
         short.send(topic, b"%d" % turn)
         short.commit()
+    eventually(lambda: end_offset(broker, topic, committed=False) == 7, "the markers are written")
     assert end_offset(broker, topic, committed=True) == 0
-    assert end_offset(broker, topic, committed=False) == 7
     long.commit()
     eventually(lambda: end_offset(broker, topic, committed=True) == 8, "everything is stable")
     assert values(broker, topic, 4, committed=True) == [b"long", b"0", b"1", b"2"]

@@ -23,6 +23,7 @@ with oncelog.testing.broker(data_dir=folder) as broker:
     pids = [broker.pid]
     {before}
     print(json.dumps([str(broker.data_dir), *pids]), flush=True)
+    sys.stdin.readline()  # the folder has been seen
     {then}
 """
 _SLEEP = "time.sleep(600)"
@@ -32,12 +33,19 @@ class Victim:
     def __init__(self, before: str = "pass", then: str = _SLEEP, folder: str = "") -> None:
         program = _START.format(before=before, then=then)
         self.process = subprocess.Popen(
-            [sys.executable, "-c", program, folder], stdout=subprocess.PIPE, text=True, start_new_session=True
+            [sys.executable, "-c", program, folder],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
+        assert self.process.stdin is not None
         assert self.process.stdout is not None
         path, self.broker, *self.children = json.loads(self.process.stdout.readline())
         self.folder = Path(path)
         assert self.folder.exists()
+        self.process.stdin.write("\n")
+        self.process.stdin.close()
 
     def end(self, number: int) -> None:
         self.process.send_signal(number)
