@@ -10,6 +10,9 @@ from oncelog.core.ids import LeaderEpoch, NodeId
 @dataclass(frozen=True, slots=True)
 class PartitionState:
     leader: NodeId
+    """-1: none."""
     leader_epoch: LeaderEpoch
     replicas: tuple[NodeId, ...]
     in_sync: tuple[NodeId, ...]
+    partition_epoch: int = 0
+    """Grows with every change, also with those that leave the leader as it is."""
