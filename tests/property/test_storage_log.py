@@ -172,7 +172,7 @@ class LogMachine(RuleBasedStateMachine):
         end = self.log.truncate_to(target, now_ms=NOW_MS)
         if target == self.model.end:
             assert end == target
-        elif target <= bases[0]:
+        elif target < bases[0]:
             assert end == target
             self.model.cut(0)
             self.model.end = self.model.start = end

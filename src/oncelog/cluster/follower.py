@@ -54,13 +54,17 @@ from oncelog.storage.leader_epochs import EpochEnd
 logger = logging.getLogger("oncelog.server")
 
 
-class FollowedLog(Protocol):
+class EpochLog(Protocol):
+    @property
+    def log_end_offset(self) -> int: ...
+    def end_offset_for_epoch(self, epoch: int) -> EpochEnd: ...
+
+
+class FollowedLog(EpochLog, Protocol):
     """The replica that follows; see `cluster.partition.Partition`."""
 
     @property
     def log_start_offset(self) -> int: ...
-    @property
-    def log_end_offset(self) -> int: ...
     @property
     def last_epoch(self) -> int:
         """Of the last batch; -1 if there is none."""
@@ -73,7 +77,6 @@ class FollowedLog(Protocol):
     def is_broken(self) -> bool:
         """Only a restart can tell what its disk is worth."""
 
-    def end_offset_for_epoch(self, epoch: int) -> EpochEnd: ...
     def append_as_follower(self, data: bytes | memoryview, leader_epoch: int, now_ms: int) -> None: ...
     def truncate_to(self, offset: int, now_ms: int) -> None: ...
     def start_over_at(self, offset: int, now_ms: int) -> None: ...
@@ -183,7 +186,7 @@ class _Followed:
         return self.log.log_end_offset != end_offset
 
 
-def meeting_point(leader: EpochEnd, log: FollowedLog) -> int:
+def meeting_point(leader: EpochEnd, log: EpochLog) -> int:
     """Where to cut a log that diverges, by the leader's largest epoch that is not above ours and where that ends.
 
     If the own log does not know that epoch, it is cut to the end of the one before, and the next fetch asks again
@@ -382,11 +385,8 @@ class LeaderFetcher:
         try:
             yield
         except KafkaError as error:
-            logger.warning("%s-%d: what was fetched is refused: %s", key.topic, key.partition, error)
             followed.due_ms = now_ms + self._limits.backoff_ms
             if followed.log.is_broken:
                 followed.halt(str(error))
-        except OSError as error:
-            followed.halt(f"its log could not be cut: {error}")
-        if followed.halted:
-            logger.error("%s-%d is not replicated any more: %s", key.topic, key.partition, followed.halted)
+            goes_on = "stays behind" if followed.halted else "will be fetched again"
+            logger.warning("%s-%d cannot take what was fetched and %s: %s", key.topic, key.partition, goes_on, error)

@@ -29,7 +29,8 @@ import errno
 import logging
 import shutil
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -229,6 +230,34 @@ class Log:
             completed=completed,
         )
 
+    def append_as_follower(self, data: bytes | memoryview, *, leader_epoch: int, now_ms: int) -> AppendInfo:
+        """Append what the leader of `leader_epoch` has sent, with the offsets and epochs that it has there.
+
+        The leader's log may start in the middle of a batch, which it sends whole. An empty log then begins with it,
+        and its records below the start are there but not in the log.
+        """
+        start_offset = self.log_start_offset
+        if start_offset == self.log_end_offset and len(data):
+            partition, origin = self.topic_partition, Origin.REPLICATION
+            first = check_batches(data, origin=origin, config=self.config, now_ms=now_ms, partition=partition)[0].header
+            if first.base_offset < start_offset <= first.last_offset:
+                self.truncate_fully_and_start_at(first.base_offset, now_ms=now_ms)
+        info = self.append(data, leader_epoch=leader_epoch, origin=Origin.REPLICATION, now_ms=now_ms)
+        if self.log_start_offset < start_offset <= self.log_end_offset:
+            self.delete_records(start_offset)
+        return info
+
+    def begin_epoch(self, leader_epoch: int) -> None:
+        """The broker is elected: what it appends from here on is of this epoch.
+
+        It is noted before anything is appended, because a follower may have an epoch that this log has never seen, and
+        must be told where the known ones end.
+        """
+        try:
+            self._open_files().leader_epochs.assign(leader_epoch, self.log_end_offset)
+        except OSError as error:
+            raise self._storage_error(f"leader epoch {leader_epoch} could not be noted: {error}") from error
+
     def _flush_if_due(self) -> None:
         """By `flush.messages`."""
         if self.log_end_offset - self.durability.recovery_point >= self.config.flush_messages:
@@ -318,6 +347,13 @@ class Log:
     def end_offset_for_epoch(self, epoch: int) -> EpochEnd:
         return self.leader_epochs.end_offset_for_epoch(epoch, self.log_end_offset)
 
+    def divergence(self, last_epoch: int, end_offset: int) -> EpochEnd | None:
+        """Where this log parts from one that ends at `end_offset` with a batch of `last_epoch`. None: it does not."""
+        found = self.end_offset_for_epoch(last_epoch)
+        if found.epoch < 0:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.topic_partition}: epoch {last_epoch} is unknown")
+        return found if found.epoch < last_epoch or found.end_offset < end_offset else None
+
     # Segments
 
     def roll(self, now_ms: int) -> Segment:
@@ -346,24 +382,41 @@ class Log:
 
         Kafka would leave the end at `offset` even within a batch. Then the end would jump back with the next restart.
         """
-        files = self.files
-        if offset >= self.log_end_offset:
-            return self.log_end_offset
-        if offset <= files.segments[0].base_offset:
-            self.truncate_fully_and_start_at(offset, now_ms=now_ms)
-            return offset
-        self._begin_cut()
-        self._end_at(files.cut(offset, self.config))
-        files.forget_from(self.log_end_offset, now_ms)
+        if self._failure:
+            self.repair()
+        files = self._open_files()
+        with self._cutting():
+            if offset >= self.log_end_offset:
+                # The epoch of a leader that has written nothing is cut off as well: the next leader may not know it.
+                files.leader_epochs.truncate_from_end(self.log_end_offset)
+            elif offset < files.segments[0].base_offset:
+                self._start_over(offset, now_ms)
+            else:
+                self._begin_cut()
+                self._end_at(files.cut(offset, self.config))
+                files.forget_from(self.log_end_offset, now_ms)
+                self._lower_high_watermark()
         return self.log_end_offset
 
     def truncate_fully_and_start_at(self, offset: int, *, now_ms: int) -> None:
         """Remove everything; the log is empty and goes on at `offset`."""
-        files = self.files
+        with self._cutting():
+            self._start_over(offset, now_ms)
+
+    @contextmanager
+    def _cutting(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self._fail("a truncation failed half way", error)
+            raise self._storage_error(self._failure) from error
+
+    def _start_over(self, offset: int, now_ms: int) -> None:
         self._begin_cut()
-        files.start_over(offset, self.config, now_ms)
+        self.files.start_over(offset, self.config, now_ms)
         self.log_start_offset = offset
         self._end_at(offset)
+        self._lower_high_watermark()
 
     def _begin_cut(self) -> None:
         failpoints.hit("log.truncate.before")
@@ -375,6 +428,11 @@ class Log:
         self.log_start_offset = min(self.log_start_offset, end_offset)
         if self.durability.on_cut(end_offset):
             self._on_truncated()
+
+    def _lower_high_watermark(self) -> None:
+        """Transactions that ended below it hold nothing back; those above wait for it again."""
+        state = self.producer_state
+        state.on_high_watermark(min(state.high_watermark, self.log_end_offset))
 
     def delete_records(self, before: int) -> int:
         """Raise the log start offset to `before` and remove segments that lie below. Returns the log start offset."""

@@ -294,7 +294,6 @@ def test_an_answer_to_what_was_asked_before_a_change_is_ignored(change: str) -> 
         (KafkaError(ErrorCode.CORRUPT_MESSAGE, "torn"), False, BACKOFF_MS),
         (KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full"), False, BACKOFF_MS),
         (KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "fsync failed"), True, None),
-        (OSError("could not cut"), False, None),
     ],
     ids=str,
 )

@@ -243,10 +243,8 @@ class _Fetch:
 
     def _diverges(self, partition: Partition, target: FetchTarget, data: PartitionData) -> bool:
         """Whether the log has no longer what the reader read last; then it is told where they part."""
-        found = partition.log.end_offset_for_epoch(target.last_fetched_epoch)
-        if found.epoch < 0:
-            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"epoch {target.last_fetched_epoch} is unknown")
-        if found.epoch == target.last_fetched_epoch and found.end_offset >= target.fetch_offset:
+        found = partition.log.divergence(target.last_fetched_epoch, target.fetch_offset)
+        if found is None:
             return False
         data.diverging_epoch = EpochEndOffset(epoch=found.epoch, end_offset=found.end_offset)
         return True
