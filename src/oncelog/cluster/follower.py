@@ -94,7 +94,7 @@ class FetchLimits(NamedTuple):
     """Settings of Kafka: `replica.fetch.*`."""
 
     wait_max_ms: int = 500
-    min_bytes: int = 1
+    response_min_bytes: int = 1
     response_max_bytes: int = 10 * 1024 * 1024
     max_bytes: int = 1024 * 1024
     backoff_ms: int = 1000
@@ -282,7 +282,7 @@ class LeaderFetcher:
             replica_id=self._node_id,
             replica_state=ReplicaState(replica_id=self._node_id, replica_epoch=broker_epoch),
             max_wait_ms=limits.wait_max_ms,
-            min_bytes=limits.min_bytes,
+            min_bytes=limits.response_min_bytes,
             max_bytes=limits.response_max_bytes,
             topics=list(topics.values()),
         )

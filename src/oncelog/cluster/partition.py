@@ -1,7 +1,12 @@
-"""A partition: its log, its high watermark, who waits for either to move, and whether this broker leads it.
+"""A partition: its log, its high watermark, who waits for either to move, and the role that this broker has in it.
 
-The high watermark is the end of what is committed and may be read. What it follows is a policy: the end of the log, or
-with `oncelog.acks.fsync` the disk. Everything that must wait for an append to be safe waits for `committed(offset)`.
+The high watermark is the end of what is committed and may be read. A leader computes it from what its followers and its
+own log have (`cluster.replicas`); how much of the own log counts is a policy: all of it, or with `oncelog.acks.fsync`
+what is on disk. A follower takes over the leader's. Everything that must wait for an append to be safe waits for
+`committed(offset)`.
+
+The metadata gives the role (`become`). A leader appends what producers send, under its leader epoch. A follower appends
+what its leader sends and cuts off what the leader does not have: see `cluster.follower`, whose `FollowedLog` this is.
 """
 
 from __future__ import annotations
@@ -11,12 +16,14 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from oncelog.cluster.partition_state import PartitionState
+from oncelog.cluster.partition_state import PartitionState, Role
+from oncelog.cluster.replicas import ReplicaFetch, ReplicaRules, Replicas
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import LeaderEpoch, NodeId, TopicPartition
 from oncelog.core.invariant import invariant
 from oncelog.core.promise import Promise
 from oncelog.protocol.batch import build_control_batch
+from oncelog.storage.leader_epochs import EpochEnd
 from oncelog.storage.log import AppendInfo, Log
 from oncelog.storage.producer_state import Origin
 from oncelog.storage.verification import VerificationGuard
@@ -25,26 +32,37 @@ logger = logging.getLogger("oncelog.server")
 
 
 _COMMITTED: Final[Promise[KafkaError | None]] = Promise.resolved(None)
+ALL_IN_SYNC: Final = -1
+"""As `acks` of a producer: an append that counts only when all replicas in sync have it."""
+ALONE: Final = ReplicaRules(lambda broker: None)
+"""Of a broker without others."""
 
 
 class CommitPolicy(Protocol):
-    """What must be true of an append before the high watermark may pass it."""
+    """How much of a log counts as written on this replica. What all replicas in sync have is committed."""
+
+    def stored_end(self, log: Log) -> int:
+        """Up to where the log is as safe here as it has to be."""
 
     def on_append(self, partition: Partition) -> None:
-        """There is more in the log: sees to it that `partition.advance_high_watermark` is called, now or later."""
+        """There is more in the log: sees to it that `partition.update_high_watermark` is called, now or later."""
 
 
 class EndOfLog:
-    """An append is committed at once."""
+    """What is in the log counts at once."""
+
+    def stored_end(self, log: Log) -> int:
+        return log.log_end_offset
 
     def on_append(self, partition: Partition) -> None:
-        partition.advance_high_watermark(partition.log.log_end_offset)
+        partition.update_high_watermark()
 
 
 class Partition:
     __slots__ = (
         "_commit_policy",
         "_commit_waiters",
+        "_rules",
         "_sequence",
         "_watchers",
         "closed",
@@ -53,32 +71,74 @@ class Partition:
         "leader_epoch",
         "log",
         "node_id",
+        "replicas",
         "state",
         "topic_partition",
     )
 
-    def __init__(self, log: Log, state: PartitionState, node_id: NodeId, commit_policy: CommitPolicy) -> None:
+    def __init__(
+        self,
+        log: Log,
+        state: PartitionState,
+        node_id: NodeId,
+        commit_policy: CommitPolicy,
+        *,
+        checkpointed: int = 0,
+        rules: ReplicaRules = ALONE,
+        now_ms: int = 0,
+    ) -> None:
+        """`checkpointed` is the high watermark that was last written down: it is the least that is committed.
+
+        Of a partition with one replica everything is committed that is found. `now_ms` is of a clock that is never set.
+        """
         self.log = log
         self.node_id = node_id
         self._commit_policy = commit_policy
+        self._rules = rules
         self.topic_partition: TopicPartition = log.topic_partition
-        self.state = state
-        self.leader_epoch: LeaderEpoch = state.leader_epoch
-        self.is_leader = state.leader == node_id
-        self.high_watermark: int = log.log_end_offset
-        log.producer_state.on_high_watermark(self.high_watermark)
         self._commit_waiters: list[tuple[int, int, Promise[KafkaError | None]]] = []
         self._sequence = 0
         self.closed = False
         self._watchers: dict[int, Callable[[], None]] = {}
+        is_alone = state.replicas == (node_id,)
+        log.load()
+        known = log.log_end_offset if is_alone else max(checkpointed, log.log_start_offset)
+        self.high_watermark: int = min(known, log.log_end_offset)
+        log.producer_state.on_high_watermark(self.high_watermark)
+        self.state = state
+        self.leader_epoch: LeaderEpoch = state.leader_epoch
+        self.is_leader = False
+        self.replicas: Replicas | None = None
+        """Of a leader."""
+        self.become(state, now_ms)
 
-    def become(self, state: PartitionState) -> None:
-        """The metadata has changed. Whoever waits for a broker that no longer leads is told to look for the leader."""
+    # The role
+
+    @property
+    def role(self) -> Role:
+        return self.state.role_of(self.node_id)
+
+    def become(self, state: PartitionState, now_ms: int) -> None:
+        """The metadata has changed. Whoever waits for a broker that no longer leads is told to look for the leader.
+
+        A broker that cannot note its epoch does not lead: KafkaError, and everything is as before.
+        """
         invariant(state.leader_epoch >= self.leader_epoch, "%s: its leader epoch went back", self.topic_partition)
-        led = self.is_leader
-        self.state, self.leader_epoch, self.is_leader = state, state.leader_epoch, state.leader == self.node_id
-        if led and not self.is_leader:
+        leads = state.leader == self.node_id
+        if leads and len(state.replicas) > 1:
+            self.log.begin_epoch(state.leader_epoch)
+        is_new_epoch = state.leader_epoch != self.leader_epoch
+        self.state, self.leader_epoch, self.is_leader = state, state.leader_epoch, leads
+        if not leads:
+            self.replicas = None
             self.give_up_waiting()
+            return
+        if self.replicas is None or is_new_epoch:
+            start_offset = self.log.leader_epochs.start_offset_from(state.leader_epoch, self.log.log_end_offset)
+            self.replicas = Replicas(self.node_id, state, self._rules, epoch_start_offset=start_offset, now_ms=now_ms)
+        else:
+            self.replicas.on_state(state, now_ms)
+        self._follow_log()
 
     def check_leads(self) -> None:
         if not self.is_leader:
@@ -116,10 +176,12 @@ class Partition:
         origin: Origin = Origin.CLIENT,
         guard: VerificationGuard | None = None,
         marker_tv: int = 0,
+        required_acks: int = ALL_IN_SYNC,
     ) -> AppendInfo:
-        if self.closed:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{self.topic_partition} was deleted")
+        self._check_open()
         self.check_leads()
+        if required_acks == ALL_IN_SYNC and self.is_under_min_isr:
+            raise self._not_enough_replicas(ErrorCode.NOT_ENOUGH_REPLICAS)
         try:
             return self.log.append(
                 data, leader_epoch=self.leader_epoch, origin=origin, now_ms=now_ms, guard=guard, marker_tv=marker_tv
@@ -136,6 +198,13 @@ class Partition:
     def _follow_log(self) -> None:
         if self.log.log_end_offset > self.high_watermark and not self.log.has_failed:
             self._commit_policy.on_append(self)
+            if self.replicas is not None and self.replicas.followers:
+                # Followers read up to the end of the log, and what they have not read is not committed.
+                self._wake_watchers()
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{self.topic_partition} was deleted")
 
     def append_marker(
         self,
@@ -156,6 +225,99 @@ class Partition:
         )
         return self.append_as_leader(batch, now_ms=now_ms, origin=Origin.COORDINATOR, marker_tv=transaction_version)
 
+    # As a follower
+
+    @property
+    def log_start_offset(self) -> int:
+        return self.log.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.log.log_end_offset
+
+    @property
+    def last_epoch(self) -> int:
+        return self.log.leader_epochs.latest_epoch
+
+    @property
+    def is_flushed(self) -> bool:
+        return self._commit_policy.stored_end(self.log) >= self.log.log_end_offset
+
+    @property
+    def is_broken(self) -> bool:
+        return self.log.has_failed and not self.log.can_be_repaired
+
+    def end_offset_for_epoch(self, epoch: int) -> EpochEnd:
+        return self.log.end_offset_for_epoch(epoch)
+
+    def append_as_follower(self, data: bytes | memoryview, leader_epoch: int, now_ms: int) -> None:
+        self._check_follows()
+        self.log.append_as_follower(data, leader_epoch=leader_epoch, now_ms=now_ms)
+        self._follow_log()
+
+    def truncate_to(self, offset: int, now_ms: int) -> None:
+        self._check_follows()
+        end_offset = self.log.truncate_to(offset, now_ms=now_ms)
+        if end_offset < self.high_watermark:
+            logger.warning(
+                "%s: records from offset %d on were committed, but leader epoch %d does not have them and they are cut "
+                "off: a leader was elected that was not in sync, or replicas have lost what was not on disk",
+                self.topic_partition,
+                end_offset,
+                self.leader_epoch,
+            )
+            self.high_watermark = end_offset
+
+    def start_over_at(self, offset: int, now_ms: int) -> None:
+        """Everything up to there is deleted on the leader."""
+        self._check_follows()
+        self.log.truncate_fully_and_start_at(offset, now_ms=now_ms)
+        self.high_watermark = offset
+        self.log.producer_state.on_high_watermark(offset)
+
+    def follow_leader(self, high_watermark: int, log_start_offset: int) -> None:
+        """What the leader's answer says, after its batches were appended. Neither goes back.
+
+        A new leader may not know yet what its followers have learned to be committed.
+        """
+        self._check_follows()
+        self.advance_high_watermark(min(high_watermark, self.log.log_end_offset))
+        if log_start_offset > self.log.log_start_offset:
+            self.log.delete_records(min(log_start_offset, self.high_watermark))
+
+    def _check_follows(self) -> None:
+        self._check_open()
+        invariant(not self.is_leader, "%s: its leader follows another", self.topic_partition)
+
+    # The high watermark
+
+    def on_replica_fetch(self, replica: NodeId, fetch: ReplicaFetch, now_ms: int) -> None:
+        """A follower has everything below the offset of its fetch."""
+        if self.replicas is None:
+            raise self._not_leader()
+        self.replicas.on_fetch(replica, fetch, self.log.log_end_offset, now_ms)
+        self.update_high_watermark()
+
+    @property
+    def is_under_min_isr(self) -> bool:
+        return self.replicas is not None and self.replicas.is_under_min(self.log.config.min_insync_replicas)
+
+    def _not_enough_replicas(self, code: ErrorCode) -> KafkaError:
+        in_sync = len(self.replicas.state.in_sync) if self.replicas is not None else 0
+        return KafkaError(
+            code,
+            f"{self.topic_partition} has {in_sync} of {len(self.state.replicas)} replicas in sync, "
+            f"min.insync.replicas asks for {self.log.config.min_insync_replicas}",
+        )
+
+    def update_high_watermark(self) -> None:
+        """After an append, a fetch of a follower, a change of the ISR or of `min.insync.replicas`."""
+        if self.replicas is not None:
+            log = self.log
+            stored_end = self._commit_policy.stored_end(log)
+            minimum = log.config.min_insync_replicas
+            self.advance_high_watermark(self.replicas.high_watermark(stored_end, log.log_end_offset, minimum))
+
     def advance_high_watermark(self, offset: int) -> None:
         if offset <= self.high_watermark:
             return
@@ -170,7 +332,9 @@ class Partition:
 
     def committed(self, offset: int) -> Promise[KafkaError | None]:
         """Promises that `offset` is below the high watermark, or the reason why it never will be."""
-        if offset < self.high_watermark:
+        if offset < self.high_watermark and self.is_leader:
+            if self.is_under_min_isr:
+                return Promise.resolved(self._not_enough_replicas(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND))
             return _COMMITTED
         if self.closed or self.log.has_failed or not self.is_leader:
             return Promise.resolved(self._not_committed(offset))

@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Self
 
+from oncelog.controller.partition_image import PartitionImage
 from oncelog.core.ids import LeaderEpoch, NodeId
+
+
+class Role(Enum):
+    """What a broker does with a partition."""
+
+    LEADER = auto()
+    FOLLOWER = auto()
+    NONE = auto()
+    """It keeps no copy, or shall not any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,3 +28,12 @@ class PartitionState:
     in_sync: tuple[NodeId, ...]
     partition_epoch: int = 0
     """Grows with every change, also with those that leave the leader as it is."""
+
+    @classmethod
+    def from_image(cls, image: PartitionImage) -> Self:
+        return cls(image.leader, image.leader_epoch, image.replicas, image.isr, image.partition_epoch)
+
+    def role_of(self, broker: NodeId) -> Role:
+        if broker == self.leader:
+            return Role.LEADER
+        return Role.FOLLOWER if broker in self.replicas else Role.NONE

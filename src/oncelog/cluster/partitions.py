@@ -64,7 +64,13 @@ class PartitionTable:
         try:
             log.producer_state.verification_enabled = self._verifies()
             state = self._metadata.partition_state(topic, index)
-            partition = Partition(log, state, self._node_id, self._commit_policy)
+            partition = Partition(
+                log,
+                state,
+                self._node_id,
+                self._commit_policy,
+                checkpointed=self._log_dir.high_watermarks.get(key, 0),
+            )
         except OSError as error:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{key} could not be opened: {error}") from error
         self._open[key] = partition

@@ -184,7 +184,7 @@ class Broker:
         if kept is None:
             return
         is_new_epoch = state.leader_epoch != kept.leader_epoch
-        kept.become(state)
+        kept.become(state, self.steady_ms())
         for coordinator in (self.transactions, self.groups) if is_new_epoch else ():
             coordinator.shards.follow(kept)
 

@@ -60,6 +60,9 @@ class Flusher:
 
     # Group commit
 
+    def stored_end(self, partition_log: Log) -> int:
+        return partition_log.durable_offset
+
     def on_append(self, partition: Partition) -> None:
         self._uncommitted[partition] = None
         if not self._is_running:
@@ -120,7 +123,7 @@ class Flusher:
             if partition.log.has_failed:
                 partition.give_up_waiting()
             else:
-                partition.advance_high_watermark(partition.log.durable_offset)
+                partition.update_high_watermark()
 
 
 def _run_all(works: Sequence[FlushWork]) -> Callable[[], list[Exception | None]]:

@@ -44,6 +44,7 @@ class LogConfig:
     max_compaction_lag_ms: int = setting(TOPIC_CONFIG["max.compaction.lag.ms"])
     delete_retention_ms: int = setting(TOPIC_CONFIG["delete.retention.ms"])
     min_cleanable_dirty_ratio: float = setting(TOPIC_CONFIG["min.cleanable.dirty.ratio"])
+    min_insync_replicas: int = setting(TOPIC_CONFIG["min.insync.replicas"])
     compression_type: str = setting(TOPIC_CONFIG["compression.type"])
     producer_id_expiration_ms: int = setting(BROKER_CONFIG["producer.id.expiration.ms"])
 

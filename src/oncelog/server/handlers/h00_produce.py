@@ -191,7 +191,12 @@ class _Produce:
                 raise guard
             if not data.records:
                 raise KafkaError(ErrorCode.INVALID_RECORD, "the request has no records for this partition")
-            info = partition.append_as_leader(memoryview(data.records), now_ms=self._broker.now_ms(), guard=guard)
+            info = partition.append_as_leader(
+                memoryview(data.records),
+                now_ms=self._broker.now_ms(),
+                guard=guard,
+                required_acks=self._request.acks,
+            )
         except KafkaError as error:
             self._broker.log_rejection("Produce", topic.name, data.index, self._request.transactional_id, error)
             return _failed(data.index, error)
