@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.mutants.cluster_mutants import CLUSTER_MUTANTS
 from tests.mutants.controller_mutants import CONTROLLER_MUTANTS
 from tests.mutants.coordinator_mutants import COORDINATOR_MUTANTS
 from tests.mutants.mutant import Mutant
@@ -11,5 +12,12 @@ from tests.mutants.server_mutants import SERVER_MUTANTS
 from tests.mutants.storage_mutants import STORAGE_MUTANTS
 
 MUTANTS: Final[dict[str, Mutant]] = {
-    mutant.name: mutant for mutant in (*CONTROLLER_MUTANTS, *COORDINATOR_MUTANTS, *STORAGE_MUTANTS, *SERVER_MUTANTS)
+    mutant.name: mutant
+    for mutant in (
+        *CLUSTER_MUTANTS,
+        *CONTROLLER_MUTANTS,
+        *COORDINATOR_MUTANTS,
+        *STORAGE_MUTANTS,
+        *SERVER_MUTANTS,
+    )
 }

@@ -6,7 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from tests.mutants.catalogue import CONTROLLER_MUTANTS, COORDINATOR_MUTANTS, MUTANTS, SERVER_MUTANTS, STORAGE_MUTANTS
+from tests.mutants.catalogue import (
+    CLUSTER_MUTANTS,
+    CONTROLLER_MUTANTS,
+    COORDINATOR_MUTANTS,
+    MUTANTS,
+    SERVER_MUTANTS,
+    STORAGE_MUTANTS,
+)
 from tests.mutants.mutant import Histories, Mutant, histories, suite
 from tests.mutants.runner import run
 
@@ -29,7 +36,7 @@ def test_a_quick_mutant_is_found(mutant: Mutant) -> None:
 
 
 def test_every_mutant_has_a_name_of_its_own() -> None:
-    lists = [CONTROLLER_MUTANTS, COORDINATOR_MUTANTS, STORAGE_MUTANTS, SERVER_MUTANTS]
+    lists = [CLUSTER_MUTANTS, CONTROLLER_MUTANTS, COORDINATOR_MUTANTS, STORAGE_MUTANTS, SERVER_MUTANTS]
     assert len(MUTANTS) == sum(map(len, lists))
 
 

@@ -1,0 +1,175 @@
+"""A controller as a script: what Apache Kafka's controllers decide about one partition, with ELR."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from random import Random
+from typing import NamedTuple
+
+from oncelog.cluster.partition_state import PartitionState
+from oncelog.core.errors import ErrorCode
+from oncelog.core.ids import LeaderEpoch, NodeId
+from oncelog.protocol.messages.alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    ChangedPartition,
+    ChangedTopic,
+    PartitionChange,
+)
+from tests.virtual_clock import VirtualScheduler
+
+SESSION_MS = 3000
+NO_LEADER = NodeId(-1)
+
+
+@dataclass(frozen=True)
+class Registration:
+    epoch: int
+    is_fenced: bool = True
+    in_controlled_shutdown: bool = False
+
+
+class Entry(NamedTuple):
+    """The metadata after one change."""
+
+    state: PartitionState
+    brokers: dict[int, Registration]
+
+
+class Controller:
+    def __init__(self, clock: VirtualScheduler, random: Random, replicas: tuple[NodeId, ...], min_isr: int) -> None:
+        self._clock = clock
+        self._random = random
+        self._min_isr = min_isr
+        self._heard_ms: dict[int, int] = {}
+        self._next_epoch = 10
+        self.elr: set[NodeId] = set()
+        first = PartitionState(NO_LEADER, LeaderEpoch(0), replicas, replicas, 0)
+        self.log = [Entry(first, {})]
+        clock.call_later_ms(500, self._look_for_silence)
+
+    def receive(self, act: Callable[[], None]) -> None:
+        act()
+
+    @property
+    def state(self) -> PartitionState:
+        return self.log[-1].state
+
+    @property
+    def brokers(self) -> dict[int, Registration]:
+        return self.log[-1].brokers
+
+    def _write(self, state: PartitionState | None = None, **brokers: Registration) -> None:
+        changed = {**self.brokers, **{int(key[1:]): value for key, value in brokers.items()}}
+        self.log.append(Entry(state or self.state, changed))
+
+    # Brokers
+
+    def register(self, broker: NodeId, *, is_unclean: bool) -> int:
+        self._next_epoch += 1
+        self._leave(broker, is_unclean=is_unclean)
+        self._write(**{f"b{broker}": Registration(self._next_epoch)})
+        self._heard_ms[broker] = self._clock.monotonic_ms()
+        return self._next_epoch
+
+    def heartbeat(self, broker: NodeId, epoch: int, applied: int) -> None:
+        known = self.brokers.get(broker)
+        if known is None or known.epoch != epoch:
+            return
+        self._heard_ms[broker] = self._clock.monotonic_ms()
+        registered = next(i for i, e in enumerate(self.log) if broker in e.brokers and e.brokers[broker].epoch == epoch)
+        if known.is_fenced and applied >= registered:
+            self._write(**{f"b{broker}": replace(known, is_fenced=False)})
+            if self.state.leader == NO_LEADER:
+                self._elect()
+
+    def _look_for_silence(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        for broker, known in list(self.brokers.items()):
+            if not known.is_fenced and now_ms - self._heard_ms[broker] > SESSION_MS:
+                self._leave(NodeId(broker))
+                self._write(**{f"b{broker}": replace(known, is_fenced=True)})
+        self._clock.call_later_ms(500, self._look_for_silence)
+
+    # The partition
+
+    def _change(self, in_sync: tuple[NodeId, ...], leader: NodeId | None = None) -> None:
+        """With a leader, even the same one, the leader epoch grows."""
+        old = self.state
+        if len(in_sync) >= min(self._min_isr, len(old.replicas)):
+            self.elr = set()
+        else:
+            self.elr = (self.elr | set(old.in_sync)) - set(in_sync)
+        state = replace(old, in_sync=in_sync, partition_epoch=old.partition_epoch + 1)
+        if leader is not None:
+            state = replace(state, leader=leader, leader_epoch=LeaderEpoch(old.leader_epoch + 1))
+        self._write(state)
+
+    def _leave(self, broker: NodeId, *, is_unclean: bool = False) -> None:
+        """Out of the ISR; what is known to have lost its end is no candidate for anything either."""
+        known = self.brokers.get(broker)
+        if known is not None:
+            self._write(**{f"b{broker}": replace(known, is_fenced=True)})
+        state = self.state
+        if broker in state.in_sync:
+            self._change(tuple(replica for replica in state.in_sync if replica != broker))
+        if is_unclean:
+            self.elr.discard(broker)
+        if state.leader in (broker, NO_LEADER):
+            self._elect(must_change=state.leader == broker)
+
+    def _alive(self, broker: NodeId) -> bool:
+        return broker in self.brokers and not self.brokers[broker].is_fenced
+
+    def _elect(self, *, must_change: bool = False) -> None:
+        state = self.state
+        in_sync = [replica for replica in state.replicas if replica in state.in_sync and self._alive(replica)]
+        eligible = [replica for replica in state.replicas if replica in self.elr and self._alive(replica)]
+        if in_sync:
+            self._change(state.in_sync, in_sync[0])
+        elif eligible and not state.in_sync:
+            self._change((eligible[0],), eligible[0])
+        elif must_change:
+            self._change(state.in_sync, NO_LEADER)
+
+    def move_leader(self) -> None:
+        """As a preferred election does; also to the leader itself."""
+        candidates = [replica for replica in self.state.in_sync if self._alive(replica)]
+        if candidates and self.state.leader != NO_LEADER:
+            self._change(self.state.in_sync, self._random.choice(candidates))
+
+    def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        sender = self.brokers.get(request.broker_id)
+        if sender is None or sender.epoch != request.broker_epoch:
+            return AlterPartitionResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
+        topic = request.topics[0]
+        wanted = topic.partitions[0]
+        code = self._refusal(request.broker_id, wanted)
+        if code == ErrorCode.NONE:
+            self._change(tuple(NodeId(member.broker_id) for member in wanted.new_isr_with_epochs))
+        state = self.state
+        answer = ChangedPartition(
+            error_code=code,
+            leader_id=state.leader,
+            leader_epoch=state.leader_epoch,
+            isr=list(state.in_sync),
+            partition_epoch=state.partition_epoch,
+        )
+        return AlterPartitionResponse(topics=[ChangedTopic(topic_id=topic.topic_id, partitions=[answer])])
+
+    def _refusal(self, sender: int, wanted: PartitionChange) -> ErrorCode:
+        state = self.state
+        if wanted.leader_epoch > state.leader_epoch or wanted.partition_epoch > state.partition_epoch:
+            return ErrorCode.NOT_CONTROLLER
+        if wanted.leader_epoch < state.leader_epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        if sender != state.leader:
+            return ErrorCode.INVALID_REQUEST
+        if wanted.partition_epoch < state.partition_epoch:
+            return ErrorCode.INVALID_UPDATE_VERSION
+        for member in wanted.new_isr_with_epochs:
+            known = self.brokers.get(member.broker_id)
+            if known is None or known.is_fenced or member.broker_epoch not in (-1, known.epoch):
+                return ErrorCode.INELIGIBLE_REPLICA
+        return ErrorCode.NONE

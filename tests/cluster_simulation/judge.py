@@ -1,0 +1,212 @@
+"""The promises, and who keeps watch over them.
+
+log-matching            below their high watermarks two replicas have the same batches, byte by byte
+leader-completeness     an elected leader has everything that leaders of earlier epochs have committed
+one-leader-per-epoch    in a leader epoch one broker appends; epochs in a log never go back and fit its epoch file
+high-watermark          it never goes back on a leader, and LSO <= high watermark <= end; a follower does not commit
+acknowledged-is-kept    what was acknowledged to acks=all is where it was acknowledged, in the end on all replicas
+repeatable-read         what could be read at an offset of a replica stays there
+producer-state-equal    equal logs have equal producers, open transactions and aborted transactions
+no-duplicate-no-gap     the sequences of each producer and epoch are in the log once, and one after the other
+liveness                when all is healed, all is acknowledged, all replicas are in sync and have the same end
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from oncelog.protocol.batch import BatchHeader, decode_records, iter_headers
+from oncelog.storage.log import Log
+
+if TYPE_CHECKING:
+    from tests.cluster_simulation.broker import Process
+
+
+class PromiseBroken(Exception):
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(f"{name}: {text}")
+        self.name = name
+
+
+def batches_between(log: Log, start: int, end: int) -> dict[int, tuple[BatchHeader, bytes]]:
+    """By base offset: all batches with an offset in the range."""
+    found: dict[int, tuple[BatchHeader, bytes]] = {}
+    offset = max(start, log.log_start_offset)
+    while offset < end:
+        data = bytes(log.read(offset, 1 << 20, end_offset=log.log_end_offset).data)
+        for position, header in iter_headers(data):
+            if header.base_offset < end:
+                found[header.base_offset] = header, data[position : position + header.size_bytes]
+            offset = header.next_offset
+        if not data:
+            break
+    return found
+
+
+class Judge:
+    def __init__(self) -> None:
+        self.committed: dict[int, tuple[BatchHeader, bytes]] = {}
+        self._committed_in: dict[int, int] = {}
+        """Under which leader epoch it was committed first."""
+        self.end = 0
+        """The highest high watermark that any leader has had."""
+        self.acknowledged: dict[int, bytes] = {}
+        self.truncations = 0
+        self._leaders: dict[int, int] = {}
+        self._high_watermarks: dict[tuple[int, int], int] = {}
+
+    # As it goes on
+
+    def on_append(self, broker: int, epoch: int) -> None:
+        if self._leaders.setdefault(epoch, broker) != broker:
+            raise PromiseBroken("one-leader-per-epoch", f"{broker} and {self._leaders[epoch]} append in {epoch}")
+
+    def on_acknowledged(self, offset: int, value: bytes) -> None:
+        self.acknowledged[offset] = value
+        if value not in self._values(offset):
+            raise PromiseBroken("acknowledged-is-kept", f"{value!r} was acknowledged, but is not at offset {offset}")
+
+    def _values(self, offset: int) -> list[bytes | None]:
+        if offset not in self.committed:
+            return []
+        return [record.value for record in decode_records(self.committed[offset][1])]
+
+    def on_elected(self, process: Process) -> None:
+        partition = process.partition
+        assert partition is not None
+        log = partition.log
+        found = batches_between(log, 0, log.log_end_offset)
+        for base, (header, data) in self.committed.items():
+            is_due = self._committed_in[base] < partition.leader_epoch and header.last_offset >= log.log_start_offset
+            if is_due and (base not in found or found[base][1] != data):
+                text = (
+                    f"broker {process.node} leads epoch {partition.leader_epoch} without what was committed at {base}"
+                )
+                raise PromiseBroken("leader-completeness", f"{text} in epoch {self._committed_in[base]}")
+
+    def observe(self, process: Process) -> None:
+        """After every event on a broker."""
+        partition = process.partition
+        if partition is None:
+            return
+        high_watermark, log = partition.high_watermark, partition.log
+        self.truncations += log.log_end_offset < process.seen_end
+        process.seen_end = log.log_end_offset
+        if not partition.last_stable_offset <= high_watermark <= log.log_end_offset:
+            raise PromiseBroken("high-watermark", f"{partition.last_stable_offset} {high_watermark} {log}")
+        if high_watermark < process.shown_end:
+            text = f"broker {process.node} showed offset {process.shown_end - 1}, and ends with {high_watermark - 1}"
+            raise PromiseBroken("repeatable-read", text)
+        if partition.is_leader:
+            key = process.incarnation, partition.leader_epoch
+            if high_watermark < self._high_watermarks.get(key, 0):
+                raise PromiseBroken("high-watermark", f"broker {process.node} went back to {high_watermark}")
+            self._high_watermarks[key] = high_watermark
+        if high_watermark > process.shown_end:
+            self._compare(process, process.shown_end, high_watermark)
+            process.shown_end = high_watermark
+
+    def _compare(self, process: Process, start: int, end: int) -> None:
+        partition = process.partition
+        assert partition is not None
+        if end > self.end and not partition.is_leader:
+            raise PromiseBroken("high-watermark", f"follower {process.node} commits {end}, a leader only {self.end}")
+        for base, (header, data) in batches_between(partition.log, start, end).items():
+            known = self.committed.get(base)
+            if known is None:
+                self._check_new(base, header)
+                self.committed[base] = header, data
+                self._committed_in[base] = partition.leader_epoch
+            elif known[1] != data:
+                text = f"broker {process.node} shows another batch at {base}: epoch {header.leader_epoch}, "
+                raise PromiseBroken("log-matching", f"{text}before {known[0].leader_epoch}")
+            if header.leader_epoch != partition.log.leader_epochs.epoch_for_offset(
+                max(base, partition.log_start_offset)
+            ):
+                raise PromiseBroken("one-leader-per-epoch", f"broker {process.node} has no epoch for offset {base}")
+        self.end = max(self.end, end)
+
+    def _check_new(self, base: int, header: BatchHeader) -> None:
+        if not self.committed:
+            return
+        last = self.committed[max(self.committed)][0]
+        if base < last.next_offset:
+            raise PromiseBroken("log-matching", f"a batch at {base} was committed after {last.last_offset}")
+        if header.leader_epoch < last.leader_epoch:
+            raise PromiseBroken("one-leader-per-epoch", f"epoch {header.leader_epoch} follows {last.leader_epoch}")
+
+    def compare_states(self, processes: list[Process]) -> int:
+        """Of running replicas. Returns how many pairs were worth comparing."""
+        pairs = 0
+        known = [(process.node, Knowledge(process.log)) for process in processes if process.partition is not None]
+        for number, (first, one) in enumerate(known):
+            for second, other in known[number + 1 :]:
+                if one.start == other.start and one.data == other.data:
+                    pairs += 1
+                    if not one.agrees_with(other):
+                        text = f"{first}: {one.__dict__}, {second}: {other.__dict__}"
+                        raise PromiseBroken("producer-state-equal", text)
+        return pairs
+
+    # In the end
+
+    def check_end(self, processes: list[Process]) -> None:
+        self.compare_states(processes)
+        for process in processes:
+            assert process.partition is not None
+            log = process.partition.log
+            found = batches_between(log, 0, log.log_end_offset)
+            for offset, value in self.acknowledged.items():
+                if offset < log.log_start_offset:
+                    continue
+                values = [record.value for record in decode_records(found[offset][1])] if offset in found else []
+                if value not in values:
+                    raise PromiseBroken("acknowledged-is-kept", f"broker {process.node} lacks {value!r} at {offset}")
+        self._check_sequences()
+
+    def _check_sequences(self) -> None:
+        sequences: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for _, (header, _) in sorted(self.committed.items()):
+            if header.producer_id >= 0 and not header.is_control:
+                sequences[header.producer_id, header.producer_epoch].append(header.base_sequence)
+        for producer, found in sequences.items():
+            if found != list(range(len(found))):
+                raise PromiseBroken("no-duplicate-no-gap", f"producer {producer} has sequences {found}")
+
+
+class Knowledge:
+    """What follows from the bytes of a log."""
+
+    def __init__(self, log: Log) -> None:
+        state = log.producer_state
+        self.start = log.log_start_offset
+        self.data = b"".join(data for _, data in batches_between(log, 0, log.log_end_offset).values())
+        self.producers = {
+            status.producer_id: (status.epoch, status.last_sequence, status.coordinator_epoch, status.txn_first_offset)
+            for status in state.active_producers()
+        }
+        self.first_undecided = state.first_undecided_offset
+        self.aborted = {each.last_offset: each for each in log.aborted_transactions(self.start, log.log_end_offset)}
+
+    def agrees_with(self, other: Knowledge) -> bool:
+        """A replica that began at the log start of its leader cannot know what was written below it."""
+        if self.start == 0:
+            return (self.producers, self.first_undecided, self.aborted) == (
+                other.producers,
+                other.first_undecided,
+                other.aborted,
+            )
+        both = self.producers.keys() & other.producers.keys()
+        return self._aborted_above(other) == other._aborted_above(self) and all(
+            self.producers[pid][:2] == other.producers[pid][:2] for pid in both
+        )
+
+    def _aborted_above(self, other: Knowledge) -> set[tuple[int, int, int]]:
+        below = {
+            last
+            for each in (self.aborted, other.aborted)
+            for last, txn in each.items()
+            if txn.first_offset < self.start
+        }
+        return {(txn.producer_id, txn.first_offset, last) for last, txn in self.aborted.items() if last not in below}
