@@ -61,6 +61,8 @@ class Machine:
         self.process: Process | None = None
         self.checkpointed = 0
         self.recovery_point: int | None = None
+        self.durable_end = 0
+        """Below it, batches were once on disk and have not been cut off since. A new process may know of less."""
         self.log_start_offset: int | None = None
         self.is_unclean = False
         """It has lost what was not on disk, and the controller does not know yet."""
@@ -85,15 +87,15 @@ class Machine:
         process.is_alive = False
         log = process.log
         self.recovery_point, self.log_start_offset = log.recovery_point, log.log_start_offset
-        durable_offset = log.durable_offset
+        self.durable_end = max(log.durable_offset, min(self.durable_end, process.lowest_end))
         paths = [segment.log_file.path for segment in log.segments]
         log.close(clean=False)
         if keep is not None:
-            self._lose_power(paths, durable_offset, keep)
+            self._lose_power(paths, keep)
 
-    def _lose_power(self, paths: list[Path], durable_offset: int, keep: Callable[[int, int], int]) -> None:
+    def _lose_power(self, paths: list[Path], keep: Callable[[int, int], int]) -> None:
         headers = [header for path in paths for header in headers_in(path.read_bytes())]
-        safe = sum(header.size_bytes for header in headers if header.base_offset < durable_offset)
+        safe = sum(header.size_bytes for header in headers if header.base_offset < self.durable_end)
         left = keep(safe, sum(header.size_bytes for header in headers))
         for path in paths:
             content = path.read_bytes()
@@ -145,6 +147,7 @@ class Process:
         self.shown_end = 0
         """Below it, batches could be read here."""
         self.seen_end = 0
+        self.lowest_end = self.log.log_end_offset
         self._policy: CommitPolicy = Flushes(self) if world.with_fsync else EndOfLog()
         self._fetchers: dict[int, LeaderFetcher] = {}
         self._isr_changes = IsrChanges(self.node)
@@ -186,7 +189,7 @@ class Process:
         self.world.network.nodes[self.node] = self
         is_unclean = self.machine.is_unclean
         self._ask(
-            lambda controller: controller.register(self.node, is_unclean=is_unclean),
+            lambda controller: controller.register(self.node, self.incarnation, is_unclean=is_unclean),
             self._registered,
             lambda: self.later(200, self.start),
         )

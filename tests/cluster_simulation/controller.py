@@ -44,6 +44,7 @@ class Controller:
         self._min_isr = min_isr
         self._heard_ms: dict[int, int] = {}
         self._next_epoch = 10
+        self._incarnations: dict[int, tuple[int, int]] = {}
         self.elr: set[NodeId] = set()
         first = PartitionState(NO_LEADER, LeaderEpoch(0), replicas, replicas, 0)
         self.log = [Entry(first, {})]
@@ -66,8 +67,13 @@ class Controller:
 
     # Brokers
 
-    def register(self, broker: NodeId, *, is_unclean: bool) -> int:
+    def register(self, broker: NodeId, incarnation: int, *, is_unclean: bool) -> int:
+        """A process that has not got the answer to its registration gets the same again."""
+        known, epoch = self._incarnations.get(broker, (-1, -1))
+        if incarnation <= known:
+            return epoch
         self._next_epoch += 1
+        self._incarnations[broker] = incarnation, self._next_epoch
         self._leave(broker, is_unclean=is_unclean)
         self._write(**{f"b{broker}": Registration(self._next_epoch)})
         self._heard_ms[broker] = self._clock.monotonic_ms()

@@ -21,6 +21,9 @@ from tests.virtual_clock import VirtualScheduler
 BROKERS = (NodeId(1), NodeId(2), NodeId(3))
 LENGTH_MS = 30_000
 HEALING_MS = 60_000
+THEMES = ("mixed", "elections", "power")
+"""Of a history, by its seed."""
+_PAUSES_MS = {"mixed": (200, 4000), "elections": (20, 1200), "power": (200, 3000)}
 
 
 @dataclass
@@ -44,7 +47,8 @@ class World:
     def __init__(self, seed: int, folder: Path) -> None:
         self.random = Random(seed)
         self.clock = VirtualScheduler()
-        self.with_fsync = self.random.random() < 0.4
+        self.theme = THEMES[seed % len(THEMES)]
+        self.with_fsync = self.theme == "power" or self.random.random() < 0.3
         self.deletes = self.random.random() < 0.4
         self.judge = Judge()
         self.network = Network(self.clock, self.random)
@@ -54,6 +58,13 @@ class World:
         self.writers = [Writer(self, 1), Writer(self, 2), TransactionalWriter(self, 11), TransactionalWriter(self, 12)]
         self.is_healing = False
         self.tally = Tally()
+        move = self.controller.move_leader
+        mixed = [self._kill, self._cut_off, move] * 2
+        self._faults = {
+            "mixed": [*mixed, self._cut_power, self._pause, self._separate, self._delete_records, self._inspect],
+            "elections": [*[move] * 8, self._separate, self._pause, self._kill, self._inspect],
+            "power": [*[self._cut_power] * 4, *[move] * 3, self._separate],
+        }
         self._unclean: set[NodeId] = set()
         """Brokers that have lost something and were not in sync since."""
 
@@ -80,12 +91,8 @@ class World:
     def _strike(self) -> None:
         if self.is_healing:
             return
-        faults = [
-            *[self._kill, self._cut_off, self.controller.move_leader] * 2,
-            *[self._cut_power, self._pause, self._separate, self._delete_records, self._inspect],
-        ]
-        self.random.choice(faults)()
-        self.clock.call_later_ms(self.random.randrange(200, 4000), self._strike)
+        self.random.choice(self._faults[self.theme])()
+        self.clock.call_later_ms(self.random.randrange(*_PAUSES_MS[self.theme]), self._strike)
 
     def _start(self, node: NodeId) -> None:
         if self.machines[node].process is None:
@@ -95,7 +102,7 @@ class World:
     def _end(self, node: NodeId, *, has_power: bool) -> None:
         self.network.nodes.pop(node, None)
         self.machines[node].end_process(keep=None if has_power else self.random.randint)
-        self.clock.call_later_ms(self.random.choice([50, 500, 2000, 6000]), lambda: self._start(node))
+        self.clock.call_later_ms(self.random.choice([50, 300, 1500, 5000]), lambda: self._start(node))
 
     def _kill(self) -> None:
         running = [process.node for process in self.processes]
@@ -120,7 +127,8 @@ class World:
     def _pause(self) -> None:
         if self.processes:
             process = self.random.choice(self.processes)
-            process.paused_until_ms = self.clock.monotonic_ms() + self.random.randrange(100, 6000)
+            longest_ms = 800 if self.theme == "elections" else 6000
+            process.paused_until_ms = self.clock.monotonic_ms() + self.random.randrange(100, longest_ms)
 
     def _cut_off(self) -> None:
         """A broker from the controller, from all brokers, or from everybody but clients."""
@@ -135,7 +143,7 @@ class World:
 
     def _cut(self, pairs: list[frozenset[int]]) -> None:
         self.network.cuts.update(pairs)
-        duration_ms = self.random.randrange(200, 8000)
+        duration_ms = self.random.randrange(200, 1500 if self.theme == "elections" else 8000)
         self.clock.call_later_ms(duration_ms, lambda: self.network.cuts.difference_update(pairs))
 
     def _delete_records(self) -> None:

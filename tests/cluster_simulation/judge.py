@@ -93,6 +93,7 @@ class Judge:
         high_watermark, log = partition.high_watermark, partition.log
         self.truncations += log.log_end_offset < process.seen_end
         process.seen_end = log.log_end_offset
+        process.lowest_end = min(process.lowest_end, log.log_end_offset)
         if not partition.last_stable_offset <= high_watermark <= log.log_end_offset:
             raise PromiseBroken("high-watermark", f"{partition.last_stable_offset} {high_watermark} {log}")
         if high_watermark < process.shown_end:

@@ -132,8 +132,7 @@ class Partition:
         if not leads:
             self.replicas = None
             self.give_up_waiting()
-            return
-        if self.replicas is None or is_new_epoch:
+        elif self.replicas is None or is_new_epoch:
             start_offset = self.log.leader_epochs.start_offset_from(state.leader_epoch, self.log.log_end_offset)
             self.replicas = Replicas(self.node_id, state, self._rules, epoch_start_offset=start_offset, now_ms=now_ms)
         else:
@@ -196,7 +195,9 @@ class Partition:
         self._follow_log()
 
     def _follow_log(self) -> None:
-        if self.log.log_end_offset > self.high_watermark and not self.log.has_failed:
+        if self.log.has_failed:
+            return
+        if self.log.log_end_offset > self.high_watermark or not self.is_flushed:
             self._commit_policy.on_append(self)
             if self.replicas is not None and self.replicas.followers:
                 # Followers read up to the end of the log, and what they have not read is not committed.

@@ -41,10 +41,13 @@ def state(
 class OnDisk:
     """A policy as that of `oncelog.acks.fsync`; the test flushes."""
 
+    asked = 0
+
     def stored_end(self, log: Log) -> int:
         return log.durable_offset
 
     def on_append(self, partition: Partition) -> None:
+        self.asked += 1
         partition.update_high_watermark()
 
 
@@ -264,6 +267,14 @@ def test_a_follower_acknowledges_what_is_on_disk(tmp_path: Path) -> None:
     assert not partition.is_flushed
     partition.log.flush()
     assert partition.is_flushed
+
+
+@pytest.mark.parametrize("leader", [1, 2])
+def test_what_was_found_after_a_crash_is_flushed(tmp_path: Path, leader: int) -> None:
+    """It may have been in the page cache only, and until it is on disk a follower does not fetch."""
+    policy = OnDisk()
+    partition = new_partition(tmp_path, state(leader), policy=policy, records=2, checkpointed=2)
+    assert (partition.high_watermark, policy.asked) == (2, 1)
 
 
 # What a leader answers to followers
