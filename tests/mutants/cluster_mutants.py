@@ -50,7 +50,7 @@ CLUSTER_MUTANTS = [
         "            self.log.truncate_to(offset, now_ms)\n            return\n",
         "            self.log.follow_leader(data.high_watermark, data.log_start_offset)\n"
         "            self.log.truncate_to(offset, now_ms)\n            return\n",
-        (_HISTORIES, _FOLLOWER),
+        (_FOLLOWER,),
     ),
     Mutant(
         "a follower that diverges is cut in one step by the leader's word",
@@ -64,7 +64,7 @@ CLUSTER_MUTANTS = [
         _CLUSTER + "follower",
         "return followed if followed is not None and followed.asked == asked else None",
         "return followed",
-        (_FOLLOWER,),
+        (_HISTORIES, _FOLLOWER),
     ),
     Mutant(
         "a follower that is not caught up joins the ISR",
@@ -78,7 +78,7 @@ CLUSTER_MUTANTS = [
         _CLUSTER + "replicas",
         "follower.end_offset >= max(high_watermark, self.epoch_start_offset)",
         "follower.end_offset >= high_watermark",
-        (_HISTORIES, _REPLICAS),
+        (_REPLICAS,),
     ),
     Mutant(
         "the high watermark does not wait for a proposed member",
@@ -86,6 +86,7 @@ CLUSTER_MUTANTS = [
         ".union(self.proposal.in_sync if self.proposal is not None else ())",
         "",
         (_REPLICAS,),
+        is_quick=True,
     ),
     Mutant(
         "a proposed shrink is taken for granted",
