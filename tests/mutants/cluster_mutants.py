@@ -147,8 +147,8 @@ CLUSTER_MUTANTS = [
     Mutant(
         "a leader counts what is not on its disk",
         _CLUSTER + "partition",
-        "            stored_end = self._commit_policy.stored_end(log)\n",
-        "            stored_end = log.log_end_offset\n",
+        "        end_offset = self._commit_policy.stored_end(log)\n",
+        "        end_offset = log.log_end_offset\n",
         (_ROLES,),
     ),
     Mutant(

@@ -62,6 +62,7 @@ class Partition:
     __slots__ = (
         "_commit_policy",
         "_commit_waiters",
+        "_has_followers",
         "_rules",
         "_sequence",
         "_watchers",
@@ -110,6 +111,8 @@ class Partition:
         self.is_leader = False
         self.replicas: Replicas | None = None
         """Of a leader."""
+        self._has_followers = False
+        """Whether others have a say in what is committed. On one node nobody has, and nobody is asked."""
         self.become(state, now_ms)
 
     # The role
@@ -137,6 +140,7 @@ class Partition:
             self.replicas = Replicas(self.node_id, state, self._rules, epoch_start_offset=start_offset, now_ms=now_ms)
         else:
             self.replicas.on_state(state, now_ms)
+        self._has_followers = self.replicas is not None and bool(self.replicas.followers)
         self._follow_log()
 
     def check_leads(self) -> None:
@@ -179,7 +183,7 @@ class Partition:
     ) -> AppendInfo:
         self._check_open()
         self.check_leads()
-        if required_acks == ALL_IN_SYNC and self.is_under_min_isr:
+        if self._has_followers and required_acks == ALL_IN_SYNC and self.is_under_min_isr:
             raise self._not_enough_replicas(ErrorCode.NOT_ENOUGH_REPLICAS)
         try:
             return self.log.append(
@@ -199,7 +203,7 @@ class Partition:
             return
         if self.log.log_end_offset > self.high_watermark or not self.is_flushed:
             self._commit_policy.on_append(self)
-            if self.replicas is not None and self.replicas.followers:
+            if self._has_followers:
                 # Followers read up to the end of the log, and what they have not read is not committed.
                 self._wake_watchers()
 
@@ -313,11 +317,14 @@ class Partition:
 
     def update_high_watermark(self) -> None:
         """After an append, a fetch of a follower, a change of the ISR or of `min.insync.replicas`."""
-        if self.replicas is not None:
-            log = self.log
-            stored_end = self._commit_policy.stored_end(log)
+        if self.replicas is None:
+            return
+        log = self.log
+        end_offset = self._commit_policy.stored_end(log)
+        if self._has_followers:
             minimum = log.config.min_insync_replicas
-            self.advance_high_watermark(self.replicas.high_watermark(stored_end, log.log_end_offset, minimum))
+            end_offset = self.replicas.high_watermark(end_offset, log.log_end_offset, minimum)
+        self.advance_high_watermark(end_offset)
 
     def advance_high_watermark(self, offset: int) -> None:
         if offset <= self.high_watermark:
@@ -334,7 +341,7 @@ class Partition:
     def committed(self, offset: int) -> Promise[KafkaError | None]:
         """Promises that `offset` is below the high watermark, or the reason why it never will be."""
         if offset < self.high_watermark and self.is_leader:
-            if self.is_under_min_isr:
+            if self._has_followers and self.is_under_min_isr:
                 return Promise.resolved(self._not_enough_replicas(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND))
             return _COMMITTED
         if self.closed or self.log.has_failed or not self.is_leader:
