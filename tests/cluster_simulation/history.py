@@ -11,6 +11,7 @@ from random import Random
 
 from oncelog.core.errors import KafkaError
 from oncelog.core.ids import NodeId
+from oncelog.core.invariant import InvariantError
 from tests.cluster_simulation.broker import MIN_ISR, Machine, Process
 from tests.cluster_simulation.clients import CarelessWriter, TransactionalWriter, Writer
 from tests.cluster_simulation.controller import Controller
@@ -201,7 +202,7 @@ def play(seed: int) -> tuple[Tally, Failure | None]:
         world.play()
     except PromiseBroken as broken:
         failure = Failure(broken.name, f"history {seed}: {broken}")
-    except (AssertionError, KafkaError, OSError, LookupError, TypeError, ValueError) as error:
+    except (AssertionError, InvariantError, KafkaError, OSError, LookupError, TypeError, ValueError) as error:
         failure = Failure("no-error", f"history {seed}: {error!r}\n{traceback.format_exc()}")
     finally:
         for machine in world.machines.values():
