@@ -1,48 +1,24 @@
 """Who may do what: the operations and resources of Kafka's ACLs, and the question that every handler asks first.
 
 A handler asks `RequestContext.may` or `require` before it looks at anything else, so that a client learns nothing of
-what it may not see. An `Authorizer` answers. As long as there are no ACLs, it is one that allows all that clients do.
-ClusterAction is what brokers send each other, such as the markers of a transaction: a client that may do that could
-end transactions of others, so it needs `oncelog.cluster.action.enable`.
+what it may not see. An `Authorizer` answers: `security.acl.AclAuthorizer` with `authorizer.class.name`, else one that
+allows all that clients do. There ClusterAction, which is what brokers send each other, such as the markers of a
+transaction, needs `oncelog.cluster.action.enable`: a client that may do that could end transactions of others.
 """
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import Final, Protocol
 
 from oncelog.core.errors import ErrorCode
+from oncelog.security.acl import CLUSTER_NAME, Operation, Resource
+
+__all__ = ["CLUSTER_NAME", "AllowClients", "Authorizer", "Operation", "Resource"]
 
 ANONYMOUS: Final = "User:ANONYMOUS"
-CLUSTER_NAME: Final = "kafka-cluster"
 
 NOT_ASKED: Final = -(2**31)
 """The client did not want to know which operations it may use."""
-
-
-class Operation(IntEnum):
-    """The number is that of Kafka's AclOperation."""
-
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
-    DESCRIBE_CONFIGS = 10
-    ALTER_CONFIGS = 11
-    IDEMPOTENT_WRITE = 12
-    TWO_PHASE_COMMIT = 15
-
-
-class Resource(IntEnum):
-    """The number is that of Kafka's ResourceType."""
-
-    TOPIC = 2
-    GROUP = 3
-    CLUSTER = 4
-    TRANSACTIONAL_ID = 5
 
 
 REFUSALS: Final[dict[Resource, ErrorCode]] = {
