@@ -21,14 +21,26 @@ from typing import Final
 from oncelog.cluster.internal_topics import internal_partition_count, internal_topic_configs
 from oncelog.cluster.kraft_metadata import NOTHING_LOADED, LoadedImage, load_image
 from oncelog.cluster.log_survey import LogSurvey
-from oncelog.cluster.metadata import MetadataStore, Topic, partitions_entry, topic_config_entry
+from oncelog.cluster.metadata import (
+    MetadataStore,
+    ScramUser,
+    Topic,
+    acls_entry,
+    partitions_entry,
+    topic_config_entry,
+    users_entry,
+)
+from oncelog.controller.image import Image
 from oncelog.core.config import ConfigError, Settings
 from oncelog.core.errors import KafkaError
 from oncelog.core.ids import INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, TopicPartition
 from oncelog.core.topic_config import TOPIC_CONFIG
 from oncelog.protocol.batch import decode_records
 from oncelog.protocol.compiler import decode_versioned
+from oncelog.protocol.messages.cluster_metadata import AccessControlEntryRecord
 from oncelog.protocol.messages.transaction_log import TransactionLogValue
+from oncelog.security.acl import Acl, Operation, Pattern, Permission, Resource
+from oncelog.security.scram import ScramCredential, ScramMechanism
 from oncelog.storage.intact_batches import intact_batches
 from oncelog.storage.log import Log
 from oncelog.storage.log_dir import LogDir
@@ -64,6 +76,7 @@ def adopt_folders(
     if metadata.is_new or metadata.is_cut:
         left = load_image(log_dir.path) if metadata.is_new else NOTHING_LOADED
         _adopt(found, metadata, settings, left)
+        _adopt_security(metadata, left.image)
         _adopt_partitions(log_dir, metadata)
     else:
         _set_aside(found, log_dir)
@@ -156,6 +169,42 @@ def _adopt(found: _Found, metadata: MetadataStore, settings: Settings, left: Loa
         configs = internal_topic_configs(topic, settings) | _configs(topic, left)
         metadata.adopt_topic(topic, count, topic_id, epoch, configs)
         log.info("topic %s is adopted with %d partition(s)", topic, count)
+
+
+def _adopt_security(metadata: MetadataStore, image: Image) -> None:
+    """The users and ACLs of Kafka's folder. One that is not understood is told of: it may have denied something."""
+    users: dict[ScramUser, ScramCredential] = {}
+    for key, record in image.scram.items():
+        try:
+            user = ScramUser(key.name, ScramMechanism(key.mechanism))
+        except ValueError as error:
+            log.warning("user %s is not taken over: %s", key.name, error)
+        else:
+            users[user] = ScramCredential(record.salt, record.stored_key, record.server_key, record.iterations)
+    acls: list[Acl] = []
+    for entry in image.acls.values():
+        try:
+            acls.append(_acl(entry))
+        except ValueError as error:
+            log.error("an ACL of %s on %r is not taken over: %s", entry.principal, entry.resource_name, error)
+    if users:
+        metadata.commit(users_entry(users))
+        log.info("%d SCRAM credential(s) are taken over", len(users))
+    if acls:
+        metadata.commit(acls_entry(acls))
+        log.info("%d ACL(s) are taken over", len(acls))
+
+
+def _acl(entry: AccessControlEntryRecord) -> Acl:
+    return Acl(
+        Resource(entry.resource_type),
+        entry.resource_name,
+        Pattern(entry.pattern_type),
+        entry.principal,
+        entry.host,
+        Operation(entry.operation),
+        Permission(entry.permission_type),
+    )
 
 
 def _configs(topic: str, left: LoadedImage) -> dict[str, str]:

@@ -19,7 +19,7 @@ import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import google_crc32c
 
@@ -27,6 +27,8 @@ from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.failpoints import hit
 
 JournalEntry = dict[str, Any]
+OWNER_ONLY: Final = 0o600
+"""It has the keys of users: whoever has them could pose as the broker. `oncelog.umask` makes no difference to it."""
 
 
 class JournalDamaged(Exception):
@@ -48,7 +50,9 @@ class Journal:
         """All entries, and how many bytes of a torn or damaged last line follow them."""
         self.path.with_suffix(".tmp").unlink(missing_ok=True)
         is_new = not self.path.exists()
-        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, OWNER_ONLY)
+        if os.fstat(self._fd).st_mode & 0o077:
+            os.fchmod(self._fd, OWNER_ONLY)
         if is_new:
             # Its lines are fsynced one by one; without its name they would be lost all the same.
             sync_folder(self.path.parent)
@@ -96,7 +100,7 @@ class Journal:
         temporary = self.path.with_suffix(".tmp")
         fd = -1
         try:
-            fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+            fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND, OWNER_ONLY)
             content = memoryview(b"".join(lines))
             while content:
                 content = content[os.write(fd, content) :]

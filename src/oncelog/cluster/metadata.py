@@ -1,4 +1,4 @@
-"""The metadata store of one node: topics, their settings, broker settings, producer id blocks, incarnations.
+"""The metadata store of one node: topics, settings, users, ACLs, producer id blocks, incarnations.
 
 Everything changes in two steps, as in the coordinators: a change is journalled as an entry, then `_apply` puts it
 into the image, and those who follow the metadata are told. Loading applies the same entries. A broker that serves
@@ -16,6 +16,9 @@ the same on the spot. Entry kinds:
 | delete | name, id |
 | broker_config | node ("" = all), configs |
 | producer_ids | next: first id of no block yet |
+| users | set: SCRAM credentials, removed: names with mechanisms; see `users_entry` |
+| acls | added, removed: each a list of the fields of `Acl` |
+| secret | value: random bytes that no client knows |
 | stop | incarnation: which start was stopped in order, nothing has changed since |
 
 A partition's leader epoch is the number of broker starts since its topic was made: it grows with every change of
@@ -32,6 +35,7 @@ epochs in the logs that it has not come to. Such a start is like a first one: wh
 
 from __future__ import annotations
 
+import base64
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -39,7 +43,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from oncelog.cluster.journal import Journal, JournalEntry
 from oncelog.cluster.partition_state import PartitionState
@@ -48,6 +52,8 @@ from oncelog.core.ids import LeaderEpoch, NodeId, TopicPartition, uuid_from_text
 from oncelog.core.invariant import invariant
 from oncelog.core.promise import Promise, gather
 from oncelog.core.worker import Worker
+from oncelog.security.acl import Acl, Operation, Pattern, Permission, Resource
+from oncelog.security.scram import ScramCredential, ScramMechanism
 
 log = logging.getLogger("oncelog.server")
 
@@ -68,6 +74,11 @@ class Topic:
     partition_count: int
     configs: dict[str, str] = field(default_factory=dict)
     born: int = 0
+
+
+class ScramUser(NamedTuple):
+    name: str
+    mechanism: ScramMechanism
 
 
 class Change(NamedTuple):
@@ -98,6 +109,10 @@ class MetadataStore:
         self.topics_by_id: dict[uuid.UUID, Topic] = {}
         self.partitions_in_all = 0
         self.broker_configs: dict[str, dict[str, str]] = {}
+        self.users: dict[ScramUser, ScramCredential] = {}
+        self.acls: dict[Acl, None] = {}
+        """A set that keeps its order."""
+        self.secret: bytes | None = None
         self.incarnation = -1
         self.is_new = False
         self.is_cut = False
@@ -305,7 +320,7 @@ class MetadataStore:
 
     def _rewrite_if_grown(self) -> None:
         """A long journal is as good as a short one: if it cannot be rewritten, the change that it was for holds."""
-        needed = len(self.topics) + len(self.broker_configs) + 2
+        needed = len(self.topics) + len(self.broker_configs) + len(self.users) + len(self.acls) + 2
         if self._journal.changes <= max(_REWRITE_CHANGES_MIN, _REWRITE_GROWTH * needed, self._rewrite_above):
             self._end_writing()
             return
@@ -331,6 +346,9 @@ class MetadataStore:
         ]
         entries += [topic_entry(topic) for topic in self.topics.values()]
         entries += [broker_config_entry(node, configs) for node, configs in self.broker_configs.items()]
+        entries += [users_entry(self.users)] if self.users else []
+        entries += [acls_entry(self.acls)] if self.acls else []
+        entries += [secret_entry(self.secret)] if self.secret is not None else []
         return entries
 
     def _apply_and_tell(self, entry: JournalEntry) -> list[Promise[None]]:
@@ -340,7 +358,7 @@ class MetadataStore:
             try:
                 promise = follower(change)
             except Exception:
-                log.exception("a change of the metadata holds, but could not be followed: %s", entry)
+                log.exception("a change of the metadata holds, but could not be followed: %s", entry["kind"])
             else:
                 followed += [promise] if promise is not None else []
         return followed
@@ -375,9 +393,25 @@ class MetadataStore:
                 self.broker_configs[entry["node"]] = dict(entry["configs"])
             case "producer_ids":
                 self.next_producer_id = entry["next"]
+            case "users":
+                self._apply_users(entry)
+            case "acls":
+                for removed in entry["removed"]:
+                    self.acls.pop(_acl_of(removed), None)
+                self.acls |= dict.fromkeys(map(_acl_of, entry["added"]))
+            case "secret":
+                self.secret = base64.b64decode(entry["value"])
             case unknown:
                 raise ValueError(f"the metadata journal has an entry of unknown kind {unknown!r}: a newer Oncelog?")
         return Change(entry["kind"], topic)
+
+    def _apply_users(self, entry: JournalEntry) -> None:
+        for name, mechanism in entry["removed"]:
+            self.users.pop(ScramUser(name, ScramMechanism(mechanism)), None)
+        for stored in entry["set"]:
+            user = ScramUser(stored["name"], ScramMechanism(stored["mechanism"]))
+            salt, *keys = (base64.b64decode(stored[field]) for field in ("salt", "stored_key", "server_key"))
+            self.users[user] = ScramCredential(salt, keys[0], keys[1], stored["iterations"])
 
 
 def topic_entry(topic: Topic) -> JournalEntry:
@@ -409,6 +443,36 @@ def delete_entry(topic: Topic) -> JournalEntry:
 
 def producer_ids_entry(following: int) -> JournalEntry:
     return {"kind": "producer_ids", "next": following}
+
+
+def users_entry(given: Mapping[ScramUser, ScramCredential], removed: Iterable[ScramUser] = ()) -> JournalEntry:
+    stored = [
+        {
+            "name": user.name,
+            "mechanism": int(user.mechanism),
+            "salt": base64.b64encode(credential.salt).decode(),
+            "stored_key": base64.b64encode(credential.stored_key).decode(),
+            "server_key": base64.b64encode(credential.server_key).decode(),
+            "iterations": credential.iterations,
+        }
+        for user, credential in given.items()
+    ]
+    return {"kind": "users", "set": stored, "removed": [[user.name, int(user.mechanism)] for user in removed]}
+
+
+def acls_entry(added: Iterable[Acl], removed: Iterable[Acl] = ()) -> JournalEntry:
+    return {"kind": "acls", "added": [list(acl) for acl in added], "removed": [list(acl) for acl in removed]}
+
+
+def secret_entry(secret: bytes) -> JournalEntry:
+    return {"kind": "secret", "value": base64.b64encode(secret).decode()}
+
+
+def _acl_of(fields: list[Any]) -> Acl:
+    resource, name, pattern, principal, host, operation, permission = fields
+    return Acl(
+        Resource(resource), name, Pattern(pattern), principal, host, Operation(operation), Permission(permission)
+    )
 
 
 def topic_subject(name: str) -> str:

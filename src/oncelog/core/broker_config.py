@@ -9,7 +9,8 @@ from oncelog.core.config import INT_MAX, ConfigKey, ConfigTable, ConfigType, ref
 from oncelog.core.topic_config import NOT_TIERED, ONE_REPLICA, TOPIC_CONFIG
 
 _BOOLEAN, _STRING, _INT, _SHORT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.SHORT
-_LONG = ConfigType.LONG
+_LONG, _LIST = ConfigType.LONG, ConfigType.LIST
+STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 
 def _octal_problem(text: str) -> str | None:
@@ -20,9 +21,40 @@ _IDENTITY = [
     ConfigKey("node.id", _INT, 1, "This broker's number.", low=0),
     ConfigKey("cluster.id", _STRING, None, "22-character base64 id of the cluster; made up at first start."),
     ConfigKey("log.dirs", _STRING, None, "The data folder."),
-    ConfigKey("listeners", _STRING, "PLAINTEXT://127.0.0.1:9092", "Where clients are accepted."),
+    ConfigKey("listeners", _STRING, "PLAINTEXT://127.0.0.1:9092",
+              "Where clients are accepted: NAME://HOST:PORT, separated by commas."),
     ConfigKey("advertised.listeners", _STRING, None, "What clients are told to connect to."),
     ConfigKey("transaction.version", _SHORT, 2, "The finalised transaction protocol: 0, 1 or 2.", low=0, high=2),
+]  # fmt: skip
+
+
+def _authorizer_problem(text: str) -> str | None:
+    known = (STANDARD_AUTHORIZER, "")
+    return None if text in known else f"no class is loaded; {STANDARD_AUTHORIZER} stands for Kafka's ACLs"
+
+
+_SECURITY = [
+    ConfigKey("listener.security.protocol.map", _STRING, None,
+              "NAME:PROTOCOL pairs for listeners that are not named after their protocol."),
+    ConfigKey("sasl.enabled.mechanisms", _LIST, None,
+              "SASL mechanisms of listeners; listener.name.NAME.sasl.enabled.mechanisms goes before it."),
+    ConfigKey("sasl.server.max.receive.size", _INT, 524_288, "Largest frame of a client that is not authenticated yet.",
+              low=512),
+    ConfigKey("connections.max.reauth.ms", _LONG, 0,
+              "How long a client that logged in with SASL stays so; it has to log in again before. 0: for ever.",
+              low=0),
+    ConfigKey("connection.failed.authentication.delay.ms", _INT, 100,
+              "How long the answer to a failed login is held back.", low=0),
+    ConfigKey("authorizer.class.name", _STRING, "",
+              "Kafka's StandardAuthorizer turns ACLs on. Without it every client may do everything.",
+              check=_authorizer_problem),
+    ConfigKey("super.users", _STRING, "", "Principals that may do everything, separated by semicolons: User:admin."),
+    ConfigKey("allow.everyone.if.no.acl.found", _BOOLEAN, False,
+              "Whether a resource that no ACL is about is open to all."),
+]  # fmt: skip
+
+_OF_LISTENERS = [
+    ConfigKey("listener.name.", _STRING, None, "A setting of one listener.", sensitive=True),
 ]
 
 _TOPICS = [
@@ -82,7 +114,7 @@ _TRANSACTIONS = [
               dynamic=True),
     ConfigKey("oncelog.cluster.action.enable", _BOOLEAN, False,
               "Whether clients may send what brokers send each other: WriteTxnMarkers, for 'oncelog txn abort', and "
-              "AddPartitionsToTxn of several ids."),
+              "AddPartitionsToTxn of several ids. With an authorizer it takes an ACL for ClusterAction instead."),
     ConfigKey("transaction.two.phase.commit.enable", _BOOLEAN, False, "Whether producers may take part in 2PC."),
 ]  # fmt: skip
 
@@ -128,7 +160,6 @@ _WITHOUT_EFFECT = [
                     "group.coordinator.rebalance.protocols", "group.coordinator.new.enable"),
     *without_effect(NOT_TIERED, "remote."),
     *without_effect(ONE_REPLICA, "replica.", "inter.broker.listener.name", "security.inter.broker.protocol"),
-    *without_effect("every listener is PLAINTEXT", "listener.security.protocol.map"),
     *without_effect(_ONE_THREAD, "queued.max.requests", "socket.send.buffer.bytes", "socket.receive.buffer.bytes",
                     "socket.listen.backlog.size"),
     *without_effect(_OTHER_COORDINATOR, "offsets.load.buffer.size", "offsets.topic.compression.codec",
@@ -152,8 +183,9 @@ _DYNAMIC_WITHOUT_EFFECT = [
                     "remote.log.manager.copy.max.bytes.per.second", "remote.log.manager.expiration.thread.pool.size",
                     "remote.log.manager.fetch.max.bytes.per.second", "remote.log.manager.follower.thread.pool.size",
                     "remote.log.reader.threads", dynamic=True),
-    *without_effect("there is no SASL yet", "sasl.kerberos.kinit.cmd", "sasl.kerberos.min.time.before.relogin",
-                    "sasl.kerberos.ticket.renew.jitter", "sasl.kerberos.ticket.renew.window.factor",
+    *without_effect("there is no Kerberos, and no broker logs in to another", "sasl.kerberos.kinit.cmd",
+                    "sasl.kerberos.min.time.before.relogin", "sasl.kerberos.ticket.renew.jitter",
+                    "sasl.kerberos.ticket.renew.window.factor",
                     "sasl.login.refresh.buffer.seconds", "sasl.login.refresh.min.period.seconds",
                     "sasl.login.refresh.window.factor", "sasl.login.refresh.window.jitter", dynamic=True),
 ]  # fmt: skip
@@ -170,8 +202,8 @@ _OF_TOPICS = [
 
 BROKER_CONFIG = ConfigTable(
     "broker",
-    [*_IDENTITY, *_TOPICS, *_LOG, *_GROUPS, *_TRANSACTIONS, *_LIMITS],
-    others=[*_WITHOUT_EFFECT, *_DYNAMIC_WITHOUT_EFFECT, *_OF_TOPICS],
+    [*_IDENTITY, *_SECURITY, *_TOPICS, *_LOG, *_GROUPS, *_TRANSACTIONS, *_LIMITS],
+    others=[*_OF_LISTENERS, *_WITHOUT_EFFECT, *_DYNAMIC_WITHOUT_EFFECT, *_OF_TOPICS],
     aliases={
         "broker.id": ("node.id", 1),
         "log.retention.minutes": ("log.retention.ms", 60_000),

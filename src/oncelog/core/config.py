@@ -66,6 +66,8 @@ class ConfigKey:
     """Then it must be at least this: less could keep out whoever would change it back."""
     internal: bool = False
     """Accepted, but shown by no describe: for tests."""
+    sensitive: bool = False
+    """A secret: its value is shown nowhere."""
     no_effect: str | None = None
     """Accepted for the sake of files and programs made for Kafka; why it changes nothing here."""
     refused: str | None = None
@@ -99,7 +101,7 @@ class ConfigKey:
         return f"between {self.low} and {self.high}"
 
     def _invalid(self, text: str, problem: str) -> ConfigError:
-        given = text or repr(text)
+        given = "[hidden]" if self.sensitive else text or repr(text)
         return ConfigError(f"Invalid value {given} for configuration {self.name}: {problem}")
 
     def _convert(self, text: str) -> ConfigValue:

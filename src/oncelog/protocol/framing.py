@@ -42,8 +42,17 @@ class RequestHeader(NamedTuple):
 
 class FrameTooLarge(ValueError):
     def __init__(self, size: int) -> None:
-        super().__init__(f"a frame claims {size} bytes; is the peer speaking Kafka, and without TLS?")
+        super().__init__(_describe_size(size))
         self.size = size
+
+
+def _describe_size(size: int) -> str:
+    start = size.to_bytes(4, "big", signed=True)
+    if start[:2] == b"\x16\x03":
+        return "this looks like TLS, on a port without it"
+    if start in (b"GET ", b"POST", b"HEAD", b"PUT "):
+        return "this looks like HTTP, on a port for Kafka"
+    return f"a frame claims {size} bytes; is the peer speaking Kafka, and without TLS?"
 
 
 def parse_request_header(frame: Readable) -> tuple[RequestHeader, int]:
@@ -112,7 +121,7 @@ class FrameReader:
     """
 
     def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
-        self._max_frame_bytes = max_frame_bytes
+        self.max_frame_bytes = max_frame_bytes
         self._small = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self._filled = 0
         self._frame: memoryview | None = None
@@ -147,7 +156,7 @@ class FrameReader:
         small, filled, start = self._small, self._filled, 0
         while filled - start >= _SIZE.size:
             (size,) = _SIZE.unpack_from(small, start)
-            if not 0 <= size <= self._max_frame_bytes:
+            if not 0 <= size <= self.max_frame_bytes:
                 raise FrameTooLarge(size)
             body = start + _SIZE.size
             end = body + size

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ipaddress
 from bisect import insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -169,9 +169,6 @@ class AclAuthorizer:
     def __iter__(self) -> Iterator[Acl]:
         return iter(self._acls)
 
-    def __len__(self) -> int:
-        return len(self._acls)
-
     def __contains__(self, acl: Acl) -> bool:
         return acl in self._acls
 
@@ -200,6 +197,13 @@ class AclAuthorizer:
             del index[key]
             if acl.pattern is Pattern.PREFIXED:
                 self._prefix_lengths[acl.resource].remove(len(acl.name))
+
+    def become(self, acls: Mapping[Acl, None]) -> None:
+        """Have these and no others."""
+        for gone in self._acls.keys() - acls.keys():
+            self.remove(gone)
+        for new in acls.keys() - self._acls.keys():
+            self.add(new)
 
     def _index_of(self, acl: Acl) -> dict[tuple[Resource, str], list[Acl]]:
         return self._prefixed if acl.pattern is Pattern.PREFIXED else self._literal

@@ -17,15 +17,16 @@ from typing import Final, NamedTuple
 from oncelog.cluster.adoption import adopt_folders, complete_internal_topics
 from oncelog.cluster.internal_topics import internal_partition_count, internal_topic_configs
 from oncelog.cluster.log_survey import survey_logs
-from oncelog.cluster.metadata import Change, MetadataStore, Topic
+from oncelog.cluster.metadata import Change, MetadataStore, Topic, secret_entry
 from oncelog.cluster.partition import EndOfLog
 from oncelog.cluster.partition_state import PartitionState
 from oncelog.cluster.partitions import PartitionTable
 from oncelog.cluster.producer_ids import ProducerIds
 from oncelog.cluster.topic_settings import BrokerSettings
 from oncelog.cluster.topics import TopicCatalog
+from oncelog.core.broker_config import STANDARD_AUTHORIZER
 from oncelog.core.clock import JUMP_BELIEVED_AFTER_MS, CautiousClock, Scheduler, SteadyClock
-from oncelog.core.config import Settings
+from oncelog.core.config import ConfigError, Settings
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import (
     INTERNAL_TOPICS,
@@ -35,6 +36,7 @@ from oncelog.core.ids import (
 )
 from oncelog.core.promise import Promise
 from oncelog.core.worker import Worker
+from oncelog.security.acl import Acl, AclAuthorizer, parse_super_users
 from oncelog.server.authorization import AllowClients, Authorizer
 from oncelog.server.cleaning import LogCleaner
 from oncelog.server.context import RequestContext
@@ -42,6 +44,7 @@ from oncelog.server.dispatch import Dispatcher
 from oncelog.server.fetch_session import FetchSessionCache
 from oncelog.server.flusher import Flusher
 from oncelog.server.group_runtime import GroupRuntime
+from oncelog.server.listener import LOOPBACK, Address
 from oncelog.server.log_starts import LogStarts
 from oncelog.server.markers import MarkerSender
 from oncelog.server.metrics import Metrics
@@ -58,6 +61,8 @@ from oncelog.storage.log_dir import CLUSTER_METADATA_TOPIC, CheckpointResult, Lo
 log = logging.getLogger("oncelog.server")
 
 _ALL_ADDRESSES: Final = ("0.0.0.0", "::")
+_NONCE_BITS: Final = 128
+_SECRET_BITS: Final = 256
 FLUSH_CHECK_INTERVAL_MS: Final = 1_000
 REPAIR_CHECK_INTERVAL_MS: Final = 1_000
 DELETE_CHECK_INTERVAL_MS: Final = 10_000
@@ -95,8 +100,8 @@ class Broker:
         self._environment = environment
         self.node_id = NodeId(settings.integer("node.id"))
         self._static_settings = settings
-        self.advertised_host, self.advertised_port = "127.0.0.1", 0
-        self.authorizer: Authorizer = AllowClients(cluster_action=settings.boolean("oncelog.cluster.action.enable"))
+        self.advertised: dict[str, Address] = {"PLAINTEXT": Address(LOOPBACK, 0)}
+        """What clients are told to connect to, by listener."""
         self.metrics = Metrics()
         self.recurring = RecurringWork(self.scheduler)
         self._data_dir = data_dir
@@ -116,6 +121,10 @@ class Broker:
         adopted = adopt_folders(self.log_dir, self.metadata, self.settings, survey)
         self.log_survey = None if is_first else survey
         """What the logs had seen, unless this start is one after a clean stop, or on a folder of somebody else's."""
+        self.acls = _acl_authorizer(settings, self.metadata.acls)
+        self.authorizer: Authorizer = AllowClients(cluster_action=settings.boolean("oncelog.cluster.action.enable"))
+        if self.acls is not None:
+            self.authorizer = self.acls
         self.flusher = Flusher(self.scheduler, self.worker)
         self.acks_fsync = self.settings.boolean("oncelog.acks.fsync")
         self.partitions = PartitionTable(
@@ -168,6 +177,23 @@ class Broker:
     def new_member_suffix(self) -> str:
         return str(self._environment.new_uuid())
 
+    def new_nonce(self) -> str:
+        """That nobody can guess, and that was never used before."""
+        return f"{self._environment.random_below(1 << _NONCE_BITS):032x}"
+
+    @property
+    def secret(self) -> bytes:
+        """Random, and the same for ever. Without it nobody can tell a salt of a user that is not there from others."""
+        if self.metadata.secret is None:
+            raise RuntimeError("make_secret was not called")
+        return self.metadata.secret
+
+    def make_secret(self) -> None:
+        """At the start, if there is none and somebody may need it."""
+        if self.metadata.secret is None:
+            value = self._environment.random_below(1 << _SECRET_BITS)
+            self.metadata.commit(secret_entry(value.to_bytes(_SECRET_BITS // 8, "big")))
+
     @property
     def controller_id(self) -> NodeId:
         return self.node_id
@@ -175,8 +201,9 @@ class Broker:
     def nodes(self, context: RequestContext) -> dict[NodeId, Node]:
         """The brokers, and where to send a client for each. One that listens on all addresses is named by the address
         that the client reached it by."""
-        host = context.peer.local_host if self.advertised_host in _ALL_ADDRESSES else self.advertised_host
-        return {self.node_id: Node(self.node_id, host, self.advertised_port)}
+        told = self.advertised[context.peer.listener]
+        host = context.peer.local_host if told.host in _ALL_ADDRESSES else told.host
+        return {self.node_id: Node(self.node_id, host, told.port)}
 
     def on_partition_state(self, partition: TopicPartition, state: PartitionState) -> None:
         """The metadata has changed. Coordinators follow the leadership of the partitions of their topics."""
@@ -216,6 +243,8 @@ class Broker:
                 self.partitions.reconfigure(topic)
         elif change.topic is not None and change.kind == "topic_config":
             self.partitions.reconfigure(change.topic)
+        elif change.kind == "acls" and self.acls is not None:
+            self.acls.become(self.metadata.acls)
         elif change.topic is not None and change.kind == "delete":
             renames = self.partitions.delete(change.topic)
             self.groups.on_topic_deleted(change.topic)
@@ -397,6 +426,19 @@ class Broker:
         self.metrics.rejected(code.name)
         if code not in _ORDINARY_REJECTIONS:
             log.info("%s is refused with %s: %s", api, code.name, reason)
+
+
+def _acl_authorizer(settings: Settings, acls: Iterable[Acl]) -> AclAuthorizer | None:
+    if not settings.text("authorizer.class.name"):
+        for name in ("super.users", "allow.everyone.if.no.acl.found"):
+            if settings.get(name):
+                raise ConfigError(f"{name}: has no meaning without authorizer.class.name={STANDARD_AUTHORIZER}")
+        return None
+    return AclAuthorizer(
+        acls,
+        super_users=parse_super_users(settings.text("super.users")),
+        allow_everyone_if_no_acl_found=settings.boolean("allow.everyone.if.no.acl.found"),
+    )
 
 
 def _tell_of_jump(by_ms: int) -> None:

@@ -77,6 +77,8 @@ def describe(broker: Broker, resource_type: int, name: str, wanted: Iterable[str
             if topic is None
             else broker.broker_settings.topic_synonyms(key, topic.configs)
         )
+        if key.sensitive:
+            synonyms = [Synonym(synonym.name, None, synonym.source) for synonym in synonyms]
         first = synonyms[0] if synonyms else Synonym(key.name, format_value(key.default), Source.DEFAULT)
         described.append(
             DescribedConfig(

@@ -18,10 +18,10 @@ from oncelog.core.promise import Promise
 from oncelog.protocol.framing import FrameReader, FrameTooLarge
 from oncelog.protocol.primitives import MalformedRequest
 from oncelog.server.context import Peer
-from oncelog.server.dispatch import Buffers, UnservedRequest
+from oncelog.server.dispatch import Buffers, LastAnswer, UnservedRequest
 
 if TYPE_CHECKING:
-    from oncelog.server.dispatch import Dispatcher
+    from oncelog.server.dispatch import Front
     from oncelog.server.unsent import Unsent
 
 log = logging.getLogger("oncelog.server")
@@ -29,19 +29,27 @@ log = logging.getLogger("oncelog.server")
 REQUESTS_PER_TURN_MAX: Final = 100
 """Requests of one connection served before others get their turn, however many of them came in one packet."""
 
+LOGIN_S_MAX: Final = 30.0
+"""From the connection to the end of the login."""
+
 
 class Connection(asyncio.BufferedProtocol):
     def __init__(
         self,
-        dispatcher: Dispatcher,
+        front: Front,
         *,
         frame_max_bytes: int,
+        login_max_bytes: int | None = None,
+        listener: str = "PLAINTEXT",
         unsent: Unsent,
         accept: Callable[[Connection], bool],
         forget: Callable[[Connection], None],
     ) -> None:
-        self._dispatcher = dispatcher
-        self._reader = FrameReader(frame_max_bytes)
+        self._front = front
+        self._frame_max_bytes = frame_max_bytes
+        self._reader = FrameReader(frame_max_bytes if login_max_bytes is None else login_max_bytes)
+        self._must_log_in = login_max_bytes is not None
+        self._listener = listener
         self._unsent = unsent
         self._held_bytes = 0
         self._accept = accept
@@ -63,10 +71,13 @@ class Connection(asyncio.BufferedProtocol):
         address = transport.get_extra_info("peername")
         if address:
             self._peer = Peer(str(address[0]), str(transport.get_extra_info("sockname")[0]))
+            self._peer.listener, self._peer.is_known = self._listener, not self._must_log_in
             self.address = f"{address[0]}:{address[1]}"
         self._transport.set_write_buffer_limits(high=self._unsent.connection_max_bytes)
         if not self._accept(self):
             self._transport.abort()
+        elif self._must_log_in:
+            asyncio.get_running_loop().call_later(LOGIN_S_MAX, self._end_unless_known)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -138,7 +149,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def _serve_one(self, frame: memoryview) -> None:
         try:
-            answer = self._dispatcher.serve(frame, self._peer)
+            answer = self._front.serve(frame, self._peer)
+            if self._must_log_in and self._peer.is_known:
+                self._must_log_in = False
+                self._reader.max_frame_bytes = self._frame_max_bytes
         except (MalformedRequest, UnservedRequest) as error:
             self._refuse(str(error))
             return
@@ -158,10 +172,22 @@ class Connection(asyncio.BufferedProtocol):
         self._serve()
 
     def _send(self, buffers: Buffers | None) -> None:
-        if buffers == []:
+        if isinstance(buffers, LastAnswer):
+            self._send_last(buffers)
+        elif buffers == []:
             self._refuse("its request could not be answered")
         elif buffers is not None and self._transport is not None:
             self._transport.writelines(buffers)
+
+    def _send_last(self, buffers: LastAnswer) -> None:
+        self._waiting.clear()
+        if self._transport is not None:
+            self._transport.writelines(buffers)
+            self._transport.close()
+
+    def _end_unless_known(self) -> None:
+        if self._must_log_in and self._transport is not None:
+            self._refuse(f"it did not log in within {LOGIN_S_MAX:g} s")
 
     def _set_reading(self, wanted: bool) -> None:
         if wanted == self._reading or self._transport is None or self._transport.is_closing():

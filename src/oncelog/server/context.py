@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
@@ -18,6 +19,8 @@ from oncelog.server.authorization import (
     Resource,
 )
 
+log = logging.getLogger("oncelog.server")
+
 
 @dataclass(slots=True)
 class Peer:
@@ -29,6 +32,10 @@ class Peer:
     connected: bool = True
     """Whether anybody is there to be answered."""
     principal: str = ANONYMOUS
+    listener: str = "PLAINTEXT"
+    """The name of the one that the client came by."""
+    is_known: bool = True
+    """Whether the client may go on: on a listener with SASL, once it has logged in."""
 
 
 class HangUp(Enum):
@@ -57,6 +64,10 @@ class RequestContext:
     def require(self, operation: Operation, resource: Resource, name: str = CLUSTER_NAME) -> None:
         """Raises the refusal of the kind of resource. It says nothing about whether the resource exists."""
         if not self.may(operation, resource, name):
+            log.info(
+                "%s from %s may not %s on %s %s (client %s)",
+                self.peer.principal, self.peer.client_host, operation.name, resource.name, name, self.client_id,
+            )  # fmt: skip
             raise KafkaError(
                 REFUSALS[resource], f"{self.peer.principal} has no {operation.name} on {resource.name} {name!r}"
             )

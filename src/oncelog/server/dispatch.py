@@ -10,7 +10,7 @@ import logging
 import pkgutil
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from oncelog.core.promise import Promise
 from oncelog.protocol.api import decode_request, encode_response, response_header_version
@@ -25,7 +25,19 @@ if TYPE_CHECKING:
 log = logging.getLogger("oncelog.server")
 
 Buffers = list[bytes | bytearray | memoryview]
+
+
+class LastAnswer(Buffers):
+    """An answer, perhaps without a byte, after which the connection is closed."""
+
+
 Handler = Callable[["Broker", Any, RequestContext], Any]
+
+
+class Front(Protocol):
+    """What a connection hands its frames to: the dispatcher, or what stands before it."""
+
+    def serve(self, frame: memoryview, peer: Peer) -> Buffers | Promise[Buffers | None] | None: ...
 
 
 def _find_handlers() -> dict[ApiKey, str]:

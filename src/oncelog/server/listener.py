@@ -1,10 +1,27 @@
-"""Addresses as Kafka writes them: `PLAINTEXT://host:port`, or just `host:port`."""
+"""Where clients are accepted and how: the listeners of the settings.
+
+A listener is `NAME://HOST:PORT`, or just `HOST:PORT`. Its protocol is its name, or what
+`listener.security.protocol.map` says. Settings that begin with `listener.name.NAME.` are for it alone. What is half
+said about security is refused: a broker must not start with less of it than its operator believes.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, NamedTuple
 
-from oncelog.core.config import ConfigError
+from oncelog.core.broker_config import BROKER_CONFIG
+from oncelog.core.config import ConfigError, Settings, did_you_mean
+from oncelog.security.jaas import parse_jaas
+from oncelog.security.sasl import MECHANISMS, PLAIN
+
+_PREFIX: Final = "listener.name."
+_JAAS: Final = "sasl.jaas.config"
+_OVERRIDES: Final = ("sasl.enabled.mechanisms", "connections.max.reauth.ms", "sasl.server.max.receive.size")
+LOOPBACK: Final = "127.0.0.1"
 
 
 class Address(NamedTuple):
@@ -15,15 +32,186 @@ class Address(NamedTuple):
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
+    @property
+    def is_loopback(self) -> bool:
+        return self.host in ("localhost", "::1") or self.host.startswith("127.")
 
-def parse_address(text: str, *, key: str) -> Address:
-    """The first listener of a list. Only PLAINTEXT is spoken."""
-    first = text.split(",")[0].strip()
-    protocol, separator, rest = first.rpartition("://")
-    if separator and protocol.upper() != "PLAINTEXT":
-        raise ConfigError(f"{key}: {first!r} asks for {protocol}, only PLAINTEXT is supported")
+
+class SecurityProtocol(Enum):
+    PLAINTEXT = "PLAINTEXT"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SSL = "SSL"
+    SASL_SSL = "SASL_SSL"
+
+    @property
+    def has_sasl(self) -> bool:
+        return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
+
+    @property
+    def has_tls(self) -> bool:
+        return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    name: str
+    protocol: SecurityProtocol
+    address: Address
+    advertised: Address | None = None
+    """None: as it is bound."""
+    mechanisms: tuple[str, ...] = ()
+    passwords: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Of PLAIN, by user."""
+    reauth_ms: int = 0
+    login_max_bytes: int = 0
+
+
+def parse_listeners(settings: Settings) -> list[Listener]:
+    """Raises ConfigError for the first thing that is wrong."""
+    bound = dict(_addresses(settings.text("listeners"), "listeners"))
+    for name in str(settings.values.get("controller.listener.names", "")).split(","):
+        # A folder of Kafka's may have been a controller's too. There is none here.
+        bound.pop(name.strip().upper(), None)
+    if not bound:
+        raise ConfigError("listeners: there is none for clients")
+    advertised = _advertised(settings, bound)
+    protocols = _protocols(settings)
+    overrides = _overrides(settings, bound)
+    listeners = [
+        _listener(settings, name, address, protocols, overrides.get(name, {}), advertised.get(name))
+        for name, address in bound.items()
+    ]
+    if settings.get("sasl.enabled.mechanisms") and not any(listener.protocol.has_sasl for listener in listeners):
+        raise ConfigError("sasl.enabled.mechanisms: no listener is SASL_PLAINTEXT or SASL_SSL")
+    return listeners
+
+
+def _addresses(text: str, key: str) -> Iterator[tuple[str, Address]]:
+    seen = set()
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, separator, rest = part.rpartition("://")
+        name = name.upper() if separator else SecurityProtocol.PLAINTEXT.value
+        if name in seen:
+            raise ConfigError(f"{key}: there are two listeners with the name {name}; each needs one of its own")
+        seen.add(name)
+        yield name, _address(part, rest, key)
+
+
+def _address(part: str, rest: str, key: str) -> Address:
     host, colon, port_text = rest.rpartition(":")
     host = host.strip("[]")
     if not colon or not port_text.isdigit() or int(port_text) > 65_535:
-        raise ConfigError(f"{key}: {first!r} is not of the form HOST:PORT, such as 127.0.0.1:9092")
-    return Address(host or "127.0.0.1", int(port_text))
+        raise ConfigError(f"{key}: {part!r} is not of the form HOST:PORT, such as 127.0.0.1:9092")
+    return Address(host or LOOPBACK, int(port_text))
+
+
+def _advertised(settings: Settings, bound: Mapping[str, Address]) -> dict[str, Address]:
+    text = settings.optional_text("advertised.listeners")
+    if not text:
+        return {}
+    if "://" not in text and "," not in text and len(bound) == 1:
+        return {name: _address(text, text, "advertised.listeners") for name in bound}
+    advertised = dict(_addresses(text, "advertised.listeners"))
+    unknown = advertised.keys() - bound.keys()
+    if unknown:
+        raise ConfigError(f"advertised.listeners: {', '.join(sorted(unknown))} is not among the listeners")
+    return advertised
+
+
+def _protocols(settings: Settings) -> dict[str, SecurityProtocol]:
+    found = {protocol.value: protocol for protocol in SecurityProtocol}
+    text = settings.optional_text("listener.security.protocol.map") or ""
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, colon, protocol = (word.strip().upper() for word in part.partition(":"))
+        if not colon or protocol not in SecurityProtocol.__members__:
+            known = ", ".join(SecurityProtocol.__members__)
+            raise ConfigError(f"listener.security.protocol.map: {part!r} is not NAME:PROTOCOL with one of {known}")
+        found[name] = SecurityProtocol[protocol]
+    return found
+
+
+def _overrides(settings: Settings, bound: Mapping[str, Address]) -> dict[str, dict[str, str]]:
+    """By listener."""
+    found: dict[str, dict[str, str]] = {}
+    for key, value in settings.values.items():
+        if not key.startswith(_PREFIX):
+            continue
+        name, dot, rest = key.removeprefix(_PREFIX).partition(".")
+        if not dot or name.upper() not in bound:
+            raise ConfigError(f"{key}: there is no listener {name.upper()}")
+        if rest not in _OVERRIDES and not re.fullmatch(rf"[a-z0-9-]+\.{re.escape(_JAAS)}", rest):
+            raise ConfigError(f"{key}: not a setting of listeners here{did_you_mean(rest, _OVERRIDES)}")
+        found.setdefault(name.upper(), {})[rest] = str(value)
+    return found
+
+
+def _listener(
+    settings: Settings,
+    name: str,
+    address: Address,
+    protocols: Mapping[str, SecurityProtocol],
+    overrides: dict[str, str],
+    advertised: Address | None,
+) -> Listener:
+    protocol = protocols.get(name)
+    if protocol is None:
+        raise ConfigError(f"listeners: the protocol of {name} is not in listener.security.protocol.map")
+    if protocol.has_tls:
+        raise ConfigError(f"listeners: {name} asks for {protocol.value}, and TLS is not supported")
+    if not protocol.has_sasl:
+        if overrides:
+            raise ConfigError(f"{_PREFIX}{name.lower()}.{min(overrides)}: {name} is {protocol.value}, without SASL")
+        return Listener(name, protocol, address, advertised)
+    own = _own_settings(settings, overrides)
+    mechanisms = own.words("sasl.enabled.mechanisms") if own.get("sasl.enabled.mechanisms") else ()
+    unknown = [mechanism for mechanism in mechanisms if mechanism not in MECHANISMS]
+    if unknown:
+        raise ConfigError(f"sasl.enabled.mechanisms: {unknown[0]} is not supported; there is {', '.join(MECHANISMS)}")
+    if not mechanisms:
+        raise ConfigError(f"sasl.enabled.mechanisms: listener {name} is {protocol.value} and needs one")
+    return Listener(
+        name,
+        protocol,
+        address,
+        advertised,
+        mechanisms,
+        _passwords(name, mechanisms, overrides),
+        own.integer("connections.max.reauth.ms"),
+        own.integer("sasl.server.max.receive.size"),
+    )
+
+
+def _own_settings(settings: Settings, overrides: Mapping[str, str]) -> Settings:
+    given = {rest: BROKER_CONFIG[rest].parse(value) for rest, value in overrides.items() if rest in _OVERRIDES}
+    return Settings(settings.table, {**settings.values, **given})
+
+
+def _passwords(name: str, mechanisms: tuple[str, ...], overrides: Mapping[str, str]) -> dict[str, str]:
+    passwords: dict[str, str] = {}
+    lines = {rest.removesuffix(f".{_JAAS}").upper(): text for rest, text in overrides.items() if rest.endswith(_JAAS)}
+    for mechanism, text in lines.items():
+        key = f"{_PREFIX}{name.lower()}.{mechanism.lower()}.{_JAAS}"
+        if mechanism not in mechanisms:
+            raise ConfigError(f"{key}: {mechanism} is not among the mechanisms of {name}: {', '.join(mechanisms)}")
+        line = parse_jaas(text, key=key)
+        if line.family != mechanism.partition("-")[0]:
+            raise ConfigError(f"{key}: the login module is one of {line.family}")
+        passwords |= line.users
+    if PLAIN in mechanisms and not passwords:
+        key = f"{_PREFIX}{name.lower()}.plain.{_JAAS}"
+        raise ConfigError(f'{key}: PLAIN needs users there: PlainLoginModule required user_NAME="PASSWORD";')
+    if any(not password for password in passwords.values()):
+        raise ConfigError(f"{_PREFIX}{name.lower()}.plain.{_JAAS}: a user has an empty password")
+    return passwords
+
+
+def exposed(listener: Listener) -> str | None:
+    """A warning about a listener that others can reach, with the settings to look at."""
+    if listener.address.is_loopback or listener.protocol is SecurityProtocol.SASL_SSL:
+        return None
+    if not listener.protocol.has_sasl:
+        return (
+            f"listener {listener.name} on {listener.address} lets in everybody who can reach it, and anybody on the "
+            "way can read along: see listener.security.protocol.map and sasl.enabled.mechanisms"
+        )
+    return f"listener {listener.name} on {listener.address} is not encrypted: anybody on the way can read along"

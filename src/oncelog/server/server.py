@@ -14,7 +14,8 @@ from oncelog.server.allocator import give_freed_memory_back
 from oncelog.server.broker import Broker, Environment
 from oncelog.server.connection import Connection
 from oncelog.server.descriptors import Shares, raise_limit, share
-from oncelog.server.listener import Address, parse_address
+from oncelog.server.listener import Address, Listener, SecurityProtocol, exposed, parse_listeners
+from oncelog.server.login import Login
 from oncelog.server.loop import LoopScheduler, LoopWorker
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Server:
         self._connections_peak = 0
         """Since memory was last given back."""
         self._connections_max = shares.connections
-        self._listener: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._metrics: MetricsPort | None = None
 
     @property
@@ -61,37 +62,54 @@ class Server:
         return self._broker
 
     async def start(self) -> Address:
-        """Takes the address before the folder: if another has it, nothing has been written."""
-        wanted = parse_address(self._settings.text("listeners"), key="listeners")
-        frame_max_bytes = self._settings.integer("socket.request.max.bytes")
-        self._listener = await self._loop.create_server(
-            lambda: Connection(
-                self.broker.dispatcher,
-                frame_max_bytes=frame_max_bytes,
-                unsent=self.broker.unsent,
-                accept=self._accept,
-                forget=self._forget,
-            ),
-            wanted.host,
-            wanted.port,
-            backlog=512,
-            start_serving=False,
-        )
-        bound = Address(wanted.host, self._listener.sockets[0].getsockname()[1])
-        advertised = self._settings.optional_text("advertised.listeners")
-        told = parse_address(advertised, key="advertised.listeners") if advertised else bound
+        """Takes the addresses before the folder: if another has one, nothing has been written. Returns the first."""
+        listeners = parse_listeners(self._settings)
+        bound = [await self._listen(listener) for listener in listeners]
         self._broker = Broker(self._data_dir, self._settings, self._environment)
-        self.broker.advertised_host, self.broker.advertised_port = told.host, told.port or bound.port
+        for listener, address in zip(listeners, bound, strict=True):
+            self._announce(listener, address)
+        if any(listener.protocol.has_sasl for listener in listeners):
+            self.broker.make_secret()
         self.broker.start()
-        await self._serve_metrics(bound.host)
-        await self._listener.start_serving()
+        await self._serve_metrics(bound[0].host)
+        for server in self._servers:
+            await server.start_serving()
         if self._settings.integer("connections.max.idle.ms") >= 0:
             self._loop.call_later(self._idle_interval_s(), self._close_idle)
-        return bound
+        return bound[0]
+
+    async def _listen(self, listener: Listener) -> Address:
+        """Where it is bound. Nobody is served yet."""
+        server = await self._loop.create_server(
+            lambda: self._new_connection(listener), *listener.address, backlog=512, start_serving=False
+        )
+        self._servers.append(server)
+        return Address(listener.address.host, server.sockets[0].getsockname()[1])
+
+    def _new_connection(self, listener: Listener) -> Connection:
+        has_sasl = listener.protocol.has_sasl
+        return Connection(
+            Login(self.broker, listener) if has_sasl else self.broker.dispatcher,
+            frame_max_bytes=self._settings.integer("socket.request.max.bytes"),
+            login_max_bytes=listener.login_max_bytes if has_sasl else None,
+            listener=listener.name,
+            unsent=self.broker.unsent,
+            accept=self._accept,
+            forget=self._forget,
+        )
+
+    def _announce(self, listener: Listener, bound: Address) -> None:
+        told = listener.advertised or bound
+        self.broker.advertised[listener.name] = Address(told.host, told.port or bound.port)
+        if listener.protocol is not SecurityProtocol.PLAINTEXT or listener.name != listener.protocol.value:
+            log.info("listener %s is %s on %s", listener.name, listener.protocol.value, bound)
+        warning = exposed(listener)
+        if warning is not None:
+            log.warning(warning)
 
     async def stop(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
+        for server in self._servers:
+            server.close()
         for connection in list(self._connections):
             connection.close()
         if self._metrics is not None:

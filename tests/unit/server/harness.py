@@ -17,6 +17,7 @@ from oncelog.protocol.framing import encode_request_frame, parse_response_header
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from oncelog.server.broker import Broker, Environment
 from oncelog.server.context import Peer
+from oncelog.server.listener import Address
 from tests.virtual_clock import VirtualScheduler
 
 
@@ -48,7 +49,7 @@ class BrokerInProcess:
             self.boot_id,
         )
         broker = Broker(self.folder, settings, environment)
-        broker.advertised_port = 9092
+        broker.advertised["PLAINTEXT"] = Address("127.0.0.1", 9092)
         broker.start()
         return broker
 

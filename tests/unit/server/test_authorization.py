@@ -18,7 +18,7 @@ from tests.unit.server.harness import BrokerInProcess, batch_of
 
 TOPIC_REFUSED, GROUP_REFUSED, CLUSTER_REFUSED, ID_REFUSED = 29, 30, 31, 53
 CLUSTER = "kafka-cluster"
-NOTHING_ASKED = {ApiKey.API_VERSIONS, ApiKey.DESCRIBE_CLUSTER}
+NOTHING_ASKED = {ApiKey.API_VERSIONS, ApiKey.DESCRIBE_CLUSTER, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
 TRANSACTIONAL = {"producer_id": 7, "producer_epoch": 0, "transactional": True}
 
 
@@ -214,6 +214,31 @@ REFUSED = {
         1,
         {"resources": [{"resource_type": 4, "resource_name": "1"}]},
         [(Operation.ALTER_CONFIGS, Resource.CLUSTER, CLUSTER)],
+        {CLUSTER_REFUSED},
+    ),
+    ApiKey.DESCRIBE_ACLS: (3, {}, [(Operation.DESCRIBE, Resource.CLUSTER, CLUSTER)], {CLUSTER_REFUSED}),
+    ApiKey.CREATE_ACLS: (
+        3,
+        {"creations": [{"resource_name": "t"}]},
+        [(Operation.ALTER, Resource.CLUSTER, CLUSTER)],
+        {CLUSTER_REFUSED},
+    ),
+    ApiKey.DELETE_ACLS: (
+        3,
+        {"filters": [{"resource_name_filter": "t"}]},
+        [(Operation.ALTER, Resource.CLUSTER, CLUSTER)],
+        {CLUSTER_REFUSED},
+    ),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: (
+        0,
+        {"users": None},
+        [(Operation.DESCRIBE, Resource.CLUSTER, CLUSTER)],
+        {CLUSTER_REFUSED},
+    ),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: (
+        0,
+        {"deletions": [{"name": "eve", "mechanism": 1}]},
+        [(Operation.ALTER, Resource.CLUSTER, CLUSTER)],
         {CLUSTER_REFUSED},
     ),
 }

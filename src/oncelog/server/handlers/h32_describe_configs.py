@@ -48,7 +48,7 @@ def _answer(
                 value=config.value,
                 read_only=config.read_only,
                 config_source=config.source,
-                is_sensitive=False,
+                is_sensitive=config.key.sensitive,
                 synonyms=[
                     DescribeConfigsSynonym(name=synonym.name, value=synonym.value, source=synonym.source)
                     for synonym in (config.synonyms if request.include_synonyms else [])

@@ -1,0 +1,46 @@
+"""DescribeUserScramCredentials (50), v0: mechanisms and iterations of users, or of all of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.protocol.messages.describe_user_scram_credentials import (
+    CredentialInfo,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    DescribeUserScramCredentialsResult,
+)
+from oncelog.server.authorization import Operation, Resource
+from oncelog.server.broker import Broker
+from oncelog.server.context import RequestContext
+
+
+def handle(
+    broker: Broker, request: DescribeUserScramCredentialsRequest, context: RequestContext
+) -> DescribeUserScramCredentialsResponse:
+    try:
+        context.require(Operation.DESCRIBE, Resource.CLUSTER)
+    except KafkaError as error:
+        return DescribeUserScramCredentialsResponse(error_code=error.code, error_message=error.message)
+    counts = Counter(user.name for user in request.users or ())
+    names = counts or dict.fromkeys((user.name for user in broker.metadata.users), 1)
+    results = [_describe(broker, name, count) for name, count in names.items()]
+    return DescribeUserScramCredentialsResponse(error_message=None, results=results)
+
+
+def _describe(broker: Broker, name: str, count: int) -> DescribeUserScramCredentialsResult:
+    if count > 1:
+        return _failed(name, ErrorCode.DUPLICATE_RESOURCE, "The user is named more than once.")
+    infos = [
+        CredentialInfo(mechanism=user.mechanism, iterations=credential.iterations)
+        for user, credential in sorted(broker.metadata.users.items())
+        if user.name == name
+    ]
+    if not infos:
+        return _failed(name, ErrorCode.RESOURCE_NOT_FOUND, "There is no such user.")
+    return DescribeUserScramCredentialsResult(user=name, error_message=None, credential_infos=infos)
+
+
+def _failed(name: str, code: ErrorCode, message: str) -> DescribeUserScramCredentialsResult:
+    return DescribeUserScramCredentialsResult(user=name, error_code=code, error_message=message)

@@ -1,0 +1,195 @@
+"""SASL in front of the dispatcher: what a client may send until it is known who it is.
+
+| state | takes | then |
+| --- | --- | --- |
+| START | ApiVersions, answered by the dispatcher; SaslHandshake | START; TOKENS |
+| TOKENS | SaslAuthenticate, or bare tokens after a handshake of version 0 | TOKENS until the mechanism is done; OPEN |
+| OPEN | everything; SaslHandshake if the session ends: the client logs in again | OPEN; TOKENS |
+| FAILED | nothing: the answer is held back for a while, then the connection is closed | - |
+
+Before OPEN no other request is decoded. Whoever logs in again must do so with the same mechanism and as the same user.
+A session that has ended takes nothing but a handshake: the connection is closed.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final, cast
+
+from oncelog.cluster.metadata import ScramUser
+from oncelog.core.errors import ErrorCode
+from oncelog.core.promise import Promise
+from oncelog.protocol.api import decode_request, encode_response, response_header_version
+from oncelog.protocol.api_keys import ApiKey
+from oncelog.protocol.framing import RequestHeader, frame_response, parse_request_header
+from oncelog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from oncelog.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from oncelog.protocol.schema import Message
+from oncelog.security.plain import PlainServer
+from oncelog.security.sasl import PLAIN, AuthenticationFailed, ServerMechanism, Step
+from oncelog.security.scram import ScramMechanism, ScramServer
+from oncelog.server.context import Peer
+from oncelog.server.dispatch import Buffers, LastAnswer, UnservedRequest
+
+if TYPE_CHECKING:
+    from oncelog.server.broker import Broker
+    from oncelog.server.listener import Listener
+
+log = logging.getLogger("oncelog.server")
+
+BETWEEN_LOGINS_MIN_MS: Final = 1000
+_REFUSED: Final = "Authentication failed during authentication due to invalid credentials with SASL mechanism %s"
+"""Kafka's text. It must be the same whatever is wrong."""
+_SIZE: Final = struct.Struct(">i")
+_HANDSHAKE_KEY: Final = ApiKey.SASL_HANDSHAKE.to_bytes(2, "big")
+
+
+class State(Enum):
+    START = auto()
+    TOKENS = auto()
+    OPEN = auto()
+    FAILED = auto()
+
+
+class Login:
+    """One per connection. `serve` is the dispatcher's, and the dispatcher is behind it."""
+
+    def __init__(self, broker: Broker, listener: Listener) -> None:
+        self._broker = broker
+        self._listener = listener
+        self.state = State.START
+        self._mechanism_name = ""
+        self._mechanism: ServerMechanism | None = None
+        self._has_bare_tokens = False
+        self._user: str | None = None
+        self._ends_ms: int | None = None
+        self._last_login_ms = 0
+
+    def serve(self, frame: memoryview, peer: Peer) -> Buffers | Promise[Buffers | None] | None:
+        if self.state is State.OPEN and (self._ends_ms is None or frame[:2] != _HANDSHAKE_KEY):
+            if self._ends_ms is not None and self._now_ms() >= self._ends_ms:
+                raise UnservedRequest(f"the session of {peer.principal} has ended, and it did not log in again")
+            return self._broker.dispatcher.serve(frame, peer)
+        if self.state is State.TOKENS and self._has_bare_tokens:
+            return self._take_bare(bytes(frame), peer)
+        header, position = parse_request_header(frame)
+        return self._take(header, frame[position:], frame, peer)
+
+    def _take(
+        self, header: RequestHeader, body: memoryview, frame: memoryview, peer: Peer
+    ) -> Buffers | Promise[Buffers | None] | None:
+        key, version = ApiKey.SASL_HANDSHAKE, header.api_version
+        if header.api_key == ApiKey.API_VERSIONS and self.state is State.START:
+            return self._broker.dispatcher.serve(frame, peer)
+        if header.api_key == key and key.first <= version <= key.last and self.state is not State.FAILED:
+            request = cast(SaslHandshakeRequest, decode_request(key, version, body))
+            return self._shake_hands(header, request.mechanism, peer)
+        key = ApiKey.SASL_AUTHENTICATE
+        if header.api_key == key and key.first <= version <= key.last and self.state is State.TOKENS:
+            step = cast(SaslAuthenticateRequest, decode_request(key, version, body))
+            return self._take_token(header, step.auth_bytes, peer)
+        raise UnservedRequest(
+            f"API key {header.api_key} version {version} came where a login was due; listener {self._listener.name} "
+            f"is {self._listener.protocol.value}"
+        )
+
+    # The handshake
+
+    def _shake_hands(self, header: RequestHeader, mechanism: str, peer: Peer) -> Buffers | Promise[Buffers | None]:
+        code = self._handshake_problem(mechanism)
+        mechanisms = list(self._listener.mechanisms)
+        answer = _framed(header, SaslHandshakeResponse(error_code=code, mechanisms=mechanisms))
+        if code:
+            return self._fail(answer, f"the handshake for {mechanism!r} got {code.name}", peer)
+        self._mechanism_name = mechanism
+        self._mechanism = self._new_mechanism(mechanism)
+        self._has_bare_tokens = header.api_version == 0
+        self.state = State.TOKENS
+        return answer
+
+    def _handshake_problem(self, mechanism: str) -> ErrorCode:
+        if self.state is State.TOKENS:
+            return ErrorCode.ILLEGAL_SASL_STATE
+        if mechanism not in self._listener.mechanisms:
+            return ErrorCode.UNSUPPORTED_SASL_MECHANISM
+        if self.state is State.OPEN and (
+            mechanism != self._mechanism_name or self._now_ms() - self._last_login_ms < BETWEEN_LOGINS_MIN_MS
+        ):
+            return ErrorCode.ILLEGAL_SASL_STATE
+        return ErrorCode.NONE
+
+    def _new_mechanism(self, name: str) -> ServerMechanism:
+        if name == PLAIN:
+            return PlainServer(self._listener.passwords)
+        users, mechanism = self._broker.metadata.users, ScramMechanism.of(name)
+        return ScramServer(
+            mechanism,
+            lambda user: users.get(ScramUser(user, mechanism)),
+            nonce=self._broker.new_nonce(),
+            secret=self._broker.secret,
+        )
+
+    # Tokens
+
+    def _take_token(self, header: RequestHeader, token: bytes, peer: Peer) -> Buffers | Promise[Buffers | None]:
+        try:
+            step = self._step(token, peer)
+        except AuthenticationFailed as error:
+            code = ErrorCode.SASL_AUTHENTICATION_FAILED
+            told = error.told or _REFUSED % self._mechanism_name
+            answer = _framed(header, SaslAuthenticateResponse(error_code=code, error_message=told))
+            return self._fail(answer, str(error), peer)
+        lifetime_ms = self._listener.reauth_ms if step.user is not None else 0
+        return _framed(
+            header,
+            SaslAuthenticateResponse(error_message=None, auth_bytes=step.token, session_lifetime_ms=lifetime_ms),
+        )
+
+    def _take_bare(self, token: bytes, peer: Peer) -> Buffers | Promise[Buffers | None]:
+        try:
+            step = self._step(token, peer)
+        except AuthenticationFailed as error:
+            return self._fail([], str(error), peer)
+        return [_SIZE.pack(len(step.token)), step.token]
+
+    def _step(self, token: bytes, peer: Peer) -> Step:
+        if self._mechanism is None:
+            raise AuthenticationFailed("a token without a handshake")
+        step = self._mechanism.step(token)
+        if step.user is not None:
+            self._open(step.user, peer)
+        return step
+
+    def _open(self, user: str, peer: Peer) -> None:
+        if self._user not in (None, user):
+            told = "Cannot change principals during re-authentication"
+            raise AuthenticationFailed(f"user {self._user!r} logged in again as {user!r}", told=told)
+        self._last_login_ms = self._now_ms()
+        lifetime_ms = self._listener.reauth_ms
+        self._ends_ms = self._last_login_ms + lifetime_ms if lifetime_ms else None
+        self._user, self._mechanism, self.state = user, None, State.OPEN
+        peer.principal, peer.is_known = f"User:{user}", True
+        log.debug("%s logged in from %s with %s", peer.principal, peer.client_host, self._mechanism_name)
+
+    # Failure
+
+    def _fail(self, answer: Buffers, reason: str, peer: Peer) -> Promise[Buffers | None]:
+        """Held back: whoever tries passwords is to wait, also for the connection to end."""
+        self.state = State.FAILED
+        self._broker.metrics.rejected(ErrorCode.SASL_AUTHENTICATION_FAILED.name)
+        log.warning("a login from %s on listener %s failed: %s", peer.client_host, self._listener.name, reason)
+        promise: Promise[Buffers | None] = Promise()
+        delay_ms = self._broker.settings.integer("connection.failed.authentication.delay.ms")
+        self._broker.scheduler.call_later_ms(delay_ms, lambda: promise.resolve(LastAnswer(answer)))
+        return promise
+
+    def _now_ms(self) -> int:
+        return self._broker.steady_ms()
+
+
+def _framed(header: RequestHeader, response: Message) -> Buffers:
+    key, version = header.api_key, header.api_version
+    buffers = encode_response(key, version, response)
+    return frame_response(header.correlation_id, response_header_version(key, version), buffers)

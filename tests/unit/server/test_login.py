@@ -1,0 +1,252 @@
+"""Logging in with SASL, frame by frame: who gets in, what is refused, and what every answer says."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oncelog.cluster.metadata import ScramUser, users_entry
+from oncelog.core.promise import Promise
+from oncelog.protocol.api import decode_response, encode_request, response_header_version
+from oncelog.protocol.framing import encode_request_frame, parse_response_header
+from oncelog.protocol.messages.api_versions import ApiVersionsRequest
+from oncelog.protocol.messages.metadata import MetadataRequest
+from oncelog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from oncelog.protocol.messages.sasl_handshake import SaslHandshakeRequest
+from oncelog.protocol.primitives import MalformedRequest
+from oncelog.security.plain import PlainClient
+from oncelog.security.sasl import PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, ClientMechanism
+from oncelog.security.scram import ScramClient, ScramMechanism, make_credential
+from oncelog.server.context import Peer
+from oncelog.server.dispatch import LastAnswer, UnservedRequest
+from oncelog.server.listener import Address, Listener, SecurityProtocol
+from oncelog.server.login import Login, State
+from tests.unit.server.harness import BrokerInProcess
+
+NONE, FAILED, ILLEGAL, UNSUPPORTED = 0, 58, 34, 33
+DELAY_MS = 100
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[BrokerInProcess]:
+    node = BrokerInProcess(tmp_path / "data", {"log.cleaner.enable": "false"})
+    node.broker.make_secret()
+    users = {ScramUser("eve", each): make_credential(each, "pw", b"salt" * 4, 4096) for each in ScramMechanism}
+    node.broker.metadata.commit(users_entry(users))
+    node.broker.advertised["IN"] = Address("broker", 1)
+    yield node
+    node.broker.stop(clean=False)
+
+
+class Client:
+    def __init__(self, node: BrokerInProcess, *mechanisms: str, reauth_ms: int = 0) -> None:
+        listener = Listener(
+            "IN",
+            SecurityProtocol.SASL_PLAINTEXT,
+            Address("127.0.0.1", 0),
+            mechanisms=mechanisms or (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512),
+            passwords={"eve": "pw", "bob": "secret"},
+            reauth_ms=reauth_ms,
+            login_max_bytes=1000,
+        )
+        self.node = node
+        self.peer = Peer("10.0.0.1", "127.0.0.1", listener="IN", is_known=False)
+        self.login = Login(node.broker, listener)
+
+    def send(self, request: Any, version: int) -> tuple[Any, bool]:
+        """The answer, and whether it is the last one."""
+        key = type(request).API_KEY
+        frame = b"".join(encode_request_frame(key, version, 1, "test", encode_request(key, version, request)))
+        buffers = self.serve(frame[4:])
+        data = memoryview(b"".join(buffers))[4:]
+        _, position = parse_response_header(data, response_header_version(key, version))
+        return decode_response(key, version, data[position:]), isinstance(buffers, LastAnswer)
+
+    def serve(self, frame: bytes) -> Any:
+        answer = self.login.serve(memoryview(frame), self.peer)
+        if isinstance(answer, Promise):
+            if self.login.state is State.FAILED:
+                assert not answer.done, "a failure is held back"
+                self.node.clock.advance_ms(DELAY_MS)
+            assert answer.done
+            return answer.value
+        return answer
+
+    def shake_hands(self, mechanism: str, version: int = 1) -> int:
+        answer, _ = self.send(SaslHandshakeRequest(mechanism=mechanism), version)
+        return int(answer.error_code)
+
+    def log_in(self, mechanism: str, user: str = "eve", password: str = "pw", version: int = 2) -> Any:
+        """The last answer to a token."""
+        assert self.shake_hands(mechanism) == NONE
+        sasl = client_of(mechanism, user, password)
+        token: bytes | None = sasl.first()
+        while token is not None:
+            answer, is_last = self.send(SaslAuthenticateRequest(auth_bytes=token), version)
+            assert is_last == bool(answer.error_code)
+            if answer.error_code:
+                break
+            token = sasl.step(answer.auth_bytes)
+        return answer
+
+
+def client_of(mechanism: str, user: str, password: str) -> ClientMechanism:
+    if mechanism == PLAIN:
+        return PlainClient(user, password)
+    return ScramClient(ScramMechanism.of(mechanism), user, password, nonce="abcdef")
+
+
+every_mechanism = pytest.mark.parametrize("mechanism", [PLAIN, SCRAM_SHA_256, SCRAM_SHA_512])
+
+
+@every_mechanism
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_whoever_logs_in_is_served_under_their_name(node: BrokerInProcess, mechanism: str, version: int) -> None:
+    client = Client(node)
+    versions, _ = client.send(ApiVersionsRequest(client_software_name="x", client_software_version="1"), 4)
+    assert versions.error_code == NONE
+    answer = client.log_in(mechanism, version=version)
+    assert (answer.error_code, answer.session_lifetime_ms) == (NONE, 0)
+    assert (client.peer.principal, client.peer.is_known) == ("User:eve", True)
+    metadata, _ = client.send(MetadataRequest(topics=None), 12)
+    assert [(broker.host, broker.port) for broker in metadata.brokers] == [("broker", 1)]
+
+
+@every_mechanism
+@pytest.mark.parametrize(("user", "password"), [("eve", "wrong"), ("nobody", "pw")])
+def test_a_wrong_password_and_an_unknown_user_get_the_same_answer(
+    node: BrokerInProcess, mechanism: str, user: str, password: str
+) -> None:
+    client = Client(node)
+    answer = client.log_in(mechanism, user, password)
+    assert answer.error_code == FAILED
+    assert answer.error_message == (
+        f"Authentication failed during authentication due to invalid credentials with SASL mechanism {mechanism}"
+    )
+    assert not client.peer.is_known
+    with pytest.raises(UnservedRequest):
+        client.send(MetadataRequest(topics=None), 12)
+    assert node.broker.metrics.rejections == {"SASL_AUTHENTICATION_FAILED": 1}
+
+
+def test_a_mechanism_that_is_not_enabled_is_refused_with_those_that_are(node: BrokerInProcess) -> None:
+    client = Client(node, SCRAM_SHA_512)
+    answer, is_last = client.send(SaslHandshakeRequest(mechanism=PLAIN), 1)
+    assert (answer.error_code, answer.mechanisms, is_last) == (UNSUPPORTED, [SCRAM_SHA_512], True)
+
+
+def test_nothing_else_is_served_before_the_login(node: BrokerInProcess) -> None:
+    for request, version in [(MetadataRequest(topics=None), 12), (SaslAuthenticateRequest(auth_bytes=b"x"), 2)]:
+        with pytest.raises(UnservedRequest, match="where a login was due"):
+            Client(node).send(request, version)
+    client = Client(node)
+    client.shake_hands(PLAIN)
+    with pytest.raises(UnservedRequest):
+        client.send(MetadataRequest(topics=None), 12)
+
+
+def test_a_second_handshake_in_the_middle_is_refused(node: BrokerInProcess) -> None:
+    client = Client(node)
+    client.shake_hands(PLAIN)
+    assert client.shake_hands(PLAIN) == ILLEGAL
+    assert client.login.state is State.FAILED
+
+
+def test_after_the_login_there_is_no_other_without_an_end_of_the_session(node: BrokerInProcess) -> None:
+    client = Client(node)
+    client.log_in(PLAIN)
+    assert client.shake_hands(PLAIN) == ILLEGAL
+    answer, _ = client.send(SaslAuthenticateRequest(auth_bytes=b"\0eve\0pw"), 2)
+    assert answer.error_code == ILLEGAL
+    metadata, _ = client.send(MetadataRequest(topics=None), 12)
+    assert metadata.brokers, "and the session goes on"
+
+
+def test_a_listener_without_sasl_takes_no_login(node: BrokerInProcess) -> None:
+    assert node.call(SaslHandshakeRequest(mechanism=PLAIN), 1).error_code == ILLEGAL
+    assert node.call(SaslAuthenticateRequest(auth_bytes=b""), 2).error_code == ILLEGAL
+
+
+def test_bare_tokens_after_a_handshake_of_version_0(node: BrokerInProcess) -> None:
+    client = Client(node)
+    assert client.shake_hands(SCRAM_SHA_256, version=0) == NONE
+    scram = client_of(SCRAM_SHA_256, "eve", "pw")
+    token: bytes | None = scram.first()
+    while token is not None:
+        answer = b"".join(client.serve(token))
+        assert struct.unpack(">i", answer[:4])[0] == len(answer) - 4
+        token = scram.step(answer[4:])
+    assert client.peer.principal == "User:eve"
+
+
+def test_a_bare_token_that_fails_is_answered_by_the_end_alone(node: BrokerInProcess) -> None:
+    client = Client(node)
+    client.shake_hands(PLAIN, version=0)
+    answer = client.serve(b"\0eve\0wrong")
+    assert answer == []
+    assert isinstance(answer, LastAnswer)
+
+
+def test_who_logs_in_again_in_time_stays_and_who_does_not_is_closed(node: BrokerInProcess) -> None:
+    client = Client(node, reauth_ms=10_000)
+    assert client.log_in(SCRAM_SHA_256).session_lifetime_ms == 10_000
+    node.clock.advance_ms(9_000)
+    assert client.log_in(SCRAM_SHA_256).error_code == NONE
+    node.clock.advance_ms(9_999)
+    client.send(MetadataRequest(topics=None), 12)
+    node.clock.advance_ms(1)
+    with pytest.raises(UnservedRequest, match="has ended"):
+        client.send(MetadataRequest(topics=None), 12)
+    assert client.log_in(SCRAM_SHA_256).error_code == NONE, "a late login is one"
+
+
+def test_nobody_becomes_somebody_else(node: BrokerInProcess) -> None:
+    client = Client(node, reauth_ms=10_000)
+    client.log_in(PLAIN)
+    node.clock.advance_ms(5_000)
+    answer = client.log_in(PLAIN, "bob", "secret")
+    assert (answer.error_code, answer.error_message) == (FAILED, "Cannot change principals during re-authentication")
+    assert client.peer.principal == "User:eve"
+
+
+def test_another_mechanism_or_a_login_at_once_is_refused(node: BrokerInProcess) -> None:
+    for mechanism, waited_ms in [(SCRAM_SHA_256, 5_000), (PLAIN, 999)]:
+        client = Client(node, reauth_ms=10_000)
+        client.log_in(PLAIN)
+        node.clock.advance_ms(waited_ms)
+        assert client.shake_hands(mechanism) == ILLEGAL
+
+
+def test_a_user_that_was_removed_cannot_log_in_any_more(node: BrokerInProcess) -> None:
+    node.broker.metadata.commit(users_entry({}, [ScramUser("eve", ScramMechanism.SHA_256)]))
+    assert Client(node).log_in(SCRAM_SHA_256).error_code == FAILED
+    assert Client(node).log_in(SCRAM_SHA_512).error_code == NONE
+
+
+def test_users_and_the_secret_survive_a_restart(node: BrokerInProcess) -> None:
+    def salt_of_nobody() -> bytes:
+        client = Client(node)
+        client.shake_hands(SCRAM_SHA_256)
+        answer, _ = client.send(SaslAuthenticateRequest(auth_bytes=b"n,,n=nobody,r=abc"), 2)
+        return bytes(answer.auth_bytes.split(b",")[1])
+
+    before = salt_of_nobody()
+    for clean in (True, False):
+        node.restart(clean=clean)
+        node.broker.advertised["IN"] = Address("broker", 1)
+        assert Client(node).log_in(SCRAM_SHA_512).error_code == NONE
+        assert salt_of_nobody() == before
+    node.broker.metadata.finish_adoption()
+    node.restart()
+    assert salt_of_nobody() == before
+    assert ScramUser("eve", ScramMechanism.SHA_256) in node.broker.metadata.users
+
+
+def test_bytes_that_are_no_request_are_refused(node: BrokerInProcess) -> None:
+    for junk in (b"", b"\0", b"\xff" * 40, b"\0\x11\0\x01\0\0\0\0\xff\xff\x7f\xff"):
+        with pytest.raises((UnservedRequest, MalformedRequest)):
+            Client(node).serve(junk)
