@@ -21,6 +21,7 @@ PAGES = [
     "differences.md",
     "from-kafka-scripts.md",
     "operations.md",
+    "security.md",
     "spark.md",
     "stuck-reader.md",
 ]

@@ -75,9 +75,13 @@ def test_settings_that_only_tune_kafkas_client_are_taken_with_a_warning(caplog: 
 @pytest.mark.parametrize(
     ("given", "streaming", "message"),
     [
-        ({"kafka.security.protocol": "SASL_SSL"}, True, "security.protocol.*TLS and SASL are not supported yet"),
-        ({"kafka.sasl.mechanism": "PLAIN"}, True, "sasl.mechanism: TLS and SASL are not supported yet"),
-        ({"kafka.ssl.truststore.location": "x"}, False, "ssl.truststore.location: TLS and SASL are not supported yet"),
+        ({"kafka.security.protocol": "SASL_SSL"}, True, "sasl.mechanism: SASL_SSL needs one of PLAIN"),
+        (
+            {"kafka.sasl.mechanism": "PLAIN"},
+            True,
+            "kafka.sasl.mechanism: has no effect without kafka.security.protocol",
+        ),
+        ({"kafka.ssl.truststore.location": "x"}, False, "ssl.truststore.location: has no effect without"),
         ({"kafka.auto.offset.reset": "earliest"}, True, "kafka.auto.offset.reset: startingOffsets says"),
         ({"kafka.enable.auto.commit": "true"}, True, "kept in the checkpoint"),
         (
@@ -177,8 +181,8 @@ def test_the_group_is_the_transactional_id_unless_given() -> None:
         ({"kafka": {"linger": "5"}}, r"config name: linger; did you mean"),
         ({"kafka": {"request.timeout.ms": "0"}}, "request.timeout.ms: must be at least 1"),
         ({"kafka": {"transaction.timeout.ms": "5"}}, "give the sink transaction_timeout_ms="),
-        ({"kafka": {"security.protocol": "SSL"}}, "TLS and SASL are not supported yet"),
-        ({"kafka": {"sasl.jaas.config": "x"}}, "sasl.jaas.config: TLS and SASL are not supported yet"),
+        ({"kafka": {"security.protocol": "SASL_SSL"}}, "sasl.mechanism: SASL_SSL needs one of PLAIN"),
+        ({"kafka": {"sasl.jaas.config": "x"}}, "sasl.jaas.config: has no effect without security.protocol"),
         ({"kafka": {"acks": "1"}}, "Invalid value 1 for configuration acks: a transaction needs all"),
         ({"kafka": {"partitioner.class": "x"}}, "partitioner.class: rows choose"),
         (

@@ -98,7 +98,7 @@ class ClusterAccess:
         from oncelog.client.config import CLIENT_TABLE
 
         for name, value in self.settings.items():
-            if name in CLIENT_TABLE:
+            if name in CLIENT_TABLE and not CLIENT_TABLE[name].sensitive:
                 yield from ("--set", f"{name}={value}")
 
     def check_reachable(self) -> None:
@@ -187,7 +187,7 @@ def _with_options(command: F, *, is_strict: bool) -> F:
             tuple(_given("-b", "bootstrap_servers")) + tuple(_given("--config", "config_file")),
         )
         with access.explained():
-            _refuse_security({**access.file_settings, **access.settings})
+            _check_security({**access.file_settings, **access.settings})
         return command(*args, access=access, **kwargs)
 
     for option in reversed([
@@ -219,12 +219,12 @@ def split_assignment(text: str, option: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def _refuse_security(properties: Mapping[str, str]) -> None:
-    """Refuse a file that asks for a secure connection: the command would use an insecure one."""
+def _check_security(properties: Mapping[str, str]) -> None:
+    """Refuse a file that asks for what the client does not have: the command would use a less secure connection."""
     if properties:
-        from oncelog.client.config import refuse_security
+        from oncelog.client.config import check_security
 
-        refuse_security(properties)
+        check_security(properties)
 
 
 def _read_file(path: Path | None) -> dict[str, str]:

@@ -11,7 +11,7 @@ import click
 
 from oncelog.cli.cluster_access import ClusterAccess, cluster_options, require_topics, split_assignment
 from oncelog.cli.output import output_option, print_json, print_table
-from oncelog.core.config import ConfigError
+from oncelog.cli.stopped import stopped_broker
 
 if TYPE_CHECKING:
     from oncelog.client.admin import Admin, ConfigResource
@@ -36,16 +36,10 @@ def config_command() -> None:
 
 @contextmanager
 def _stopped(data_dir: Path, kind: str) -> Iterator[StoppedBroker]:
-    from oncelog.cluster.stopped_broker import open_folder
-    from oncelog.storage.log_dir import LogDirError
-
     if kind == "group":
         raise click.UsageError("a data folder of Oncelog has no settings of groups")
-    try:
-        with open_folder(data_dir) as broker:
-            yield broker
-    except (LogDirError, ConfigError) as error:
-        raise click.ClickException(str(error)) from error
+    with stopped_broker(data_dir) as broker:
+        yield broker
 
 
 def _resource(access: ClusterAccess, admin: Admin, kind: str, name: str) -> ConfigResource:

@@ -41,6 +41,10 @@ COMMANDS: Final = {
     "config": LazyCommand(
         "oncelog.cli.config", "config_command", "Show and change settings of topics, brokers and groups."
     ),
+    "user": LazyCommand("oncelog.cli.user", "user_command", "Add, list and delete users that log in with SCRAM."),
+    "acl": LazyCommand(
+        "oncelog.cli.acl", "acl_command", "Say who may do what, and find out why somebody may or may not."
+    ),
     "cluster": LazyCommand("oncelog.cli.cluster", "cluster_command", "Look at a cluster as a whole."),
     "log": LazyCommand(
         "oncelog.cli.log",

@@ -12,6 +12,7 @@ from typing import Any, Self
 from oncelog.client.admin_cluster import ClusterAdmin, ClusterDescription, LogDirectory
 from oncelog.client.admin_configs import ConfigAdmin, ConfigEntry, ConfigResource, ConfigSource, ResourceType
 from oncelog.client.admin_groups import GroupAdmin, GroupDescription, GroupListing, GroupMember
+from oncelog.client.admin_security import ScramDeletion, ScramUpsertion, SecurityAdmin
 from oncelog.client.admin_topics import NewTopic, OffsetResult, TopicAdmin
 from oncelog.client.admin_transactions import (
     ProducerDescription,
@@ -23,8 +24,12 @@ from oncelog.client.blocking import Blocking, blocking
 from oncelog.client.config import ClientConfig
 from oncelog.client.connections import open_cluster
 from oncelog.protocol.messages.list_offsets import OffsetSpec
+from oncelog.security.acl import Acl, AclFilter, Operation, Pattern, Permission, Resource
+from oncelog.security.scram import ScramMechanism
 
 __all__ = [
+    "Acl",
+    "AclFilter",
     "Admin",
     "AsyncAdmin",
     "ClusterDescription",
@@ -38,14 +43,21 @@ __all__ = [
     "NewTopic",
     "OffsetResult",
     "OffsetSpec",
+    "Operation",
+    "Pattern",
+    "Permission",
     "ProducerDescription",
+    "Resource",
     "ResourceType",
+    "ScramDeletion",
+    "ScramMechanism",
+    "ScramUpsertion",
     "TransactionDescription",
     "TransactionListing",
 ]
 
 
-class AsyncAdmin(TopicAdmin, ConfigAdmin, GroupAdmin, TransactionAdmin, ClusterAdmin):
+class AsyncAdmin(TopicAdmin, ConfigAdmin, GroupAdmin, TransactionAdmin, ClusterAdmin, SecurityAdmin):
     """The admin client for asyncio programs: the calls of `Admin`, to be awaited.
 
     Use it as `async with AsyncAdmin.connect(config) as admin`.
@@ -100,3 +112,9 @@ class Admin(Blocking):
     describe_log_dirs = blocking(AsyncAdmin.describe_log_dirs)
     elect_leaders = blocking(AsyncAdmin.elect_leaders)
     update_features = blocking(AsyncAdmin.update_features)
+
+    describe_user_scram_credentials = blocking(AsyncAdmin.describe_user_scram_credentials)
+    alter_user_scram_credentials = blocking(AsyncAdmin.alter_user_scram_credentials)
+    create_acls = blocking(AsyncAdmin.create_acls)
+    describe_acls = blocking(AsyncAdmin.describe_acls)
+    delete_acls = blocking(AsyncAdmin.delete_acls)

@@ -8,29 +8,56 @@ from dataclasses import dataclass, fields
 from typing import Any, Final, Self
 
 from oncelog.client.errors import ConfigurationError
-from oncelog.core.config import ConfigKey, ConfigTable, ConfigType, Settings, refused, setting, without_effect
+from oncelog.core.config import (
+    ConfigError,
+    ConfigKey,
+    ConfigTable,
+    ConfigType,
+    Settings,
+    refused,
+    setting,
+    without_effect,
+)
+from oncelog.core.tls_config import TLS_KEYS
+from oncelog.security.jaas import parse_jaas
+from oncelog.security.sasl import MECHANISMS
+from oncelog.tls import TlsSettings
 
 logger = logging.getLogger(__name__)
 
 Address = tuple[str, int]
 
 _INT, _LONG, _BOOLEAN, _STRING = ConfigType.INT, ConfigType.LONG, ConfigType.BOOLEAN, ConfigType.STRING
-_NOT_YET: Final = "TLS and SASL are not supported yet"
 SECURITY: Final = ("security.", "sasl.", "ssl.")
 PLAINTEXT: Final = "PLAINTEXT"
+PROTOCOLS: Final = (PLAINTEXT, "SASL_PLAINTEXT", "SSL", "SASL_SSL")
 TUNES_JAVA: Final = "it tunes Kafka's Java client"
 
 
-def _check_plaintext(value: str) -> str | None:
-    return None if value.upper() == PLAINTEXT else f"{_NOT_YET}, the only one is {PLAINTEXT}"
+def _check_protocol(value: str) -> str | None:
+    return None if value.upper() in PROTOCOLS else f"must be one of {', '.join(PROTOCOLS)}"
+
+
+_SECURITY_KEYS: Final = [
+    ConfigKey("security.protocol", _STRING, PLAINTEXT,
+              f"How brokers are spoken to: {', '.join(PROTOCOLS)}.", check=_check_protocol),
+    ConfigKey("sasl.mechanism", _STRING, None, f"How to log in: {', '.join(MECHANISMS)}."),
+    ConfigKey("sasl.username", _STRING, None, "Who logs in."),
+    ConfigKey("sasl.password", _STRING, None, "Their password.", sensitive=True),
+    ConfigKey("sasl.jaas.config", _STRING, None,
+              "The same as one line of Java's: PlainLoginModule or ScramLoginModule with username and password.",
+              sensitive=True),
+    *TLS_KEYS,
+    ConfigKey("ssl.endpoint.identification.algorithm", _STRING, "https",
+              "Empty: the certificate of a broker need not have its name.", allowed=("https", "")),
+]  # fmt: skip
 
 
 CLIENT_TABLE: Final = ConfigTable(
     "client",
     [
         ConfigKey("bootstrap.servers", _STRING, "", "Brokers to begin with, host:port, separated by commas."),
-        ConfigKey("security.protocol", _STRING, PLAINTEXT,
-                  f"How brokers are spoken to. {_NOT_YET}: {PLAINTEXT} is the only one.", check=_check_plaintext),
+        *_SECURITY_KEYS,
         ConfigKey("client.id", _STRING, "oncelog", "How brokers name this client in logs and metrics."),
         ConfigKey("request.timeout.ms", _INT, 30_000,
                   "How long one request may take before its connection is closed.", low=1),
@@ -51,7 +78,7 @@ CLIENT_TABLE: Final = ConfigTable(
                         "metrics.sample.window.ms", "receive.buffer.bytes", "reconnect.backoff.max.ms",
                         "reconnect.backoff.ms", "send.buffer.bytes", "socket.connection.setup.timeout.max.ms"),
         *refused("no code of Kafka's Java client runs here: leave it out", "interceptor.classes"),
-        *refused(f"{_NOT_YET}. Leave it out, and name brokers that need neither", *SECURITY),
+        *refused("not supported; see security.protocol for what is", *SECURITY),
     ],
     error=ConfigurationError,
 )  # fmt: skip
@@ -78,10 +105,57 @@ class ClientConfig:
     allow_auto_create_topics: bool = setting(CLIENT_TABLE["allow.auto.create.topics"])
     transaction_version_max: int = setting(CLIENT_TABLE["oncelog.transaction.version.max"])
     """Lower it to speak the older transaction protocol to a cluster that has a newer one."""
+    security_protocol: str = setting(CLIENT_TABLE["security.protocol"], str.upper)
+    sasl_mechanism: str | None = setting(CLIENT_TABLE["sasl.mechanism"])
+    sasl_username: str | None = setting(CLIENT_TABLE["sasl.username"])
+    sasl_password: str | None = setting(CLIENT_TABLE["sasl.password"])
+    sasl_jaas_config: str | None = setting(CLIENT_TABLE["sasl.jaas.config"])
+    """User and password as one line of Java's."""
+    ssl_truststore_location: str | None = setting(CLIENT_TABLE["ssl.truststore.location"])
+    ssl_truststore_certificates: str | None = setting(CLIENT_TABLE["ssl.truststore.certificates"])
+    ssl_truststore_type: str | None = setting(CLIENT_TABLE["ssl.truststore.type"])
+    ssl_keystore_location: str | None = setting(CLIENT_TABLE["ssl.keystore.location"])
+    ssl_keystore_key: str | None = setting(CLIENT_TABLE["ssl.keystore.key"])
+    ssl_keystore_certificate_chain: str | None = setting(CLIENT_TABLE["ssl.keystore.certificate.chain"])
+    ssl_keystore_type: str | None = setting(CLIENT_TABLE["ssl.keystore.type"])
+    ssl_key_password: str | None = setting(CLIENT_TABLE["ssl.key.password"])
+    ssl_enabled_protocols: tuple[str, ...] = setting(CLIENT_TABLE["ssl.enabled.protocols"])
+    ssl_endpoint_identification_algorithm: str = setting(CLIENT_TABLE["ssl.endpoint.identification.algorithm"])
 
     def __post_init__(self) -> None:
         CLIENT_TABLE.parse({one.metadata["key"].name: getattr(self, one.name) for one in fields(self) if one.metadata})
         parse_addresses(self.bootstrap_servers)
+        if self.has_sasl:
+            if self.sasl_mechanism not in MECHANISMS:
+                known = ", ".join(MECHANISMS)
+                raise ConfigurationError(f"sasl.mechanism: {self.security_protocol} needs one of {known}")
+            _credentials(self)
+
+    @property
+    def has_sasl(self) -> bool:
+        return self.security_protocol.startswith("SASL_")
+
+    @property
+    def credentials(self) -> tuple[str, str]:
+        """User and password for SASL."""
+        return _credentials(self)
+
+    @property
+    def tls(self) -> TlsSettings | None:
+        if not self.security_protocol.endswith("SSL"):
+            return None
+        return TlsSettings(
+            keystore_location=self.ssl_keystore_location,
+            keystore_type=self.ssl_keystore_type,
+            keystore_key=self.ssl_keystore_key,
+            keystore_chain=self.ssl_keystore_certificate_chain,
+            key_password=self.ssl_key_password,
+            truststore_location=self.ssl_truststore_location,
+            truststore_type=self.ssl_truststore_type,
+            truststore_certificates=self.ssl_truststore_certificates,
+            enabled_protocols=self.ssl_enabled_protocols,
+            check_hostname=bool(self.ssl_endpoint_identification_algorithm),
+        )
 
     @classmethod
     def parse(cls, properties: Mapping[str, Any]) -> Self:
@@ -95,6 +169,27 @@ class ClientConfig:
     @property
     def addresses(self) -> list[Address]:
         return parse_addresses(self.bootstrap_servers)
+
+
+def _credentials(config: ClientConfig) -> tuple[str, str]:
+    user, password = config.sasl_username, config.sasl_password
+    if config.sasl_jaas_config is not None:
+        if user is not None or password is not None:
+            raise ConfigurationError("sasl.jaas.config and sasl.username are both given: one of them is enough")
+        try:
+            line = parse_jaas(config.sasl_jaas_config, key="sasl.jaas.config")
+        except ConfigError as error:
+            raise ConfigurationError(str(error)) from None
+        if line.family != str(config.sasl_mechanism).partition("-")[0]:
+            raise ConfigurationError(
+                f"sasl.jaas.config is for {line.family}, sasl.mechanism is {config.sasl_mechanism}"
+            )
+        user, password = line.options.get("username"), line.options.get("password")
+    if not user or not password:
+        raise ConfigurationError(
+            f"{config.security_protocol} needs sasl.username and sasl.password, or both in sasl.jaas.config"
+        )
+    return user, password
 
 
 def parse_addresses(servers: str | Iterable[str]) -> list[Address]:
@@ -114,23 +209,35 @@ def parse_addresses(servers: str | Iterable[str]) -> list[Address]:
 def parse_settings(table: ConfigTable, properties: Mapping[str, Any], prefix: str = "") -> Settings:
     """Values by Kafka's names, as text or as plain Python values. Raises ConfigurationError for what is wrong, and
     logs what is accepted without effect. `prefix` is what stands before Kafka's names in the table."""
-    idle = _idle_security(properties, prefix)
+    idle = _idle_security(properties, prefix, table.error)
     settings = table.parse({name: value for name, value in properties.items() if name not in idle})
-    for warning in [*settings.warnings, *(f"{name} has no effect: the connection is {PLAINTEXT}" for name in idle)]:
+    protocol = str(properties.get(f"{prefix}security.protocol", PLAINTEXT)).upper()
+    for warning in [*settings.warnings, *(f"{name} has no effect: the connection is {protocol}" for name in idle)]:
         logger.warning(warning)
     return settings
 
 
-def refuse_security(properties: Mapping[str, Any]) -> None:
-    """For settings of which others take their part: raise ConfigurationError if they ask for a secure connection."""
+def check_security(properties: Mapping[str, Any]) -> None:
+    """For settings of which others take their part: raise ConfigurationError if they ask for a connection that this
+    client cannot make."""
     asked = properties.keys() - _idle_security(properties)
     CLIENT_TABLE.parse({name: properties[name] for name in asked if name.startswith(SECURITY)})
 
 
-def _idle_security(properties: Mapping[str, Any], prefix: str = "") -> set[str]:
-    """Kafka gives `sasl.` and `ssl.` no meaning with PLAINTEXT, so they are not refused where that is said."""
-    protocol = f"{prefix}security.protocol"
-    if str(properties.get(protocol, "")).upper() != PLAINTEXT:
-        return set()
-    families = tuple(prefix + family for family in SECURITY)
-    return {name for name in properties if name.startswith(families) and name != protocol}
+def _idle_security(
+    properties: Mapping[str, Any], prefix: str = "", error: type[ConfigError] = ConfigurationError
+) -> set[str]:
+    """Kafka gives `sasl.` and `ssl.` no meaning where the protocol has neither. Where it is not said, they are no
+    request for less security than they sound like: raises `error`."""
+    key = f"{prefix}security.protocol"
+    protocol = str(properties.get(key, "")).upper()
+    used = [family for family, ending in (("sasl.", "SASL_"), ("ssl.", "SSL")) if _has(protocol, ending)]
+    given = {name for name in properties if name.startswith(tuple(prefix + family for family in ("sasl.", "ssl.")))}
+    idle = {name for name in given if not name.startswith(tuple(prefix + family for family in used))}
+    if idle and not protocol:
+        raise error(f"{min(idle)}: has no effect without {key}, which is one of {', '.join(PROTOCOLS)}")
+    return idle
+
+
+def _has(protocol: str, part: str) -> bool:
+    return protocol.startswith(part) if part == "SASL_" else protocol.endswith(part)

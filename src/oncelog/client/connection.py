@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from oncelog.client.config import ClientConfig
-from oncelog.client.errors import ConnectionLost, KafkaError
+from oncelog.client.errors import ConnectionLost, ErrorCode, KafkaError
+from oncelog.client.login import log_in
 from oncelog.client.wire import Answered, Wire
 from oncelog.core.invariant import invariant
 from oncelog.protocol.primitives import Readable
@@ -30,21 +32,26 @@ class Connection(asyncio.BufferedProtocol):
         """While the broker does not take what is sent to it: done when it does again."""
 
     @classmethod
-    async def open(cls, config: ClientConfig, host: str, port: int) -> Connection:
-        """Connect and negotiate. Raises ConnectionLost."""
+    async def open(cls, config: ClientConfig, host: str, port: int, tls: ssl.SSLContext | None = None) -> Connection:
+        """Connect, negotiate and log in. Raises ConnectionLost, or KafkaError if the broker does not let us in."""
         loop = asyncio.get_running_loop()
         timeout_s = config.socket_connection_setup_timeout_ms / 1000
         try:
             async with asyncio.timeout(timeout_s):
-                _, connection = await loop.create_connection(lambda: cls(config, host, port), host, port)
+                _, connection = await loop.create_connection(lambda: cls(config, host, port), host, port, ssl=tls)
         except TimeoutError:
             raise ConnectionLost(f"{host}:{port} did not accept a connection within {timeout_s:g} s") from None
+        except ssl.SSLCertVerificationError as error:
+            text = f"{host}:{port} is not trusted: {error.verify_message}; see ssl.truststore.location"
+            raise KafkaError(ErrorCode.SASL_AUTHENTICATION_FAILED, text) from error
         except OSError as error:
             raise ConnectionLost(f"cannot connect to {host}:{port}: {error}") from error
         try:
             await connection._negotiate()
+            if config.has_sasl:
+                await log_in(connection, config)
         except BaseException:
-            connection.close("the broker's versions could not be learned")
+            connection.close("the broker's versions could not be learned, or it did not let us in")
             raise
         return connection
 

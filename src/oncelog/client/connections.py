@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 import time
 from contextlib import AbstractAsyncContextManager
 
@@ -11,6 +12,7 @@ from oncelog.client.cluster import Cluster
 from oncelog.client.config import ClientConfig
 from oncelog.client.connection import Connection
 from oncelog.client.errors import IllegalState
+from oncelog.tls import client_context
 
 
 class Connections:
@@ -21,6 +23,7 @@ class Connections:
         self._config = config
         self._opening: dict[tuple[str, int, str], asyncio.Task[Connection]] = {}
         self._closed = False
+        self._tls: ssl.SSLContext | None = None
 
     def now_s(self) -> float:
         return time.monotonic()
@@ -44,8 +47,15 @@ class Connections:
         key = (host, port, channel)
         task = self._opening.get(key)
         if task is None or (task.done() and not _is_usable(task)):
-            task = self._opening[key] = asyncio.create_task(Connection.open(self._config, host, port))
+            task = self._opening[key] = asyncio.create_task(self._open(host, port))
         return await asyncio.shield(task)
+
+    async def _open(self, host: str, port: int) -> Connection:
+        settings = self._config.tls
+        if settings is not None and self._tls is None:
+            # It reads files, of which the system has many.
+            self._tls = await asyncio.to_thread(client_context, settings)
+        return await Connection.open(self._config, host, port, self._tls)
 
     async def close(self) -> None:
         """Close all of them; waiting callers get ConnectionLost."""

@@ -1,19 +1,29 @@
-"""The settings in the folder of a broker that does not run: for whoever was kept out by one of them."""
+"""Settings, users and ACLs in the folder of a broker that does not run: for whoever was kept out by one of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from oncelog.cluster.journal import JournalDamaged
-from oncelog.cluster.metadata import JOURNAL_FILE, MetadataStore, broker_config_entry, topic_config_entry
+from oncelog.cluster.metadata import (
+    JOURNAL_FILE,
+    MetadataStore,
+    ScramUser,
+    acls_entry,
+    broker_config_entry,
+    topic_config_entry,
+    users_entry,
+)
 from oncelog.cluster.topic_settings import Source, dynamic_settings
 from oncelog.cluster.topics import check_configs
 from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.config import ConfigError
 from oncelog.core.ids import NodeId
 from oncelog.core.worker import InlineWorker
+from oncelog.security.acl import Acl
+from oncelog.security.scram import ScramCredential
 from oncelog.storage.folder_lock import FolderInUseError, FolderLock
 from oncelog.storage.log_dir import LogDirError
 from oncelog.storage.meta_properties import MetaPropertiesError, read_meta_properties
@@ -53,6 +63,22 @@ class StoppedBroker:
             left = {key: value for key, value in configs.items() if key not in names}
             if left != configs:
                 self._store(source, name, left)
+
+    @property
+    def users(self) -> Mapping[ScramUser, ScramCredential]:
+        return self._metadata.users
+
+    def change_users(self, given: Mapping[ScramUser, ScramCredential], removed: Iterable[ScramUser] = ()) -> None:
+        with self._metadata.at_rest():
+            self._metadata.commit(users_entry(given, removed))
+
+    @property
+    def acls(self) -> Collection[Acl]:
+        return self._metadata.acls.keys()
+
+    def change_acls(self, added: Iterable[Acl], removed: Iterable[Acl] = ()) -> None:
+        with self._metadata.at_rest():
+            self._metadata.commit(acls_entry(added, removed))
 
     def _store(self, source: Source, name: str, configs: Mapping[str, str]) -> None:
         with self._metadata.at_rest():

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 from oncelog.core.config import INT_MAX, ConfigKey, ConfigTable, ConfigType, refused, without_effect
+from oncelog.core.tls_config import TLS_KEYS
 from oncelog.core.topic_config import NOT_TIERED, ONE_REPLICA, TOPIC_CONFIG
 
 _BOOLEAN, _STRING, _INT, _SHORT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.SHORT
@@ -51,6 +52,15 @@ _SECURITY = [
     ConfigKey("super.users", _STRING, "", "Principals that may do everything, separated by semicolons: User:admin."),
     ConfigKey("allow.everyone.if.no.acl.found", _BOOLEAN, False,
               "Whether a resource that no ACL is about is open to all."),
+]  # fmt: skip
+
+_TLS = [
+    *TLS_KEYS,
+    ConfigKey("ssl.client.auth", _STRING, "none",
+              "Whether clients must have a certificate. For SASL_SSL only listener.name.NAME.ssl.client.auth counts.",
+              allowed=("none", "requested", "required")),
+    ConfigKey("ssl.principal.mapping.rules", _STRING, "DEFAULT",
+              "From the name in a client's certificate to a user: RULE:PATTERN/REPLACEMENT/[LU] or DEFAULT, in order."),
 ]  # fmt: skip
 
 _OF_LISTENERS = [
@@ -202,7 +212,7 @@ _OF_TOPICS = [
 
 BROKER_CONFIG = ConfigTable(
     "broker",
-    [*_IDENTITY, *_SECURITY, *_TOPICS, *_LOG, *_GROUPS, *_TRANSACTIONS, *_LIMITS],
+    [*_IDENTITY, *_SECURITY, *_TLS, *_TOPICS, *_LOG, *_GROUPS, *_TRANSACTIONS, *_LIMITS],
     others=[*_OF_LISTENERS, *_WITHOUT_EFFECT, *_DYNAMIC_WITHOUT_EFFECT, *_OF_TOPICS],
     aliases={
         "broker.id": ("node.id", 1),

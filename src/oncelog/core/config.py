@@ -184,7 +184,7 @@ class ConfigTable:
         self._keys = _by_name(keys)
         self._others = _by_name(others)
         self._aliases = aliases or {}
-        self._error = error
+        self.error = error
         twice = self._keys.keys() & (self._others.keys() | self._aliases.keys())
         invariant(not twice, f"{family}: {sorted(twice)} are declared twice")
 
@@ -223,7 +223,7 @@ class ConfigTable:
             [*own.values(), *keys],
             others=[*taken_over(self._others).values(), *added.values()],
             aliases=aliases,
-            error=error or self._error,
+            error=error or self.error,
         )
 
     @property
@@ -241,9 +241,9 @@ class ConfigTable:
         if key is None:
             usable = (key.name for key in (*self, *self._others.values()) if key.refused is None)
             known = [known for known in usable if not known.endswith(".")]
-            raise self._error(f"Unknown {self.family} config name: {name}{did_you_mean(name, known)}")
+            raise self.error(f"Unknown {self.family} config name: {name}{did_you_mean(name, known)}")
         if key.refused is not None:
-            raise self._error(f"{name}: {key.refused}")
+            raise self.error(f"{name}: {key.refused}")
         return key
 
     def _prefixed(self, name: str) -> ConfigKey | None:
@@ -261,7 +261,7 @@ class ConfigTable:
                     amount = dataclasses.replace(self._keys[name], name=alias).parse(given[alias])
                     values[name] = amount * factor if isinstance(amount, int) and amount > 0 else amount
         except ConfigError as error:
-            raise self._error(str(error)) from None
+            raise self.error(str(error)) from None
         idle = (key for key in keys.values() if key.no_effect is not None)
         return Settings(self, values, [f"{key.name} has no effect in Oncelog: {key.no_effect}" for key in idle])
 
@@ -327,7 +327,9 @@ class Settings:
 
 def setting(key: ConfigKey, convert: Callable[[Any], Any] = lambda value: value) -> Any:
     """A field of a dataclass that has the value of a key, and its default."""
-    return dataclasses.field(default=convert(key.default), metadata={"key": key, "convert": convert})
+    return dataclasses.field(
+        default=convert(key.default), metadata={"key": key, "convert": convert}, repr=not key.sensitive
+    )
 
 
 def decode_properties(data: bytes) -> str:

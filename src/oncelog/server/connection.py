@@ -17,10 +17,13 @@ from typing import TYPE_CHECKING, Final, cast
 from oncelog.core.promise import Promise
 from oncelog.protocol.framing import FrameReader, FrameTooLarge
 from oncelog.protocol.primitives import MalformedRequest
+from oncelog.security.distinguished_name import MalformedCertificate, subject_name
+from oncelog.security.principal_mapping import UnmappedName
 from oncelog.server.context import Peer
 from oncelog.server.dispatch import Buffers, LastAnswer, UnservedRequest
 
 if TYPE_CHECKING:
+    from oncelog.security.principal_mapping import PrincipalMapping
     from oncelog.server.dispatch import Front
     from oncelog.server.unsent import Unsent
 
@@ -41,6 +44,7 @@ class Connection(asyncio.BufferedProtocol):
         frame_max_bytes: int,
         login_max_bytes: int | None = None,
         listener: str = "PLAINTEXT",
+        mapping: PrincipalMapping | None = None,
         unsent: Unsent,
         accept: Callable[[Connection], bool],
         forget: Callable[[Connection], None],
@@ -50,6 +54,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reader = FrameReader(frame_max_bytes if login_max_bytes is None else login_max_bytes)
         self._must_log_in = login_max_bytes is not None
         self._listener = listener
+        self._mapping = mapping
         self._unsent = unsent
         self._held_bytes = 0
         self._accept = accept
@@ -76,8 +81,21 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high=self._unsent.connection_max_bytes)
         if not self._accept(self):
             self._transport.abort()
+        elif self._mapping is not None:
+            self._identify(self._mapping)
         elif self._must_log_in:
             asyncio.get_running_loop().call_later(LOGIN_S_MAX, self._end_unless_known)
+
+    def _identify(self, mapping: PrincipalMapping) -> None:
+        """By the certificate of the client, if it has one."""
+        tls = self._transport.get_extra_info("ssl_object") if self._transport is not None else None
+        certificate = tls.getpeercert(binary_form=True) if tls is not None else None
+        if not certificate:
+            return
+        try:
+            self._peer.principal = f"User:{mapping.user_of(subject_name(certificate))}"
+        except (MalformedCertificate, UnmappedName) as error:
+            self._refuse(str(error))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None

@@ -16,11 +16,16 @@ from typing import Final, NamedTuple
 from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.config import ConfigError, Settings, did_you_mean
 from oncelog.security.jaas import parse_jaas
+from oncelog.security.principal_mapping import PrincipalMapping
 from oncelog.security.sasl import MECHANISMS, PLAIN
+from oncelog.tls import TlsSettings
 
 _PREFIX: Final = "listener.name."
 _JAAS: Final = "sasl.jaas.config"
-_OVERRIDES: Final = ("sasl.enabled.mechanisms", "connections.max.reauth.ms", "sasl.server.max.receive.size")
+_SASL_KEYS: Final = ("sasl.enabled.mechanisms", "connections.max.reauth.ms", "sasl.server.max.receive.size")
+_CLIENT_AUTH: Final = "ssl.client.auth"
+_TLS_KEYS: Final = tuple(key.name for key in BROKER_CONFIG if key.name.startswith("ssl."))
+_OVERRIDES: Final = _SASL_KEYS + _TLS_KEYS
 LOOPBACK: Final = "127.0.0.1"
 
 
@@ -64,6 +69,9 @@ class Listener:
     """Of PLAIN, by user."""
     reauth_ms: int = 0
     login_max_bytes: int = 0
+    tls: TlsSettings | None = None
+    mapping: PrincipalMapping | None = None
+    """For users that are known by their certificate."""
 
 
 def parse_listeners(settings: Settings) -> list[Listener]:
@@ -83,6 +91,9 @@ def parse_listeners(settings: Settings) -> list[Listener]:
     ]
     if settings.get("sasl.enabled.mechanisms") and not any(listener.protocol.has_sasl for listener in listeners):
         raise ConfigError("sasl.enabled.mechanisms: no listener is SASL_PLAINTEXT or SASL_SSL")
+    if not any(listener.protocol.has_tls for listener in listeners):
+        for key in settings.values.keys() & set(_TLS_KEYS):
+            raise ConfigError(f"{key}: no listener is SSL or SASL_SSL")
     return listeners
 
 
@@ -156,13 +167,12 @@ def _listener(
     protocol = protocols.get(name)
     if protocol is None:
         raise ConfigError(f"listeners: the protocol of {name} is not in listener.security.protocol.map")
-    if protocol.has_tls:
-        raise ConfigError(f"listeners: {name} asks for {protocol.value}, and TLS is not supported")
-    if not protocol.has_sasl:
-        if overrides:
-            raise ConfigError(f"{_PREFIX}{name.lower()}.{min(overrides)}: {name} is {protocol.value}, without SASL")
-        return Listener(name, protocol, address, advertised)
+    _refuse_idle(name, protocol, overrides)
     own = _own_settings(settings, overrides)
+    tls = _tls(own, protocol, overrides) if protocol.has_tls else None
+    if not protocol.has_sasl:
+        mapping = PrincipalMapping(own.text("ssl.principal.mapping.rules")) if tls is not None else None
+        return Listener(name, protocol, address, advertised, tls=tls, mapping=mapping)
     mechanisms = own.words("sasl.enabled.mechanisms") if own.get("sasl.enabled.mechanisms") else ()
     unknown = [mechanism for mechanism in mechanisms if mechanism not in MECHANISMS]
     if unknown:
@@ -178,6 +188,31 @@ def _listener(
         _passwords(name, mechanisms, overrides),
         own.integer("connections.max.reauth.ms"),
         own.integer("sasl.server.max.receive.size"),
+        tls,
+    )
+
+
+def _refuse_idle(name: str, protocol: SecurityProtocol, overrides: Mapping[str, str]) -> None:
+    for rest in overrides:
+        if (rest in _TLS_KEYS and not protocol.has_tls) or (rest not in _TLS_KEYS and not protocol.has_sasl):
+            without = "TLS" if rest in _TLS_KEYS else "SASL"
+            raise ConfigError(f"{_PREFIX}{name.lower()}.{rest}: {name} is {protocol.value}, without {without}")
+
+
+def _tls(own: Settings, protocol: SecurityProtocol, overrides: Mapping[str, str]) -> TlsSettings:
+    # As in Kafka: a setting for all listeners does not make those with SASL ask for certificates, too.
+    client_auth = overrides.get(_CLIENT_AUTH, "none") if protocol.has_sasl else own.text(_CLIENT_AUTH)
+    return TlsSettings(
+        keystore_location=own.optional_text("ssl.keystore.location"),
+        keystore_type=own.optional_text("ssl.keystore.type"),
+        keystore_key=own.optional_text("ssl.keystore.key"),
+        keystore_chain=own.optional_text("ssl.keystore.certificate.chain"),
+        key_password=own.optional_text("ssl.key.password"),
+        truststore_location=own.optional_text("ssl.truststore.location"),
+        truststore_type=own.optional_text("ssl.truststore.type"),
+        truststore_certificates=own.optional_text("ssl.truststore.certificates"),
+        enabled_protocols=own.words("ssl.enabled.protocols"),
+        client_auth=client_auth,
     )
 
 
@@ -207,8 +242,11 @@ def _passwords(name: str, mechanisms: tuple[str, ...], overrides: Mapping[str, s
 
 def exposed(listener: Listener) -> str | None:
     """A warning about a listener that others can reach, with the settings to look at."""
-    if listener.address.is_loopback or listener.protocol is SecurityProtocol.SASL_SSL:
+    tls = listener.tls
+    if listener.address.is_loopback or (tls is not None and (listener.mechanisms or tls.client_auth == "required")):
         return None
+    if tls is not None:
+        return f"listener {listener.name} on {listener.address} lets in everybody who can reach it: see ssl.client.auth"
     if not listener.protocol.has_sasl:
         return (
             f"listener {listener.name} on {listener.address} lets in everybody who can reach it, and anybody on the "

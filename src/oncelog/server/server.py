@@ -17,6 +17,7 @@ from oncelog.server.descriptors import Shares, raise_limit, share
 from oncelog.server.listener import Address, Listener, SecurityProtocol, exposed, parse_listeners
 from oncelog.server.login import Login
 from oncelog.server.loop import LoopScheduler, LoopWorker
+from oncelog.tls import HANDSHAKE_S_MAX, SHUTDOWN_S_MAX, server_context
 
 if TYPE_CHECKING:
     from oncelog.server.metrics_port import MetricsPort
@@ -80,8 +81,15 @@ class Server:
 
     async def _listen(self, listener: Listener) -> Address:
         """Where it is bound. Nobody is served yet."""
+        tls = None if listener.tls is None else server_context(listener.tls)
         server = await self._loop.create_server(
-            lambda: self._new_connection(listener), *listener.address, backlog=512, start_serving=False
+            lambda: self._new_connection(listener),
+            *listener.address,
+            backlog=512,
+            start_serving=False,
+            ssl=tls,
+            ssl_handshake_timeout=None if tls is None else HANDSHAKE_S_MAX,
+            ssl_shutdown_timeout=None if tls is None else SHUTDOWN_S_MAX,
         )
         self._servers.append(server)
         return Address(listener.address.host, server.sockets[0].getsockname()[1])
@@ -93,6 +101,7 @@ class Server:
             frame_max_bytes=self._settings.integer("socket.request.max.bytes"),
             login_max_bytes=listener.login_max_bytes if has_sasl else None,
             listener=listener.name,
+            mapping=listener.mapping,
             unsent=self.broker.unsent,
             accept=self._accept,
             forget=self._forget,

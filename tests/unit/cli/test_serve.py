@@ -65,7 +65,7 @@ def test_a_hang_up_that_is_ignored_stays_so(tmp_path: Path) -> None:
     ("arguments", "complaint"),
     [
         (["--listen", "nowhere"], "not of the form HOST:PORT"),
-        (["--listen", "SSL://127.0.0.1:1"], "only PLAINTEXT is supported"),
+        (["--listen", "SSL://127.0.0.1:1"], "ssl.keystore.location: a listener with TLS needs"),
         (["--set", "num.partitions"], "expected KEY=VALUE"),
         (["--set", "num.partitons=3"], "did you mean num.partitions?"),
         (["--set", "num.partitions=none"], "must be a whole number"),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from oncelog.client.admin import Admin, AsyncAdmin
-from oncelog.client.config import ClientConfig, refuse_security
+from oncelog.client.config import ClientConfig, check_security
 from oncelog.client.consumer_config import ConsumerConfig
 from oncelog.client.errors import ConfigurationError
 from oncelog.client.producer_config import ProducerConfig
@@ -157,21 +157,53 @@ def test_configurations_can_be_pickled_for_other_processes() -> None:
         assert pickle.loads(pickle.dumps(config)) == config
 
 
-@pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT", "SASL_SSL", "sasl_ssl", "TLS"])
-def test_a_security_protocol_that_is_not_there_is_refused_and_plaintext_is_taken(protocol: str) -> None:
-    kinds = (ClientConfig.parse, ProducerConfig.parse, ConsumerConfig.parse)
-    for parse in kinds:
-        parse({**SERVERS, "security.protocol": "PLAINTEXT"})
+LOGIN = {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "eve", "sasl.password": "pw"}
+JAAS = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="eve" password="pw";'
+
+
+def test_security_as_java_and_as_librdkafka_write_it() -> None:
+    for parse in (ClientConfig.parse, ProducerConfig.parse, ConsumerConfig.parse):
         parse({**SERVERS, "security.protocol": "plaintext"})
-        with pytest.raises(ConfigurationError, match=rf"{protocol}.*security\.protocol.*not supported yet"):
-            parse({**SERVERS, "security.protocol": protocol})
-        for name in ("sasl.mechanism", "ssl.truststore.location", "security.providers"):
-            with pytest.raises(ConfigurationError, match=rf"{name}: TLS and SASL are not supported yet"):
-                parse({**SERVERS, name: "x"})
+        parse({**SERVERS, "security.protocol": "sasl_plaintext", **LOGIN})
+        with pytest.raises(ConfigurationError, match=r"TLS.*security\.protocol.*SASL_SSL"):
+            parse({**SERVERS, "security.protocol": "TLS"})
+    secure = {**SERVERS, "security.protocol": "SASL_SSL"}
+    by_name = ClientConfig.parse({**secure, **LOGIN})
+    by_line = ClientConfig.parse({**secure, "sasl.mechanism": "SCRAM-SHA-512", "sasl.jaas.config": JAAS})
+    assert by_name.credentials == by_line.credentials == ("eve", "pw")
+    assert by_name.tls is not None
+    assert by_name.tls.check_hostname
+    assert ClientConfig.parse({**SERVERS, "security.protocol": "SASL_PLAINTEXT", **LOGIN}).tls is None
+    for config in (by_name, by_line):
+        assert "'pw'" not in repr(config)
+        assert JAAS not in repr(config)
+        assert pickle.loads(pickle.dumps(config)) == config
 
 
-def test_settings_for_many_tools_ask_for_security_unless_they_say_plaintext() -> None:
-    refuse_security({"group.id": "g", "security.protocol": "PLAINTEXT", "ssl.truststore.location": "/x"})
-    for asking in ({"security.protocol": "SSL"}, {"ssl.truststore.location": "/x"}, {"sasl.jaas.config": "x"}):
-        with pytest.raises(ConfigurationError, match="not supported yet"):
-            refuse_security({"group.id": "g", **asking})
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"sasl.mechanism": "PLAIN"}, r"sasl\.mechanism: has no effect without security\.protocol"),
+        ({"ssl.truststore.location": "/x"}, r"ssl\.truststore\.location: has no effect without security\.protocol"),
+        ({"security.providers": "x"}, r"security\.providers: not supported"),
+        ({"security.protocol": "SASL_SSL"}, r"sasl\.mechanism: SASL_SSL needs one of PLAIN"),
+        ({"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI"}, "needs one of PLAIN"),
+        ({"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "eve"}, r"sasl\.password"),
+        ({"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.jaas.config": JAAS}, "is for SCRAM"),
+        ({"security.protocol": "SASL_SSL", **LOGIN, "sasl.jaas.config": JAAS}, "both given"),
+        ({"security.protocol": "SASL_SSL", **LOGIN, "sasl.kerberos.service.name": "x"}, "not supported"),
+        ({"security.protocol": "SSL", "ssl.truststore.password": "x"}, "not supported"),
+        ({"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": "http"}, "must be one of"),
+    ],
+)
+def test_security_that_is_half_said_or_unknown_is_refused(given: dict[str, str], why: str) -> None:
+    with pytest.raises(ConfigurationError, match=why):
+        ClientConfig.parse({**SERVERS, **given})
+
+
+def test_settings_for_many_tools_must_not_ask_for_more_security_than_there_is() -> None:
+    check_security({"group.id": "g", "security.protocol": "PLAINTEXT", "ssl.truststore.location": "/x"})
+    check_security({"group.id": "g", "security.protocol": "SASL_SSL", **LOGIN})
+    for asking in ({"security.protocol": "TLS"}, {"ssl.truststore.location": "/x"}, {"security.providers": "x"}):
+        with pytest.raises(ConfigurationError):
+            check_security({"group.id": "g", **asking})

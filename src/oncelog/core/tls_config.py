@@ -1,0 +1,23 @@
+"""The `ssl.` settings that a broker and a client have in common."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from oncelog.core.config import ConfigKey, ConfigType
+
+_STRING: Final = ConfigType.STRING
+
+TLS_KEYS: Final = [
+    ConfigKey("ssl.keystore.location", _STRING, None,
+              "A PEM file with one's own key and certificates. A broker needs it; a client, if brokers ask for it."),
+    ConfigKey("ssl.keystore.key", _STRING, None, "The key as PEM in the setting itself.", sensitive=True),
+    ConfigKey("ssl.keystore.certificate.chain", _STRING, None, "The certificates that belong to it, as PEM."),
+    ConfigKey("ssl.keystore.type", _STRING, None, "PEM; stores of Java's have to be converted."),
+    ConfigKey("ssl.key.password", _STRING, None, "The password of the key, if it has one.", sensitive=True),
+    ConfigKey("ssl.truststore.location", _STRING, None,
+              "A PEM file with the certificates that others are trusted by. A client without it trusts the system's."),
+    ConfigKey("ssl.truststore.certificates", _STRING, None, "The same as PEM in the setting itself."),
+    ConfigKey("ssl.truststore.type", _STRING, None, "PEM; stores of Java's have to be converted."),
+    ConfigKey("ssl.enabled.protocols", ConfigType.LIST, ("TLSv1.2", "TLSv1.3"), "Versions of TLS."),
+]  # fmt: skip

@@ -1,0 +1,145 @@
+"""`oncelog user` and `oncelog acl`, on a broker with SASL and ACLs and on the folder of one that does not run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from oncelog.cli.main import cli
+from oncelog.core.broker_config import STANDARD_AUTHORIZER
+from oncelog.testing import BrokerProcess
+
+USERS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_admin="root";'
+SETTINGS = {
+    "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+    "listener.name.sasl_plaintext.plain.sasl.jaas.config": USERS,
+    "authorizer.class.name": STANDARD_AUTHORIZER,
+    "super.users": "User:admin",
+}
+Run = Callable[..., Result]
+
+
+def oncelog(*arguments: object, stdin: str = "") -> Result:
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments], input=stdin)
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    folder = tmp_path_factory.mktemp("secured")
+    broker = BrokerProcess(folder / "data", SETTINGS, arguments=["--listen", "SASL_PLAINTEXT://127.0.0.1:0"])
+    broker.start()
+    yield broker
+    broker.stop()
+
+
+def properties(broker: BrokerProcess, folder: Path, user: str, password: str, mechanism: str) -> Path:
+    """A client.properties file as Java's tools take it."""
+    module = "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"
+    file = folder / f"{user}.properties"
+    file.write_text(
+        f"bootstrap.servers={broker.bootstrap_servers}\nsecurity.protocol=SASL_PLAINTEXT\nsasl.mechanism={mechanism}\n"
+        f"sasl.jaas.config=org.apache.kafka.common.security.{module} required \\\n"
+        f'  username="{user}" password="{password}";\n'
+    )
+    return file
+
+
+@pytest.fixture
+def admin(secured: BrokerProcess, tmp_path: Path) -> Run:
+    file = properties(secured, tmp_path, "admin", "root", "PLAIN")
+    return lambda *arguments, stdin="": oncelog(*arguments, "--config", file, stdin=stdin)
+
+
+def done(result: Result) -> str:
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_a_user_is_added_and_can_log_in_until_it_is_deleted(secured: BrokerProcess, admin: Run, tmp_path: Path) -> None:
+    done(admin("topic", "create", "tea"))
+    said = done(admin("user", "add", "eve", "--password-file", "-", stdin="pencil\n"))
+    assert said == "eve logs in with SCRAM-SHA-256 or SCRAM-SHA-512\n"
+    rows = json.loads(done(admin("user", "list", "-o", "json")))
+    assert {"user": "eve", "mechanism": "SCRAM-SHA-512", "iterations": 4096} in rows
+    eve = properties(secured, tmp_path, "eve", "pencil", "SCRAM-SHA-512")
+    assert "there are no topics" in done(oncelog("topic", "list", "--config", eve))
+    done(admin("acl", "add", "--principal", "User:eve", "--consumer", "--topic", "tea", "--group", "g"))
+    assert "tea" in done(oncelog("topic", "list", "--config", eve))
+    refused = oncelog("topic", "create", "mine", "--config", eve)
+    assert (refused.exit_code, "TOPIC_AUTHORIZATION_FAILED" in refused.output) == (1, True)
+    done(admin("user", "delete", "eve", "--yes"))
+    gone = oncelog("topic", "list", "--config", eve)
+    assert (gone.exit_code, "SASL_AUTHENTICATION_FAILED" in gone.output) == (1, True)
+    assert "pencil" not in secured.log_path.read_text()
+
+
+def test_a_password_is_no_argument_and_not_empty(admin: Run) -> None:
+    assert "--password-file" in admin("user", "add", "eve").output
+    assert "password is empty" in admin("user", "add", "eve", "--password-file", "-", stdin="\n").output
+    assert "RESOURCE_NOT_FOUND" in admin("user", "delete", "nobody", "--yes").output
+
+
+def test_acls_are_added_listed_explained_and_removed(admin: Run) -> None:
+    bob = ("--principal", "User:bob")
+    done(admin("acl", "add", *bob, "--producer", "--topic", "ord", "--transactional-id", "ord", "--prefixed"))
+    done(admin("acl", "add", *bob, "--operation", "read", "--deny", "--topic", "orders", "--host", "10.0.0.1"))
+    rows = json.loads(done(admin("acl", "list", *bob, "-o", "json")))
+    assert len(rows) == 6
+    assert {row["pattern"] for row in rows if row["name"] == "ord"} == {"prefixed"}
+    matching = json.loads(done(admin("acl", "list", *bob, "--topic", "orders", "--matching", "-o", "json")))
+    assert len(matching) == 4
+    allowed = done(admin("acl", "explain", "User:bob", "write", "--topic", "orders"))
+    assert allowed.startswith(
+        "allowed: write on TOPIC 'orders': ALLOW WRITE to User:bob from * on TOPIC PREFIXED 'ord'"
+    )
+    denied = admin("acl", "explain", "User:bob", "read", "--topic", "orders", "--host", "10.0.0.1")
+    assert (denied.exit_code, "DENY READ to User:bob" in denied.output) == (1, True)
+    assert "super user" in done(admin("acl", "explain", "User:admin", "alter", "--cluster"))
+    nothing = admin("acl", "explain", "User:bob", "read", "--group", "other")
+    assert (nothing.exit_code, "no ACL is about" in nothing.output) == (1, True)
+    assert "removed 6 ACLs" in done(admin("acl", "remove", *bob, "--yes"))
+    assert "there are no such ACLs" in done(admin("acl", "list", *bob))
+    assert "there are no such ACLs" in admin("acl", "remove", *bob, "--yes").output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["acl", "add", "--topic", "t", "--operation", "read"], "--principal"),
+        (["acl", "add", "--principal", "User:x", "--operation", "read"], "name a resource"),
+        (["acl", "add", "--principal", "User:x", "--topic", "t"], "--operation"),
+        (["acl", "add", "--principal", "User:x", "--topic", "t", "--producer", "--operation", "read"], "either"),
+        (["acl", "add", "--principal", "x", "--topic", "t", "--operation", "read"], "has no type"),
+        (["acl", "add", "--principal", "User:x", "--group", "g", "--producer"], "neither needs anything of a group"),
+        (["acl", "remove", "--yes"], "say which"),
+        (["acl", "explain", "User:x", "read"], "name a resource"),
+    ],
+)
+def test_what_is_not_said_is_asked_for(admin: Run, arguments: list[str], why: str) -> None:
+    result = admin(*arguments)
+    assert result.exit_code != 0
+    assert why in result.output
+
+
+def test_the_folder_of_a_broker_that_does_not_run(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    broker = BrokerProcess(folder, SETTINGS, arguments=["--listen", "SASL_PLAINTEXT://127.0.0.1:0"])
+    broker.start()
+    assert "in use" in oncelog("user", "list", "--data-dir", folder).output
+    broker.stop()
+    done(oncelog("user", "add", "eve", "--password-file", "-", "--data-dir", folder, stdin="pencil"))
+    done(oncelog("acl", "add", "--principal", "User:eve", "--operation", "all", "--topic", "*", "--data-dir", folder))
+    done(oncelog("acl", "add", "--principal", "User:eve", "--operation", "alter", "--cluster", "--data-dir", folder))
+    assert "removed 1 ACL" in done(oncelog("acl", "remove", "--operation", "alter", "--data-dir", folder, "--yes"))
+    assert len(json.loads(done(oncelog("acl", "list", "--data-dir", folder, "-o", "json")))) == 1
+    broker.start()
+    eve = properties(broker, tmp_path, "eve", "pencil", "SCRAM-SHA-256")
+    done(oncelog("topic", "create", "tea", "--config", eve))
+    broker.stop()
+    done(oncelog("user", "delete", "eve", "--data-dir", folder, "--yes"))
+    assert "there are no users" in done(oncelog("user", "list", "--data-dir", folder))
+    assert "there is no user eve" in oncelog("user", "delete", "eve", "--data-dir", folder, "--yes").output
