@@ -163,8 +163,9 @@ def _damage(path: Path, position: int) -> str:
     return (
         f"{path} is damaged at byte {position}, with intact changes behind it. Restore the file from a copy, or give "
         f"up every change from there on with 'truncate -s {position + 1} {path}'. Settings are then as before these "
-        f"changes, also those of retention; topics that were deleted are back, without records; topics that were "
-        f"created keep their records and lose their settings. Producer ids and epochs are not affected."
+        f"changes, also those of retention, and so are users and ACLs; topics that were deleted are back, without "
+        f"records; topics that were created keep their records and lose their settings. Producer ids and "
+        f"epochs are not affected."
     )
 
 

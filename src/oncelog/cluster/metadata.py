@@ -177,8 +177,8 @@ class MetadataStore:
         """Changes are kept in memory from here on until `finish_adoption` writes them all."""
         log.warning(
             "the metadata journal has lost its end: %s. Producer ids and epochs go on above all that the logs know; "
-            "topics and partitions that it does not know are taken over, without their settings. Other settings may be "
-            "those of before a change: check retention", reason,
+            "topics and partitions that it does not know are taken over, without their settings. Other settings, users "
+            "and ACLs may be those of before a change: check retention, and who may do what", reason,
         )  # fmt: skip
         self.is_cut = True
 
@@ -466,6 +466,16 @@ def acls_entry(added: Iterable[Acl], removed: Iterable[Acl] = ()) -> JournalEntr
 
 def secret_entry(secret: bytes) -> JournalEntry:
     return {"kind": "secret", "value": base64.b64encode(secret).decode()}
+
+
+def without_secrets(entry: JournalEntry) -> JournalEntry:
+    """As it may be shown to people."""
+    if entry.get("kind") == "secret":
+        return {"kind": "secret"}
+    if entry.get("kind") != "users":
+        return entry
+    shown = ("name", "mechanism", "iterations")
+    return {**entry, "set": [{field: user[field] for field in shown} for user in entry["set"]]}
 
 
 def _acl_of(fields: list[Any]) -> Acl:

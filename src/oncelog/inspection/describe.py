@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from oncelog.cluster.metadata import without_secrets
 from oncelog.coordinator.txn.state import NAME_OF, TxnState
 from oncelog.core.content import shown
 from oncelog.core.errors import KafkaError
@@ -232,7 +233,7 @@ def _json_file(file: StoredFile) -> Iterator[Row]:
 
 def _journal(file: StoredFile) -> Iterator[Row]:
     for entry in entries.read_journal(file.path):
-        yield {"kind": "change", "change": entry}
+        yield {"kind": "change", "change": without_secrets(entry)}
 
 
 def _lock(file: StoredFile) -> Iterator[Row]:

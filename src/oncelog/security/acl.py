@@ -21,7 +21,8 @@ CLUSTER_NAME: Final = "kafka-cluster"
 WILDCARD: Final = "*"
 ANYBODY: Final = "User:*"
 MEMO_MAX: Final = 10_000
-"""Decisions remembered until ACLs change. So many take a few megabytes."""
+MEMO_NAME_CHARS_MAX: Final = 256
+"""Decisions remembered until ACLs change, if the name is not longer: clients choose both. They take a few megabytes."""
 
 
 class Operation(IntEnum):
@@ -140,6 +141,10 @@ class AclFilter(NamedTuple):
         return acl.name == WILDCARD if acl.pattern is Pattern.LITERAL else self.name.startswith(acl.name)
 
 
+_Question = tuple[str, str, Operation, Resource, str | None]
+"""Principal, host, operation, and a resource by its name, or any of its kind."""
+
+
 class Decision(NamedTuple):
     allowed: bool
     reason: str
@@ -162,7 +167,7 @@ class AclAuthorizer:
         self._literal: dict[tuple[Resource, str], list[Acl]] = {}
         self._prefixed: dict[tuple[Resource, str], list[Acl]] = {}
         self._prefix_lengths: dict[Resource, list[int]] = {}
-        self._memo: dict[tuple[str, str, Operation, Resource, str], bool] = {}
+        self._memo: dict[_Question, bool] = {}
         for acl in acls:
             self.add(acl)
 
@@ -215,10 +220,15 @@ class AclAuthorizer:
         known = self._memo.get(question)
         if known is None:
             known = self._decide(*question)[0]
-            if len(self._memo) >= MEMO_MAX:
-                self._memo.clear()
-            self._memo[question] = known
+            self._remember(question, known)
         return known
+
+    def _remember(self, question: _Question, allowed: bool) -> None:
+        if len(question[-1] or "") > MEMO_NAME_CHARS_MAX:
+            return
+        if len(self._memo) >= MEMO_MAX:
+            self._memo.clear()
+        self._memo[question] = allowed
 
     def explain(self, principal: str, host: str, operation: Operation, resource: Resource, name: str) -> Decision:
         allowed, cause = self._decide(principal, host, operation, resource, name)
@@ -257,6 +267,14 @@ class AclAuthorizer:
 
     def allows_any(self, principal: str, host: str, operation: Operation, resource: Resource) -> bool:
         """Whether some resource of the kind may be used: some ACL allows the operation, none denies all it allows."""
+        question = (principal, host, operation, resource, None)
+        known = self._memo.get(question)
+        if known is None:
+            known = self._finds_any(principal, host, operation, resource)
+            self._remember(question, known)
+        return known
+
+    def _finds_any(self, principal: str, host: str, operation: Operation, resource: Resource) -> bool:
         if self.allows(principal, host, operation, resource, _ANY_NAME):
             return True
         address = normal_host(host)

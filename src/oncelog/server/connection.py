@@ -55,6 +55,7 @@ class Connection(asyncio.BufferedProtocol):
         self._must_log_in = login_max_bytes is not None
         self._listener = listener
         self._mapping = mapping
+        self._login_timer: asyncio.TimerHandle | None = None
         self._unsent = unsent
         self._held_bytes = 0
         self._accept = accept
@@ -84,7 +85,7 @@ class Connection(asyncio.BufferedProtocol):
         elif self._mapping is not None:
             self._identify(self._mapping)
         elif self._must_log_in:
-            asyncio.get_running_loop().call_later(LOGIN_S_MAX, self._end_unless_known)
+            self._login_timer = asyncio.get_running_loop().call_later(LOGIN_S_MAX, self._end_unless_known)
 
     def _identify(self, mapping: PrincipalMapping) -> None:
         """By the certificate of the client, if it has one."""
@@ -99,6 +100,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._forget_timer()
         self._peer.connected = False
         self._waiting.clear()
         self._hold(0)
@@ -169,8 +171,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             answer = self._front.serve(frame, self._peer)
             if self._must_log_in and self._peer.is_known:
-                self._must_log_in = False
-                self._reader.max_frame_bytes = self._frame_max_bytes
+                self._log_in()
         except (MalformedRequest, UnservedRequest) as error:
             self._refuse(str(error))
             return
@@ -203,9 +204,19 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.writelines(buffers)
             self._transport.close()
 
+    def _log_in(self) -> None:
+        self._must_log_in = False
+        self._reader.max_frame_bytes = self._frame_max_bytes
+        self._forget_timer()
+
+    def _forget_timer(self) -> None:
+        """It keeps this connection and its buffer in memory, and there may be thousands in its time."""
+        if self._login_timer is not None:
+            self._login_timer.cancel()
+            self._login_timer = None
+
     def _end_unless_known(self) -> None:
-        if self._must_log_in and self._transport is not None:
-            self._refuse(f"it did not log in within {LOGIN_S_MAX:g} s")
+        self._refuse(f"it did not log in within {LOGIN_S_MAX:g} s")
 
     def _set_reading(self, wanted: bool) -> None:
         if wanted == self._reading or self._transport is None or self._transport.is_closing():

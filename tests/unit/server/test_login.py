@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from oncelog.cluster.metadata import ScramUser, users_entry
 from oncelog.core.promise import Promise
@@ -250,3 +252,29 @@ def test_bytes_that_are_no_request_are_refused(node: BrokerInProcess) -> None:
     for junk in (b"", b"\0", b"\xff" * 40, b"\0\x11\0\x01\0\0\0\0\xff\xff\x7f\xff"):
         with pytest.raises((UnservedRequest, MalformedRequest)):
             Client(node).serve(junk)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_bytes_get_a_defined_answer_or_the_end(node: BrokerInProcess, data: st.DataObject) -> None:
+    client = Client(node)
+    for _ in range(data.draw(st.integers(1, 4))):
+        if client.login.state is State.FAILED:
+            break
+        head = data.draw(st.sampled_from([b"", b"\0\x11\0\x01", b"\0\x24\0\x02", b"\0\x11\0\0", b"\0\x12\0\x03"]))
+        junk = data.draw(st.binary(max_size=60))
+        shaken = data.draw(st.booleans())
+        if shaken and client.login.state is State.START:
+            client.shake_hands(data.draw(st.sampled_from([PLAIN, SCRAM_SHA_256])), data.draw(st.integers(0, 1)))
+        try:
+            client.serve(head + junk)
+        except (UnservedRequest, MalformedRequest):
+            break
+    assert client.login.state is not State.OPEN
+    assert not client.peer.is_known
+
+
+def test_a_flood_of_failures_leaves_nothing_behind(node: BrokerInProcess) -> None:
+    for _ in range(50):
+        assert Client(node).log_in(PLAIN, password="wrong").error_code == FAILED
+    assert Client(node).log_in(PLAIN).error_code == NONE

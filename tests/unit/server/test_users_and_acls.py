@@ -6,20 +6,29 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from oncelog.cluster.metadata import JOURNAL_FILE, ScramUser
+from oncelog.cluster.adoption import _adopt_security
+from oncelog.cluster.metadata import JOURNAL_FILE, MetadataStore, ScramUser, without_secrets
+from oncelog.controller.image import Image
+from oncelog.controller.image import ScramUser as ImageUser
 from oncelog.core.broker_config import STANDARD_AUTHORIZER
 from oncelog.core.config import ConfigError
+from oncelog.core.ids import NodeId
+from oncelog.core.worker import InlineWorker
+from oncelog.inspection.entries import read_journal
 from oncelog.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
+from oncelog.protocol.messages.cluster_metadata import AccessControlEntryRecord, UserScramCredentialRecord
 from oncelog.protocol.messages.create_acls import AclCreation, CreateAclsRequest
 from oncelog.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from oncelog.protocol.messages.describe_acls import DescribeAclsRequest
+from oncelog.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from oncelog.protocol.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
 from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from oncelog.security.scram import ScramMechanism, make_credential
@@ -241,3 +250,55 @@ def test_changes_are_told_in_the_log_without_keys(node: BrokerInProcess, caplog:
     assert "User:admin from 127.0.0.1 sets the SCRAM-SHA-256 credential of user eve" in caplog.text
     assert "adds an ACL: ALLOW READ to User:eve" in caplog.text
     assert "stored_key" not in caplog.text
+
+
+def test_secrets_in_settings_are_shown_to_nobody(tmp_path: Path) -> None:
+    secret = {
+        "listener.name.in.plain.sasl.jaas.config": 'PlainLoginModule required user_eve="hidden";',
+        "ssl.key.password": "hidden",
+    }
+    node = BrokerInProcess(tmp_path / "data", secret)
+    request = DescribeConfigsRequest(
+        resources=[DescribeConfigsResource(resource_type=4, resource_name="1", configuration_keys=None)],
+        include_synonyms=True,
+    )
+    (result,) = node.call(request, 4).results
+    shown = {config.name: config for config in result.configs}
+    assert "hidden" not in repr(result)
+    assert all(shown[name].is_sensitive and shown[name].value is None for name in secret)
+    node.broker.stop(clean=False)
+
+
+def test_users_and_acls_of_apache_kafka_are_taken_over(tmp_path: Path) -> None:
+    user = UserScramCredentialRecord(
+        name="eve", mechanism=1, salt=b"s", stored_key=b"a", server_key=b"b", iterations=4096
+    )
+    kept = AccessControlEntryRecord(
+        resource_type=2, resource_name="tea", pattern_type=3, principal="User:eve", host="*", operation=3,
+        permission_type=3,
+    )  # fmt: skip
+    strange = AccessControlEntryRecord(resource_type=99, resource_name="x", principal="User:eve", host="*")
+    image = Image(
+        scram={ImageUser("eve", 1): user, ImageUser("new", 9): user},
+        acls={UUID(int=1): kept, UUID(int=2): strange},
+    )
+    metadata = MetadataStore(tmp_path, NodeId(1), InlineWorker())
+    metadata.open()
+    _adopt_security(metadata, image)
+    assert list(metadata.users) == [ScramUser("eve", ScramMechanism.SHA_256)]
+    assert [acl.name for acl in metadata.acls] == ["tea"]
+    metadata.finish_adoption()
+    metadata.close()
+    again = MetadataStore(tmp_path, NodeId(1), InlineWorker())
+    again.open()
+    assert (again.users, list(again.acls)) == (metadata.users, list(metadata.acls))
+    again.close()
+
+
+def test_keys_in_the_journal_are_not_shown_to_whoever_inspects_it(node: BrokerInProcess) -> None:
+    node.broker.make_secret()
+    alter(node, upsertion("eve"))
+    shown = [without_secrets(entry) for entry in read_journal(node.folder / JOURNAL_FILE)]
+    assert {"kind": "secret"} in shown
+    (users,) = (entry for entry in shown if entry["kind"] == "users")
+    assert users["set"] == [{"name": "eve", "mechanism": 1, "iterations": 4096}]
