@@ -201,7 +201,8 @@ class Connection(asyncio.BufferedProtocol):
     def _send_last(self, buffers: LastAnswer) -> None:
         self._waiting.clear()
         if self._transport is not None:
-            self._transport.writelines(buffers)
+            if buffers:
+                self._transport.writelines(buffers)
             self._transport.close()
 
     def _log_in(self) -> None:

@@ -70,7 +70,9 @@ class Login:
     def serve(self, frame: memoryview, peer: Peer) -> Buffers | Promise[Buffers | None] | None:
         if self.state is State.OPEN and (self._ends_ms is None or frame[:2] != _HANDSHAKE_KEY):
             if self._ends_ms is not None and self._now_ms() >= self._ends_ms:
-                raise UnservedRequest(f"the session of {peer.principal} has ended, and it did not log in again")
+                # Answers to what it asked in time are still sent.
+                log.info("closing a connection of %s: its session has ended without another login", peer.principal)
+                return LastAnswer()
             return self._broker.dispatcher.serve(frame, peer)
         if self.state is State.TOKENS and self._has_bare_tokens:
             return self._take_bare(bytes(frame), peer)
