@@ -48,11 +48,11 @@ class AdminBase:
         with (attempts or Attempts()).one():
             return await connection.call(request, response_type)
 
-    async def _ask_any(self, request: Message, response_type: type[R]) -> R:
+    async def _ask_any(self, request: Message, response_type: type[R], attempts: Attempts | None = None) -> R:
         async def attempt() -> R:
-            return await self._ask(await self.cluster.any_broker(), request, response_type)
+            return await self._ask(await self.cluster.any_broker(), request, response_type, attempts)
 
-        return await self.cluster.retrying(type(request).__name__, attempt, self._deadline())
+        return await self.cluster.retrying(type(request).__name__, attempt, self._deadline(), attempts)
 
     async def _ask_controller(
         self, request: Message, response_type: type[R], codes: Callable[[R], Iterable[int]], attempts: Attempts

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from oncelog.client.admin_base import AdminBase, raise_first
+from oncelog.client.attempts import Attempts
+from oncelog.core.errors import ErrorCode
 from oncelog.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -76,8 +78,13 @@ class SecurityAdmin(AdminBase):
             deletions=[ScramCredentialDeletion(name=each.user, mechanism=each.mechanism) for each in delete],
             upsertions=[await asyncio.to_thread(_salted, each) for each in upsert],
         )
-        response = await self._ask_any(request, AlterUserScramCredentialsResponse)
-        raise_first((result.error_code, f"user {result.user}", result.error_message) for result in response.results)
+        attempts = Attempts()
+        response = await self._ask_any(request, AlterUserScramCredentialsResponse, attempts)
+        raise_first(
+            ((result.error_code, f"user {result.user}", result.error_message) for result in response.results),
+            attempts,
+            ErrorCode.RESOURCE_NOT_FOUND,
+        )
 
     async def create_acls(self, acls: Iterable[Acl]) -> None:
         """Add ACLs. One that exists already is no error."""
@@ -96,7 +103,7 @@ class SecurityAdmin(AdminBase):
                 for acl in wanted
             ]
         )
-        response = await self._ask_any(request, CreateAclsResponse)
+        response = await self._ask_any(request, CreateAclsResponse, Attempts())
         raise_first(
             (result.error_code, str(acl), result.error_message)
             for acl, result in zip(wanted, response.results, strict=True)
@@ -110,9 +117,12 @@ class SecurityAdmin(AdminBase):
         return [_described(resource, acl) for resource in response.resources for acl in resource.acls]
 
     async def delete_acls(self, filters: Iterable[AclFilter]) -> list[Acl]:
-        """Delete the ACLs that match any of the filters. Returns what was deleted."""
+        """Delete the ACLs that match any of the filters.
+
+        Returns what was deleted; if an answer was lost, by the repetition alone.
+        """
         request = DeleteAclsRequest(filters=[DeleteAclsFilter(**_filter_fields(wanted)) for wanted in filters])
-        response = await self._ask_any(request, DeleteAclsResponse)
+        response = await self._ask_any(request, DeleteAclsResponse, Attempts())
         raise_first((result.error_code, "ACLs", result.error_message) for result in response.filter_results)
         matching = [acl for result in response.filter_results for acl in result.matching_acls]
         raise_first((acl.error_code, "ACL", acl.error_message) for acl in matching)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from oncelog.client import Admin, ClientConfig, NewTopic
+from oncelog.core.broker_config import STANDARD_AUTHORIZER
 from oncelog.testing.broker import BrokerProcess, broker
 from tests.unit.client.chaos import Chaos
 from tests.unit.client.reading import Reading
@@ -22,8 +23,8 @@ def unique() -> Callable[[str], str]:
 
 @pytest.fixture(scope="session")
 def oncelog_broker() -> Iterator[BrokerProcess]:
-    """One that lets an administrator write markers."""
-    with broker({"oncelog.cluster.action.enable": "true"}) as process:
+    """One that has ACLs, and lets everybody do everything, also write markers."""
+    with broker({"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": "User:ANONYMOUS"}) as process:
         yield process
 
 

@@ -31,7 +31,19 @@ from oncelog.client import (
     TopicPartition,
     TransactionClient,
 )
-from oncelog.client.admin import ConfigResource, ResourceType
+from oncelog.client.admin import (
+    Acl,
+    AclFilter,
+    ConfigResource,
+    Operation,
+    Pattern,
+    Permission,
+    Resource,
+    ResourceType,
+    ScramDeletion,
+    ScramMechanism,
+    ScramUpsertion,
+)
 from oncelog.client.attempts import IN_DOUBT
 from oncelog.client.columns import encode_columns
 from oncelog.client.errors import UnsupportedByBroker
@@ -68,6 +80,8 @@ READING = {
     *(f"Admin.{name}" for name in ("list_groups", "describe_groups", "group_offsets", "describe_cluster")),
     *(f"Admin.{name}" for name in ("list_transactions", "describe_transactions", "describe_producers")),
     "Admin.describe_log_dirs",
+    "Admin.describe_user_scram_credentials",
+    "Admin.describe_acls",
     *(f"Consumer.{name}" for name in ("seek_to_beginning", "seek_to_end", "seek_to_time", "seek_to_committed")),
     *(f"Consumer.{name}" for name in ("beginning_offsets", "end_offsets", "position", "lag", "committed")),
     "TransactionClient.fetch_offsets",
@@ -168,6 +182,9 @@ class World:
 
     def state(self) -> str:
         return self.truth.describe_transactions([self.name])[self.name].state
+
+    def is_user(self) -> bool:
+        return self.name in self.truth.describe_user_scram_credentials()
 
     def is_open(self) -> bool:
         return any(p.transaction_start_offset >= 0 for p in self.truth.describe_producers([self.place])[self.place])
@@ -322,6 +339,53 @@ def _(world: World) -> Any:
     admin = world.admin()
     with world.lost():
         admin.remove_members(world.name, [world.told])
+
+
+@case("Admin.alter_user_scram_credentials", ApiKey.ALTER_USER_SCRAM_CREDENTIALS, lambda world: world.is_user())
+def _(world: World) -> Any:
+    admin = world.admin()
+    with world.lost():
+        admin.alter_user_scram_credentials([ScramUpsertion(world.name, ScramMechanism.SHA_256, "pw")])
+
+
+@case(
+    "Admin.alter_user_scram_credentials that deletes",
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+    lambda world: not world.is_user(),
+    finds_out=False,
+)
+def _(world: World) -> Any:
+    world.truth.alter_user_scram_credentials([ScramUpsertion(world.name, ScramMechanism.SHA_256, "pw")])
+    admin = world.admin()
+    with world.lost():
+        admin.alter_user_scram_credentials(delete=[ScramDeletion(world.name, ScramMechanism.SHA_256)])
+
+
+def acl_of(world: World) -> Acl:
+    return Acl(Resource.TOPIC, world.name, Pattern.LITERAL, "User:nobody", "*", Operation.READ, Permission.ALLOW)
+
+
+@case(
+    "Admin.create_acls",
+    ApiKey.CREATE_ACLS,
+    lambda world: world.truth.describe_acls(AclFilter(name=world.name)) == [acl_of(world)],
+)
+def _(world: World) -> Any:
+    admin = world.admin()
+    with world.lost():
+        admin.create_acls([acl_of(world)])
+
+
+@case(
+    "Admin.delete_acls",
+    ApiKey.DELETE_ACLS,
+    lambda world: world.truth.describe_acls(AclFilter(name=world.name)) == [],
+)
+def _(world: World) -> Any:
+    world.truth.create_acls([acl_of(world)])
+    admin = world.admin()
+    with world.lost():
+        admin.delete_acls([AclFilter(name=world.name)])
 
 
 @case("Admin.fence_producers", ApiKey.INIT_PRODUCER_ID, lambda world: world.state() != "Ongoing")
