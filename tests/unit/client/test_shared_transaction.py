@@ -62,9 +62,9 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     made: list[str] = []
     honest = Connection.open.__func__  # type: ignore[attr-defined]
 
-    async def noting(cls: type[Connection], config: ClientConfig, host: str, port: int) -> Connection:
+    async def noting(cls: type[Connection], config: ClientConfig, *rest: object) -> Connection:
         made.append(config.client_id)
-        connection: Connection = await honest(cls, config, host, port)
+        connection: Connection = await honest(cls, config, *rest)
         return connection
 
     monkeypatch.setattr(Connection, "open", classmethod(noting))
