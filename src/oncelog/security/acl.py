@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import ipaddress
-from bisect import insort
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 from typing import Final, NamedTuple
@@ -166,7 +166,8 @@ class AclAuthorizer:
         self._acls: dict[Acl, None] = {}
         self._literal: dict[tuple[Resource, str], list[Acl]] = {}
         self._prefixed: dict[tuple[Resource, str], list[Acl]] = {}
-        self._prefix_lengths: dict[Resource, list[int]] = {}
+        self._prefix_lengths: dict[Resource, Counter[int]] = {resource: Counter() for resource in Resource}
+        """How many prefixes of a length there are."""
         self._memo: dict[_Question, bool] = {}
         for acl in acls:
             self.add(acl)
@@ -187,7 +188,7 @@ class AclAuthorizer:
         index = self._index_of(acl)
         key = (acl.resource, acl.name)
         if acl.pattern is Pattern.PREFIXED and key not in index:
-            insort(self._prefix_lengths.setdefault(acl.resource, []), len(acl.name))
+            self._prefix_lengths[acl.resource][len(acl.name)] += 1
         index.setdefault(key, []).append(acl)
 
     def remove(self, acl: Acl) -> None:
@@ -201,7 +202,10 @@ class AclAuthorizer:
         if not index[key]:
             del index[key]
             if acl.pattern is Pattern.PREFIXED:
-                self._prefix_lengths[acl.resource].remove(len(acl.name))
+                lengths = self._prefix_lengths[acl.resource]
+                lengths[len(acl.name)] -= 1
+                if not lengths[len(acl.name)]:
+                    del lengths[len(acl.name)]
 
     def become(self, acls: Mapping[Acl, None]) -> None:
         """Have these and no others."""
@@ -257,13 +261,9 @@ class AclAuthorizer:
         yield from self._literal.get((resource, name), ())
         if name != WILDCARD:
             yield from self._literal.get((resource, WILDCARD), ())
-        last = 0
-        for length in self._prefix_lengths.get(resource, ()):
-            if length > len(name):
-                break
-            if length != last:
+        for length in self._prefix_lengths[resource]:
+            if length <= len(name):
                 yield from self._prefixed.get((resource, name[:length]), ())
-            last = length
 
     def allows_any(self, principal: str, host: str, operation: Operation, resource: Resource) -> bool:
         """Whether some resource of the kind may be used: some ACL allows the operation, none denies all it allows."""
