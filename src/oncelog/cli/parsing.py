@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import click
 
+from oncelog.core import time_text
 from oncelog.core.ids import TopicPartition
 
 if TYPE_CHECKING:
     from oncelog.monitoring.positions import Position
 
-OFFSET_DIGITS_MAX: Final = 12
-"""A longer number is a time in milliseconds."""
-_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
-
 
 def duration_ms(text: str) -> int:
     """`250ms`, `10s`, `5m`, `2h`, `1d`; a plain number is seconds."""
-    match = _DURATION.fullmatch(text.strip())
-    if match is not None:
-        return int(float(match[1]) * _UNITS_MS[match[2]])
+    with _as_bad_parameter():
+        return time_text.duration_ms(text)
+
+
+@contextmanager
+def _as_bad_parameter() -> Iterator[None]:
     try:
-        return int(float(text) * 1000)
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is not a duration such as 30s, 5m or 2h") from None
+        yield
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def state_names(texts: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
@@ -42,35 +40,16 @@ def state_names(texts: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
 
 def time_ms(text: str, now_ms: int) -> int:
     """Milliseconds since 1970: given as such, as a date and time (UTC unless it says otherwise), or as `-10m`: ago."""
-    text = text.strip()
-    if text.startswith("-"):
-        return now_ms - duration_ms(text[1:])
-    if text == "now":
-        return now_ms
-    if text.isdigit() and len(text) > 8:
-        return int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise click.BadParameter(
-            f"{text!r} is not a time: write 2026-01-31T12:00, milliseconds since 1970, or -10m for ten minutes ago"
-        ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return int(moment.timestamp() * 1000)
+    with _as_bad_parameter():
+        return time_text.time_ms(text, now_ms)
 
 
 def position(text: str, now_ms: int) -> Position:
     """`earliest`, `latest`, an offset, a time, or `+N` and `-N` for a relative position."""
-    from oncelog.monitoring.positions import Position, PositionKind
+    from oncelog.monitoring.positions import parse_position
 
-    if text in ("earliest", "latest"):
-        return Position(PositionKind(text))
-    if text[:1] in "+-" and text[1:].isdigit():
-        return Position(PositionKind.RELATIVE, int(text))
-    if text.isdigit() and len(text) <= OFFSET_DIGITS_MAX:
-        return Position(PositionKind.OFFSET, int(text))
-    return Position(PositionKind.TIME_MS, time_ms(text, now_ms))
+    with _as_bad_parameter():
+        return parse_position(text, now_ms)
 
 
 def split_range(text: str) -> tuple[str, str]:

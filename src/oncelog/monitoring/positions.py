@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from oncelog.client.admin import Admin
 from oncelog.core.ids import TopicPartition
+from oncelog.core.time_text import time_ms
 from oncelog.monitoring.offsets import PartitionOffsets
+
+OFFSET_DIGITS_MAX: Final = 12
+"""A longer number is a time in milliseconds."""
 
 
 class PositionKind(Enum):
@@ -25,6 +30,17 @@ class Position:
     kind: PositionKind
     number: int = 0
     """The offset, the time or the distance."""
+
+
+def parse_position(text: str, now_ms: int) -> Position:
+    """`earliest`, `latest`, an offset, a time, or `+N` and `-N` for a relative position. Raises ValueError."""
+    if text in ("earliest", "latest"):
+        return Position(PositionKind(text))
+    if text[:1] in "+-" and text[1:].isdigit():
+        return Position(PositionKind.RELATIVE, int(text))
+    if text.isdigit() and len(text) <= OFFSET_DIGITS_MAX:
+        return Position(PositionKind.OFFSET, int(text))
+    return Position(PositionKind.TIME_MS, time_ms(text, now_ms))
 
 
 def find_offsets(

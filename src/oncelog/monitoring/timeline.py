@@ -83,7 +83,7 @@ def count_visible(
     records, batches = 0, 0
     oldest_ms: int | None = None
     start = max(position, offsets.start)
-    with RangeReader(admin.config, check_crcs=False) as reader:
+    with RangeReader(admin, check_crcs=False) as reader:
         for chunk in reader.read(*partition, start, offsets.last_stable):
             for _, header in chunk.batches:
                 if batches == batches_max:

@@ -134,7 +134,7 @@ def read_history(admin: Admin, transactional_id: str, *, offsets_max: int | None
     offsets = partition_offsets(admin, [target])[target]
     start = offsets.start if offsets_max is None else max(offsets.start, offsets.end - offsets_max)
     decoder = EventDecoder()
-    with RangeReader(admin.config, isolation=IsolationLevel.READ_UNCOMMITTED) as reader:
+    with RangeReader(admin, isolation=IsolationLevel.READ_UNCOMMITTED) as reader:
         return [
             event
             for chunk in reader.read(*target, start, offsets.end)

@@ -1,0 +1,41 @@
+"""Durations and times as people write them. What cannot be read is a ValueError."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Final
+
+_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+
+
+def duration_ms(text: str) -> int:
+    """`250ms`, `10s`, `5m`, `2h`, `1d`; a plain number is seconds."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is not None:
+        return int(float(match[1]) * _UNITS_MS[match[2]])
+    try:
+        return int(float(text) * 1000)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a duration such as 30s, 5m or 2h") from None
+
+
+def time_ms(text: str, now_ms: int) -> int:
+    """Milliseconds since 1970: given as such, as a date and time (UTC unless it says otherwise), or as `-10m`: ago."""
+    text = text.strip()
+    if text.startswith("-"):
+        return now_ms - duration_ms(text[1:])
+    if text == "now":
+        return now_ms
+    if text.isdigit() and len(text) > 8:
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is not a time: write 2026-01-31T12:00, milliseconds since 1970, or -10m for ten minutes ago"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return int(moment.timestamp() * 1000)
