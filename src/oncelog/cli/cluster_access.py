@@ -92,7 +92,11 @@ class ClusterAccess:
 
     def command(self, *words: str) -> str:
         """The text of another command on the same cluster."""
-        return shlex.join(["oncelog", *words, *self.given, *self._settings_of_all_clients()])
+        return shlex.join(["oncelog", *words, *self.command_options()])
+
+    def command_options(self) -> tuple[str, ...]:
+        """The options by which another command reaches the same cluster."""
+        return (*self.given, *self._settings_of_all_clients())
 
     def _settings_of_all_clients(self) -> Iterator[str]:
         from oncelog.client.config import CLIENT_TABLE

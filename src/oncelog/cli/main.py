@@ -46,6 +46,11 @@ COMMANDS: Final = {
         "oncelog.cli.acl", "acl_command", "Say who may do what, and find out why somebody may or may not."
     ),
     "cluster": LazyCommand("oncelog.cli.cluster", "cluster_command", "Look at a cluster as a whole."),
+    "console": LazyCommand(
+        "oncelog.cli.console",
+        "console_command",
+        "Show a cluster in a browser: who holds readers back, transactions as they happen, groups, messages.",
+    ),
     "log": LazyCommand(
         "oncelog.cli.log",
         "log_command",

@@ -25,7 +25,7 @@ from tests.waiting import wait_until
 
 READING = {
     *("topic describe", "topic list", "group describe", "group list", "config show", "cluster info"),
-    *("txn blocking", "txn describe", "txn hanging", "txn history", "txn list", "txn watch"),
+    *("txn blocking", "txn describe", "txn hanging", "txn history", "txn list", "txn watch", "console"),
 }
 NO_CLUSTER = {"serve", "completion", "log dump", "log find", "log timeline", "log verify"}
 OWN_WORK = {"lab", "demo", "run", *(f"bench {name}" for name in

@@ -1,0 +1,238 @@
+"""The addresses of the console, and how a page becomes HTML or JSON.
+
+Every page is there as HTML and, with `?format=json` or `Accept: application/json`, as the same contents in JSON. Pages
+are made in threads, a few at a time, because they wait for the cluster.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qsl, quote, urlencode
+
+import anyio.to_thread
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from oncelog import __version__
+from oncelog.client.errors import is_retriable
+from oncelog.console import changes
+from oncelog.console.events import EventStreams
+from oncelog.console.guard import Guard
+from oncelog.console.page import BadInput, Busy, Console, NotThere, Page, Problem, Query, Unreachable
+from oncelog.console.pages import brokers, groups, overview, topics, transactions
+from oncelog.console.watch import status_row
+from oncelog.core.display import count_of, show_bytes, show_duration, show_time
+from oncelog.core.errors import KafkaError
+
+logger = logging.getLogger(__name__)
+
+NOTHING: Final = "\u2013"
+"""A dash, for what is not known or does not apply."""
+THREADS: Final = 8
+WAITING_MAX: Final = 64
+"""Requests that may wait for one of the threads."""
+FORM_BYTES_MAX: Final = 256 * 1024
+STATIC: Final = Path(__file__).parent / "static"
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+MakePage = Callable[..., Page]
+Change = Callable[[Console, Query, str], str]
+
+
+def make_application(console: Console) -> Starlette:
+    renderer = Renderer(console)
+    streams = EventStreams(console.watch)
+
+    async def events(request: Request) -> Response:
+        if streams.is_full:
+            return await renderer.problem(request, Busy("There are too many open streams.", "Close some tabs."))
+        try:
+            last = int(request.headers.get("last-event-id") or request.query_params.get("after") or -1)
+        except ValueError:
+            last = -1
+        headers = {"X-Accel-Buffering": "no", "Cache-Control": "no-store"}
+        return StreamingResponse(streams.stream(last), media_type="text/event-stream", headers=headers)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        console.watch.start()
+        try:
+            yield
+        finally:
+            console.watch.stop()
+
+    page = renderer.page
+    return Starlette(
+        routes=[
+            Route("/", page(overview.overview)),
+            Route("/transactions", page(transactions.transaction_list)),
+            Route("/transactions/{transactional_id:path}", page(transactions.transaction)),
+            Route("/hanging", page(transactions.hanging)),
+            Route("/topics", page(topics.topic_list)),
+            Route("/topics/{name}", page(topics.topic)),
+            Route("/topics/{name}/timeline", page(topics.timeline)),
+            Route("/topics/{name}/producers", page(topics.producers)),
+            Route("/topics/{name}/messages", page(topics.message_list)),
+            Route("/groups", page(groups.group_list)),
+            Route("/groups/{group_id:path}", page(groups.group)),
+            Route("/brokers", page(brokers.broker_list)),
+            Route("/brokers/{node_id:int}", page(brokers.broker)),
+            Route("/changes/fence", page(changes.fence_dialog)),
+            Route("/changes/fence", renderer.change(changes.fence_change), methods=["POST"]),
+            Route("/changes/abort", page(changes.abort_dialog)),
+            Route("/changes/abort", renderer.change(changes.abort_change), methods=["POST"]),
+            Route("/changes/reset", page(changes.reset_dialog)),
+            Route("/changes/reset", renderer.change(changes.reset_change), methods=["POST"]),
+            Route("/events", events),
+            Mount("/static", StaticFiles(directory=STATIC)),
+        ],
+        middleware=[Middleware(Guard)],
+        exception_handlers={HTTPException: renderer.http_error, Exception: renderer.unexpected},
+        lifespan=lifespan,
+    )
+
+
+class Renderer:
+    """Turns pages and problems into answers."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._threads = anyio.CapacityLimiter(THREADS)
+        self._templates = Environment(
+            loader=PackageLoader("oncelog.console"),
+            autoescape=select_autoescape(default=True, default_for_string=True),
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.filters |= {
+            "duration": lambda value: NOTHING if value is None else show_duration(value),
+            "moment": show_time,
+            "size": show_bytes,
+            "count": count_of,
+            "number": lambda value: NOTHING if value is None else f"{value:,}",
+            "path": lambda value: quote(str(value)),
+        }
+        self._templates.globals |= {"version": __version__, "query": _query_text}
+
+    def page(self, make: MakePage) -> Endpoint:
+        async def endpoint(request: Request) -> Response:
+            try:
+                query = Query(dict(request.query_params))
+                found = await self._in_thread(partial(make, self._console, query, **request.path_params))
+                return self._answer(request, found.template, found.title, found.data, 200, is_live=found.live)
+            except (Problem, KafkaError) as error:
+                return await self.problem(request, _as_problem(error))
+
+        return endpoint
+
+    def change(self, make: Change) -> Endpoint:
+        async def endpoint(request: Request) -> Response:
+            client = request.client.host if request.client is not None else "unknown"
+            try:
+                form = Query(await _form(request))
+                where = await self._in_thread(partial(make, self._console, form, client))
+                return RedirectResponse(quote(where), status_code=303)
+            except (Problem, KafkaError) as error:
+                return await self.problem(request, _as_problem(error))
+
+        return endpoint
+
+    async def _in_thread(self, call: Callable[[], Any]) -> Any:
+        if self._threads.statistics().tasks_waiting >= WAITING_MAX:
+            raise Busy("Too many pages wait for the cluster.", "Try again in some seconds.")
+        return await anyio.to_thread.run_sync(call, limiter=self._threads)
+
+    async def problem(self, request: Request, problem: Problem) -> Response:
+        data = {"problem": problem.title, "text": problem.text, "advice": problem.advice, "retry": False}
+        data["retry"] = isinstance(problem, Unreachable | Busy)
+        return self._answer(
+            request, "problem.html", problem.title, data, problem.status, is_live=isinstance(problem, Unreachable)
+        )
+
+    async def http_error(self, request: Request, error: Exception) -> Response:
+        status = error.status_code if isinstance(error, HTTPException) else 500
+        if status == 404:
+            return await self.problem(request, NotThere(f"The console has no page {request.url.path!r}."))
+        problem = BadInput(error.detail if isinstance(error, HTTPException) else "It failed.")
+        problem.status = status
+        return await self.problem(request, problem)
+
+    async def unexpected(self, request: Request, error: Exception) -> Response:
+        """A fault of the console. The server logs it with its stack."""
+        problem = Problem("The console failed to make this page.", "Its log, on the standard error, has the details.")
+        problem.status, problem.title = 500, "A fault of the console"
+        return await self.problem(request, problem)
+
+    def _answer(
+        self, request: Request, template: str, title: str, data: dict[str, Any], code: int, *, is_live: bool
+    ) -> Response:
+        console = self._console
+        status = status_row(console.watch.state, console.admin.config.bootstrap_servers, console.now_ms())
+        vary = {"Vary": "Accept"}
+        if _wants_json(request):
+            return JSONResponse({"title": title, "status": status, "data": data}, code, headers=vary)
+        text = self._templates.get_template(template).render(
+            title=title,
+            status=status,
+            data=data,
+            nonce=request.state.nonce,
+            path=request.url.path,
+            json_link=_query_text(dict(request.query_params), format="json"),
+            params=dict(request.query_params),
+            is_live=is_live,
+            token=console.token,
+            now_ms=console.now_ms(),
+            allow_changes=console.settings.allow_changes,
+        )
+        return HTMLResponse(text, code, headers=vary)
+
+
+def _wants_json(request: Request) -> bool:
+    if request.query_params.get("format") == "json":
+        return True
+    accepted = request.headers.get("accept", "")
+    return "application/json" in accepted and "text/html" not in accepted
+
+
+def _query_text(params: dict[str, Any], **changed: Any) -> str:
+    """The query of a link: these parameters with some changed; None removes one."""
+    merged = {name: value for name, value in {**params, **changed}.items() if value not in (None, "")}
+    return "?" + urlencode(merged)
+
+
+def _as_problem(error: Problem | KafkaError) -> Problem:
+    if isinstance(error, Problem):
+        return error
+    text = f"{error.message or error.code.name} ({error.code.name})"
+    if is_retriable(error):
+        return Unreachable(text, "The console goes on trying.")
+    problem = Problem(text)
+    problem.status, problem.title = 502, "The cluster has refused"
+    return problem
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """The fields of a form. Only the plain encoding is taken, which browsers use by default."""
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/x-www-form-urlencoded":
+        raise BadInput("A form is sent as application/x-www-form-urlencoded.")
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > FORM_BYTES_MAX:
+            raise BadInput("The form is too large.")
+    try:
+        return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=50))
+    except ValueError:
+        raise BadInput("The form cannot be read.") from None

@@ -1,0 +1,199 @@
+"""What pages are made of: input from addresses, contents as JSON values, and problems that have a page of their own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from oncelog.client.admin import Admin
+from oncelog.console.audit import AuditLog
+from oncelog.console.settings import ConsoleSettings
+from oncelog.console.watch import ClusterWatch, WatchState, wall_ms
+from oncelog.core.ids import TopicPartition
+from oncelog.monitoring.snapshot import ClusterSnapshot
+from oncelog.monitoring.topics import Topic
+
+T = TypeVar("T")
+
+ROWS_PER_PAGE: Final = 100
+CACHE_S: Final = 2.0
+CACHE_ENTRIES_MAX: Final = 64
+TEXT_MAX: Final = 1_000
+
+
+class Problem(Exception):
+    """Something that the user is told on a page of its own."""
+
+    status = 400
+    title = "This address cannot be shown"
+
+    def __init__(self, text: str, advice: str = "") -> None:
+        super().__init__(text)
+        self.text = text
+        self.advice = advice
+
+
+class BadInput(Problem):
+    """The address or the form says something that cannot be."""
+
+
+class NotThere(Problem):
+    status = 404
+    title = "There is no such thing"
+
+
+class Refused(Problem):
+    status = 409
+    title = "Not done"
+
+
+class Forbidden(Problem):
+    status = 403
+    title = "Changes are not allowed"
+
+
+class Unreachable(Problem):
+    status = 503
+    title = "The cluster does not answer"
+
+
+class Busy(Problem):
+    status = 503
+    title = "The console is busy"
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    template: str
+    title: str
+    data: dict[str, Any]
+    live: bool = True
+    """It is brought up to date while it is looked at."""
+
+
+class Query:
+    """The part of an address behind the question mark, or a form, read with checks."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = values
+
+    def text(self, name: str, default: str = "") -> str:
+        found = self._values.get(name, default).strip()
+        if len(found) > TEXT_MAX:
+            raise BadInput(f"{name} is longer than {TEXT_MAX:,} characters")
+        return found
+
+    def required(self, name: str) -> str:
+        found = self.text(name)
+        if not found:
+            raise BadInput(f"{name} is missing")
+        return found
+
+    def number(self, name: str, default: int, low: int, high: int) -> int:
+        text = self.text(name)
+        if not text:
+            return default
+        try:
+            found = int(text)
+        except ValueError:
+            raise BadInput(f"{name} is a number, not {text!r}") from None
+        if not low <= found <= high:
+            raise BadInput(f"{name} is a number from {low:,} to {high:,}, not {found:,}")
+        return found
+
+    def choice(self, name: str, choices: Sequence[str]) -> str:
+        """The first is the default."""
+        found = self.text(name) or choices[0]
+        if found not in choices:
+            raise BadInput(f"{name} is one of {', '.join(choices)}, not {found!r}")
+        return found
+
+
+class RecentResults:
+    """Answers of the cluster that several tabs want at the same time: each is asked for once in two seconds."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._found: OrderedDict[tuple[Any, ...], tuple[float, Any]] = OrderedDict()
+        self._asking: dict[tuple[Any, ...], threading.Lock] = {}
+
+    def get(self, key: tuple[Any, ...], ask: Callable[[], T]) -> T:
+        with self._lock:
+            asking = self._asking.setdefault(key, threading.Lock())
+        with asking:
+            with self._lock:
+                entry = self._found.get(key)
+                if entry is not None and time.monotonic() - entry[0] < CACHE_S:
+                    found: T = entry[1]
+                    return found
+            try:
+                found = ask()
+            finally:
+                with self._lock:
+                    self._asking.pop(key, None)
+            with self._lock:
+                self._found[key] = (time.monotonic(), found)
+                self._found.move_to_end(key)
+                while len(self._found) > CACHE_ENTRIES_MAX:
+                    self._found.popitem(last=False)
+            return found
+
+
+@dataclass(slots=True)
+class Console:
+    """What every page can use. `admin` is another client than the poller's: pages do not wait for polls."""
+
+    settings: ConsoleSettings
+    admin: Admin
+    watch: ClusterWatch
+    token: str
+    """Every form has it: a request without it comes from no page of this console."""
+    recent: RecentResults = field(default_factory=RecentResults)
+    now_ms: Callable[[], int] = wall_ms
+
+    @property
+    def audit(self) -> AuditLog | None:
+        return AuditLog(self.settings.audit_log) if self.settings.audit_log is not None else None
+
+    def look(self) -> WatchState:
+        return self.watch.look()
+
+    def snapshot(self) -> ClusterSnapshot:
+        """The last one, however old: the page says so. Raises Unreachable if there has never been one."""
+        state = self.look()
+        if state.snapshot is None:
+            raise Unreachable(
+                state.error or "It has not answered within some seconds.",
+                "The console goes on trying, and shows the page as soon as the cluster answers.",
+            )
+        return state.snapshot
+
+    def topic(self, name: str) -> Topic:
+        found = self.snapshot().topics.get(name)
+        if found is None:
+            raise NotThere(f"There is no topic {name!r}.", "It may have been deleted, or created a moment ago.")
+        return found
+
+    def partition(self, topic: Topic, number: int) -> TopicPartition:
+        known = [one.info.partition for one in topic.partitions]
+        if number not in known:
+            raise BadInput(f"Topic {topic.info.name} has partitions 0 to {max(known)}, not {number}.")
+        return TopicPartition(topic.info.name, number)
+
+    def command(self, *words: str) -> str:
+        """A command on the same cluster, to be copied."""
+        import shlex
+
+        return shlex.join(["oncelog", *words, *self.settings.command_suffix])
+
+
+def paged(rows: Sequence[T], query: Query) -> tuple[Sequence[T], dict[str, Any]]:
+    """The rows of one page, and where the others are."""
+    pages = max((len(rows) + ROWS_PER_PAGE - 1) // ROWS_PER_PAGE, 1)
+    number = min(query.number("page", 1, 1, 1_000_000), pages)
+    start = (number - 1) * ROWS_PER_PAGE
+    return rows[start : start + ROWS_PER_PAGE], {"page": number, "pages": pages, "rows": len(rows)}

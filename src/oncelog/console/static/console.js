@@ -1,0 +1,117 @@
+// Keeps a page up to date while it is looked at, and adds keys. Pages work without it.
+
+const live = document.getElementById("live");
+const liveState = () => document.getElementById("live-state");
+let number = Number(document.body.dataset.number);
+let stream = null;
+let isFetching = false;
+let isStale = false;
+
+/** The part of the page that changes is fetched as the page itself, and put in place of the old one. */
+async function refresh() {
+  if (isFetching) {
+    isStale = true;
+    return;
+  }
+  isFetching = true;
+  try {
+    const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+    if (!isBeingRead()) replace(fresh);
+    document.getElementById("status").replaceWith(fresh.getElementById("status"));
+    say(answer.ok ? "live" : "live, with a problem");
+  } catch {
+    say("the console does not answer");
+  } finally {
+    isFetching = false;
+  }
+  if (isStale) {
+    isStale = false;
+    refresh();
+  }
+}
+
+function say(text) {
+  const place = liveState();
+  if (place) place.textContent = text;
+}
+
+/** Text that somebody is marking must not go away. */
+function isBeingRead() {
+  const selection = document.getSelection();
+  return Boolean(selection && !selection.isCollapsed && live.contains(selection.anchorNode));
+}
+
+function replace(fresh) {
+  const other = fresh.getElementById("live");
+  if (!other || other.innerHTML === live.innerHTML) return;
+  const open = new Set([...live.querySelectorAll("details[open][data-keep]")].map((one) => one.dataset.keep));
+  for (const one of other.querySelectorAll("details[data-keep]")) one.open = open.has(one.dataset.keep);
+  const focused = live.contains(document.activeElement) ? keyOf(document.activeElement) : null;
+  const scrolled = [...live.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
+  live.replaceChildren(...other.childNodes);
+  [...live.querySelectorAll(".scroll")].forEach((one, at) => (one.scrollLeft = scrolled[at] ?? 0));
+  if (focused) find(focused)?.focus();
+}
+
+function keyOf(element) {
+  for (const name of ["data-bar", "href", "aria-label"]) {
+    const value = element.getAttribute(name);
+    if (value) return { name, value };
+  }
+  const kept = element.closest("details[data-keep]");
+  return kept ? { name: "data-keep", value: kept.dataset.keep } : null;
+}
+
+function find({ name, value }) {
+  const found = live.querySelector(`[${name}="${CSS.escape(value)}"]`);
+  return name === "data-keep" ? found?.querySelector("summary") : found;
+}
+
+/** Browsers allow six connections to a host: a tab that nobody sees gives its own back. */
+function connect() {
+  if (document.body.dataset.live !== "yes" || document.hidden || stream) return;
+  stream = new EventSource(`/events?after=${number}`);
+  stream.addEventListener("poll", (event) => {
+    number = Number(event.lastEventId);
+    refresh();
+  });
+  stream.addEventListener("error", () => say("the console does not answer"));
+}
+
+function disconnect() {
+  stream?.close();
+  stream = null;
+}
+
+document.addEventListener("visibilitychange", () => (document.hidden ? disconnect() : connect()));
+addEventListener("pagehide", disconnect);
+addEventListener("pageshow", connect);
+
+document.addEventListener("keydown", (event) => {
+  const isTyping = event.target instanceof HTMLElement && event.target.matches("input, select, textarea");
+  if (event.key === "/" && !isTyping) {
+    const search = document.querySelector("[data-search]");
+    if (search) {
+      event.preventDefault();
+      search.focus();
+    }
+  }
+  const bar = event.target instanceof Element ? event.target.closest("[data-bar]") : null;
+  if (bar && ["ArrowLeft", "ArrowRight", "Home", "End"].includes(event.key)) {
+    event.preventDefault();
+    move(bar, event.key);
+  }
+});
+
+function move(bar, key) {
+  const bars = [...bar.closest("[data-lane]").querySelectorAll("[data-bar]")];
+  const at = bars.indexOf(bar);
+  const to = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: bars.length - 1 }[key];
+  const next = bars[Math.min(Math.max(to, 0), bars.length - 1)];
+  bar.setAttribute("tabindex", "-1");
+  next.setAttribute("tabindex", "0");
+  next.focus();
+}
+
+connect();
