@@ -20,7 +20,7 @@ from typing import Any
 from oncelog.client.admin import TransactionDescription
 from oncelog.console.lanes import holder_row
 from oncelog.console.page import BadInput, Console, Forbidden, NotThere, Page, Query, Refused
-from oncelog.core.display import show_duration
+from oncelog.core.display import count_of, show_duration
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import TopicPartition
 from oncelog.monitoring.offset_reset import PartitionReset, plan_reset
@@ -207,7 +207,8 @@ def _require_empty(console: Console, group: str) -> None:
     description = console.admin.describe_groups([group])[group]
     if description.members:
         raise Refused(
-            f"Group {group} has {len(description.members)} members, which would commit their own offsets over these.",
+            f"Group {group} has {count_of(len(description.members), 'member')}: they would commit their own offsets over "
+            "these.",
             "Stop them first.",
         )
 
@@ -220,12 +221,15 @@ def plan_text(plan: list[PartitionReset]) -> str:
 def parse_plan(text: str, topic: str) -> dict[TopicPartition, tuple[int | None, int]]:
     try:
         parts = [part.split(":") for part in text.split(",")]
-        return {
+        plan = {
             TopicPartition(topic, int(number)): (int(before) if before else None, int(after))
             for number, before, after in parts
         }
     except ValueError:
-        raise BadInput("The plan in the form is not one that this page made.") from None
+        plan = {}
+    if not plan or any(place.partition < 0 or after < 0 for place, (_, after) in plan.items()):
+        raise BadInput("The plan in the form is not one that this page made.")
+    return plan
 
 
 # What all have in common

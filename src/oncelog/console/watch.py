@@ -133,7 +133,7 @@ class ClusterWatch:
             snapshot = self._poller.poll()
         except KafkaError as error:
             state = self._failed(error.message or error.code.name)
-        except Exception as error:  # noqa: BLE001 - a fault of one poll is shown on pages; it must not end all polls
+        except Exception as error:  # a fault of one poll is shown on pages; it must not end all polls
             if self.is_stopping:
                 return
             logger.exception("a poll failed")
