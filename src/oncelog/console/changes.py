@@ -207,8 +207,8 @@ def _require_empty(console: Console, group: str) -> None:
     description = console.admin.describe_groups([group])[group]
     if description.members:
         raise Refused(
-            f"Group {group} has {count_of(len(description.members), 'member')}: they would commit their own offsets over "
-            "these.",
+            f"Group {group} has {count_of(len(description.members), 'member')}: they would commit their own offsets "
+            "over these.",
             "Stop them first.",
         )
 

@@ -11,7 +11,7 @@ from oncelog.monitoring.transaction_history import TransactionEvent, initialisat
 from oncelog.monitoring.transactions import STATES, describe_known, description_row
 
 HISTORY_OFFSETS_MAX: Final = 50_000
-EVENTS_MAX: Final = 500
+EVENTS_MAX: Final = 200
 SHARED_ID_STARTS: Final = 3
 """So many starts within a minute: two producers fence each other."""
 STRIP_WIDTH: Final = 1000.0
