@@ -29,7 +29,7 @@ def console_command(
     """Show a cluster in a browser: who holds readers back, transactions as they happen, groups, messages.
 
     Works on Oncelog, Apache Kafka and compatible clusters. Prints the address of the first page. Pages only show things
-    unless --allow-changes is given. Stop it with Ctrl-C.
+    unless --allow-changes is given. It stops cleanly on SIGTERM, SIGHUP or Ctrl-C.
     """
     require_extra("console", "the web server", "starlette", "uvicorn", "jinja2")
     from oncelog.console.server import bind, run

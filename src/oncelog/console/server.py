@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import secrets
+import signal
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from types import FrameType
 from typing import Final
@@ -22,14 +25,32 @@ PAGE_TIMEOUT_MS: Final = 5_000
 """How long a page waits for the cluster at most: people do not wait longer."""
 CONNECTIONS_MAX: Final = 200
 BACKLOG: Final = 128
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""One that is ignored, as by nohup, stays so."""
 
 
 class ConsoleServer(uvicorn.Server):
-    """uvicorn waits for open streams for ever when it stops; this ends them."""
+    """uvicorn waits for open streams when it stops, and raises its signal again afterwards.
+
+    This one ends the streams, and a signal is the usual way to end it: the exit code is 0, as of `oncelog serve`.
+    """
 
     def __init__(self, config: uvicorn.Config, console: Console) -> None:
         super().__init__(config)
         self._console = console
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        signals = [one for one in _SIGNALS if signal.getsignal(one) is not signal.SIG_IGN]
+        before = {one: signal.signal(one, self.handle_exit) for one in signals}
+        try:
+            yield
+        finally:
+            for one, handler in before.items():
+                signal.signal(one, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._console.watch.stop()

@@ -1,0 +1,48 @@
+"""`oncelog console` as a process."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+
+import pytest
+from click.testing import CliRunner
+
+from oncelog.cli.main import cli
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_it_names_its_address_serves_without_a_cluster_and_ends_at_a_signal(number: signal.Signals) -> None:
+    command = [sys.executable, "-m", "oncelog", "console", "-b", "127.0.0.1:1", "--listen", "127.0.0.1:0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("oncelog console on http://127.0.0.1:")
+        with pytest.raises(urllib.error.HTTPError) as answer:
+            urllib.request.urlopen(line.split()[-1], timeout=60)
+        assert answer.value.code == 503
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+        assert (process.returncode, errors) == (0, "")
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--listen", "0.0.0.0:8080"), "not a loopback address"),
+        (("--listen", "nonsense"), "is not an address"),
+        (("--listen", "127.0.0.1:99999"), "is not an address"),
+        (("--hanging-after", "soon"), "is not a duration"),
+    ],
+)
+def test_what_cannot_be_is_refused(options: tuple[str, ...], words: str) -> None:
+    result = CliRunner().invoke(cli, ["console", *options])
+    assert result.exit_code == 2
+    assert words in result.stderr
