@@ -29,7 +29,7 @@ from oncelog.client.errors import is_retriable
 from oncelog.console import changes
 from oncelog.console.events import EventStreams
 from oncelog.console.guard import Guard
-from oncelog.console.page import BadInput, Busy, Console, NotThere, Page, Problem, Query, Unreachable
+from oncelog.console.page import BadInput, Busy, Console, NotThere, NotYet, Page, Problem, Query, Unreachable
 from oncelog.console.pages import brokers, groups, overview, topics, transactions
 from oncelog.console.watch import status_row
 from oncelog.core.display import count_of, show_bytes, show_duration, show_time
@@ -156,10 +156,9 @@ class Renderer:
 
     async def problem(self, request: Request, problem: Problem) -> Response:
         data = {"problem": problem.title, "text": problem.text, "advice": problem.advice, "retry": False}
-        data["retry"] = isinstance(problem, Unreachable | Busy)
-        return self._answer(
-            request, "problem.html", problem.title, data, problem.status, is_live=isinstance(problem, Unreachable)
-        )
+        is_passing = isinstance(problem, Unreachable | NotYet)
+        data["retry"] = is_passing or isinstance(problem, Busy)
+        return self._answer(request, "problem.html", problem.title, data, problem.status, is_live=is_passing)
 
     async def http_error(self, request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500

@@ -61,6 +61,11 @@ class Unreachable(Problem):
     title = "The cluster does not answer"
 
 
+class NotYet(Problem):
+    status = 503
+    title = "The cluster is asked for the first time"
+
+
 class Busy(Problem):
     status = 503
     title = "The console is busy"
@@ -163,14 +168,14 @@ class Console:
         return self.watch.look()
 
     def snapshot(self) -> ClusterSnapshot:
-        """The last one, however old: the page says so. Raises Unreachable if there has never been one."""
+        """The last one, however old: the page says so. Raises Unreachable or NotYet if there has never been one."""
         state = self.look()
-        if state.snapshot is None:
-            raise Unreachable(
-                state.error or "It has not answered within some seconds.",
-                "The console goes on trying, and shows the page as soon as the cluster answers.",
-            )
-        return state.snapshot
+        if state.snapshot is not None:
+            return state.snapshot
+        advice = "This page is shown as soon as the cluster has answered."
+        if state.error:
+            raise Unreachable(state.error, f"The console goes on trying. {advice}")
+        raise NotYet("A cluster with thousands of partitions takes some seconds.", advice)
 
     def topic(self, name: str) -> Topic:
         found = self.snapshot().topics.get(name)

@@ -23,8 +23,8 @@ logger = logging.getLogger(__name__)
 INTEREST_MS: Final = 30_000
 """How long polling goes on after somebody has looked last."""
 REST_FACTOR: Final = 3
-FIRST_POLL_S: Final = 6.0
-"""How long a page waits for a first snapshot."""
+FIRST_POLL_S: Final = 0.9
+"""How long a page waits for a first snapshot; then it says that there is none yet."""
 LAGS_KEPT: Final = 60
 STALE_AFTER_MS: Final = 5_000
 

@@ -3,7 +3,7 @@
 A poll makes a bounded number of requests: with B brokers
 
     1        cluster, 1 topics and leaders
-    2 B      offsets of all partitions (end, last stable), and B for their starts in every tenth poll
+    2 B      offsets of each thousand partitions (end, last stable), and B for their starts in every tenth poll
     B        groups, and B transactional ids
     2 B      producers, only of partitions on which a transaction is open
     2 G + T  groups and open transactions in detail, at most G and T of them (`PollLimits`)
@@ -52,6 +52,8 @@ class PollLimits:
 
 DEFAULT_LIMITS: Final = PollLimits()
 STARTS_EVERY_POLLS: Final = 10
+OFFSETS_PER_REQUEST: Final = 1_000
+"""A broker answers nobody else while it looks up the offsets of one request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +173,10 @@ class Poller:
         if self._polls % STARTS_EVERY_POLLS == 0:
             self._starts = {}
         self._polls += 1
-        offsets = partition_offsets(self._admin, partitions, self._starts)
+        offsets: dict[TopicPartition, PartitionOffsets] = {}
+        for at in range(0, len(partitions), OFFSETS_PER_REQUEST):
+            some = partitions[at : at + OFFSETS_PER_REQUEST]
+            offsets |= partition_offsets(self._admin, some, self._starts)
         self._starts = {partition: found.start for partition, found in offsets.items()}
         return offsets
 

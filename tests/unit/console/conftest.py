@@ -96,7 +96,10 @@ def serving(servers: str, audit_log: Path | None = None, **settings: Any) -> Ite
         thread.start()
         try:
             wait_until(lambda: server.started or not thread.is_alive())
-            yield Browser(listener.getsockname()[1])
+            found = Browser(listener.getsockname()[1])
+            # Known as there or as not there: a first poll takes its time on a busy machine.
+            wait_until(lambda: found.get("/?format=json").json["status"]["number"] > 0)
+            yield found
         finally:
             server.stop()
             thread.join(30)

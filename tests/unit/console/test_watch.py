@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -50,7 +51,8 @@ def test_nobody_is_asked_before_somebody_looks() -> None:
     with watching(stage) as watch:
         assert watch.state.snapshot is None
         assert stage.polls == 0
-        assert watch.look().snapshot is not None
+        watch.look()
+        wait_until(lambda: watch.state.snapshot is not None)
         wait_until(lambda: stage.polls > 3)
 
 
@@ -62,13 +64,16 @@ def test_polling_rests_when_nobody_has_looked_for_a_while(monkeypatch: pytest.Mo
         wait_until(lambda: not watch._wanted.is_set())
         before = watch.state.number
         assert watch.state.number == before == stage.polls
-        assert watch.look().number > before, "who looks again gets a fresh one"
+        watch.look()
+        wait_until(lambda: watch.state.number > before)
 
 
 def test_a_failed_poll_keeps_the_last_snapshot_with_its_age_and_the_reason() -> None:
     stage = Stage()
     with watching(stage) as watch:
-        good = watch.look()
+        watch.look()
+        wait_until(lambda: watch.state.snapshot is not None)
+        good = watch.state
         stage.fails = True
         stage.now_ms += 12_000
         wait_until(lambda: watch.state.failed_since_ms is not None)
@@ -97,7 +102,9 @@ def test_a_cluster_that_never_answered_is_known_as_such() -> None:
     stage = Stage()
     stage.fails = True
     with watching(stage) as watch:
-        state = watch.look()
+        watch.look()
+        wait_until(lambda: watch.state.number > 0)
+        state = watch.state
         assert (state.snapshot, state.error) == (None, "nobody listens there")
 
 
@@ -112,3 +119,21 @@ def test_listeners_hear_of_every_poll_and_of_the_end() -> None:
         watch.stop()
         wait_until(lambda: watch.is_stopping)
     assert heard == sorted(heard)
+
+
+def test_a_page_does_not_wait_long_for_a_slow_first_poll() -> None:
+    stage = Stage()
+    entered, leave = threading.Event(), threading.Event()
+    quick = stage.poll
+
+    def slow() -> Any:
+        entered.set()
+        leave.wait(60)
+        return quick()
+
+    stage.poll = slow  # type: ignore[method-assign]
+    with watching(stage) as watch:
+        assert watch.look().number == 0, "there is nothing yet, and that is said"
+        assert entered.is_set()
+        leave.set()
+        wait_until(lambda: watch.state.snapshot is not None)

@@ -8,7 +8,7 @@ import pytest
 
 from oncelog.client import TopicPartition
 from oncelog.monitoring.offsets import PartitionOffsets
-from oncelog.monitoring.snapshot import STARTS_EVERY_POLLS, ClusterSnapshot, Poller, PollLimits
+from oncelog.monitoring.snapshot import OFFSETS_PER_REQUEST, STARTS_EVERY_POLLS, ClusterSnapshot, Poller, PollLimits
 from tests.unit.monitoring.fake_admin import FakeAdmin, described, producer
 
 PLACE = TopicPartition("orders", 0)
@@ -160,3 +160,15 @@ def test_a_group_that_is_gone_is_forgotten(admin: FakeAdmin) -> None:
     poll.poll()
     del admin.groups["shipping"]
     assert [state.listing.group_id for state in poll.poll().groups] == ["billing"]
+
+
+def test_the_offsets_of_many_partitions_are_asked_for_in_parts(admin: FakeAdmin) -> None:
+    admin.offsets = {
+        TopicPartition("many", number): PartitionOffsets(0, 0, number) for number in range(2 * OFFSETS_PER_REQUEST + 1)
+    }
+    admin.producers = {}
+    polled = poller(admin)
+    polled.poll()
+    assert admin.asked["offsets"] == 3 * 3, "start, end and last stable offset"
+    assert len(polled.poll().topics["many"].partitions) == len(admin.offsets)
+    assert admin.asked["offsets"] == 3 * 3 + 3 * 2
