@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.oncelog-ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-crash test-hostile test-mutants lint bench bench-quick bench-spark simulate clean
+.PHONY: help setup demo test test-fast test-crash test-hostile test-mutants test-browser lint bench bench-quick bench-spark simulate clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,10 @@ test-hostile: setup ## requests that cost more than they look like, and what a b
 
 test-mutants: setup ## faults put in on purpose, each of which tests must find, some minutes
 	$(BIN)/python -m tests.mutants
+
+test-browser: setup ## the console in a real Chromium, which the machine must have, two minutes
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[browser-tests]'
+	ONCELOG_BROWSER=required $(BIN)/python -m pytest -q tests/browser
 
 lint: setup ## style, types and import rules
 	$(BIN)/ruff check .
