@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from oncelog.client.admin import Admin
 from oncelog.console.audit import AuditLog
@@ -15,9 +17,11 @@ from oncelog.console.settings import ConsoleSettings
 from oncelog.console.watch import ClusterWatch, WatchState, wall_ms
 from oncelog.core.ids import TopicPartition
 from oncelog.monitoring.snapshot import ClusterSnapshot
+from oncelog.monitoring.timeline import KnownBatches
 from oncelog.monitoring.topics import Topic
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 ROWS_PER_PAGE: Final = 100
 CACHE_S: Final = 2.0
@@ -118,34 +122,67 @@ class Query:
         return found
 
 
+class Recent(Generic[V]):
+    """What was used lately, by key: at most 64 values."""
+
+    def __init__(self) -> None:
+        self._found: OrderedDict[tuple[Any, ...], V] = OrderedDict()
+
+    def get(self, key: tuple[Any, ...]) -> V | None:
+        return self._found.get(key)
+
+    def put(self, key: tuple[Any, ...], value: V) -> V:
+        self._found[key] = value
+        self._found.move_to_end(key)
+        while len(self._found) > CACHE_ENTRIES_MAX:
+            self._found.popitem(last=False)
+        return value
+
+
 class RecentResults:
-    """Answers of the cluster that several tabs want at the same time: each is asked for once in two seconds."""
+    """Answers of the cluster that several tabs want at the same time.
+
+    Each is asked for once in two seconds, and never by two threads at once.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._found: OrderedDict[tuple[Any, ...], tuple[float, Any]] = OrderedDict()
-        self._asking: dict[tuple[Any, ...], threading.Lock] = {}
+        self._found: Recent[tuple[float, Any]] = Recent()
+        self._known: Recent[KnownBatches] = Recent()
+        self._asking: dict[tuple[Any, ...], tuple[threading.Lock, int]] = {}
 
     def get(self, key: tuple[Any, ...], ask: Callable[[], T]) -> T:
-        with self._lock:
-            asking = self._asking.setdefault(key, threading.Lock())
-        with asking:
+        with self._alone(key):
             with self._lock:
                 entry = self._found.get(key)
-                if entry is not None and time.monotonic() - entry[0] < CACHE_S:
-                    found: T = entry[1]
-                    return found
-            try:
-                found = ask()
-            finally:
-                with self._lock:
-                    self._asking.pop(key, None)
+            if entry is not None and time.monotonic() - entry[0] < CACHE_S:
+                found: T = entry[1]
+                return found
+            found = ask()
             with self._lock:
-                self._found[key] = (time.monotonic(), found)
-                self._found.move_to_end(key)
-                while len(self._found) > CACHE_ENTRIES_MAX:
-                    self._found.popitem(last=False)
+                self._found.put(key, (time.monotonic(), found))
             return found
+
+    def known_batches(self, key: tuple[Any, ...]) -> KnownBatches:
+        """Those that were read for this key before. Only for use inside of a question with the same key."""
+        with self._lock:
+            return self._known.put(key, self._known.get(key) or KnownBatches())
+
+    @contextmanager
+    def _alone(self, key: tuple[Any, ...]) -> Iterator[None]:
+        with self._lock:
+            lock, users = self._asking.get(key) or (threading.Lock(), 0)
+            self._asking[key] = (lock, users + 1)
+        try:
+            with lock:
+                yield
+        finally:
+            with self._lock:
+                users = self._asking[key][1] - 1
+                if users:
+                    self._asking[key] = (lock, users)
+                else:
+                    del self._asking[key]
 
 
 @dataclass(slots=True)
@@ -191,8 +228,6 @@ class Console:
 
     def command(self, *words: str) -> str:
         """A command on the same cluster, to be copied."""
-        import shlex
-
         return shlex.join(["oncelog", *words, *self.settings.command_suffix])
 
 

@@ -15,6 +15,7 @@ from oncelog.core.ids import TopicPartition
 from oncelog.monitoring.offsets import PartitionOffsets, partition_offsets
 from oncelog.monitoring.open_transactions import OpenTransaction, open_transactions
 from oncelog.monitoring.transaction_spans import SpanTracker, TransactionOutcome, TransactionSpan
+from oncelog.protocol.batch import BatchHeader, ControlMarker
 
 BATCHES_MAX: Final = 5_000
 
@@ -39,6 +40,39 @@ class Timeline:
         return None
 
 
+class KnownBatches:
+    """The batches of a range that was read before, so that who looks again and again reads only what is new.
+
+    What is below the high watermark stays as it is, except that compaction may remove some of it: use one for a short
+    time, and for one partition of one topic id.
+    """
+
+    def __init__(self) -> None:
+        self.start = self.end = 0
+        self.batches: list[tuple[BatchHeader, ControlMarker | None]] = []
+
+    def keep_from(self, start: int, log_end: int) -> None:
+        """Forget what is below `start`, and everything if that is not known or if the log is another one by now."""
+        if not self.start <= start <= self.end <= log_end:
+            self.start, self.end, self.batches = start, start, []
+            return
+        self.start = start
+        self.batches = [one for one in self.batches if one[0].last_offset >= start]
+
+    def read_on(self, admin: Admin, partition: TopicPartition, end: int, batches_max: int) -> None:
+        """Up to `end`, or until there are too many."""
+        if self.end >= end:
+            return
+        with RangeReader(admin, isolation=IsolationLevel.READ_UNCOMMITTED, check_crcs=False) as reader:
+            for chunk in reader.read(*partition, self.end, end):
+                for one in chunk.batches_and_markers():
+                    if len(self.batches) == batches_max:
+                        return
+                    self.batches.append(one)
+                    self.end = one[0].next_offset
+        self.end = max(self.end, end)
+
+
 def read_timeline(
     admin: Admin,
     partition: TopicPartition,
@@ -46,23 +80,18 @@ def read_timeline(
     end: int | None = None,
     *,
     batches_max: int = BATCHES_MAX,
+    known: KnownBatches | None = None,
 ) -> Timeline:
     """The transactions in [start, end), by default of the whole partition."""
     offsets = partition_offsets(admin, [partition])[partition]
     first = offsets.start if start is None else max(start, offsets.start)
     last = offsets.end if end is None else min(end, offsets.end)
-    tracker, position = SpanTracker(), first
-    spans: list[TransactionSpan] = []
-    with RangeReader(admin, isolation=IsolationLevel.READ_UNCOMMITTED, check_crcs=False) as reader:
-        batches = (one for chunk in reader.read(*partition, first, last) for one in chunk.batches_and_markers())
-        for number, (header, marker) in enumerate(batches):
-            if number == batches_max:
-                break
-            spans += tracker.feed(header, marker)
-            position = header.next_offset
-        else:
-            position = max(position, last)
-    return Timeline(partition, offsets, first, position, tuple(spans), tuple(open_transactions(admin, [partition])))
+    batches = known if known is not None else KnownBatches()
+    batches.keep_from(first, offsets.end)
+    batches.read_on(admin, partition, last, batches_max)
+    tracker = SpanTracker()
+    spans = [span for header, marker in batches.batches for span in tracker.feed(header, marker)]
+    return Timeline(partition, offsets, first, batches.end, tuple(spans), tuple(open_transactions(admin, [partition])))
 
 
 @dataclass(frozen=True, slots=True)

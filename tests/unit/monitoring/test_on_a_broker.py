@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from oncelog.client import Admin, ClientConfig, Consumer, Producer, TopicPartition
+from oncelog.monitoring import timeline as timeline_module
 from oncelog.monitoring import transaction_history as history
 from oncelog.monitoring.groups import describe_group
 from oncelog.monitoring.offset_reset import PartitionReset, plan_reset
@@ -15,7 +16,7 @@ from oncelog.monitoring.offsets import partition_offsets
 from oncelog.monitoring.positions import Position, PositionKind
 from oncelog.monitoring.producers import partition_producers
 from oncelog.monitoring.snapshot import Poller
-from oncelog.monitoring.timeline import count_visible, read_timeline
+from oncelog.monitoring.timeline import KnownBatches, count_visible, read_timeline
 from oncelog.monitoring.transaction_spans import TransactionOutcome
 from oncelog.testing import BrokerProcess, broker
 from tests.unit.monitoring.conftest import SETTINGS
@@ -100,6 +101,33 @@ def test_the_timeline_has_every_transaction_with_its_outcome(
     assert timeline.outcome_of(aborted, 3) is TransactionOutcome.ABORTED
     assert timeline.outcome_of(committed, 5) is TransactionOutcome.OPEN
     assert timeline.outcome_of(aborted, 1) is None
+
+
+def test_who_looks_again_reads_only_what_is_new_and_sees_the_same(
+    admin: Admin, transactional: Transactional, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, known = TopicPartition(topic, 0), KnownBatches()
+    producer, other = transactional(f"again-{topic}"), transactional(f"other-{topic}")
+    asked: list[int] = []
+    read = timeline_module.RangeReader.read
+    monkeypatch.setattr(
+        timeline_module.RangeReader,
+        "read",
+        lambda self, topic, number, start, end: (asked.append(start), read(self, topic, number, start, end))[1],
+    )
+    leave_open(other, topic)
+    for turn in range(3):
+        commit(producer, topic, 2)
+        end = read_timeline(admin, place, turn, known=known).end
+    assert asked == [0, 4, 7]
+    other.commit_transaction()
+    before = read_timeline(admin, place, 2, known=known)
+    assert asked[3:] == [end], "only the marker is new"
+    assert before == read_timeline(admin, place, 2)
+    read_timeline(admin, place, 0, known=known)
+    assert asked[-1] == 0, "what was forgotten is read again"
+    known.end = 1_000
+    assert read_timeline(admin, place, 5, known=known) == read_timeline(admin, place, 5), "a log that is another one"
 
 
 def test_a_timeline_is_bounded_by_offsets_and_by_batches(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from oncelog.client.admin import ConfigResource, ConfigSource, ResourceType
 from oncelog.client.visibility import IsolationLevel
 from oncelog.console import lanes, messages
 from oncelog.console.page import BadInput, Console, Page, Query, paged
 from oncelog.core.ids import TopicPartition, uuid_to_text
-from oncelog.monitoring.offsets import partition_offsets
+from oncelog.monitoring.offsets import PartitionOffsets, partition_offsets
 from oncelog.monitoring.positions import PositionKind, find_offsets, parse_position
 from oncelog.monitoring.producers import partition_producers, producer_names
 from oncelog.monitoring.timeline import Timeline, read_timeline
@@ -17,7 +18,8 @@ from oncelog.monitoring.topics import Topic
 
 LANES_PER_PAGE: Final = 8
 WINDOW_OFFSETS: Final = 1_000
-WINDOW_OFFSETS_MAX: Final = 100_000
+WINDOW_OFFSETS_MAX: Final = 20_000
+EXTENDED: Final = 4
 TIMELINE_BATCHES_MAX: Final = 3_000
 PRODUCERS_MAX: Final = 500
 ISOLATIONS: Final = {
@@ -105,13 +107,8 @@ def timeline(console: Console, query: Query, name: str) -> Page:
     axis = query.choice("x", lanes.AXES)
     window = query.number("window", WINDOW_OFFSETS, 10, WINDOW_OFFSETS_MAX)
     before = query.number("before", -1, -1, OFFSET_MAX)
-    read = [
-        console.recent.get(
-            ("timeline", name, number, window, before),
-            lambda number=number: _read_window(console, TopicPartition(name, number), window, before),  # type: ignore[misc]
-        )
-        for number in shown
-    ]
+    windows = [_Window(TopicPartition(name, number), str(found.info.topic_id), window, before) for number in shown]
+    read = [console.recent.get(one, partial(_read_window, console, one)) for one in windows]
     ids = {span.producer_id for one in read for span in one.spans}
     names = console.recent.get(("names", *sorted(ids)), lambda: producer_names(console.admin, ids))
     now_ms = console.now_ms()
@@ -132,15 +129,31 @@ def timeline(console: Console, query: Query, name: str) -> Page:
     return Page("timeline.html", f"Transactions of {name}", data, live=before < 0)
 
 
-def _read_window(console: Console, partition: TopicPartition, window: int, before: int) -> Timeline:
-    """The last offsets, or those below `before`."""
-    offsets = partition_offsets(console.admin, [partition])[partition]
-    end = offsets.end if before < 0 else min(before, offsets.end)
-    start = max(offsets.start, min(end - window, offsets.last_stable if before < 0 else end))
-    # A transaction that holds readers back is shown, even if it began long ago, as long as that is not too far.
-    if end - start > WINDOW_OFFSETS_MAX:
-        start = end - window
-    return read_timeline(console.admin, partition, start, end, batches_max=TIMELINE_BATCHES_MAX)
+class _Window(NamedTuple):
+    """What is shown of a partition: so many of its last offsets, or of those below `before` if that is not negative."""
+
+    partition: TopicPartition
+    topic_id: str
+    offsets: int
+    before: int
+
+
+def _read_window(console: Console, window: _Window) -> Timeline:
+    offsets = partition_offsets(console.admin, [window.partition])[window.partition]
+    is_now = window.before < 0
+    end = offsets.end if is_now else min(window.before, offsets.end)
+    start = end - window.offsets
+    if is_now and end - offsets.last_stable <= EXTENDED * window.offsets:
+        # A transaction that holds readers back is shown from its beginning, unless that is too far away.
+        start = min(start, offsets.last_stable)
+    return read_timeline(
+        console.admin,
+        window.partition,
+        start,
+        end,
+        batches_max=TIMELINE_BATCHES_MAX,
+        known=console.recent.known_batches(window) if is_now else None,
+    )
 
 
 def producers(console: Console, query: Query, name: str) -> Page:
@@ -183,7 +196,7 @@ def message_list(console: Console, query: Query, name: str) -> Page:
     offsets = partition_offsets(console.admin, [partition])[partition]
     start_text = query.text("start", "latest")
     level = ISOLATIONS[isolation]
-    start = _start_offset(console, partition, start_text, limit, level)
+    start = _start_offset(console, partition, offsets, start_text, limit, level)
     request = messages.Request(partition, start, limit, level, messages.Needle(text, field) if text else None)
     data = {
         "topic": name,
@@ -201,18 +214,23 @@ def message_list(console: Console, query: Query, name: str) -> Page:
     return Page("messages.html", f"Messages of {name}", data, live=not text and start_text == "latest")
 
 
-def _start_offset(console: Console, partition: TopicPartition, text: str, limit: int, isolation: IsolationLevel) -> int:
+def _start_offset(
+    console: Console,
+    partition: TopicPartition,
+    offsets: PartitionOffsets,
+    text: str,
+    limit: int,
+    isolation: IsolationLevel,
+) -> int:
     """`latest` means the last offsets, as many as rows are wanted."""
     try:
         position = parse_position(text, console.now_ms())
     except (ValueError, OverflowError) as error:
-        raise BadInput(
-            f"start: {error}", "Write earliest, latest, an offset, or a time such as 2026-01-31T12:00."
-        ) from None
-    offsets = partition_offsets(console.admin, [partition])
-    end = offsets[partition].limit(isolation)
+        advice = "Write earliest, latest, an offset, or a time such as 2026-01-31T12:00."
+        raise BadInput(f"start: {error}", advice) from None
+    end = offsets.limit(isolation)
     if position.kind is PositionKind.LATEST:
         return end - limit
     if position.kind is PositionKind.RELATIVE:
-        return end + position.number if position.number < 0 else offsets[partition].start + position.number
-    return find_offsets(console.admin, position, offsets, {partition: end})[partition]
+        return (end if position.number < 0 else offsets.start) + position.number
+    return find_offsets(console.admin, position, {partition: offsets}, {partition: end})[partition]
