@@ -21,8 +21,8 @@ ROW_HEIGHT: Final = 14
 BAR_HEIGHT: Final = 10
 ROWS_MAX: Final = 12
 """What does not fit is put into the last row, over others: the table below has all."""
-BARS_MAX: Final = 400
-"""The newest of a lane; the table and the JSON have the same ones."""
+BARS_MAX: Final = 150
+"""The newest of a lane. More could not be told apart on most screens."""
 OFFSET_AXIS: Final = "offset"
 TIME_AXIS: Final = "time"
 AXES: Final = (OFFSET_AXIS, TIME_AXIS)

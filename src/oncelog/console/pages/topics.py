@@ -20,6 +20,7 @@ LANES_PER_PAGE: Final = 8
 WINDOW_OFFSETS: Final = 1_000
 WINDOW_OFFSETS_MAX: Final = 20_000
 EXTENDED: Final = 4
+TABLE_ROWS: Final = 25
 TIMELINE_BATCHES_MAX: Final = 3_000
 PRODUCERS_MAX: Final = 500
 ISOLATIONS: Final = {
@@ -123,6 +124,7 @@ def timeline(console: Console, query: Query, name: str) -> Page:
         "from_partition": first,
         "next_partition": shown[-1] + 1 if shown and shown[-1] < max(led) else None,
         "without_leader": list(found.without_leader),
+        "table_rows": lanes.BARS_MAX if query.choice("table", ("newest", "all")) == "all" else TABLE_ROWS,
         "lanes": rows,
         "command": console.command("txn", "blocking", name),
     }

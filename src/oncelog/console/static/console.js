@@ -4,16 +4,20 @@ const live = document.getElementById("live");
 const liveState = () => document.getElementById("live-state");
 let number = Number(document.body.dataset.number);
 let stream = null;
-let isFetching = false;
+let isWaiting = false;
 let isStale = false;
+
+/** What takes long is fetched less often: a tab waits at least three times as long as its last page took. */
+const REST_FACTOR = 3;
 
 /** The part of the page that changes is fetched as the page itself, and put in place of the old one. */
 async function refresh() {
-  if (isFetching) {
+  if (isWaiting) {
     isStale = true;
     return;
   }
-  isFetching = true;
+  isWaiting = true;
+  const began = performance.now();
   try {
     const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
@@ -22,9 +26,12 @@ async function refresh() {
     say(answer.ok ? "live" : "live, with a problem");
   } catch {
     say("the console does not answer");
-  } finally {
-    isFetching = false;
   }
+  setTimeout(rested, REST_FACTOR * (performance.now() - began));
+}
+
+function rested() {
+  isWaiting = false;
   if (isStale) {
     isStale = false;
     refresh();
