@@ -26,6 +26,7 @@ PAGES = {
     "hanging": "/hanging",
     "groups": "/groups",
     "group": "/groups/billing",
+    "pipelines": "/pipelines",
     "brokers": "/brokers",
     "broker": "/brokers/1",
     "fence": "/changes/fence?id=slow-importer",

@@ -12,8 +12,8 @@ from oncelog.client.config import ClientConfig
 from oncelog.client.errors import TimedOut
 from oncelog.client.offsets import OffsetAndMetadata
 from oncelog.core.ids import TopicPartition
+from oncelog.core.sink_note import Note
 from oncelog.spark import batch_write
-from oncelog.spark.notes import Note
 from oncelog.spark.sink_options import SinkOptions
 from oncelog.spark.write_job import Written
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from oncelog.client.offsets import OffsetAndMetadata
 from oncelog.core.ids import TopicPartition
-from oncelog.spark.notes import METADATA_BYTES_MAX, Note
+from oncelog.core.sink_note import METADATA_BYTES_MAX, Note
 from oncelog.spark.offsets import Offsets, StreamOffset, merge, parse_source_offset, uneven
 from oncelog.spark.planning import OffsetRange, bounds_text
 from oncelog.spark.progress import MicroBatch

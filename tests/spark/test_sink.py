@@ -14,9 +14,9 @@ import oncelog.spark
 from oncelog.client import TransactionClient, topic_facts, worker_client
 from oncelog.client.config import ClientConfig
 from oncelog.core.hashing import partition_for_key
+from oncelog.core.sink_note import Note
 from oncelog.spark import sink, small_batch
 from oncelog.spark.demo.audit import audit
-from oncelog.spark.notes import Note
 from oncelog.spark.sink import ExactlyOnceSink
 from oncelog.spark.sink_options import SinkOptions
 from oncelog.spark.transactor import Transactor

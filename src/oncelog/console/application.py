@@ -30,7 +30,7 @@ from oncelog.console import changes
 from oncelog.console.events import EventStreams
 from oncelog.console.guard import Guard
 from oncelog.console.page import BadInput, Busy, Console, NotThere, NotYet, Page, Problem, Query, Unreachable
-from oncelog.console.pages import brokers, groups, overview, topics, transactions
+from oncelog.console.pages import brokers, groups, overview, pipelines, topics, transactions
 from oncelog.console.watch import status_row
 from oncelog.core.display import count_of, show_bytes, show_duration, show_time
 from oncelog.core.errors import KafkaError
@@ -86,6 +86,8 @@ def make_application(console: Console) -> Starlette:
             Route("/topics/{name}/messages", page(topics.message_list)),
             Route("/groups", page(groups.group_list)),
             Route("/groups/{group_id:path}", page(groups.group)),
+            Route("/pipelines", page(pipelines.pipeline_list)),
+            Route("/pipelines/{group_id:path}", page(pipelines.pipeline)),
             Route("/brokers", page(brokers.broker_list)),
             Route("/brokers/{node_id:int}", page(brokers.broker)),
             Route("/changes/fence", page(changes.fence_dialog)),

@@ -6,6 +6,7 @@
     transaction_history               the events of a transactional id, or of all from now on
     transaction_activity              rates and what is open, from events
     timeline, transaction_spans       the transactions of a range of offsets, and records that are still to be read
+    pipelines                         what each micro-batch of an exactly-once sink did, attempt by attempt
     topics, brokers, producers        the rest of a cluster
     snapshot                          everything at one moment, again and again, with a bounded number of requests
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from oncelog.client import OffsetAndMetadata, TopicPartition
+from oncelog.core.sink_note import METADATA_BYTES_MAX, Note
 from oncelog.spark.identity import Identity
-from oncelog.spark.notes import METADATA_BYTES_MAX, Note
 from oncelog.spark.sink_options import (
     SinkOptions,
     sink_options,

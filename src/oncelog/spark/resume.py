@@ -41,7 +41,7 @@ from enum import Enum
 
 from oncelog.client import OffsetAndMetadata
 from oncelog.core.ids import TopicPartition
-from oncelog.spark.notes import Note
+from oncelog.core.sink_note import Note
 from oncelog.spark.offsets import Offsets, to_wire
 from oncelog.spark.planning import ends_of_bounds
 from oncelog.spark.progress import MicroBatch

@@ -8,7 +8,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from oncelog.client import Admin, Producer, TopicPartition
+from oncelog.client import Admin, OffsetAndMetadata, Producer, TopicPartition
+from oncelog.core.sink_note import Note
 from oncelog.testing import BrokerProcess
 from tests.unit.console.conftest import Browser, serving
 from tests.waiting import wait_until
@@ -235,6 +236,46 @@ def test_a_group_behind_a_marker_is_caught_up(
     wait_until(lambda: browser.data(f"/groups/{group}")["offsets"][0]["visible_lag"] == 0)
     assert browser.data(f"/groups/{group}")["offsets"][0]["lag"] == 5
     assert "caught up" in browser.get(f"/groups/{group}").text
+
+
+def test_a_pipeline_shows_attempts_with_their_batches(
+    browser: Browser, topic: str, transactional: Transactional
+) -> None:
+    place, group, writer = TopicPartition(topic, 0), f"sink/{topic}", f"writer-{topic}"
+    producer = transactional(writer)
+    for batch, is_committed in ((0, False), (0, True)):
+        producer.begin_transaction()
+        producer.send(topic, b"row")
+        note = Note("query", batch, writer=writer).to_text()
+        producer.send_offsets_to_transaction({place: OffsetAndMetadata(5, metadata=note)}, group)
+        (producer.commit_transaction if is_committed else producer.abort_transaction)()
+    wait_until(lambda: browser.get(f"/pipelines/{group}").status == 200)
+    assert group in [one["group"] for one in browser.data("/pipelines")["rows"]]
+    wait_until(lambda: browser.data(f"/pipelines/{group}")["committed"] == 1)
+    data = browser.data(f"/pipelines/{group}")
+    assert [(one["batch"], one["outcome"]) for one in data["attempts"]] == [(0, "committed"), (0, "aborted")]
+    for path in ("/pipelines", f"/pipelines/{group}"):
+        assert Structure(browser.get(path).text).heads_without_scope == 0
+    assert browser.get("/pipelines/no-such-group").status == 404
+
+
+def test_a_page_of_messages_follows_the_end_until_it_is_paused(
+    browser: Browser, topic: str, shared_broker: BrokerProcess
+) -> None:
+    path = f"/topics/{topic}/messages"
+    with Producer({"bootstrap.servers": shared_broker.bootstrap_servers}) as producer:
+        producer.send(topic, b"first")
+        producer.flush()
+        following = browser.get(path).text
+        assert 'data-live="yes"' in following
+        paused = re.search(r'href="([^"]+)">Pause', following)
+        assert paused is not None
+        producer.send(topic, b"second")
+        producer.flush()
+    assert len(browser.data(path)["rows"]) == 2
+    stopped = browser.get(path + paused[1].replace("&amp;", "&")).text
+    assert 'data-live="no"' in stopped
+    assert "Follow the end" in stopped
 
 
 def test_lists_are_filtered_and_paged(browser: Browser, admin: Admin) -> None:
