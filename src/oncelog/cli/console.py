@@ -9,7 +9,7 @@ import click
 
 from oncelog.cli import parsing
 from oncelog.cli.cluster_access import ClusterAccess, cluster_options
-from oncelog.cli.extras import require_extra
+from oncelog.cli.console_process import require_console
 
 
 @click.command("console")
@@ -22,16 +22,22 @@ from oncelog.cli.extras import require_extra
               help="Where changes are logged, one JSON object a line.")  # fmt: skip
 @click.option("--hanging-after", default="15m", show_default=True, metavar="DURATION",
               help="A transaction may be taken for hanging when its producer was silent for so long.")  # fmt: skip
+@click.option("--until-stdin-ends", is_flag=True, hidden=True)
 @cluster_options
 def console_command(
-    access: ClusterAccess, listen: str, allow_changes: bool, audit_log: Path, hanging_after: str
+    access: ClusterAccess,
+    listen: str,
+    allow_changes: bool,
+    audit_log: Path,
+    hanging_after: str,
+    until_stdin_ends: bool,
 ) -> None:
     """Show a cluster in a browser: who holds readers back, transactions as they happen, groups, messages.
 
     Works on Oncelog, Apache Kafka and compatible clusters. Prints the address of the first page. Pages only show things
     unless --allow-changes is given. It stops cleanly on SIGTERM, SIGHUP or Ctrl-C.
     """
-    require_extra("console", "the web server", "starlette", "uvicorn", "jinja2")
+    require_console()
     from oncelog.console.server import bind, run
     from oncelog.console.settings import ConsoleSettings, parse_listen
 
@@ -56,4 +62,4 @@ def console_command(
         sys.stdout.flush()
 
     with listener:
-        run(settings, listener, ready)
+        run(settings, listener, ready, sys.stdin.buffer if until_stdin_ends else None)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
 
+from oncelog.cli.console_process import console_process, require_console
 from oncelog.core.config import ConfigError
 
 
@@ -21,6 +23,8 @@ from oncelog.core.config import ConfigError
               help="A server.properties file with Kafka's keys.")  # fmt: skip
 @click.option("--set", "assignments", metavar="KEY=VALUE", multiple=True, help="A broker setting; may be repeated.")
 @click.option("--metrics-port", type=int, help="Serve Prometheus metrics on this port.")
+@click.option("--console", "console_listen", is_flag=False, flag_value="127.0.0.1:8080", metavar="[HOST:PORT]",
+              help="Show it in a browser, at this address: see 'oncelog console'.  [127.0.0.1:8080]")  # fmt: skip
 @click.option("--log-level", default="info", show_default=True,
               type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False))  # fmt: skip
 @click.option("--log-format", default="text", show_default=True, type=click.Choice(["text", "json"]))
@@ -32,6 +36,7 @@ def serve_command(
     config_file: Path | None,
     assignments: tuple[str, ...],
     metrics_port: int | None,
+    console_listen: str | None,
     log_level: str,
     log_format: str,
     failpoints: tuple[str, ...],
@@ -46,6 +51,8 @@ def serve_command(
     from oncelog.server.operator_log import set_up_logging
     from oncelog.storage.log_dir import LogDirError
 
+    if console_listen is not None:
+        require_console()
     set_up_logging(log_level, log_format)
     overrides = {
         "log.dirs": str(data_dir) if data_dir is not None else None,
@@ -64,11 +71,15 @@ def serve_command(
             raise ConfigError("log.dirs: one folder is supported; several disks are better joined below it")
         folder = Path(settings.optional_text("log.dirs") or server_main.DEFAULT_DATA_DIR)
 
-        def ready(address: Address) -> None:
-            click.echo(f"oncelog ready on {address}")
-            sys.stdout.flush()
+        with ExitStack() as children:
 
-        server_main.run(folder, settings, ready)
+            def ready(address: Address) -> None:
+                click.echo(f"oncelog ready on {address}")
+                sys.stdout.flush()
+                if console_listen is not None:
+                    children.enter_context(console_process(str(address), console_listen))
+
+            server_main.run(folder, settings, ready)
     except (ConfigError, LogDirError) as error:
         raise click.ClickException(str(error)) from error
     except OSError as error:

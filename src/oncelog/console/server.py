@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import signal
 import socket
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from types import FrameType
-from typing import Final
+from typing import BinaryIO, Final
 
 import uvicorn
 
@@ -89,13 +90,24 @@ def make_server(console: Console) -> ConsoleServer:
     return ConsoleServer(config, console)
 
 
-def run(settings: ConsoleSettings, listener: socket.socket, ready: Callable[[], None]) -> None:
-    """Serves until a signal comes. The cluster need not answer yet."""
+def run(
+    settings: ConsoleSettings, listener: socket.socket, ready: Callable[[], None], until_ended: BinaryIO | None = None
+) -> None:
+    """Serves until a signal comes, or until a pipe is closed at its other end. The cluster need not answer yet."""
     client = replace(
         settings.client, default_api_timeout_ms=min(settings.client.default_api_timeout_ms, PAGE_TIMEOUT_MS)
     )
     with Admin(client) as pages, Admin(client) as polls:
         watch = ClusterWatch(Poller(polls), settings.poll_interval_ms)
         console = Console(settings, pages, watch, secrets.token_urlsafe(24))
+        server = make_server(console)
+        if until_ended is not None:
+            threading.Thread(target=_stop_at_end, args=(server, until_ended), daemon=True).start()
         ready()
-        make_server(console).run(sockets=[listener])
+        server.run(sockets=[listener])
+
+
+def _stop_at_end(server: ConsoleServer, pipe: BinaryIO) -> None:
+    while os.read(pipe.fileno(), 1024):
+        pass
+    server.stop()

@@ -7,11 +7,13 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from oncelog.cli.main import cli
+from tests.waiting import wait_until
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
@@ -28,6 +30,36 @@ def test_it_names_its_address_serves_without_a_cluster_and_ends_at_a_signal(numb
         process.send_signal(number)
         _, errors = process.communicate(timeout=60)
         assert (process.returncode, errors) == (0, "")
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def is_served(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(address, timeout=60) as answer:
+            return bool(answer.status == 200)
+    except urllib.error.HTTPError:
+        return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_broker_can_bring_its_console_which_ends_with_it(tmp_path: Path, number: signal.Signals) -> None:
+    command = [sys.executable, "-m", "oncelog", "serve", "--data-dir", str(tmp_path / "data")]
+    command += ["--listen", "127.0.0.1:0", "--console=127.0.0.1:0", "--log-level", "error"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("oncelog ready on ")
+        line = process.stdout.readline()
+        assert line.startswith("oncelog console on ")
+        address = line.split()[-1]
+        wait_until(lambda: is_served(address))
+        process.send_signal(number)
+        # Both have ended when nobody holds the standard output any more.
+        process.communicate(timeout=60)
+        with pytest.raises(urllib.error.URLError):
+            urllib.request.urlopen(address, timeout=60)
     finally:
         process.kill()
         process.communicate()
