@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from oncelog.client import Producer, ProducerFenced
-from tests.browser.conftest import TOPIC
+from oncelog.testing import BrokerProcess
+from tests.browser.conftest import TOPIC, fill
+from tests.unit.console.conftest import BROKER_SETTINGS, serving
 
 Tab = Callable[..., Any]
 PAGES = {
@@ -159,3 +161,30 @@ def test_pages_work_without_javascript(chromium: Any, address: str, slow: Produc
     page.goto(TIMELINE)
     seen(page.locator("section.lane").nth(1).locator("svg .bar.open")).to_have_count(1)
     context.close()
+
+
+def test_a_broker_that_is_killed_and_comes_back(chromium: Any, tmp_path: Path) -> None:
+    process = BrokerProcess(tmp_path / "data", BROKER_SETTINGS)
+    try:
+        process.start()
+        fill(process.bootstrap_servers)
+        with serving(process.bootstrap_servers) as served:
+            context = chromium.new_context(base_url=f"http://{served.host}")
+            first, late = context.new_page(), context.new_page()
+            first.goto(TIMELINE)
+            bars = first.locator("section.lane").first.locator("[data-bar]")
+            seen(first.locator("#live-state")).to_have_text("live")
+            shown = bars.count()
+            process.kill()
+            seen(first.locator("#status")).to_contain_text("has not answered for", timeout=30_000)
+            seen(bars).to_have_count(shown)
+            late.goto(TIMELINE)
+            seen(late.locator("h1")).to_have_text("The cluster does not answer")
+            process.start()
+            for page in (first, late):
+                seen(page.locator("h1")).to_have_text(f"Transactions of {TOPIC}", timeout=60_000)
+                seen(page.locator("#live-state")).to_have_text("live", timeout=60_000)
+            seen(bars).to_have_count(shown)
+            context.close()
+    finally:
+        process.stop()

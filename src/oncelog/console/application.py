@@ -18,14 +18,13 @@ import anyio.to_thread
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
 
 from oncelog import __version__
-from oncelog.client.errors import is_retriable
 from oncelog.console import changes
 from oncelog.console.events import EventStreams
 from oncelog.console.guard import Guard
@@ -33,7 +32,7 @@ from oncelog.console.page import BadInput, Busy, Console, NotThere, NotYet, Page
 from oncelog.console.pages import brokers, groups, overview, pipelines, topics, transactions
 from oncelog.console.watch import status_row
 from oncelog.core.display import count_of, show_bytes, show_duration, show_time
-from oncelog.core.errors import KafkaError
+from oncelog.core.errors import RETRIABLE, KafkaError
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +49,7 @@ MakePage = Callable[..., Page]
 Change = Callable[[Console, Query, str], str]
 
 
-def make_application(console: Console) -> Starlette:
+def make_application(console: Console) -> ASGIApp:
     renderer = Renderer(console)
     streams = EventStreams(console.watch)
 
@@ -73,7 +72,7 @@ def make_application(console: Console) -> Starlette:
             console.watch.stop()
 
     page = renderer.page
-    return Starlette(
+    application = Starlette(
         routes=[
             Route("/", page(overview.overview)),
             Route("/transactions", page(transactions.transaction_list)),
@@ -99,10 +98,11 @@ def make_application(console: Console) -> Starlette:
             Route("/events", events),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
-        middleware=[Middleware(Guard)],
         exception_handlers={HTTPException: renderer.http_error, Exception: renderer.unexpected},
         lifespan=lifespan,
     )
+    # Around everything, also around the page that tells of a fault.
+    return Guard(application)
 
 
 class Renderer:
@@ -217,7 +217,7 @@ def _as_problem(error: Problem | KafkaError) -> Problem:
     if isinstance(error, Problem):
         return error
     text = f"{error.message or error.code.name} ({error.code.name})"
-    if is_retriable(error):
+    if error.code in RETRIABLE:
         return Unreachable(text, "The console goes on trying.")
     problem = Problem(text)
     problem.status, problem.title = 502, "The cluster has refused"

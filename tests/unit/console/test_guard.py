@@ -8,8 +8,10 @@ import pytest
 from starlette.datastructures import Headers
 
 from oncelog.console.guard import refusal
+from oncelog.console.pages import brokers
 from oncelog.console.settings import parse_listen
-from tests.unit.console.conftest import Browser
+from oncelog.testing import BrokerProcess
+from tests.unit.console.conftest import Browser, serving
 
 HERE = "127.0.0.1:8080"
 
@@ -83,6 +85,21 @@ def test_every_answer_has_a_policy_that_loads_nothing_from_elsewhere(browser: Br
         headers = browser.get(path).headers
         assert headers["content-security-policy"].startswith("default-src 'none'; script-src 'nonce-"), path
         assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_fault_of_the_console_has_a_page_with_the_policy_and_without_details(
+    shared_broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("a secret")
+
+    monkeypatch.setattr(brokers, "broker_list", fail)
+    with serving(shared_broker.bootstrap_servers) as browser:
+        answer = browser.get("/brokers")
+        assert (answer.status, "A fault of the console" in answer.text) == (500, True)
+        assert answer.headers["content-security-policy"].startswith("default-src 'none'")
+        assert "secret" not in answer.text
+        assert browser.get("/").status == 200
 
 
 def test_pages_name_no_other_host_and_their_scripts_have_the_nonce(browser: Browser) -> None:

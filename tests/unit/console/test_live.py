@@ -48,6 +48,8 @@ def test_a_broker_that_is_killed_leaves_old_data_with_its_age_until_it_is_back(t
         with serving(process.bootstrap_servers) as browser:
             assert browser.get("/").status == 200
             process.kill()
+            details = browser.get("/brokers/1")
+            assert (details.status, "The cluster does not answer" in details.text) == (503, True)
             wait_until(lambda: browser.get("/?format=json").json["status"]["failed_since_ms"] is not None)
             page = browser.get("/")
             assert page.status == 200

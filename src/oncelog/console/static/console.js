@@ -21,7 +21,13 @@ async function refresh() {
   try {
     const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
-    if (!isBeingRead()) replace(fresh);
+    const isAway = answer.status === 503;
+    if (fresh.title !== document.title && !isAway) {
+      location.reload();
+      return;
+    }
+    // While the cluster is away, what was there stays, below a line that says how old it is.
+    if (!isBeingRead() && (!isAway || fresh.title === document.title)) replace(fresh);
     document.getElementById("status").replaceWith(fresh.getElementById("status"));
     say(answer.ok ? "live" : "live, with a problem");
   } catch {
