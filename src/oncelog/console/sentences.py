@@ -60,7 +60,9 @@ def sentences(
 
 def _all_is_well(snapshot: ClusterSnapshot) -> str:
     opened = len({one.producer.producer_id for one in snapshot.open})
-    transactions = f"{count_of(opened, 'transaction')} in progress" if opened else "no transaction is open"
+    transactions = (
+        f"{count_of(opened, 'transaction')} {_is_are(opened)} in progress" if opened else "no transaction is open"
+    )
     return f"Every partition has a leader, no group is far behind, and {transactions}."
 
 
