@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 
 from oncelog.cli.main import cli
 from oncelog.client import Admin, ClientConfig, Producer
+from oncelog.core.broker_config import STANDARD_AUTHORIZER
 from oncelog.testing import BrokerProcess, broker
 
 SETTINGS = {
@@ -25,6 +26,8 @@ SETTINGS = {
     "transaction.state.log.num.partitions": 2,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 100,
     "oncelog.cluster.action.enable": "true",
+    "authorizer.class.name": STANDARD_AUTHORIZER,
+    "super.users": "User:ANONYMOUS",
 }
 Background = Callable[..., "subprocess.Popen[str]"]
 _numbers = itertools.count()

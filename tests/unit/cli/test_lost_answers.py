@@ -17,8 +17,10 @@ from click.testing import CliRunner, Result
 
 from oncelog.cli.main import cli
 from oncelog.client import Admin, Producer, TopicPartition
-from oncelog.client.admin import ConfigResource, ResourceType
+from oncelog.client.admin import ConfigResource, ResourceType, ScramUpsertion
 from oncelog.protocol.api_keys import ApiKey
+from oncelog.security.acl import Acl, Operation, Pattern, Permission, Resource
+from oncelog.security.scram import ScramMechanism
 from tests.unit.client.chaos import Accident, Chaos, Kind
 from tests.unit.client.reading import Reading
 from tests.waiting import wait_until
@@ -26,6 +28,7 @@ from tests.waiting import wait_until
 READING = {
     *("topic describe", "topic list", "group describe", "group list", "config show", "cluster info"),
     *("txn blocking", "txn describe", "txn hanging", "txn history", "txn list", "txn watch", "console"),
+    *("user list", "acl list", "acl explain"),
 }
 NO_CLUSTER = {"serve", "completion", "log dump", "log find", "log timeline", "log verify"}
 OWN_WORK = {"lab", "demo", "run", *(f"bench {name}" for name in
@@ -48,6 +51,7 @@ class World:
         self.chaos, self.admin, self.reading, self.servers, self.name = chaos, admin, reading, servers, name
         self.place = TopicPartition(name, 0)
         self.folder = folder
+        self.acl = Acl(Resource.TOPIC, name, Pattern.LITERAL, "User:alice", "*", Operation.READ, Permission.ALLOW)
         self.left_open: list[Producer] = []
         admin.create_topics([name])
 
@@ -65,6 +69,12 @@ class World:
 
     def setting(self, key: str) -> str | None:
         return self.admin.describe_configs(ConfigResource(ResourceType.TOPIC, self.name))[key].value
+
+    def has_user(self) -> bool:
+        return self.name in self.admin.describe_user_scram_credentials()
+
+    def add_user(self) -> None:
+        self.admin.alter_user_scram_credentials([ScramUpsertion(self.name, ScramMechanism.SHA_256, "x", 4096)])
 
     def is_open(self) -> bool:
         producers = self.admin.describe_producers([self.place])[self.place]
@@ -173,6 +183,33 @@ CASES: dict[str, Case] = {
         lambda world: not world.is_open(),
         "aborted on {name}-0",
         before=World.open_transaction,
+    ),
+    "user add": Case(
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+        lambda world: [world.name, "--mechanism", "SCRAM-SHA-256", "--password-file", world.lines()],
+        World.has_user,
+        "{name} logs in with SCRAM-SHA-256",
+    ),
+    "user delete": Case(
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+        lambda world: [world.name, "--yes"],
+        lambda world: not world.has_user(),
+        "deleted {name}",
+        before=World.add_user,
+        finds_out=False,
+    ),
+    "acl add": Case(
+        ApiKey.CREATE_ACLS,
+        lambda world: ["--principal", "User:alice", "--operation", "read", "--topic", world.name],
+        lambda world: world.acl in world.admin.describe_acls(),
+        "added ",
+    ),
+    "acl remove": Case(
+        ApiKey.DELETE_ACLS,
+        lambda world: ["--topic", world.name, "--yes"],
+        lambda world: world.acl not in world.admin.describe_acls(),
+        "removed 1 ACL",
+        before=lambda world: world.admin.create_acls([world.acl]),
     ),
     "consume with a group": Case(
         ApiKey.OFFSET_COMMIT,
