@@ -69,6 +69,9 @@ class Replayed(Generic[E_co]):
 
 
 class Shard(Protocol[E_co]):
+    refusal: ErrorCode
+    """What requests are answered while it is not loaded."""
+
     @property
     def is_loaded(self) -> bool: ...
 

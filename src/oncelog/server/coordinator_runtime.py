@@ -37,7 +37,7 @@ S = TypeVar("S", bound=Shard[object])
 class LiveShard(Generic[S]):
     """A shard with the partition behind it and the epoch under which this broker leads it."""
 
-    __slots__ = ("epoch", "index", "is_stale", "partition", "shard")
+    __slots__ = ("epoch", "index", "is_stale", "partition", "replay_offset", "shard")
 
     def __init__(self, index: int, shard: S, partition: Partition) -> None:
         self.index = index
@@ -46,6 +46,8 @@ class LiveShard(Generic[S]):
         self.epoch: LeaderEpoch = partition.leader_epoch
         self.is_stale = False
         """The log may hold records that were not applied."""
+        self.replay_offset = 0
+        """Of the record that was replayed last while loading."""
 
 
 class CoordinatorRuntime(Generic[S, E]):
@@ -135,13 +137,28 @@ class CoordinatorRuntime(Generic[S, E]):
     def _load(self, index: int) -> LiveShard[S]:
         partition = self._broker.partitions.get(self._topic, index)
         live = self._live[index] = LiveShard(index, self._new_shard(index), partition)
-
-        def begin() -> Replayer:
-            live.shard = self._new_shard(index)
-            return _ShardReplayer(live, self._broker.steady_ms(), self._log)
-
-        load_shard(partition, self._broker.later, begin, lambda: self._on_loaded(live))
+        load_shard(
+            partition,
+            self._broker.later,
+            begin=lambda: self._new_replayer(live),
+            done=lambda: self._on_loaded(live),
+            refuse=lambda error: self._refuse(live, error),
+        )
         return live
+
+    def _new_replayer(self, live: LiveShard[S]) -> Replayer:
+        live.shard = self._new_shard(live.index)
+        return _ShardReplayer(live, self._broker.steady_ms(), self._log)
+
+    def _refuse(self, live: LiveShard[S], error: Exception) -> None:
+        """Until the next start, or the next election of its leader, as in Kafka: it has only a part of its state."""
+        live.shard.refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        self._log.error(
+            "%s could not be loaded: replaying it failed at or after offset %d. Requests for what it coordinates get "
+            "COORDINATOR_NOT_AVAILABLE until this broker is started again. Check the log with `oncelog log verify`; if "
+            "it is intact, this is a fault of Oncelog: report it with the trace below. The others are served",
+            live.partition.topic_partition, live.replay_offset, exc_info=error,
+        )  # fmt: skip
 
     # -- decide, log, apply
 
@@ -215,6 +232,7 @@ class _ShardReplayer:
     """Feeds what a log holds to a shard that is being loaded."""
 
     def __init__(self, live: LiveShard[S], now_ms: int, log: logging.Logger) -> None:
+        self._live = live
         self._shard = live.shard
         self._partition = live.partition.topic_partition
         self._now_ms = now_ms
@@ -223,6 +241,7 @@ class _ShardReplayer:
     def on_record(self, header: BatchHeader, offset: int, key: bytes, value: bytes | None) -> None:
         producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID
         record = CoordinatorRecord(key, value)
+        self._live.replay_offset = offset
         try:
             replayed = self._shard.replay(
                 record,

@@ -81,7 +81,7 @@ class GroupRuntime:
         except KafkaError as error:
             raise KafkaError(error_for_failed_append(error.code), error.message) from error
         if not live.shard.is_loaded:
-            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            raise KafkaError(live.shard.refusal)
         if live.partition.log.has_failed:
             # What was in flight may or may not be in the log: nobody can tell before a restart.
             raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{live.partition.topic_partition} has failed")
@@ -123,7 +123,7 @@ class GroupRuntime:
             log.warning("group %s cannot be served: %s", group_id, error)
             return Promise.resolved(refused(error_for_failed_append(error.code)))
         if not live.shard.is_loaded:
-            return Promise.resolved(refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+            return Promise.resolved(refused(live.shard.refusal))
         promise: Promise[R] = Promise()
         self._write(live, operation(live.shard, promise.resolve, self._broker.steady_ms()), guard)
         return promise
@@ -169,8 +169,9 @@ class GroupRuntime:
 
     def list_groups(self, states: Iterable[str], types: Iterable[str]) -> tuple[ErrorCode, list[ListedGroup]]:
         shards = [live.shard for live in self.shards]
-        if not all(shard.is_loaded for shard in shards):
-            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, []
+        refusals = [shard.refusal for shard in shards if not shard.is_loaded]
+        if refusals:
+            return refusals[0], []
         states, types = list(states), list(types)
         return ErrorCode.NONE, [group for shard in shards for group in shard.list_groups(states, types)]
 

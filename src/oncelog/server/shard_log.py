@@ -166,19 +166,23 @@ def load_shard(
     later: Callable[[int, Callable[[], None]], object],
     begin: Callable[[], Replayer],
     done: Callable[[], None],
+    refuse: Callable[[Exception], None],
     retry_ms: int = LOAD_RETRY_MS,
 ) -> None:
     """Replays the log into a shard that `begin` makes ready for it: the first slice now, the others in later turns.
 
-    A log that cannot be read for the moment is read again from its start, until it can be. A shard that did without
-    would answer that there was nothing, to clients who would believe it.
+    A log that cannot be read for the moment is read again from its start, until it can be. After any other error
+    `refuse` is called: a shard with half of its log would say that there is nothing, and clients would believe it.
     """
 
-    def failed(error: OSError) -> None:
+    def failed(error: Exception) -> None:
+        if not isinstance(error, OSError):
+            refuse(error)
+            return
         if retry_ms == LOAD_RETRY_MS:
             logger.error("%s cannot be read, which is tried until it can be: %s", partition.topic_partition, error)
         next_retry_ms = min(2 * retry_ms, LOAD_RETRY_MS_MAX)
-        later(retry_ms, lambda: load_shard(partition, later, begin, done, next_retry_ms))
+        later(retry_ms, lambda: load_shard(partition, later, begin, done, refuse, next_retry_ms))
 
     def loaded() -> None:
         if retry_ms != LOAD_RETRY_MS:
@@ -192,19 +196,14 @@ def run_slices(
     slices: Iterator[None],
     again: Callable[[Callable[[], None]], object],
     done: Callable[[], None],
-    failed: Callable[[OSError], None],
+    failed: Callable[[Exception], None],
 ) -> None:
-    """Runs the first slice now and the others in later turns of the loop; a short log is loaded at once.
-
-    Whatever goes wrong, it ends: a shard that stays half loaded would send its clients away for ever.
-    """
+    """Runs the first slice now and the others in later turns of the loop; a short log is loaded at once."""
     try:
         for _ in slices:
             again(lambda: run_slices(slices, again, done, failed))
             return
-    except OSError as error:
+    except Exception as error:  # noqa: BLE001  `failed` says it, or tries again
         failed(error)
         return
-    except Exception:
-        logger.exception("the log of a coordinator could not be replayed to its end, the rest of it is left out")
     done()

@@ -7,12 +7,17 @@ from typing import Any
 
 import pytest
 
+from oncelog.coordinator.group.machine import GroupShard
+from oncelog.coordinator.txn.machine import TxnShard
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from oncelog.core.invariant import InvariantError
 from oncelog.protocol.batch import iter_headers
 from oncelog.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
 from oncelog.protocol.messages.leave_group import LeaveGroupRequest
+from oncelog.protocol.messages.list_groups import ListGroupsRequest
+from oncelog.protocol.messages.list_transactions import ListTransactionsRequest
 from oncelog.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
@@ -137,3 +142,45 @@ def test_a_log_that_does_not_open_is_tried_again_by_those_who_need_it(
     assert node.produce("t", [b"1"]).error_code == ErrorCode.NONE
     assert committed(node, "g3")[0] == 3
     assert is_known(node, "x3")
+
+
+def fail_replays(patch: pytest.MonkeyPatch, shard: type[GroupShard] | type[TxnShard], at_offset: int) -> None:
+    replay: Any = shard.replay
+
+    def broken(self: Any, record: Any, *, offset: int, **times: int) -> Any:
+        if offset == at_offset:
+            raise InvariantError("a state that cannot be")
+        return replay(self, record, offset=offset, **times)
+
+    patch.setattr(shard, "replay", broken)
+
+
+@pytest.mark.parametrize("slice_records", [1, shard_log.LOAD_SLICE_RECORDS])
+def test_a_coordinator_that_cannot_replay_a_record_refuses_until_it_is_loaded_again(
+    node: BrokerInProcess, slice_records: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Half of its state would make offsets go back and transactions begin anew."""
+    monkeypatch.setattr(shard_log, "LOAD_SLICE_RECORDS", slice_records)
+    refused = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    with monkeypatch.context() as patch:
+        fail_replays(patch, GroupShard, 50)
+        fail_replays(patch, TxnShard, 60)
+        node.broker = node._new()
+        node.clock.advance_ms(60_000)
+    for group in ("g3", "g70", "new"):
+        with pytest.raises(KafkaError) as caught:
+            node.broker.groups.shard_of(group)
+        assert caught.value.code is refused
+        assert leave(node, group) == refused
+    assert node.call(ListGroupsRequest(), 4).error_code == refused
+    assert [init(node, name) for name in ("x3", "x70", "new")] == [refused] * 3
+    assert node.call(ListTransactionsRequest(), 0).error_code == refused
+    for topic, offset in ((GROUP_METADATA_TOPIC, 50), (TRANSACTION_STATE_TOPIC, 60)):
+        (line,) = [record for record in caplog.records if f"{topic}-0 could not be loaded" in record.getMessage()]
+        assert f"offset {offset}" in line.getMessage()
+        assert "oncelog log verify" in line.getMessage()
+        assert line.exc_info
+    monkeypatch.setattr(shard_log, "LOAD_SLICE_RECORDS", COUNT + 1)
+    node.restart()
+    assert [number for number in range(COUNT) if committed(node, f"g{number}")[0] != number] == []
+    assert all(is_known(node, f"x{number}") for number in range(COUNT))

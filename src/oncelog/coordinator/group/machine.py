@@ -55,6 +55,7 @@ class GroupShard:
         """`new_member_suffix` makes member ids unique: a fresh random UUID as text on every call."""
         self._config = config
         self._is_loaded = False
+        self.refusal = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         self._groups: dict[str, ClassicGroup] = {}
         self._logged: dict[str, GroupMetadata | None] = {}
         """What the log remembers of each group: None for one that is known by its offsets only."""

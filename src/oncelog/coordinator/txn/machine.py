@@ -80,7 +80,6 @@ class TxnShard:
         self._allocate_producer_id = allocate_producer_id
         self._is_loaded = False
         self.refusal = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        """What requests are answered while it is not loaded."""
         self._entries: dict[str, TxnEntry] = {}
         self._ongoing: set[str] = set()
 
