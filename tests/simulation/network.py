@@ -183,7 +183,8 @@ class Link:
         connection = Connection(
             self._net.station.running.dispatcher,
             frame_max_bytes=FRAME_MAX_BYTES,
-            unsent=self._net.station.running.unsent,
+            budget=self._net.station.running.budget,
+            scheduler=self._net.station.running.scheduler,
             accept=lambda _: True,
             forget=lambda _: None,
         )

@@ -128,6 +128,11 @@ class FrameReader:
         """Memory of the frame being received directly, if any; `_filled` counts in it then."""
         self._frame_size = 0
 
+    @property
+    def frame_bytes(self) -> int:
+        """Set aside for a frame that is being received, beside the small buffer."""
+        return 0 if self._frame is None else len(self._frame)
+
     def get_buffer(self, sizehint: int = -1) -> memoryview:
         """Where the next bytes are to be received; never empty."""
         target = self._small if self._frame is None else self._frame

@@ -47,11 +47,11 @@ from oncelog.server.group_runtime import GroupRuntime
 from oncelog.server.listener import LOOPBACK, Address
 from oncelog.server.log_starts import LogStarts
 from oncelog.server.markers import MarkerSender
+from oncelog.server.memory_budget import MemoryBudget
 from oncelog.server.metrics import Metrics
 from oncelog.server.recurring import RecurringWork
 from oncelog.server.troubles import Troubles
 from oncelog.server.txn_runtime import TxnRuntime
-from oncelog.server.unsent import Unsent
 from oncelog.storage import clean_shutdown
 from oncelog.storage.deletions import FolderRenames, unlink_all
 from oncelog.storage.log import Log
@@ -223,10 +223,7 @@ class Broker:
         )
         self._load_settings()
         complete_internal_topics(self.metadata, self.settings)
-        self.unsent = Unsent(
-            self.settings.integer("oncelog.connection.unsent.max.bytes"),
-            self.settings.integer("oncelog.unsent.max.bytes"),
-        )
+        self.budget = MemoryBudget(self.settings.integer("oncelog.connections.max.bytes"), self.scheduler)
 
     def _needs_survey(self) -> bool:
         return self.metadata.is_new or self.metadata.is_cut or not self.log_dir.was_clean

@@ -2,8 +2,8 @@
 
 Requests of a connection are served one at a time, as Kafka does: clients rely on the order, and an answer that waits
 (a long poll, a parked request) holds back what the same client sent after it. Reading stops while requests wait or
-while the client does not take its answers, so neither side's slowness can fill memory: the bounds are
-`socket.request.max.bytes` for what comes in and `Unsent` for what goes out.
+while the client does not take its answers, so neither side's slowness can fill memory: one connection holds one request
+and one answer, and `MemoryBudget` bounds what all of them hold together.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
 from oncelog.core.promise import Promise
-from oncelog.protocol.framing import FrameReader, FrameTooLarge
+from oncelog.protocol.framing import RECEIVE_BUFFER_BYTES, FrameReader, FrameTooLarge
 from oncelog.protocol.primitives import MalformedRequest
 from oncelog.security.distinguished_name import MalformedCertificate, subject_name
 from oncelog.security.principal_mapping import UnmappedName
@@ -23,16 +23,19 @@ from oncelog.server.context import Peer
 from oncelog.server.dispatch import Buffers, LastAnswer, UnservedRequest
 
 if TYPE_CHECKING:
+    from oncelog.core.clock import Scheduler, Timer
     from oncelog.security.principal_mapping import PrincipalMapping
     from oncelog.server.dispatch import Front
-    from oncelog.server.unsent import Unsent
+    from oncelog.server.memory_budget import MemoryBudget
 
 log = logging.getLogger("oncelog.server")
 
-REQUESTS_PER_TURN_MAX: Final = 100
-"""Requests of one connection served before others get their turn, however many of them came in one packet."""
+TURN_MS_MAX: Final = 5
+"""After this time others get their turn, however many requests of a connection came in one packet."""
+UNSENT_BYTES_MAX: Final = 65_536
+"""Of answers that a client has not taken; above it, its requests wait. What is below it is not counted."""
 
-LOGIN_S_MAX: Final = 30.0
+LOGIN_MS_MAX: Final = 30_000
 """From the connection to the end of the login."""
 
 
@@ -45,7 +48,8 @@ class Connection(asyncio.BufferedProtocol):
         login_max_bytes: int | None = None,
         listener: str = "PLAINTEXT",
         mapping: PrincipalMapping | None = None,
-        unsent: Unsent,
+        budget: MemoryBudget,
+        scheduler: Scheduler,
         accept: Callable[[Connection], bool],
         forget: Callable[[Connection], None],
     ) -> None:
@@ -55,9 +59,15 @@ class Connection(asyncio.BufferedProtocol):
         self._must_log_in = login_max_bytes is not None
         self._listener = listener
         self._mapping = mapping
-        self._login_timer: asyncio.TimerHandle | None = None
-        self._unsent = unsent
-        self._held_bytes = 0
+        self._login_timer: Timer | None = None
+        self._budget = budget
+        self._scheduler = scheduler
+        self._unsent_bytes = 0
+        self._request_bytes = 0
+        """Of a large request that is being served."""
+        self._frame_bytes = 0
+        """Set aside for a large frame that is being received."""
+        self._waits_for_room = False
         self._accept = accept
         self._forget = forget
         self._waiting: deque[memoryview] = deque()
@@ -79,13 +89,13 @@ class Connection(asyncio.BufferedProtocol):
             self._peer = Peer(str(address[0]), str(transport.get_extra_info("sockname")[0]))
             self._peer.listener, self._peer.is_known = self._listener, not self._must_log_in
             self.address = f"{address[0]}:{address[1]}"
-        self._transport.set_write_buffer_limits(high=self._unsent.connection_max_bytes)
+        self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
         if not self._accept(self):
             self._transport.abort()
         elif self._mapping is not None:
             self._identify(self._mapping)
         elif self._must_log_in:
-            self._login_timer = asyncio.get_running_loop().call_later(LOGIN_S_MAX, self._end_unless_known)
+            self._login_timer = self._scheduler.call_later_ms(LOGIN_MS_MAX, self._end_unless_known)
 
     def _identify(self, mapping: PrincipalMapping) -> None:
         """By the certificate of the client, if it has one."""
@@ -103,7 +113,7 @@ class Connection(asyncio.BufferedProtocol):
         self._forget_timer()
         self._peer.connected = False
         self._waiting.clear()
-        self._hold(0)
+        self._budget.hold(self, 0)
         self._forget(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -116,9 +126,17 @@ class Connection(asyncio.BufferedProtocol):
         except FrameTooLarge as error:
             self._refuse(str(error))
             return
+        if self._reader.frame_bytes != self._frame_bytes:
+            self._frame_bytes = self._reader.frame_bytes
+            self._hold()
+            self._waits_for_room = bool(self._frame_bytes) and self._budget.is_exceeded
+            if self._waits_for_room:
+                self._budget.wait_for_room(self)
         if frames:
             self._waiting.extend(frames)
             self._serve()
+        elif self._waits_for_room:
+            self._set_reading(False)
 
     def eof_received(self) -> bool:
         # Answers that are ready are still sent. One that is being waited for is not: nobody can tell a client that
@@ -129,16 +147,25 @@ class Connection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         self._writable = False
         if self._transport is not None:
-            self._hold(self._transport.get_write_buffer_size())
+            self._unsent_bytes = self._transport.get_write_buffer_size()
+            self._hold()
+            self._budget.make_room()
 
     def resume_writing(self) -> None:
         self._writable = True
-        self._hold(0)
+        self._unsent_bytes = 0
+        self._hold()
         self._serve()
 
-    def _hold(self, held_bytes: int) -> None:
-        self._unsent.held_bytes += held_bytes - self._held_bytes
-        self._held_bytes = held_bytes
+    def _hold(self) -> None:
+        self._budget.hold(self, self._frame_bytes + self._request_bytes + self._unsent_bytes)
+
+    def go_on(self) -> None:
+        self._waits_for_room = False
+        self._set_reading(not self._waiting)
+
+    def give_up(self, reason: str) -> None:
+        self._refuse(reason)
 
     @property
     def is_waiting(self) -> bool:
@@ -153,21 +180,23 @@ class Connection(asyncio.BufferedProtocol):
         if self._is_serving:
             return
         self._is_serving = True
-        served = 0
+        end_ms = self._scheduler.monotonic_ms() + TURN_MS_MAX if len(self._waiting) > 1 else 0
         try:
             while self._waiting and not self._awaits_answer and self._writable and self._transport is not None:
-                if served == REQUESTS_PER_TURN_MAX:
-                    asyncio.get_running_loop().call_soon(self._serve)
-                    break
-                served += 1
                 self._serve_one(self._waiting.popleft())
+                if self._waiting and self._scheduler.monotonic_ms() > end_ms:
+                    self._scheduler.call_later_ms(0, self._serve)
+                    break
         finally:
             self._is_serving = False
-        self._set_reading(not self._waiting)
+        self._set_reading(not self._waiting and not self._waits_for_room)
         if self._has_eof and not self._waiting:
             self.close()
 
     def _serve_one(self, frame: memoryview) -> None:
+        if len(frame) > RECEIVE_BUFFER_BYTES:
+            self._request_bytes = len(frame)
+            self._hold()
         try:
             answer = self._front.serve(frame, self._peer)
             if self._must_log_in and self._peer.is_known:
@@ -191,6 +220,9 @@ class Connection(asyncio.BufferedProtocol):
         self._serve()
 
     def _send(self, buffers: Buffers | None) -> None:
+        if self._request_bytes:
+            self._request_bytes = 0
+            self._hold()
         if isinstance(buffers, LastAnswer):
             self._send_last(buffers)
         elif buffers == []:
@@ -217,7 +249,7 @@ class Connection(asyncio.BufferedProtocol):
             self._login_timer = None
 
     def _end_unless_known(self) -> None:
-        self._refuse(f"it did not log in within {LOGIN_S_MAX:g} s")
+        self._refuse(f"it did not log in within {LOGIN_MS_MAX // 1000} s")
 
     def _set_reading(self, wanted: bool) -> None:
         if wanted == self._reading or self._transport is None or self._transport.is_closing():

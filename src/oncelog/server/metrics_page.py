@@ -45,6 +45,8 @@ class BrokerCollector:
             sum(p.log.producer_state.has_late_transaction(now_ms, timeout_max_ms) for p in partitions),
             broker.transactions.count_by_state(),
             broker.transactions.parked_count,
+            broker.budget.held_bytes,
+            broker.budget.closed_connections,
         )
 
 
@@ -58,6 +60,8 @@ class Reading(NamedTuple):
     late: int
     transactional_ids: Mapping[str, int]
     parked: int
+    held_bytes: int
+    closed_for_memory: int
 
     def collect(self) -> Iterator[Metric]:
         yield from self._requests()
@@ -80,6 +84,16 @@ class Reading(NamedTuple):
             seconds.add_metric([ApiKey(key).name.lower()], buckets, total_s)
         yield seconds
         yield GaugeMetricFamily("kafka_server_connection_count", "Open client connections", value=self.connections)
+        yield GaugeMetricFamily(
+            "oncelog_connections_held_bytes",
+            "Large requests in reception or service and answers not yet taken, of all connections",
+            value=self.held_bytes,
+        )
+        yield CounterMetricFamily(
+            "oncelog_connections_closed_for_memory",
+            "Connections closed because they held most when oncelog.connections.max.bytes was exceeded",
+            value=self.closed_for_memory,
+        )
         errors = CounterMetricFamily("kafka_network_request_errors", "Refused requests, by error", labels=["error"])
         for name, count in self.rejections.items():
             errors.add_metric([name], count)

@@ -102,7 +102,8 @@ class Server:
             login_max_bytes=listener.login_max_bytes if has_sasl else None,
             listener=listener.name,
             mapping=listener.mapping,
-            unsent=self.broker.unsent,
+            budget=self.broker.budget,
+            scheduler=self._environment.scheduler,
             accept=self._accept,
             forget=self._forget,
         )

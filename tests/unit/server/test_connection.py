@@ -13,11 +13,12 @@ from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchT
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from oncelog.server.connection import Connection
 from oncelog.server.descriptors import RESERVED, share
-from oncelog.server.unsent import SMALL_ANSWER_BYTES
+from oncelog.server.memory_budget import ROOM_WAIT_MS, SMALL_ANSWER_BYTES
 from tests.unit.server.harness import BrokerInProcess, batch_of
 
 FETCH_VERSION = 11
 BATCH_BYTES = 40_000
+BUDGET_BYTES = 600_000
 
 
 class StuckTransport:
@@ -26,6 +27,7 @@ class StuckTransport:
         self.unsent = bytearray()
         self.high_bytes = 0
         self.aborted = False
+        self.reading = True
         self._paused = False
 
     def get_extra_info(self, _: str) -> Any:
@@ -57,15 +59,16 @@ class StuckTransport:
     def abort(self) -> None:
         self.aborted = True
 
-    def pause_reading(self) -> None: ...
+    def pause_reading(self) -> None:
+        self.reading = False
 
-    def resume_reading(self) -> None: ...
+    def resume_reading(self) -> None:
+        self.reading = True
 
 
 @pytest.fixture
 def running(tmp_path: Path) -> BrokerInProcess:
-    limits = {"oncelog.connection.unsent.max.bytes": "65536", "oncelog.unsent.max.bytes": "300000"}
-    running = BrokerInProcess(tmp_path, limits)
+    running = BrokerInProcess(tmp_path, {"oncelog.connections.max.bytes": str(BUDGET_BYTES)})
     running.create("t")
     for _ in range(20):
         running.produce("t", [bytes(BATCH_BYTES)])
@@ -77,7 +80,8 @@ def connect(running: BrokerInProcess) -> StuckTransport:
     transport.connection = Connection(
         running.broker.dispatcher,
         frame_max_bytes=1 << 20,
-        unsent=running.broker.unsent,
+        budget=running.broker.budget,
+        scheduler=running.clock,
         accept=lambda _: True,
         forget=lambda _: None,
     )
@@ -88,9 +92,17 @@ def connect(running: BrokerInProcess) -> StuckTransport:
 def send(transport: StuckTransport, request: Any, version: int) -> None:
     body = encode_request(request.API_KEY, version, request)
     frame = b"".join(encode_request_frame(request.API_KEY, version, 1, "test", body))
-    buffer = transport.connection.get_buffer(len(frame))
-    buffer[: len(frame)] = frame
-    transport.connection.buffer_updated(len(frame))
+    receive(transport, frame)
+
+
+def receive(transport: StuckTransport, data: bytes) -> None:
+    """As much of it as the connection wants."""
+    while data and transport.reading and not transport.aborted:
+        buffer = transport.connection.get_buffer(len(data))
+        count = min(len(buffer), len(data))
+        buffer[:count] = data[:count]
+        data = data[count:]
+        transport.connection.buffer_updated(count)
 
 
 def fetch(transport: StuckTransport) -> None:
@@ -109,11 +121,11 @@ def fetched_bytes(answer: bytes) -> int:
 def test_many_slow_readers_get_little_until_somebody_reads(running: BrokerInProcess) -> None:
     greedy, late = connect(running), connect(running)
     fetch(greedy)
-    assert running.broker.unsent.held_bytes == len(greedy.unsent) > 200_000
+    assert running.broker.budget.held_bytes == len(greedy.unsent) > 200_000
     fetch(late)
     assert BATCH_BYTES < fetched_bytes(late.take()) <= SMALL_ANSWER_BYTES
     greedy.take()
-    assert running.broker.unsent.held_bytes == 0
+    assert running.broker.budget.held_bytes == 0
     fetch(late)
     assert fetched_bytes(late.take()) > 200_000
 
@@ -121,9 +133,9 @@ def test_many_slow_readers_get_little_until_somebody_reads(running: BrokerInProc
 def test_what_a_lost_client_did_not_take_is_forgotten(running: BrokerInProcess) -> None:
     transport = connect(running)
     fetch(transport)
-    assert running.broker.unsent.held_bytes > 0
+    assert running.broker.budget.held_bytes > 0
     transport.connection.connection_lost(None)
-    assert running.broker.unsent.held_bytes == 0
+    assert running.broker.budget.held_bytes == 0
 
 
 def test_a_client_that_does_not_read_is_not_served_on(running: BrokerInProcess) -> None:
@@ -134,6 +146,58 @@ def test_a_client_that_does_not_read_is_not_served_on(running: BrokerInProcess) 
     assert len(transport.unsent) == held
     transport.take()
     assert len(transport.unsent) > 0
+
+
+def half_a_request(transport: StuckTransport, size: int) -> None:
+    receive(transport, (1 << 20).to_bytes(4, "big") + bytes(size))
+
+
+def held_bytes(running: BrokerInProcess) -> int:
+    return running.broker.budget.held_bytes
+
+
+def test_half_a_request_counts_as_what_is_set_aside_for_it(running: BrokerInProcess) -> None:
+    transport = connect(running)
+    half_a_request(transport, 1_000)
+    assert held_bytes(running) == 1 << 20
+    transport.connection.connection_lost(None)
+    assert held_bytes(running) == 0
+
+
+def test_half_requests_wait_for_room_and_go_on_when_there_is_some(running: BrokerInProcess) -> None:
+    reader, sender = connect(running), connect(running)
+    running.broker.budget.max_bytes = (1 << 20) + 100_000
+    fetch(reader)
+    half_a_request(sender, 1_000)
+    assert not sender.reading
+    reader.take()
+    assert sender.reading
+    assert not sender.aborted
+
+
+def test_whoever_holds_most_is_closed_when_nothing_is_freed(running: BrokerInProcess) -> None:
+    reader, sender, late = connect(running), connect(running), connect(running)
+    running.broker.budget.max_bytes = (1 << 20) + 100_000
+    fetch(reader)
+    half_a_request(sender, 1_000)
+    running.clock.advance_ms(ROOM_WAIT_MS)
+    assert sender.aborted
+    assert not reader.aborted
+    assert running.broker.budget.closed_connections == 1
+    half_a_request(late, 1_000)
+    assert not late.aborted
+    running.clock.advance_ms(ROOM_WAIT_MS)
+    assert late.aborted, "it is alone above the budget"
+    assert not reader.aborted
+
+
+def test_answers_beyond_the_budget_close_whoever_holds_most(running: BrokerInProcess) -> None:
+    many = [connect(running) for _ in range(20)]
+    for transport in many:
+        fetch(transport)
+    assert held_bytes(running) <= BUDGET_BYTES
+    assert sum(len(transport.unsent) for transport in many if not transport.aborted) <= BUDGET_BYTES + 20 * 65_536
+    assert not many[-1].aborted, "the last one holds little"
 
 
 def produce(topic: str) -> ProduceRequest:

@@ -110,8 +110,8 @@ class _Fetch:
         self._incremental = incremental
         self._by_id = by_id
         self._read_committed = request.isolation_level == 1
-        self._max_bytes = min(request.max_bytes, broker.fetch_max_bytes, broker.unsent.room_bytes())
-        self._min_bytes = min(request.min_bytes, self._max_bytes)
+        self._max_bytes = min(request.max_bytes, broker.fetch_max_bytes)
+        self._min_bytes = min(request.min_bytes, self._max_bytes, broker.budget.fetch_room_bytes())
         self._promise: Promise[FetchResponse] | None = None
         self._watched: list[Partition] = []
         self._wake_pending = False
@@ -180,8 +180,9 @@ class _Fetch:
         reads: list[_Read] = []
         total_bytes = 0
         settled = False
+        max_bytes = min(self._max_bytes, self._broker.budget.fetch_room_bytes())
         for target in self._wanted:
-            budget_bytes = self._max_bytes - total_bytes
+            budget_bytes = max_bytes - total_bytes
             read = self._read(target, budget_bytes, must_progress=total_bytes == 0)
             settled = settled or read.data.error_code != 0
             total_bytes += read.size_bytes

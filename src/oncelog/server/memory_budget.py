@@ -1,0 +1,99 @@
+"""One budget for the memory of all connections: requests that are being received or served, and answers not yet taken.
+
+Each connection tells what it holds. While half of the budget is held, fetches are answered with little, so that every
+reader still moves on. A frame that would grow beyond the budget waits for room; if there is none for a while, or
+an answer exceeds the budget, then whoever holds most is closed. So a client that sends half a request or reads nothing
+can keep memory from others only as long as it holds less than they do.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from oncelog.core.clock import Scheduler
+
+log = logging.getLogger("oncelog.server")
+
+SMALL_ANSWER_BYTES: Final = 65_536
+ROOM_WAIT_MS: Final = 2_000
+"""How long nothing may be freed while a frame waits for room."""
+
+
+class Holder(Protocol):
+    def go_on(self) -> None:
+        """There is room again."""
+
+    def give_up(self, reason: str) -> None:
+        """It is closed, and holds nothing any more."""
+
+
+class MemoryBudget:
+    def __init__(self, max_bytes: int, scheduler: Scheduler) -> None:
+        self.max_bytes = max_bytes
+        self.held_bytes = 0
+        self.closed_connections = 0
+        self._scheduler = scheduler
+        self._held: dict[Holder, int] = {}
+        self._waiting: dict[Holder, None] = {}
+        self._has_timer = False
+        self._freed_since_timer = False
+
+    @property
+    def is_exceeded(self) -> bool:
+        return self.held_bytes > self.max_bytes
+
+    def fetch_room_bytes(self) -> int:
+        """What a fetch may add."""
+        return max(SMALL_ANSWER_BYTES, self.max_bytes // 2 - self.held_bytes)
+
+    def hold(self, holder: Holder, held_bytes: int) -> None:
+        """What a connection holds now, in place of what it held before."""
+        before_bytes = self._held.get(holder, 0)
+        if held_bytes:
+            self._held[holder] = held_bytes
+        else:
+            self._held.pop(holder, None)
+            self._waiting.pop(holder, None)
+        self.held_bytes += held_bytes - before_bytes
+        if held_bytes < before_bytes:
+            self._freed_since_timer = True
+            self._let_go_on()
+
+    def wait_for_room(self, holder: Holder) -> None:
+        """For a frame that is being received. `go_on` tells when there is room."""
+        self._waiting[holder] = None
+        self._start_timer()
+
+    def make_room(self) -> None:
+        """At once, for what is there already."""
+        while self.is_exceeded:
+            self._close_largest()
+
+    def _let_go_on(self) -> None:
+        while self._waiting and not self.is_exceeded:
+            holder = next(iter(self._waiting))
+            del self._waiting[holder]
+            holder.go_on()
+
+    def _start_timer(self) -> None:
+        if not self._has_timer:
+            self._has_timer, self._freed_since_timer = True, False
+            self._scheduler.call_later_ms(ROOM_WAIT_MS, self._look_at_waiting)
+
+    def _look_at_waiting(self) -> None:
+        self._has_timer = False
+        if self._waiting and self.is_exceeded and not self._freed_since_timer:
+            self._close_largest()
+        if self._waiting:
+            self._start_timer()
+
+    def _close_largest(self) -> None:
+        largest = max(self._held, key=self._held.__getitem__)
+        self.closed_connections += 1
+        largest.give_up(
+            f"all connections hold {self.held_bytes} bytes, more than oncelog.connections.max.bytes, and this one "
+            f"the most, {self._held[largest]}"
+        )
+        self.hold(largest, 0)
