@@ -478,7 +478,7 @@ MISSED: list[tuple[str, Patch, Promised]] = [
     ("marker taken", without(clean_shutdown, "sync_path"), the_marker_of_a_clean_stop_does_not_come_back),
     ("what a crash left", without_checkpoint_at_the_start, what_a_crash_left_is_made_durable),
     ("journal", without_sync_of(lambda path: path.suffix == ".journal"), topics_and_settings),
-    ("name of the journal", without(journal, "sync_folder"), topics_and_settings),
+    ("name of the journal", without(journal, "sync_path"), topics_and_settings),
     ("rewritten journal", without_sync_of(lambda path: path.name == "oncelog-metadata.tmp"), a_rewritten_journal),
     ("before a cleaning", without_flush_before_cleaning, compaction_removes_for_durable_records_only),
     ("cleaned segments", without(cleaner, "sync_path"), cleaned_segments),

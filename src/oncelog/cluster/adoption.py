@@ -228,13 +228,13 @@ def _producer_ids_of_transactions(logs: Iterable[Log]) -> Iterator[int]:
     """A transactional id keeps its producer id when it writes nothing, and is given the next one before it does."""
     for partition_log in logs:
         for segment in partition_log.segments:
-            for header, data, position in intact_batches(segment, partition_log.log_end_offset):
-                if header.is_control:
+            for batch in intact_batches(segment, partition_log.log_end_offset):
+                if batch.header.is_control:
                     continue
                 try:
-                    for record in decode_records(data, position):
+                    for record in decode_records(batch.data, batch.start):
                         if record.value is not None:
                             value = decode_versioned(TransactionLogValue, record.value)
                             yield from (value.producer_id, value.previous_producer_id, value.next_producer_id)
                 except (KafkaError, ValueError) as error:
-                    log.warning("%s offset %d is not understood: %s", partition_log, header.base_offset, error)
+                    log.warning("%s offset %d is not understood: %s", partition_log, batch.header.base_offset, error)

@@ -25,6 +25,7 @@ import google_crc32c
 
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.failpoints import hit
+from oncelog.storage.atomic_file import sync_path, write_all
 
 JournalEntry = dict[str, Any]
 OWNER_ONLY: Final = 0o600
@@ -55,7 +56,7 @@ class Journal:
             os.fchmod(self._fd, OWNER_ONLY)
         if is_new:
             # Its lines are fsynced one by one; without its name they would be lost all the same.
-            sync_folder(self.path.parent)
+            sync_path(self.path.parent)
         data = self.path.read_bytes()
         entries, good_bytes = _parse(data, self.path)
         torn_bytes = len(data) - good_bytes
@@ -91,7 +92,7 @@ class Journal:
         self._is_torn = False
 
     def _sync_name(self) -> None:
-        sync_folder(self.path.parent)
+        sync_path(self.path.parent)
         self._is_name_synced = True
 
     def rewrite(self, entries: Iterable[JournalEntry]) -> None:
@@ -101,9 +102,7 @@ class Journal:
         fd = -1
         try:
             fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND, OWNER_ONLY)
-            content = memoryview(b"".join(lines))
-            while content:
-                content = content[os.write(fd, content) :]
+            write_all(fd, b"".join(lines))
             os.fsync(fd)
             hit("journal.rewrite.before_rename")
             temporary.rename(self.path)
@@ -128,14 +127,6 @@ class Journal:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-
-def sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _format(content: JournalEntry | Sequence[JournalEntry]) -> bytes:

@@ -44,9 +44,6 @@ class TopicCatalog:
         self._coming: dict[str, int] = {}
         """Partitions that are decided and not in the image yet, by topic."""
 
-    def find(self, name: str) -> Topic | None:
-        return self._metadata.topics.get(name)
-
     def require(self, name: str) -> Topic:
         topic = self._metadata.topics.get(name)
         if topic is None:

@@ -6,7 +6,7 @@ from typing import Final
 
 from oncelog.core.errors import ErrorCode
 
-_TOLD: Final[dict[ErrorCode, ErrorCode]] = {
+_CLIENT_CODES: Final[dict[ErrorCode, ErrorCode]] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -20,4 +20,4 @@ _TOLD: Final[dict[ErrorCode, ErrorCode]] = {
 
 
 def error_for_failed_append(code: ErrorCode) -> ErrorCode:
-    return _TOLD.get(code, code)
+    return _CLIENT_CODES.get(code, code)

@@ -50,7 +50,7 @@ from oncelog.server.markers import MarkerSender
 from oncelog.server.memory_budget import MemoryBudget
 from oncelog.server.metrics import Metrics
 from oncelog.server.recurring import RecurringWork
-from oncelog.server.troubles import Troubles
+from oncelog.server.repeated_errors import RepeatedErrors
 from oncelog.server.txn_runtime import TxnRuntime
 from oncelog.storage import clean_shutdown
 from oncelog.storage.deletions import FolderRenames, unlink_all
@@ -153,7 +153,7 @@ class Broker:
         self.metadata.followers.append(self._follow_metadata)
         self.dispatcher = Dispatcher(self)
         self._is_checkpointing = False
-        self._troubles = Troubles(log)
+        self._errors = RepeatedErrors(log)
         self._has_ended = False
         self.stopped = False
 
@@ -324,9 +324,9 @@ class Broker:
         try:
             yield
         except (OSError, KafkaError) as error:
-            self._troubles.tell((work, key), "%s of %s failed and will be tried again: %s", work, key, error)
+            self._errors.report((work, key), "%s of %s failed and will be tried again: %s", work, key, error)
         else:
-            self._troubles.over((work, key))
+            self._errors.clear((work, key))
 
     def _unlink_deleted(self) -> None:
         paths = self.log_dir.take_deletions(self.steady_ms())

@@ -24,7 +24,7 @@ from oncelog.cluster.partition import Partition
 from oncelog.core.clock import Timer
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import INTERNAL_TOPICS, TopicPartition
-from oncelog.server.troubles import Troubles
+from oncelog.server.repeated_errors import RepeatedErrors
 from oncelog.storage import checkpoints
 from oncelog.storage.atomic_file import sync_path
 from oncelog.storage.cleaner import CleaningPass, DamagedTxnIndexError
@@ -64,7 +64,7 @@ class LogCleaner:
         """Found damaged. They are left alone until the next start."""
         self._postponed: dict[TopicPartition, int] = {}
         """Failed for a reason that may pass. Until then all others come first."""
-        self._troubles = Troubles(log)
+        self._errors = RepeatedErrors(log)
         self.passes = 0
         self._current: CleaningPass | None = None
         self._timer: Timer | None = None
@@ -98,7 +98,7 @@ class LogCleaner:
             del self.first_dirty[partition]
         self.uncleanable = {partition for partition in self.uncleanable if partition.topic != topic.name}
         for index in range(topic.partition_count):
-            self._troubles.over(TopicPartition(topic.name, index))
+            self._errors.clear(TopicPartition(topic.name, index))
         if deleted and not self._stopped:
             self._write_checkpoint(lambda: None)
 
@@ -299,7 +299,7 @@ class LogCleaner:
             stats.segments_before,
         )
         self.first_dirty[partition_log.topic_partition] = cleaning.end_offset
-        self._troubles.over(partition_log.topic_partition)
+        self._errors.clear(partition_log.topic_partition)
         self._swapped.add(partition_log.folder)
         is_internal = partition_log.topic_partition.topic in INTERNAL_TOPICS
         if is_internal and self._broker.steady_ms() - self._checkpoint_ms < INTERNAL_CHECKPOINT_INTERVAL_MS:
@@ -357,7 +357,7 @@ class LogCleaner:
         elif isinstance(error, OSError) or (
             isinstance(error, KafkaError) and error.code is ErrorCode.KAFKA_STORAGE_ERROR
         ):
-            self._troubles.tell(partition, "%s could not be cleaned and will be tried again: %s", partition, error)
+            self._errors.report(partition, "%s could not be cleaned and will be tried again: %s", partition, error)
         else:
             log.error("%s cannot be cleaned and is left alone from now on", partition, exc_info=error)
             self.uncleanable.add(partition)

@@ -39,7 +39,7 @@ def partition_key(topic: str, topic_id: uuid.UUID, partition: int) -> PartitionK
 
 @dataclass(slots=True)
 class FetchTarget:
-    """One partition of a fetch: what is wanted and, in a session, what was last told."""
+    """One partition of a fetch: what the client wants and, in a session, what the last answer said (`last_*`)."""
 
     topic: str
     topic_id: uuid.UUID
@@ -48,8 +48,8 @@ class FetchTarget:
     max_bytes: int
     current_leader_epoch: int
     last_fetched_epoch: int
-    told_high_watermark: int = -1
-    told_log_start_offset: int = -1
+    last_high_watermark: int = -1
+    last_log_start_offset: int = -1
 
     @property
     def key(self) -> PartitionKey:

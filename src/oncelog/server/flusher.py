@@ -17,7 +17,7 @@ from oncelog.cluster.partition import Partition
 from oncelog.core.clock import Scheduler
 from oncelog.core.promise import Promise, gather
 from oncelog.core.worker import Worker
-from oncelog.server.troubles import Troubles
+from oncelog.server.repeated_errors import RepeatedErrors
 from oncelog.storage.flush_work import FileNotOpened, FlushWork
 from oncelog.storage.log import Log
 
@@ -37,7 +37,7 @@ class Flusher:
         self._uncommitted: dict[Partition, None] = {}
         self._put_off: dict[Partition, None] = {}
         self._retry_ms = RETRY_MS
-        self._troubles = Troubles(log)
+        self._errors = RepeatedErrors(log)
         self._is_running = False
         self._stopped = False
         self.rounds = 0
@@ -106,9 +106,9 @@ class Flusher:
         partition_log.finish_flush(work, error)
         if isinstance(error, FileNotOpened):
             message = "%s is not flushed yet and will be tried again: %s"
-            self._troubles.tell(work.partition, message, work.partition, error)
+            self._errors.report(work.partition, message, work.partition, error)
             return False
-        self._troubles.over(work.partition)
+        self._errors.clear(work.partition)
         if error is not None:
             log.error("%s cannot be flushed", work.partition, exc_info=error)
             return False

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from oncelog.cluster.partition import Partition
@@ -19,7 +18,7 @@ from oncelog.coordinator.txn.markers import MarkerReaction, reaction_to
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.failpoints import hit
 from oncelog.core.ids import GROUP_METADATA_TOPIC, NodeId, TopicPartition
-from oncelog.server.troubles import Troubles
+from oncelog.server.repeated_errors import RepeatedErrors
 
 if TYPE_CHECKING:
     from oncelog.server.broker import Broker
@@ -33,23 +32,12 @@ Acknowledge = Callable[[SendMarkers, frozenset[TopicPartition]], None]
 GiveUp = Callable[[SendMarkers, ErrorCode], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Marker:
-    """What one partition is told of a transaction's end."""
-
-    commit: bool
-    producer_id: int
-    producer_epoch: int
-    coordinator_epoch: int
-    transaction_version: int
-
-
 class MarkerSender:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._queues: dict[NodeId, dict[SendMarkers, set[TopicPartition]]] = {}
         self._retry_pending = False
-        self._troubles = Troubles(log, logging.WARNING)
+        self._errors = RepeatedErrors(log, logging.WARNING)
         self.on_acknowledged: Acknowledge = _not_connected
         self.on_given_up: GiveUp = _not_connected
 
@@ -73,8 +61,9 @@ class MarkerSender:
     def _enqueue(self, order: SendMarkers, partitions: Iterable[TopicPartition]) -> None:
         gone: set[TopicPartition] = set()
         for partition in partitions:
-            leader = self._leader_of(partition)
+            leader = self._broker.metadata.leader_of(partition)
             if leader is None:
+                # The topic was deleted: there is nothing to write to, and the transaction may complete.
                 gone.add(partition)
             else:
                 self._queues.setdefault(leader, {}).setdefault(order, set()).add(partition)
@@ -85,10 +74,6 @@ class MarkerSender:
             )  # fmt: skip
             self.on_acknowledged(order, frozenset(gone))
 
-    def _leader_of(self, partition: TopicPartition) -> NodeId | None:
-        """None when the topic was deleted: then there is nothing to write to, and the transaction may complete."""
-        return self._broker.metadata.leader_of(partition)
-
     def _drain_local(self) -> None:
         queue = self._queues.get(self._broker.node_id)
         while queue:
@@ -96,12 +81,9 @@ class MarkerSender:
             self._write_local(order, queue.pop(order))
 
     def _write_local(self, order: SendMarkers, partitions: set[TopicPartition]) -> None:
-        marker = Marker(
-            order.commit, order.producer_id, order.producer_epoch, order.coordinator_epoch, order.transaction_version
-        )
         for partition in sorted(partitions):
             hit("txn.marker.before_write")
-            self.write(marker, partition, lambda code, where=partition: self._settle(order, where, code))  # type: ignore[misc]
+            self.write(order, partition, lambda code, where=partition: self._settle(order, where, code))  # type: ignore[misc]
 
     def _settle(self, order: SendMarkers, partition: TopicPartition, code: ErrorCode) -> None:
         match reaction_to(code):
@@ -132,38 +114,41 @@ class MarkerSender:
             self._enqueue(order, partitions)
         self._drain_local()
 
-    def write(self, marker: Marker, where: TopicPartition, done: Callable[[ErrorCode], None]) -> None:
-        """Appends one marker here and reports its code once it is committed. Also serves WriteTxnMarkers."""
+    def write(self, order: SendMarkers, where: TopicPartition, done: Callable[[ErrorCode], None]) -> None:
+        """Appends the marker to a partition of this broker and calls `done` with its error code once it is committed.
+
+        Also serves WriteTxnMarkers.
+        """
         try:
-            partition, offset = self._append(marker, where)
+            partition, offset = self._append(order, where)
         except KafkaError as error:
-            self._troubles.tell(where, "a marker for %s is refused: %s", where, error)
+            self._errors.report(where, "a marker for %s is refused: %s", where, error)
             done(error.code)
             return
         except Exception:  # noqa: BLE001  whatever it is concerns this partition only, others wait for their markers
-            self._troubles.tell(where, "a marker for %s could not be written", where, exc_info=True)
+            self._errors.report(where, "a marker for %s could not be written", where, exc_info=True)
             done(ErrorCode.UNKNOWN_SERVER_ERROR)
             return
-        self._troubles.over(where)
+        self._errors.clear(where)
 
         def committed(error: KafkaError | None) -> None:
             if error is None and where.topic == GROUP_METADATA_TOPIC:
-                self._broker.groups.complete_transaction(where.partition, marker.producer_id, commit=marker.commit)
+                self._broker.groups.complete_transaction(where.partition, order.producer_id, commit=order.commit)
             done(ErrorCode.NONE if error is None else error.code)
 
         partition.committed(offset).then(committed)
 
-    def _append(self, marker: Marker, where: TopicPartition) -> tuple[Partition, int]:
+    def _append(self, order: SendMarkers, where: TopicPartition) -> tuple[Partition, int]:
         broker = self._broker
         partition = broker.partitions.get(where.topic, where.partition)
         if where.topic == GROUP_METADATA_TOPIC and not broker.groups.is_ready(where.partition):
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "its groups are being loaded")
         info = partition.append_marker(
-            commit=marker.commit,
-            producer_id=marker.producer_id,
-            producer_epoch=marker.producer_epoch,
-            coordinator_epoch=marker.coordinator_epoch,
-            transaction_version=marker.transaction_version,
+            commit=order.commit,
+            producer_id=order.producer_id,
+            producer_epoch=order.producer_epoch,
+            coordinator_epoch=order.coordinator_epoch,
+            transaction_version=order.transaction_version,
             now_ms=broker.now_ms(),
         )
         return partition, info.last_offset

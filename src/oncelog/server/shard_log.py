@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol
 
@@ -21,10 +20,12 @@ from oncelog.protocol.batch import (
     decode_records,
     parse_control,
 )
-from oncelog.storage.intact_batches import StoredBatch, intact_batches
+from oncelog.storage.intact_batches import intact_batches
 from oncelog.storage.log import AppendInfo
 from oncelog.storage.producer_state import Origin
 from oncelog.storage.record_slices import has_sole_value, sole_key
+from oncelog.storage.segment import segment_number
+from oncelog.storage.segment_batches import FileBatch
 from oncelog.storage.verification import VerificationGuard
 
 logger = logging.getLogger("oncelog.server")
@@ -73,10 +74,10 @@ def replay_log(partition: Partition, replayer: Replayer) -> Iterator[None]:
 
     What is damaged is said and left out: a coordinator without some records is better than none. Raises OSError.
     """
-    batches: list[StoredBatch] = []
+    batches: list[FileBatch] = []
     in_slice = 0
     for batch in _stored_batches(partition):
-        header = batch[0]
+        header = batch.header
         if header.attributes & (CONTROL_BIT | TRANSACTIONAL_BIT):
             _replay_newest(partition, batches, replayer)
             _replay_transactional(partition, batch, replayer)
@@ -91,43 +92,41 @@ def replay_log(partition: Partition, replayer: Replayer) -> Iterator[None]:
     _replay_newest(partition, batches, replayer)
 
 
-def _stored_batches(partition: Partition) -> Iterator[StoredBatch]:
+def _stored_batches(partition: Partition) -> Iterator[FileBatch]:
     """All that are intact. Compaction may put other segments in the place of those that are left to read."""
     log = partition.log
     offset, end_offset = log.log_start_offset, log.log_end_offset
     while offset < end_offset:
         segments = list(log.segments)
-        number = max(0, bisect_right(segments, offset, key=lambda each: each.base_offset) - 1)
+        number = segment_number(segments, offset)
         segment = segments[number]
         upper = segments[number + 1].base_offset if number + 1 < len(segments) else end_offset
         first = offset
         for batch in intact_batches(segment, upper):
-            header = batch[0]
-            next_offset = header.base_offset + header.last_offset_delta + 1
-            if next_offset > first:
+            if batch.header.next_offset > first:
                 yield batch
                 if segment not in log.segments:
-                    offset = next_offset
+                    offset = batch.header.next_offset
                     break
         else:
             offset = upper
 
 
-def _replay_transactional(partition: Partition, batch: StoredBatch, replayer: Replayer) -> None:
-    header, data, position = batch
+def _replay_transactional(partition: Partition, batch: FileBatch, replayer: Replayer) -> None:
+    header = batch.header
     if not header.is_control:
         _replay_newest(partition, [batch], replayer)
     elif header.records_count:
         # Compaction leaves the bare header of a marker whose transaction is gone.
         try:
-            marker = parse_control(data, position)
+            marker = parse_control(batch.data, batch.start)
         except KafkaError as error:
             logger.error("%s: a marker is left out: %s", partition.topic_partition, error)
         else:
             replayer.on_marker(header, marker)
 
 
-def _replay_newest(partition: Partition, batches: Sequence[StoredBatch], replayer: Replayer) -> None:
+def _replay_newest(partition: Partition, batches: Sequence[FileBatch], replayer: Replayer) -> None:
     """The newest record of each key, in the order of the log. From the end on, nothing else has to be decoded.
 
     Except for tombstones: what a transaction has pending for a key is forgotten with one, also when a newer record
@@ -135,7 +134,7 @@ def _replay_newest(partition: Partition, batches: Sequence[StoredBatch], replaye
     """
     newest: dict[bytes, tuple[BatchHeader, int, bytes | None]] = {}
     deleted: dict[bytes, tuple[BatchHeader, int]] = {}
-    for header, data, position in reversed(batches):
+    for _, header, data, position in reversed(batches):
         key = sole_key(header, data, position)
         if key is not None and key in newest and has_sole_value(data, position, key):
             continue

@@ -259,10 +259,10 @@ class TxnRuntime:
     ) -> bool:
         if self.parked_count >= self._parked_max or self._park_ms == 0 or self._broker.stopped:
             return False
-        parked = _Parked(operation, promise, answer, _NO_TIMER)
-        parked.timer = self._broker.scheduler.call_later_ms(
+        timer = self._broker.scheduler.call_later_ms(
             self._park_ms, lambda: self._expire_parked(transactional_id, parked)
         )
+        parked = _Parked(operation, promise, answer, timer)
         self._parked.setdefault(transactional_id, deque()).append(parked)
         self.parked_count += 1
         return True
@@ -380,14 +380,6 @@ class TxnRuntime:
             if live.shard.is_loaded:
                 total.update(live.shard.count_by_state())
         return total
-
-
-class _NoTimer:
-    def cancel(self) -> None:
-        pass
-
-
-_NO_TIMER = _NoTimer()
 
 
 def _log_failure(result: IdResult) -> None:

@@ -51,10 +51,6 @@ class KeptBatch(NamedTuple):
     """To be entered into the transaction index."""
 
 
-def _nothing() -> None:
-    return None
-
-
 @dataclass(slots=True)
 class BatchFilter:
     """The rules of one cleaning. Batches must be shown in offset order, each once."""
@@ -66,7 +62,7 @@ class BatchFilter:
     now_ms: int
     delete_retention_ms: int
     last_records: Mapping[int, LastRecord] = field(default_factory=dict)
-    yield_turn: Callable[[], None] = _nothing
+    yield_turn: Callable[[], None] = lambda: None
 
     def filter(self, header: BatchHeader, data: bytes, start: int) -> KeptBatch | None:
         """What is left of the batch that begins at `start` of `data`, whose checksum is right."""

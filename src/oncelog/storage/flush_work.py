@@ -17,7 +17,7 @@ from oncelog.core import failpoints
 from oncelog.core.ids import TopicPartition
 from oncelog.storage.file_cache import OUT_OF_DESCRIPTORS
 
-_PASSING: Final = (errno.ENOMEM, *OUT_OF_DESCRIPTORS)
+_TRANSIENT: Final = (errno.ENOMEM, *OUT_OF_DESCRIPTORS)
 
 
 class FileNotOpened(OSError):
@@ -67,7 +67,7 @@ def _sync(path: Path, sync: Callable[[int], None]) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        if error.errno not in _PASSING:
+        if error.errno not in _TRANSIENT:
             raise
         raise FileNotOpened(error.errno, error.strerror, str(path)) from error
     try:

@@ -17,11 +17,11 @@ from oncelog.protocol.batch import (
     LENGTH_OVERHEAD_BYTES,
     MAGIC,
     PREFIX_BYTES,
-    BatchHeader,
     CorruptBatchError,
     read_header,
 )
 from oncelog.storage.segment import Segment
+from oncelog.storage.segment_batches import FileBatch
 
 logger = logging.getLogger("oncelog.storage")
 
@@ -29,11 +29,8 @@ READ_BYTES: Final = 1_048_576
 """Read at a time."""
 _MAGIC_POSITION: Final = 16
 
-StoredBatch = tuple[BatchHeader, bytes, int]
-"""It begins at a position of these bytes."""
 
-
-def intact_batches(segment: Segment, end_offset: int) -> Iterator[StoredBatch]:
+def intact_batches(segment: Segment, end_offset: int) -> Iterator[FileBatch]:
     """Those below `end_offset`, in the order of the file. What is damaged is said and left out; raises OSError."""
     window = _Window(segment)
     before = last = segment.base_offset - 1
@@ -43,9 +40,8 @@ def intact_batches(segment: Segment, end_offset: int) -> Iterator[StoredBatch]:
             batch = window.batch_at(position, last, end_offset)
             if batch is not None:
                 yield batch
-                header = batch[0]
-                before, last = last, header.base_offset
-                size = header.batch_length + LENGTH_OVERHEAD_BYTES
+                before, last = last, batch.header.base_offset
+                size = batch.header.size_bytes
                 position += size
             else:
                 logger.error(
@@ -78,7 +74,7 @@ class _Window:
             self._start, start = position, 0
         return start
 
-    def batch_at(self, position: int, last: int, end_offset: int) -> StoredBatch | None:
+    def batch_at(self, position: int, last: int, end_offset: int) -> FileBatch | None:
         """The batch at a position, if it is intact, above offset `last` and below `end_offset`.
 
         Logs of coordinators are many small batches, so that it matters what one of them costs.
@@ -101,7 +97,7 @@ class _Window:
             start = self._hold(position, size)
         data = self._data
         crc: int = google_crc32c.value(data[start + PREFIX_BYTES : start + size])
-        return (header, data, start) if crc == header.crc else None
+        return FileBatch(position, header, data, start) if crc == header.crc else None
 
     def next_intact(self, position: int, last: int, end_offset: int) -> int:
         """Where the next intact batch begins; the end if there is none."""

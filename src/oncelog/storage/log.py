@@ -66,8 +66,8 @@ from oncelog.storage.segment import FoundTimestamp, Segment, segment_number
 from oncelog.storage.segment_swap import CleanedSegment
 from oncelog.storage.txn_index import AbortedTxn
 
-_PASSING: Final = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, *OUT_OF_DESCRIPTORS)
-"""What says nothing about the disk, or only that it is full."""
+_TRANSIENT: Final = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, *OUT_OF_DESCRIPTORS)
+"""Errors that say nothing about the disk, or only that it is full."""
 
 REPAIR_SPACE_BYTES: Final = 64 * 1024
 """Must be free on the disk before a log is repaired."""
@@ -90,10 +90,6 @@ class AppendInfo:
 __all__ = ["AppendInfo", "Log", "LogPlace", "Origin", "ReadResult"]
 
 
-def _nothing() -> None:
-    return None
-
-
 class Log:
     def __init__(
         self,
@@ -103,7 +99,7 @@ class Log:
         clean: bool,
         log_start_offset: int | None = None,
         recovery_point: int | None = None,
-        on_truncated: Callable[[], None] = _nothing,
+        on_truncated: Callable[[], None] = lambda: None,
     ) -> None:
         """Open a folder. None for an offset means that no checkpoint has it.
 
@@ -129,7 +125,7 @@ class Log:
 
     @classmethod
     def create(
-        cls, place: LogPlace, config: LogConfig, topic_id: uuid.UUID, *, on_truncated: Callable[[], None] = _nothing
+        cls, place: LogPlace, config: LogConfig, topic_id: uuid.UUID, *, on_truncated: Callable[[], None] = lambda: None
     ) -> Log:
         """Make the folder of a new log. Its names are made durable by the first flush, not here."""
         place.folder.mkdir()
@@ -657,9 +653,10 @@ class Log:
         return self.has_failed and self._can_be_repaired
 
     def _fail(self, what: str, error: Exception) -> None:
-        is_passing = isinstance(error, OSError) and error.errno in _PASSING
-        self._can_be_repaired = is_passing
-        self._failure = f"{what} and the log must be recovered{'' if is_passing else '; restart the broker'}: {error}"
+        self._can_be_repaired = isinstance(error, OSError) and error.errno in _TRANSIENT
+        self._failure = (
+            f"{what} and the log must be recovered{'' if self._can_be_repaired else '; restart the broker'}: {error}"
+        )
 
     def repair(self) -> None:
         """Open the log again after an append that failed half way. Until that succeeds it can be read as it was.

@@ -19,11 +19,11 @@ class Progress:
         self._unit = unit
         self._clock_s = clock_s
         self._done = 0
-        self._told_s = clock_s()
+        self._logged_s = clock_s()
 
     def add(self, amount: int) -> None:
         self._done += amount
         now_s = self._clock_s()
-        if now_s - self._told_s >= INTERVAL_S:
-            self._told_s = now_s
+        if now_s - self._logged_s >= INTERVAL_S:
+            self._logged_s = now_s
             logger.info("%s: %d of %d %s done", self._what, self._done, self._total, self._unit)

@@ -14,8 +14,8 @@ from oncelog.protocol import compression
 from oncelog.protocol.batch import CODEC_MASK, HEADER_BYTES, LENGTH_OVERHEAD_BYTES, BatchHeader, CorruptBatchError
 from oncelog.protocol.primitives import MalformedRequest, append_varlong, read_varlong
 
-BREATH_RECORDS: Final = 256
-"""Records after which a long batch lets others run."""
+RECORDS_PER_TURN: Final = 256
+"""After so many records of a long batch other threads get their turn."""
 
 _RECORD_ATTRIBUTES: Final = 0
 _SOLE_BATCH_LENGTH_MIN: Final = HEADER_BYTES - LENGTH_OVERHEAD_BYTES + 7
@@ -34,23 +34,21 @@ class RecordSlice(NamedTuple):
     end: int
 
 
-def _nothing() -> None:
-    return None
-
-
 def records_section(header: BatchHeader, data: bytes, start: int) -> bytes:
     """The uncompressed records of the batch that begins at `start` of `data`."""
     section = data[start + HEADER_BYTES : start + header.size_bytes]
     return compression.decompress(header.codec, section) if header.codec else section
 
 
-def slice_records(section: bytes, header: BatchHeader, yield_turn: Callable[[], None] = _nothing) -> list[RecordSlice]:
+def slice_records(
+    section: bytes, header: BatchHeader, yield_turn: Callable[[], None] = lambda: None
+) -> list[RecordSlice]:
     """All records of a batch. CorruptBatchError unless they fill the section as the header says."""
     slices: list[RecordSlice] = []
     cursor, count = 0, header.records_count
     try:
-        for first in range(0, count, BREATH_RECORDS):
-            cursor = _slice_some(section, cursor, min(BREATH_RECORDS, count - first), slices)
+        for first in range(0, count, RECORDS_PER_TURN):
+            cursor = _slice_some(section, cursor, min(RECORDS_PER_TURN, count - first), slices)
             yield_turn()
     except (IndexError, MalformedRequest) as error:
         raise CorruptBatchError(

@@ -332,7 +332,7 @@ class _Loader:
     def _recover_segment(self, segment: Segment, position: int) -> bool:
         """Scan from `position`; cut at the first batch that is not whole. Returns whether nothing was cut."""
         state, epochs = self.state, self.epochs
-        end_position = told_position = position
+        end_position = reported_position = position
         latest_epoch, chunk, problem = epochs.latest_epoch, b"", ""
         try:
             for batch in segment.batches(position, checked=True):
@@ -349,11 +349,11 @@ class _Loader:
                 end_position = batch.end_position
                 if batch.data is not chunk:
                     chunk = batch.data
-                    self.progress.add(end_position - told_position)
-                    told_position = end_position
+                    self.progress.add(end_position - reported_position)
+                    reported_position = end_position
         except CorruptBatchError as error:
             problem = error.message
-        self.progress.add(end_position - told_position)
+        self.progress.add(end_position - reported_position)
         lost_bytes = segment.size_bytes - end_position
         if lost_bytes:
             self._refuse_old_format(segment, end_position)

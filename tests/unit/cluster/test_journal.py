@@ -124,7 +124,7 @@ def test_nothing_is_appended_to_a_rewritten_file_before_its_name_is_on_disk(
     def broken(folder: Path) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(journal_module, "sync_folder", broken)
+    monkeypatch.setattr(journal_module, "sync_path", broken)
     with pytest.raises(KafkaError, match="cannot be synced"):
         journal.rewrite([{"n": 0}])
     with pytest.raises(KafkaError, match="cannot be written"):

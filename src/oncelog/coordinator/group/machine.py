@@ -174,11 +174,11 @@ class GroupShard:
         return out
 
     def append_failed(self, outcome: Outcome, error: ErrorCode, reason: str, now_ms: int) -> Outcome:
-        told = error_for_failed_append(error)
-        out = Outcome(replies=[Reply(reply.reply_to, not_committed(reply.response, told)) for reply in outcome.replies])
+        code = error_for_failed_append(error)
+        out = Outcome(replies=[Reply(reply.reply_to, not_committed(reply.response, code)) for reply in outcome.replies])
         if self._is_loaded:
             for compensate in reversed(outcome.compensations):
-                compensate(told, now_ms, out)
+                compensate(code, now_ms, out)
         return out
 
     # --- time ------------------------------------------------------------------------------------------------------

@@ -69,9 +69,6 @@ class OffsetStore:
     def producers_with_pending(self) -> list[int]:
         return list(self._pending)
 
-    def pending_of(self, producer_id: int, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
-        return self._pending.get(producer_id, {}).get(group_id, _NOTHING)
-
     def partitions_of_topic(self, topic: str, topic_id: uuid.UUID) -> Iterator[tuple[str, TopicPartition]]:
         """Groups and partitions with an offset, committed or pending, of this topic; ids, where known, must agree."""
         seen: set[tuple[str, TopicPartition]] = set()

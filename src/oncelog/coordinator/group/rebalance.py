@@ -125,11 +125,11 @@ class Rebalancer:
             out.reply(earlier, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
         group.awaiting_sync[member_id] = reply
 
-    def release(self, group: ClassicGroup, member_id: str, error: ErrorCode, told_id: str, out: Outcome) -> None:
-        """Answer what a member has parked with an error."""
+    def release(self, group: ClassicGroup, member_id: str, error: ErrorCode, answered_id: str, out: Outcome) -> None:
+        """Answer the parked requests of a member with an error. `answered_id` is the member id in the answer."""
         join = group.awaiting_join.pop(member_id, None)
         if join is not None:
-            out.reply(join, join_refused(error, told_id))
+            out.reply(join, join_refused(error, answered_id))
         sync = group.awaiting_sync.pop(member_id, None)
         if sync is not None:
             out.reply(sync, SyncGroupResponse(error_code=error))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from oncelog.coordinator.txn.versions import TransactionVersion
 from oncelog.core.ids import CoordinatorEpoch, ProducerEpoch, ProducerId, TopicPartition
 
 
@@ -22,4 +21,4 @@ class SendMarkers:
     coordinator_epoch: CoordinatorEpoch
     commit: bool
     partitions: frozenset[TopicPartition]
-    transaction_version: TransactionVersion
+    transaction_version: int

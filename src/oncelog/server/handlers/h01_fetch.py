@@ -257,7 +257,7 @@ class _Fetch:
             if self._incremental and not _is_news(read):
                 continue
             target, data = read.target, read.data
-            target.told_high_watermark, target.told_log_start_offset = data.high_watermark, data.log_start_offset
+            target.last_high_watermark, target.last_log_start_offset = data.high_watermark, data.log_start_offset
             key = target.topic_id if self._by_id else target.topic
             topic = topics.get(key)
             if topic is None:
@@ -278,8 +278,8 @@ def _is_news(read: _Read) -> bool:
     return (
         read.size_bytes > 0
         or data.error_code != 0
-        or data.high_watermark != target.told_high_watermark
-        or data.log_start_offset != target.told_log_start_offset
+        or data.high_watermark != target.last_high_watermark
+        or data.log_start_offset != target.last_log_start_offset
     )
 
 

@@ -6,8 +6,9 @@ can commit or abort a transaction of anybody: here it takes CLUSTER_ACTION.
 
 from __future__ import annotations
 
+from oncelog.coordinator.txn.effects import SendMarkers
 from oncelog.core.errors import ErrorCode
-from oncelog.core.ids import TopicPartition
+from oncelog.core.ids import CoordinatorEpoch, ProducerEpoch, ProducerId, TopicPartition
 from oncelog.core.promise import Promise, gather
 from oncelog.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -20,7 +21,6 @@ from oncelog.protocol.messages.write_txn_markers import (
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
-from oncelog.server.markers import Marker
 
 Written = tuple[TopicPartition, ErrorCode]
 
@@ -48,20 +48,23 @@ def _partitions(wanted: WritableTxnMarker) -> list[TopicPartition]:
 
 
 def _write(broker: Broker, wanted: WritableTxnMarker) -> Promise[WritableTxnMarkerResult]:
-    marker = Marker(
-        wanted.transaction_result,
-        wanted.producer_id,
-        wanted.producer_epoch,
-        wanted.coordinator_epoch,
-        wanted.transaction_version,
+    partitions = _partitions(wanted)
+    order = SendMarkers(
+        transactional_id="",
+        producer_id=ProducerId(wanted.producer_id),
+        producer_epoch=ProducerEpoch(wanted.producer_epoch),
+        coordinator_epoch=CoordinatorEpoch(wanted.coordinator_epoch),
+        commit=wanted.transaction_result,
+        partitions=frozenset(partitions),
+        transaction_version=wanted.transaction_version,
     )
-    written = [_write_one(broker, marker, partition) for partition in _partitions(wanted)]
+    written = [_write_one(broker, order, partition) for partition in partitions]
     return gather(written).map(lambda results: _result(wanted.producer_id, results))
 
 
-def _write_one(broker: Broker, marker: Marker, partition: TopicPartition) -> Promise[Written]:
+def _write_one(broker: Broker, order: SendMarkers, partition: TopicPartition) -> Promise[Written]:
     promise: Promise[Written] = Promise()
-    broker.markers.write(marker, partition, lambda code: promise.resolve((partition, code)))
+    broker.markers.write(order, partition, lambda code: promise.resolve((partition, code)))
     return promise
 
 
