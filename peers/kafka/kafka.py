@@ -60,13 +60,16 @@ class KafkaServer:
         properties: Mapping[str, str] | None = None,
         heap: str = "512m",
         java_options: Sequence[str] = QUICK_OPTIONS,
+        more_listeners: Mapping[str, int] | None = None,
     ) -> None:
+        """`more_listeners` are ports by security protocol, beside the one without security."""
         self.folder = folder
         self.data_dir = folder / "data"
         self.transaction_version = transaction_version
         self.port = free_port()
         self._controller_port = free_port()
         self._extra = dict(properties or {})
+        self._listeners = {"PLAINTEXT": self.port, **(more_listeners or {})}
         self._heap = heap
         self._java_options = tuple(java_options)
         self._process: subprocess.Popen[bytes] | None = None
@@ -92,7 +95,7 @@ class KafkaServer:
         return self.folder / "server.properties"
 
     def _settings(self) -> dict[str, str]:
-        broker = f"PLAINTEXT://127.0.0.1:{self.port}"
+        broker = ",".join(f"{name}://127.0.0.1:{port}" for name, port in self._listeners.items())
         return {
             "process.roles": "broker,controller",
             "node.id": "1",
@@ -100,7 +103,9 @@ class KafkaServer:
             "listeners": f"{broker},CONTROLLER://127.0.0.1:{self._controller_port}",
             "advertised.listeners": broker,
             "controller.listener.names": "CONTROLLER",
-            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "listener.security.protocol.map": ",".join(
+                ["CONTROLLER:PLAINTEXT", *(f"{name}:{name}" for name in self._listeners)]
+            ),
             "log.dirs": str(self.data_dir),
             "offsets.topic.replication.factor": "1",
             "transaction.state.log.replication.factor": "1",

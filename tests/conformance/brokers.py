@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from oncelog.testing.janitor import janitor
-from peers.kafka.kafka import KafkaServer, kafka_available
+from peers.kafka.kafka import KafkaServer, free_port, kafka_available
 from tests.conformance.wire import Wire
 
 KINDS: Final = ("oncelog", "kafka")
@@ -47,13 +47,32 @@ ONLY_KAFKA: Final = {
     "broker.session.timeout.ms": "1500",
     "broker.heartbeat.interval.ms": "300",
 }
+USERS: Final = tuple(f"user{number}" for number in range(40))
+PASSWORD: Final = "secret"
+PLAIN_USERS: Final = (
+    "org.apache.kafka.common.security.plain.PlainLoginModule required "
+    + " ".join(f'user_{user}="{PASSWORD}"' for user in USERS)
+    + ";"
+)
+SCRAM_LOGIN: Final = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
 PROFILES: Final[dict[str, dict[str, str]]] = {
     "default": {},
     "expiring": {
         "transactional.id.expiration.ms": "1000",
         "transaction.remove.expired.transaction.cleanup.interval.ms": "200",
     },
+    "secured": {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        # Who comes by the listener without SASL. On Apache Kafka that is the broker itself, too.
+        "super.users": "User:ANONYMOUS",
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": PLAIN_USERS,
+        "listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config": SCRAM_LOGIN,
+        "connection.failed.authentication.delay.ms": "1",
+    },
 }
+SECURED: Final = "secured"
+"""This profile has a second listener, with SASL."""
 
 
 class Broker(Protocol):
@@ -61,6 +80,7 @@ class Broker(Protocol):
 
     kind: str
     data_dir: Path
+    sasl_servers: str | None
 
     @property
     def bootstrap_servers(self) -> str: ...
@@ -73,9 +93,15 @@ class Broker(Protocol):
 class KafkaBroker:
     kind = "kafka"
 
-    def __init__(self, folder: Path, transaction_version: int, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self, folder: Path, transaction_version: int, settings: Mapping[str, str], sasl_port: int | None = None
+    ) -> None:
+        self.sasl_servers = None if sasl_port is None else f"127.0.0.1:{sasl_port}"
         self._server = KafkaServer(
-            folder, transaction_version=transaction_version, properties={**ONLY_KAFKA, **settings}
+            folder,
+            transaction_version=transaction_version,
+            properties={**ONLY_KAFKA, **settings},
+            more_listeners={} if sasl_port is None else {"SASL_PLAINTEXT": sasl_port},
         )
         self.data_dir = self._server.data_dir
 
@@ -101,7 +127,10 @@ class OncelogBroker:
 
     kind = "oncelog"
 
-    def __init__(self, folder: Path, transaction_version: int, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self, folder: Path, transaction_version: int, settings: Mapping[str, str], sasl_port: int | None = None
+    ) -> None:
+        self.sasl_servers = None if sasl_port is None else f"127.0.0.1:{sasl_port}"
         self.data_dir = folder / "data"
         self._output = folder / "oncelog.out"
         self._settings = {"transaction.version": str(transaction_version), **ONLY_ONCELOG, **settings}
@@ -115,7 +144,8 @@ class OncelogBroker:
     def start(self) -> None:
         self.data_dir.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "oncelog", "serve", "--data-dir", str(self.data_dir)]
-        command += ["--listen", f"127.0.0.1:{self._port}"]
+        sasl = "" if self.sasl_servers is None else f",SASL_PLAINTEXT://{self.sasl_servers}"
+        command += ["--listen", f"127.0.0.1:{self._port}{sasl}"]
         for key, value in self._settings.items():
             command += ["--set", f"{key}={value}"]
         with self._output.open("ab") as errors:
@@ -178,12 +208,17 @@ def unavailable(kind: str) -> str | None:
 
 
 def new(
-    kind: str, folder: Path, *, transaction_version: int = 2, settings: Mapping[str, str] | None = None
+    kind: str,
+    folder: Path,
+    *,
+    transaction_version: int = 2,
+    settings: Mapping[str, str] | None = None,
+    has_sasl: bool = False,
 ) -> KafkaBroker | OncelogBroker:
     """A broker that is not started yet, with the settings that all conformance tests use and these."""
     folder.mkdir(parents=True, exist_ok=True)
     made = KafkaBroker if kind == "kafka" else OncelogBroker
-    return made(folder, transaction_version, {**COMMON, **(settings or {})})
+    return made(folder, transaction_version, {**COMMON, **(settings or {})}, free_port() if has_sasl else None)
 
 
 _shared: dict[tuple[str, int, str], KafkaBroker | OncelogBroker] = {}
@@ -197,7 +232,8 @@ def get(kind: str, transaction_version: int = 2, profile: str = "default") -> Ka
         folder = Path(tempfile.mkdtemp(prefix=f"oncelog-conformance-{kind}-"))
         janitor.take("folder", str(folder))
         _folders.append(folder)
-        broker = new(kind, folder, transaction_version=transaction_version, settings=PROFILES[profile])
+        settings, has_sasl = PROFILES[profile], profile == SECURED
+        broker = new(kind, folder, transaction_version=transaction_version, settings=settings, has_sasl=has_sasl)
         broker.start()
         _shared[key] = broker
         warm_up(broker.bootstrap_servers)

@@ -14,7 +14,10 @@ from typing import Any, Final
 
 from tests.conformance.scenario import Transcript
 
+UNKNOWN_SERVER_ERROR: Final = -1
+CLUSTER_AUTHORIZATION_FAILED: Final = 31
 UNSUPPORTED_VERSION: Final = 35
+INVALID_REQUEST: Final = 42
 INVALID_TXN_STATE: Final = 48
 NON_EMPTY_GROUP: Final = 68
 GROUP_ID_NOT_FOUND: Final = 69
@@ -109,6 +112,48 @@ DEVIATIONS: Final[Sequence[Deviation]] = (
         r"reading/records-deleted",
         r"17 fetch v12 \(committed\)",
         {"responses.0.partitions.0.last_stable_offset": (4, 5)},
+    ),
+    Deviation(
+        "Whoever may ALTER the cluster cannot end transactions of others: WriteTxnMarkers takes ClusterAction.",
+        r"securing/cluster-alter",
+        r"write_txn_markers",
+        {"markers.0.topics.0.partitions.0.error_code": (0, CLUSTER_AUTHORIZATION_FAILED)},
+    ),
+    Deviation(
+        "Before a login no request but those of SASL is decoded. Apache Kafka answers it and then hangs up.",
+        r"securing/logins",
+        r"metadata v12 \(request instead of a token\)",
+        {"": (ANYTHING, "disconnected")},
+    ),
+    Deviation(
+        "An ACL with a number that means unknown (0) is refused as any wrong one. Apache Kafka hangs up.",
+        r"securing/acls-created",
+        r"create_acls v3 \(wrong .*: 0",
+        {"": ("disconnected", {"results": [{"error_code": INVALID_REQUEST}]})},
+    ),
+    Deviation(
+        "So is one with a number for filters, any (1) or match (2). Apache Kafka calls it an error of its own.",
+        r"securing/acls-created",
+        r"create_acls v3 \(wrong ",
+        {"results.0.error_code": (UNKNOWN_SERVER_ERROR, INVALID_REQUEST)},
+    ),
+    Deviation(
+        "A filter with a number that means unknown (0) is refused with an answer, too.",
+        r"securing/acls-found",
+        r"describe_acls v3 \(wrong ",
+        {"": ("disconnected", {"error_code": INVALID_REQUEST, "resources": []})},
+    ),
+    Deviation(
+        "The same in DeleteAcls.",
+        r"securing/acls-found",
+        r"delete_acls v3 \(wrong ",
+        {"": ("disconnected", {"filter_results": [{"error_code": INVALID_REQUEST, "matching_acls": []}]})},
+    ),
+    Deviation(
+        "A filter with a number that does not exist is refused. Apache Kafka finds nothing, though there may be ACLs.",
+        r"securing/acls-found",
+        r"describe_acls v3 \(unknown ",
+        {"error_code": (0, INVALID_REQUEST)},
     ),
 )
 

@@ -24,10 +24,10 @@ def record(words: Sequence[str]) -> None:
             if words and not any(word in f"{file}/{scenario.name}" for word in words):
                 continue
             started = time.monotonic()
-            recorded[scenario.name] = {
-                version: play(brokers.get("kafka", version, scenario.profile).bootstrap_servers, scenario)
-                for version in scenario.transaction_versions
-            }
+            recorded[scenario.name] = {}
+            for version in scenario.transaction_versions:
+                kafka = brokers.get("kafka", version, scenario.profile)
+                recorded[scenario.name][version] = play(kafka.bootstrap_servers, scenario, kafka.sasl_servers)
             sys.stdout.write(f"{file}/{scenario.name}: {time.monotonic() - started:.2f} s\n")
         transcripts.save(file, recorded)
 

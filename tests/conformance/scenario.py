@@ -21,20 +21,24 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tests.conformance import batches
+from tests.conformance import batches, brokers
 from tests.conformance.wire import Disconnected, Fields, Wire
 
 CONCURRENT_TRANSACTIONS: Final = 51
 BUSY: Final = frozenset({14, 15, 16, CONCURRENT_TRANSACTIONS})
 NOT_ENOUGH_REPLICAS: Final = 19
 ANSWERED_BY_THE_CONTROLLER: Final = frozenset(
-    {"create_topics", "delete_topics", "create_partitions", "alter_configs", "incremental_alter_configs"}
+    {
+        *("create_topics", "delete_topics", "create_partitions", "alter_configs", "incremental_alter_configs"),
+        *("create_acls", "delete_acls", "alter_user_scram_credentials", "alter_client_quotas"),
+    }
 )
 MEMBER_ID_REQUIRED: Final = 79
 NO_TOPIC_ID: Final = "00000000-0000-0000-0000-000000000000"
@@ -95,6 +99,8 @@ class Step:
     until: Mapping[str, Any] | None = None
     """Paths and values: the request is repeated until the answer has them."""
     connection: str = "main"
+    """Each name has a connection of its own. "User:bob" comes by the listener with SASL, logged in as bob; what begins
+    with "SASL" comes by it, too, and has not logged in."""
     answered: bool = True
     repeat: int = 1
     """How often the request is sent; the last answer is recorded."""
@@ -121,8 +127,9 @@ _runs = itertools.count()
 class Runner:
     """Plays one scenario on one broker."""
 
-    def __init__(self, bootstrap_servers: str, scenario: Scenario) -> None:
+    def __init__(self, bootstrap_servers: str, scenario: Scenario, sasl_servers: str | None = None) -> None:
         self._bootstrap = bootstrap_servers
+        self._sasl_servers = sasl_servers
         self._scenario = scenario
         self._prefix = f"w{os.getpid()}-{next(_runs)}-"
         self._symbols: dict[str, Any] = {}
@@ -141,7 +148,11 @@ class Runner:
 
     def _wire(self, name: str) -> Wire:
         if name not in self._wires:
-            self._wires[name] = Wire(self._bootstrap)
+            kind, _, user = name.partition(":")
+            wire = Wire(self._bootstrap if not name.startswith(("User:", "SASL")) else self._sasl_servers or "")
+            if kind == "User":
+                wire.log_in(user, brokers.PASSWORD)
+            self._wires[name] = wire
         return self._wires[name]
 
     def _create_topics(self) -> None:
@@ -257,7 +268,8 @@ class Runner:
             return {name: self._normalise(item, name) for name, item in shown.items()}
         if isinstance(value, list):
             # Kafka keeps partitions, topics and the like in hash sets: their order means nothing.
-            return sorted((self._normalise(item, key) for item in value), key=_order)
+            order = _content if key in _SETS else _order
+            return sorted((self._normalise(item, key) for item in value), key=order)
         if key in _TIMES or (key == "timestamp" and value > THIS_YEAR_MS):
             return "time" if value is not None and value >= 0 else value
         if key == "records":
@@ -277,9 +289,17 @@ def _new_topic(name: str, partitions: int, settings: Mapping[str, str]) -> Field
     return {**topic, "assignments": [], "configs": configs}
 
 
+_SETS: Final = frozenset({"acls", "credential_infos", "matching_acls", "resources"})
+"""Lists of elements without a name of their own, in no order."""
+
+
+def _content(item: Any) -> str:
+    return json.dumps(item, sort_keys=True)
+
+
 _ORDERED_BY: Final = (
     *("name", "topic", "topic_name", "transactional_id", "group_id", "member_id"),
-    *("index", "partition_index", "partition"),
+    *("index", "partition_index", "partition", "user", "resource_name"),
 )
 
 
@@ -320,5 +340,5 @@ def with_name(scenario: Scenario, suffix: str) -> Scenario:
     return dataclasses.replace(scenario, name=f"{scenario.name}{suffix}")
 
 
-def play(bootstrap_servers: str, scenario: Scenario) -> Transcript:
-    return Runner(bootstrap_servers, scenario).play()
+def play(bootstrap_servers: str, scenario: Scenario, sasl_servers: str | None = None) -> Transcript:
+    return Runner(bootstrap_servers, scenario, sasl_servers).play()

@@ -42,7 +42,7 @@ def test_answers_as_apache_kafka_does(kind: str, file: str, scenario: Scenario, 
     if kind == "oncelog":
         wanted = deviations.expected(f"{file}/{scenario.name}", version, wanted, set())
     broker = brokers.get(kind, version, scenario.profile)
-    assert play(broker.bootstrap_servers, scenario) == wanted
+    assert play(broker.bootstrap_servers, scenario, broker.sasl_servers) == wanted
 
 
 def test_every_deviation_applies_somewhere() -> None:

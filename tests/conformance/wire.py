@@ -59,6 +59,13 @@ class Wire:
         response_type = load_response_from_request(request_type)  # type: ignore[arg-type]
         return self._receive(response_type, correlation)
 
+    def log_in(self, user: str, password: str) -> None:
+        """With PLAIN."""
+        self.call("sasl_handshake", 1, mechanism="PLAIN")
+        answer = self.call("sasl_authenticate", 2, auth_bytes=f"\0{user}\0{password}".encode())
+        if answer["error_code"] != 0:
+            raise AssertionError(f"{user} cannot log in: {answer}")
+
     def call_many(self, api: str, version: int, count: int, **fields: Any) -> None:
         """Send the same request many times, several at once, and leave the answers unread."""
         frame = self._frame(load_entity_schema(api, version, EntityType.request), fields, 0)

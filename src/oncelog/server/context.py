@@ -72,6 +72,10 @@ class RequestContext:
                 REFUSALS[resource], f"{self.peer.principal} has no {operation.name} on {resource.name} {name!r}"
             )
 
+    def operations_on_cluster(self) -> int:
+        """Nobody is told who may not describe the cluster."""
+        return self.operations_on(Resource.CLUSTER) if self.may(Operation.DESCRIBE, Resource.CLUSTER) else 0
+
     def operations_on(self, resource: Resource, name: str = CLUSTER_NAME) -> int:
         """The set of operations for `authorized_operations`."""
         return sum(1 << operation for operation in OPERATIONS[resource] if self.may(operation, resource, name))

@@ -101,7 +101,7 @@ class Login:
 
     def _shake_hands(self, header: RequestHeader, mechanism: str, peer: Peer) -> Buffers | Promise[Buffers | None]:
         code = self._handshake_problem(mechanism)
-        mechanisms = list(self._listener.mechanisms)
+        mechanisms = [] if code is ErrorCode.ILLEGAL_SASL_STATE else list(self._listener.mechanisms)
         answer = _framed(header, SaslHandshakeResponse(error_code=code, mechanisms=mechanisms))
         if code:
             return self._fail(answer, f"the handshake for {mechanism!r} got {code.name}", peer)

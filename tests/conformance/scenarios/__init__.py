@@ -17,6 +17,7 @@ from tests.conformance.scenarios import (
     offsets,
     producing,
     reading,
+    securing,
     timing,
 )
 
@@ -32,4 +33,5 @@ FILES: Final[dict[str, Sequence[Scenario]]] = {
     "exhausting": exhausting.SCENARIOS,
     "grouping": grouping.SCENARIOS,
     "administering": administering.SCENARIOS,
+    "securing": securing.SCENARIOS,
 }

@@ -93,7 +93,7 @@ REFUSED = {
     ApiKey.OFFSET_FOR_LEADER_EPOCH: (
         4,
         {"topics": [{"topic": "t", "partitions": [{"partition": 0}]}]},
-        [(Operation.DESCRIBE, Resource.TOPIC, "t")],
+        [(Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER), (Operation.DESCRIBE, Resource.TOPIC, "t")],
         {TOPIC_REFUSED},
     ),
     ApiKey.METADATA: (12, {"topics": [{"name": "t"}]}, [(Operation.DESCRIBE, Resource.TOPIC, "t")], {0, TOPIC_REFUSED}),
@@ -373,5 +373,22 @@ def test_authorized_operations_are_those_that_are_allowed(node: BrokerInProcess)
         include_topic_authorized_operations=True, include_cluster_authorized_operations=True,
     )  # fmt: skip
     assert answer.topics[0].topic_authorized_operations == 1 << Operation.DESCRIBE | 1 << Operation.READ
-    assert answer.cluster_authorized_operations == 1 << Operation.ALTER
+    assert answer.cluster_authorized_operations == 0, "it may not describe the cluster"
     assert answer.topics[0].topic_id == NULL_UUID, "version 9 has no ids"
+    rights.append((Operation.DESCRIBE, Resource.CLUSTER))
+    answer = call(node, ApiKey.METADATA, 9, *rights, topics=[], include_cluster_authorized_operations=True)
+    assert answer.cluster_authorized_operations == 1 << Operation.ALTER | 1 << Operation.DESCRIBE
+
+
+@pytest.mark.parametrize(("version", "field"), [(12, "replica_id"), (15, "replica_state")])
+def test_who_fetches_as_a_replica_needs_cluster_action(node: BrokerInProcess, version: int, field: str) -> None:
+    node.produce("t", [b"a"])
+    partitions = [{"partition": 0, "partition_max_bytes": 100}]
+    request = {
+        "max_bytes": 100,
+        "topics": [{"topic": "t", "topic_id": node.topic_id("t"), "partitions": partitions}],
+        field: 7 if field == "replica_id" else {"replica_id": 7},
+    }
+    read, action = (Operation.READ, Resource.TOPIC), (Operation.CLUSTER_ACTION, Resource.CLUSTER)
+    assert codes_in(call(node, ApiKey.FETCH, version, read, **request)) == {0, TOPIC_REFUSED}
+    assert codes_in(call(node, ApiKey.FETCH, version, action, **request)) == {0, ErrorCode.NOT_LEADER_OR_FOLLOWER}

@@ -2,7 +2,8 @@
 
 A read_committed reader is bounded by the last stable offset and told which transactions in its range were aborted.
 The first partition with data gives at least one whole batch, whatever the limits say (KIP-74).
-Deviation: there are no follower fetches and no preferred read replica on one node.
+Deviation: there are no follower fetches and no preferred read replica on one node. A client that claims to be a replica
+needs ClusterAction, and then learns that it is none.
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ class _Fetch:
         "_by_id",
         "_context",
         "_incremental",
+        "_is_replica",
         "_max_bytes",
         "_min_bytes",
         "_promise",
@@ -110,6 +112,7 @@ class _Fetch:
         self._incremental = incremental
         self._by_id = by_id
         self._read_committed = request.isolation_level == 1
+        self._is_replica = max(request.replica_id, request.replica_state.replica_id) >= 0
         self._max_bytes = min(request.max_bytes, broker.fetch_max_bytes)
         self._min_bytes = min(request.min_bytes, self._max_bytes, broker.budget.fetch_room_bytes())
         self._promise: Promise[FetchResponse] | None = None
@@ -198,6 +201,8 @@ class _Fetch:
             return _Read(target, data, 0)
         try:
             partition.check_leader_epoch(target.current_leader_epoch)
+            if self._is_replica:
+                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return self._read_partition(partition, target, budget_bytes, must_progress)
         except KafkaError as error:
             return _Read(target, _failed(target.partition, error.code), 0)
@@ -208,7 +213,10 @@ class _Fetch:
             if topic is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
             target.topic = topic.name
-        self._context.require(Operation.READ, Resource.TOPIC, target.topic)
+        if not self._is_replica:
+            self._context.require(Operation.READ, Resource.TOPIC, target.topic)
+        elif not self._context.may(Operation.CLUSTER_ACTION, Resource.CLUSTER):
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         return self._broker.partitions.get(target.topic, target.partition)
 
     def _read_partition(

@@ -32,7 +32,8 @@ def _respond(
 ) -> MetadataResponse:
     if request.include_topic_authorized_operations:
         for described in topics:
-            described.topic_authorized_operations = context.operations_on(Resource.TOPIC, described.name or "")
+            if described.error_code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                described.topic_authorized_operations = context.operations_on(Resource.TOPIC, described.name or "")
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
@@ -41,7 +42,7 @@ def _respond(
         cluster_id=broker.cluster_id,
         controller_id=broker.controller_id,
         topics=topics,
-        cluster_authorized_operations=context.operations_on(Resource.CLUSTER)
+        cluster_authorized_operations=context.operations_on_cluster()
         if request.include_cluster_authorized_operations
         else NOT_ASKED,
     )

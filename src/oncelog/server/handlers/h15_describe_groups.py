@@ -15,7 +15,8 @@ def handle(broker: Broker, request: DescribeGroupsRequest, context: RequestConte
     groups = [_describe(broker, group, context) for group in request.groups]
     if request.include_authorized_operations:
         for group in groups:
-            group.authorized_operations = context.operations_on(Resource.GROUP, group.group_id)
+            if group.error_code != ErrorCode.GROUP_AUTHORIZATION_FAILED:
+                group.authorized_operations = context.operations_on(Resource.GROUP, group.group_id)
     return DescribeGroupsResponse(groups=groups)
 
 

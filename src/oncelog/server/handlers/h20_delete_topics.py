@@ -41,6 +41,9 @@ def _answer(
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Duplicate topic {'id' if wanted.name is None else 'name'}.")
         if wanted.name is not None and wanted.topic_id == NULL_UUID:
             _authorize(context, wanted.name)
+            if not context.may(Operation.DELETE, Resource.CLUSTER):
+                # Whether the name exists would show, which is for those who may describe it.
+                context.require(Operation.DESCRIBE, Resource.TOPIC, wanted.name)
         topic = _find(broker, wanted)
         _authorize(context, topic.name)
         if topic.name in INTERNAL_TOPICS:

@@ -31,7 +31,8 @@ def handle(
 
 def _answer(broker: Broker, context: RequestContext, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
     try:
-        context.require(Operation.DESCRIBE, Resource.TOPIC, topic)
+        if not context.may(Operation.CLUSTER_ACTION, Resource.CLUSTER):
+            context.require(Operation.DESCRIBE, Resource.TOPIC, topic)
         partition = broker.partitions.get(topic, wanted.partition)
         partition.check_leader_epoch(wanted.current_leader_epoch)
     except KafkaError as error:

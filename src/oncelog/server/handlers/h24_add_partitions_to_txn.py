@@ -86,11 +86,14 @@ def _refused(
     if context.api_version < _BROKER_VERSION:
         if not context.may(Operation.WRITE, Resource.TRANSACTIONAL_ID, transactional_id):
             return dict.fromkeys(wanted, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        forbidden = [entry for entry in wanted if not context.may(Operation.WRITE, Resource.TOPIC, entry.topic)]
-        if forbidden:
-            return dict.fromkeys(forbidden, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    unknown = [entry for entry in wanted if not broker.metadata.has_partition(*entry)]
-    return dict.fromkeys(unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        forbidden = {entry for entry in wanted if not context.may(Operation.WRITE, Resource.TOPIC, entry.topic)}
+    else:
+        forbidden = set()
+    unknown = [entry for entry in wanted if entry not in forbidden and not broker.metadata.has_partition(*entry)]
+    return {
+        **dict.fromkeys(forbidden, ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+        **dict.fromkeys(unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    }
 
 
 def _result(transactional_id: str, codes: dict[TopicPartition, ErrorCode]) -> AddPartitionsToTxnResult:

@@ -22,7 +22,9 @@ def handle(
     try:
         context.require(Operation.DESCRIBE, Resource.CLUSTER)
     except KafkaError as error:
-        return DescribeUserScramCredentialsResponse(error_code=error.code, error_message=error.message)
+        # As Kafka does it: one for each that was asked for, without its name.
+        results = [_failed("", error.code, error.message) for _ in request.users or ()]
+        return DescribeUserScramCredentialsResponse(error_code=error.code, error_message=error.message, results=results)
     counts = Counter(user.name for user in request.users or ())
     names = counts or dict.fromkeys((user.name for user in broker.metadata.users), 1)
     results = [_describe(broker, name, count) for name, count in names.items()]

@@ -8,7 +8,7 @@ from oncelog.protocol.messages.describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
-from oncelog.server.authorization import NOT_ASKED, Resource
+from oncelog.server.authorization import NOT_ASKED
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 
@@ -31,7 +31,7 @@ def handle(broker: Broker, request: DescribeClusterRequest, context: RequestCont
             DescribeClusterBroker(broker_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
             for node in broker.nodes(context).values()
         ],
-        cluster_authorized_operations=context.operations_on(Resource.CLUSTER)
+        cluster_authorized_operations=context.operations_on_cluster()
         if request.include_cluster_authorized_operations
         else NOT_ASKED,
     )

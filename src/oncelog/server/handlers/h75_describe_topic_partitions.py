@@ -16,7 +16,7 @@ from oncelog.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
-from oncelog.server.authorization import Operation, Resource
+from oncelog.server.authorization import NOT_ASKED, Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 
@@ -37,7 +37,7 @@ def handle(
     for name in names:
         if not context.may(Operation.DESCRIBE, Resource.TOPIC, name):
             if request.topics:
-                response.topics.append(_failed(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED, context))
+                response.topics.append(_failed(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED, NOT_ASKED))
             continue
         topic = broker.metadata.topics.get(name)
         if topic is None:
@@ -59,11 +59,10 @@ def handle(
 def _unknown(name: str, context: RequestContext) -> DescribeTopicPartitionsResponseTopic:
     is_valid = name_problem(name) is None
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_valid else ErrorCode.INVALID_TOPIC_EXCEPTION
-    return _failed(name, code, context)
+    return _failed(name, code, context.operations_on(Resource.TOPIC, name))
 
 
-def _failed(name: str, code: ErrorCode, context: RequestContext) -> DescribeTopicPartitionsResponseTopic:
-    operations = context.operations_on(Resource.TOPIC, name)
+def _failed(name: str, code: ErrorCode, operations: int) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(error_code=code, name=name, topic_authorized_operations=operations)
 
 
