@@ -21,7 +21,7 @@ def cluster_command() -> None:
 def info_command(access: ClusterAccess, output: str) -> None:
     """Show brokers, features, and how much each broker stores.
 
-    STORED is empty for brokers that do not serve DescribeLogDirs, such as Oncelog's.
+    STORED is empty for brokers that do not serve DescribeLogDirs.
     """
     from oncelog.monitoring.brokers import broker_states, stored_bytes
 

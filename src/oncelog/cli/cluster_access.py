@@ -7,12 +7,14 @@ client.properties) given by `--config` or ONCELOG_CONFIG, else it is 127.0.0.1:9
 from __future__ import annotations
 
 import functools
+import re
 import shlex
 import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -20,9 +22,10 @@ import click
 from click.core import ParameterSource
 
 from oncelog.cli.parsing import duration_ms, topic_and_partitions
-from oncelog.core.config import ConfigError, ConfigTable, decode_properties, did_you_mean, parse_properties
+from oncelog.core.config import ConfigError, ConfigTable, did_you_mean
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import TopicPartition
+from oncelog.core.properties import Properties, decode_properties, parse_properties
 
 if TYPE_CHECKING:
     from oncelog.client.admin import Admin
@@ -38,6 +41,7 @@ CONFIG_VARIABLE: Final = "ONCELOG_CONFIG"
 PROBE_TIMEOUT_S: Final = 3.0
 """For the first connection attempt, which shows quickly whether anybody listens."""
 NEAR_NAMES_MAX: Final = 3
+_PATTERN: Final = re.compile(r"[*?\[]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,7 @@ class ClusterAccess:
     """The options of a command that concern its cluster. `servers` is None if only the file can name it."""
 
     servers: str | None
-    file_settings: Mapping[str, str] = field(default_factory=dict)
+    file_settings: Properties = field(default_factory=Properties)
     settings: Mapping[str, str] = field(default_factory=dict)
     timeout_ms: int = duration_ms(DEFAULT_TIMEOUT)
     is_strict: bool = True
@@ -138,7 +142,8 @@ class ClusterAccess:
         try:
             yield
         except ConfigError as error:
-            raise click.ClickException(str(error)) from error
+            place = "" if error.key in self.settings else self.file_settings.place_of(error.key)
+            raise click.ClickException(f"{place}{error}") from error
         except KafkaError as error:
             raise click.ClickException(self.explain(error)) from error
 
@@ -231,13 +236,15 @@ def _check_security(properties: Mapping[str, str]) -> None:
         check_security(properties)
 
 
-def _read_file(path: Path | None) -> dict[str, str]:
+def _read_file(path: Path | None) -> Properties:
     if path is None:
-        return {}
+        return Properties()
     try:
-        return parse_properties(decode_properties(path.read_bytes()))
-    except (ConfigError, OSError) as error:
-        raise click.ClickException(f"{path}: {error}") from error
+        return parse_properties(decode_properties(path.read_bytes()), str(path))
+    except ConfigError as error:
+        raise click.ClickException(str(error)) from error
+    except OSError as error:
+        raise click.ClickException(f"{path} cannot be read: {error.strerror}") from error
 
 
 _ADVICE: Final = {
@@ -252,25 +259,48 @@ _ADVICE: Final = {
 
 def require_topics(admin: Admin, names: Iterable[str]) -> dict[str, TopicInfo]:
     """The topics by name. For an unknown name, the error lists similar ones."""
-    wanted = list(dict.fromkeys(names))
     known: dict[str, TopicInfo] = admin.list_topics(internal=True)
-    for name in wanted:
-        if name not in known:
-            raise click.ClickException(unknown_name("topic", name, known))
-    return {name: known[name] for name in wanted}
+    return {name: _require(name, known) for name in names}
+
+
+def matching_topics(admin: Admin, names: Iterable[str]) -> dict[str, TopicInfo]:
+    """The topics by name, where a name may be a pattern with *, ? or [...]. No topic can have such a name.
+
+    Internal topics match only if the pattern begins like them.
+    """
+    known: dict[str, TopicInfo] = admin.list_topics(internal=True)
+    found: dict[str, TopicInfo] = {}
+    for name in names:
+        if not _PATTERN.search(name):
+            found[name] = _require(name, known)
+            continue
+        matching = [
+            topic for topic, info in known.items()
+            if fnmatchcase(topic, name) and (name.startswith("__") or not info.is_internal)
+        ]  # fmt: skip
+        if not matching:
+            raise click.ClickException(f"no topic matches {name}")
+        found |= {topic: known[topic] for topic in sorted(matching)}
+    return found
+
+
+def _require(name: str, known: Mapping[str, TopicInfo]) -> TopicInfo:
+    if name not in known:
+        raise click.ClickException(unknown_name("topic", name, known))
+    return known[name]
 
 
 def require_partitions(admin: Admin, texts: Iterable[str]) -> list[TopicPartition]:
-    """The partitions meant by TOPIC or TOPIC:PARTITION[,PARTITION], each of which exists."""
-    wanted = [topic_and_partitions(text) for text in texts]
-    known = require_topics(admin, [topic for topic, _ in wanted])
+    """The partitions meant by TOPIC or TOPIC:PARTITION[,PARTITION], each of which exists. TOPIC may be a pattern."""
     found = []
-    for topic, numbers in wanted:
-        count = len(known[topic].partitions)
-        for number in range(count) if numbers is None else numbers:
-            if not 0 <= number < count:
-                raise click.ClickException(f"topic {topic} has {count} partitions, there is no {number}")
-            found.append(TopicPartition(topic, number))
+    for text in texts:
+        name, numbers = topic_and_partitions(text)
+        for topic, info in matching_topics(admin, [name]).items():
+            count = len(info.partitions)
+            for number in range(count) if numbers is None else numbers:
+                if not 0 <= number < count:
+                    raise click.ClickException(f"topic {topic} has {count} partitions, there is no {number}")
+                found.append(TopicPartition(topic, number))
     return sorted(set(found))
 
 
@@ -284,7 +314,9 @@ def confirm(question: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise click.ClickException(f"{question} Repeat the command with --yes to do it")
-    click.confirm(question, abort=True)
+    if not click.confirm(question):
+        click.echo("nothing was done", err=True)
+        raise click.exceptions.Exit(1)
 
 
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")

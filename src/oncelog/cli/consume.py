@@ -10,6 +10,7 @@ import click
 from oncelog.cli import parsing
 from oncelog.cli.cluster_access import ClusterAccess, client_options, require_partitions
 from oncelog.cli.completion import complete_topics
+from oncelog.cli.content_types import ContentTypes, content_type, content_type_options
 from oncelog.cli.record_printer import Printer
 from oncelog.core.ids import TopicPartition
 
@@ -44,6 +45,7 @@ _OPTIONS_OF: Final = {"group.id": "--group", "enable.auto.commit": "--group, whi
               help="A template has fields in braces: {topic} {partition} {offset} {timestamp} {time} {key} {value} "
                    r"{headers}; \t and \n are understood.")  # fmt: skip
 @click.option("-D", "--delimiter", default="\\n", show_default=True, metavar="TEXT", help="The text after each record.")
+@content_type_options
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True,
               help="json, or -F json: every line is an object, which 'oncelog produce -F json' takes.")  # fmt: skip
 @client_options
@@ -58,6 +60,8 @@ def consume_command(
     isolation: str | None,
     style: str,
     delimiter: str,
+    key_type: str,
+    value_type: str,
     output: str,
 ) -> None:
     """Print the records of TOPICs.
@@ -66,7 +70,9 @@ def consume_command(
     oncelog consume orders --from -10 -F '{key} {value}'
     oncelog consume orders --follow -o json | jq .value
     oncelog consume orders --group billing --count 100
+    oncelog consume 'orders-*' payments:0 -F full --key-type long
 
+    A name may be a pattern with *, ? or [...], which stands for the topics that match when the command starts.
     Without --follow it stops where the topics end when it starts. With --follow it waits for brokers that restart, and
     the exit code after Ctrl-C is 0.
     """
@@ -77,7 +83,8 @@ def consume_command(
     if group is not None and (start is not None or stop is not None):
         resets = access.command("group", "reset-offsets", group, *(f"--topic={topic}" for topic in topics))
         raise click.UsageError(f"a group begins where it is: see '{resets}', or leave out --group")
-    printer = Printer(style, _delimiter(delimiter), output, count)
+    types = ContentTypes(content_type(key_type), content_type(value_type))
+    printer = Printer(style, _delimiter(delimiter), output, count, types)
     with access.explained():
         config = _config(access, isolation, group)
         with access.admin() as admin:

@@ -141,6 +141,27 @@ def reset_command(
             click.echo(f"offsets of {group} are set", err=True)
 
 
+@group_command.command("delete-offsets")
+@click.argument("group", metavar="GROUP", shell_complete=complete_groups)
+@click.option("--topic", "topics", multiple=True, required=True, metavar="TOPIC[:PARTITION,...]",
+              help="A topic, or some of its partitions; may be repeated.")  # fmt: skip
+@yes_option
+@cluster_options
+def delete_offsets_command(access: ClusterAccess, group: str, topics: tuple[str, ...], yes: bool) -> None:
+    """Make a group forget its offsets of topics that none of its members reads."""
+    with access.admin() as admin:
+        _require_groups(admin, [group])
+        wanted = require_partitions(admin, topics)
+        offsets = admin.group_offsets(group)
+        committed = [p for p in wanted if p in offsets]
+        if not committed:
+            raise click.ClickException(f"group {group} has no offsets of {', '.join(topics)}")
+        confirm(f"Delete the offsets of {group} on {', '.join(map(str, committed))}?", yes=yes)
+        admin.delete_group_offsets(group, committed)
+    for partition in committed:
+        click.echo(f"{group} has no offset of {partition} any more")
+
+
 @group_command.command("delete")
 @click.argument("groups", nargs=-1, required=True, metavar="GROUP...", shell_complete=complete_groups)
 @yes_option

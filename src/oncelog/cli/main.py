@@ -11,7 +11,7 @@ import click
 
 from oncelog import __version__
 from oncelog.cli import interruption
-from oncelog.core.config import ConfigError
+from oncelog.core.config import ConfigError, did_you_mean
 from oncelog.core.errors import KafkaError
 
 EXIT_BROKEN_PIPE: Final = 141
@@ -96,6 +96,15 @@ class LazyGroup(click.Group):
         except BrokenPipeError as error:
             raise ReaderGone from error
         return result
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+            near = did_you_mean(name, COMMANDS) or "; 'oncelog --help' lists them"
+            raise click.UsageError(f"there is no command {name}{near}", ctx)
+        return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -23,6 +24,8 @@ __all__ = [
     "show_time",
 ]
 
+TEXT_COLUMNS_MIN: Final = 12
+"""A text is not shortened to less."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -50,7 +53,10 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, empty: str = "nothing") -> None:
-    """Aligned columns without lines, so that `awk` and `cut` can take them apart; numbers to the right."""
+    """Aligned columns without lines, so that `awk` and `cut` can take them apart; numbers to the right.
+
+    On a terminal, long texts are shortened in the middle until a line fits; a pipe and JSON get them whole.
+    """
     if not rows:
         click.echo(empty, err=True)
         return
@@ -58,7 +64,34 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, empty:
     heads = [name.upper() for name in columns]
     widths = [max(len(heads[i]), *(len(row[i]) for row in cells)) for i in range(len(heads))]
     is_number = [all(_is_number(row[i]) for row in rows) for i in range(len(heads))]
+    widths = _fitted(widths, is_number)
     print_lines(_aligned(line, widths, is_number) for line in [heads, *cells])
+
+
+def _fitted(widths: Sequence[int], is_number: Sequence[bool]) -> list[int]:
+    """Widths that fit on the terminal: the widest texts give way first. Numbers and short texts stay whole."""
+    fitted = list(widths)
+    excess = sum(widths) + 2 * (len(widths) - 1) - (_terminal_columns() or sys.maxsize)
+    while excess > 0:
+        widest = max(range(len(fitted)), key=lambda i: 0 if is_number[i] else fitted[i])
+        if is_number[widest] or fitted[widest] <= TEXT_COLUMNS_MIN:
+            break
+        fitted[widest] -= 1
+        excess -= 1
+    return fitted
+
+
+def _terminal_columns() -> int | None:
+    """None where the output is no terminal."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def shortened(text: str, width: int) -> str:
+    """The start and the end of a text that is too long: ids differ at either."""
+    if len(text) <= width:
+        return text
+    end = (width - 1) // 2
+    return f"{text[: width - 1 - end]}…{text[len(text) - end :]}"
 
 
 def _is_number(value: Any) -> bool:
@@ -67,7 +100,7 @@ def _is_number(value: Any) -> bool:
 
 def _aligned(cells: Sequence[str], widths: Sequence[int], is_number: Sequence[bool]) -> str:
     padded = [
-        cell.rjust(width) if right else cell.ljust(width)
+        cell.rjust(width) if right else shortened(cell, width).ljust(width)
         for cell, width, right in zip(cells, widths, is_number, strict=True)
     ]
     return "  ".join(padded).rstrip()

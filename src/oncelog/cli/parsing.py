@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from oncelog.core import time_text
+from oncelog.core.config import did_you_mean
 from oncelog.core.ids import TopicPartition
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ def state_names(texts: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
     names = {name.lower(): name for name in known}
     for text in texts:
         if text.lower() not in names:
-            raise click.BadParameter(f"{text!r} is not a state; there are {', '.join(names.values())}")
+            near = did_you_mean(text.capitalize(), names.values()) or f"; there are {', '.join(names.values())}"
+            raise click.BadParameter(f"{text!r} is not a state{near}")
     return tuple(names[text.lower()] for text in texts)
 
 

@@ -15,6 +15,7 @@ import click
 from oncelog.cli import interruption
 from oncelog.cli.cluster_access import ClusterAccess, client_options, require_topics, split_assignment
 from oncelog.cli.completion import complete_topics
+from oncelog.cli.content_types import ContentTypes, content_type, content_type_options
 from oncelog.cli.output import count_of
 from oncelog.cli.record_input import Block, InvalidLine, LineFormat, blocks, file_blocks
 
@@ -40,6 +41,7 @@ MARKERS_WAIT_MS: Final = 5_000
 @click.option("--transactional-id", metavar="ID", help="Write in a transaction: all of the input or nothing.")
 @click.option("--transaction-size", type=click.IntRange(min=1), metavar="N",
               help="Commit after this number of records, instead of once at the end.")  # fmt: skip
+@content_type_options
 @click.option("-q", "--quiet", is_flag=True, help="No progress bar and no summary.")
 @client_options
 def produce_command(
@@ -54,6 +56,8 @@ def produce_command(
     compression: str,
     transactional_id: str | None,
     transaction_size: int | None,
+    key_type: str,
+    value_type: str,
     quiet: bool,
 ) -> None:
     """Write the lines of FILEs, or of the standard input, to TOPIC.
@@ -70,12 +74,15 @@ def produce_command(
 
     if transaction_size is not None and transactional_id is None:
         raise click.UsageError("--transaction-size needs --transactional-id")
+    if key_type != "text" and style == "lines" and key_delimiter is None:
+        raise click.UsageError("--key-type needs keys: give --key-delimiter or --format json")
     if style == "json" and (key_delimiter is not None or null_text is not None):
         raise click.UsageError("--key-delimiter and --null are for lines: with --format json the object says it all")
     line_format = LineFormat(
         is_json=style == "json",
         key_delimiter=_unescaped(key_delimiter),
         null_text=_unescaped(null_text),
+        types=ContentTypes(content_type(key_type), content_type(value_type)),
         headers=tuple((name, value.encode()) for name, value in (split_assignment(h, "--header") for h in headers)),
     )
     access.check_settings({"transactional.id": "--transactional-id"})

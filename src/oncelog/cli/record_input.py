@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from oncelog.cli.content_types import AS_THEY_ARE, ContentType, ContentTypes
 from oncelog.cli.interruption import await_readable
 
 BLOCK_BYTES: Final = 4 * 1024 * 1024
@@ -67,6 +68,12 @@ class LineFormat:
     key_delimiter: bytes | None = None
     null_text: bytes | None = None
     headers: tuple[tuple[str, bytes | None], ...] = ()
+    types: ContentTypes = AS_THEY_ARE
+
+    @property
+    def has_columns(self) -> bool:
+        """Lines whose parts are the bytes of keys and values, which can be cut in columns."""
+        return not self.is_json and self.types == AS_THEY_ARE
 
     def parse(self, line: bytes, number: int, source: str) -> InputRecord:
         try:
@@ -83,7 +90,16 @@ class LineFormat:
                 raise ValueError(
                     f"there is no {self.key_delimiter.decode()!r} between a key and a value: {_start(line)}"
                 )
-        return InputRecord(self._null(key), self._null(value), self.headers)
+        return InputRecord(self._typed("key", self._null(key)), self._typed("value", self._null(value)), self.headers)
+
+    def _typed(self, name: str, data: bytes | None) -> bytes | None:
+        kind = self.types.of(name)
+        if kind is None or data is None:
+            return data
+        try:
+            return kind.encode(data.decode())
+        except ValueError as error:
+            raise ValueError(f"the {name} {error}") from error
 
     def _null(self, data: bytes | None) -> bytes | None:
         return None if data == self.null_text else data
@@ -101,15 +117,15 @@ class LineFormat:
                 f"unknown field {sorted(unknown)[0]!r}; known are key, value, headers, partition, timestamp"
             )
         return InputRecord(
-            _content(found, "key"),
-            _content(found, "value"),
+            _content(found, "key", self.types.key),
+            _content(found, "value", self.types.value),
             (*self.headers, *_headers(found.get("headers"))),
             _number(found, "partition"),
             _number(found, "timestamp"),
         )
 
 
-def _content(found: dict[str, Any], name: str) -> bytes | None:
+def _content(found: dict[str, Any], name: str, kind: ContentType | None = None) -> bytes | None:
     encoded = found.get(f"{name}_base64")
     if encoded is not None:
         try:
@@ -119,8 +135,18 @@ def _content(found: dict[str, Any], name: str) -> bytes | None:
     value = found.get(name)
     if value is None:
         return None
+    if kind is not None:
+        return _of_type(name, kind, value)
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return text.encode()
+
+
+def _of_type(name: str, kind: ContentType, value: Any) -> bytes:
+    """A string is JSON too: `--value-type json` writes it with its quotes, as consume has read it."""
+    try:
+        return kind.encode(json.dumps(value) if kind.name == "json" and isinstance(value, str) else value)
+    except ValueError as error:
+        raise ValueError(f"the {name} {error}") from error
 
 
 def _headers(found: Any) -> Iterator[tuple[str, bytes | None]]:

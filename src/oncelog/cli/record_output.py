@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from oncelog.cli.content_types import ContentTypes
 from oncelog.cli.output import json_line, show_time
 from oncelog.core.content import shown
 
@@ -25,6 +26,7 @@ NAMED: Final = {
 }
 _FIELD: Final = re.compile(r"\{(\w+)\}")
 
+T = TypeVar("T")
 Format = Callable[["ConsumerRecord"], bytes]
 
 
@@ -33,7 +35,7 @@ def template(text: str) -> str:
     return NAMED.get(text, text).encode().decode("unicode_escape").encode("latin-1").decode()
 
 
-def text_format(text: str, delimiter: bytes) -> Format:
+def text_format(text: str, delimiter: bytes, types: ContentTypes) -> Format:
     """Raises BadParameter for a field that no record has, and if there is no field at all."""
     pieces: list[bytes | Callable[[Any], bytes]] = []
     at = 0
@@ -44,7 +46,7 @@ def text_format(text: str, delimiter: bytes) -> Format:
             raise click.BadParameter(
                 f"{{{match[1]}}} is no field of a record; there are {known}", param_hint="--format"
             )
-        pieces.append(_FIELDS[match[1]])
+        pieces.append(_typed_text(match[1], types) or _FIELDS[match[1]])
         at = match.end()
     if not pieces:
         raise click.BadParameter(
@@ -60,6 +62,27 @@ def text_format(text: str, delimiter: bytes) -> Format:
     return show
 
 
+def _typed_text(name: str, types: ContentTypes) -> Callable[[Any], bytes] | None:
+    """For a key or value of a type; None for what is shown as it is."""
+    kind = types.of(name)
+    if kind is None:
+        return None
+
+    def show(record: Any) -> bytes:
+        data = getattr(record, name)
+        return b"" if data is None else _of_type(record, name, kind.text, data)
+
+    return show
+
+
+def _of_type(record: ConsumerRecord, name: str, decode: Callable[[bytes], T], data: bytes) -> T:
+    try:
+        return decode(data)
+    except ValueError as error:
+        place = f"{record.topic}-{record.partition}, offset {record.offset}"
+        raise click.ClickException(f"{place}: the {name} is not what --{name}-type says: {error}") from error
+
+
 _FIELDS: Final[dict[str, Callable[[Any], bytes]]] = {
     "topic": lambda record: record.topic.encode(),
     "partition": lambda record: b"%d" % record.partition,
@@ -72,15 +95,22 @@ _FIELDS: Final[dict[str, Callable[[Any], bytes]]] = {
 }
 
 
-def json_format(record: ConsumerRecord) -> bytes:
-    row: dict[str, Any] = {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "timestamp": record.timestamp_ms,
-        **shown("key", record.key),
-        **shown("value", record.value),
-    }
-    if record.headers:
-        row["headers"] = [{"name": name, **shown("value", value)} for name, value in record.headers]
-    return json_line(row).encode() + b"\n"
+def json_format(types: ContentTypes) -> Format:
+    def content(record: ConsumerRecord, name: str) -> dict[str, Any]:
+        kind, data = types.of(name), getattr(record, name)
+        return shown(name, data) if kind is None or data is None else {name: _of_type(record, name, kind.decode, data)}
+
+    def show(record: ConsumerRecord) -> bytes:
+        row: dict[str, Any] = {
+            "topic": record.topic,
+            "partition": record.partition,
+            "offset": record.offset,
+            "timestamp": record.timestamp_ms,
+            **content(record, "key"),
+            **content(record, "value"),
+        }
+        if record.headers:
+            row["headers"] = [{"name": name, **shown("value", value)} for name, value in record.headers]
+        return json_line(row).encode() + b"\n"
+
+    return show

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from oncelog.cli import record_output
+from oncelog.cli.content_types import AS_THEY_ARE, ContentTypes
 
 if TYPE_CHECKING:
     from oncelog.client.fetcher import FetchedChunk
@@ -17,17 +18,17 @@ if TYPE_CHECKING:
 class Printer:
     """Writes records to the standard output, up to a number of them."""
 
-    def __init__(self, style: str, delimiter: bytes, output: str, count: int | None) -> None:
+    def __init__(self, style: str, delimiter: bytes, output: str, count: int | None, types: ContentTypes) -> None:
         if style == "json":
             style, output = "value", "json"
         text = record_output.template(style)
         self._format: record_output.Format = (
-            record_output.json_format if output == "json" else record_output.text_format(text, delimiter)
+            record_output.json_format(types) if output == "json" else record_output.text_format(text, delimiter, types)
         )
         self._delimiter = delimiter
         # These two are common, and can be written column by column.
         self._columns = {"{value}": ["value"], "{key}\t{value}": ["key", "value"]}.get(text)
-        if output == "json" or importlib.util.find_spec("pyarrow") is None:
+        if output == "json" or types != AS_THEY_ARE or importlib.util.find_spec("pyarrow") is None:
             self._columns = None
         self._left = count
         self.records = 0

@@ -43,7 +43,7 @@ class RecordWriter(ABC):
         self._format = line_format
         self._partition = partition
         self._access = access
-        self._columns_work = not line_format.is_json and importlib.util.find_spec("pyarrow") is not None
+        self._columns_work = line_format.has_columns and importlib.util.find_spec("pyarrow") is not None
         self._columns_bytes_min = COLUMNS_BYTES_MIN
         self._unchecked: deque[Any] = deque()
         self.records = 0

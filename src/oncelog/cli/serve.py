@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from oncelog import __version__
 from oncelog.cli.console_process import console_process, require_console
 from oncelog.core.config import ConfigError
 
@@ -60,6 +61,7 @@ def serve_command(
         "advertised.listeners": advertised_listener,
         "oncelog.metrics.port": str(metrics_port) if metrics_port is not None else None,
     }
+    folder = data_dir or server_main.DEFAULT_DATA_DIR
     try:
         server_main.arm_failpoints(failpoints)
         settings = server_main.load_settings(
@@ -71,6 +73,7 @@ def serve_command(
             raise ConfigError("log.dirs: one folder is supported; several disks are better joined below it")
         folder = Path(settings.optional_text("log.dirs") or server_main.DEFAULT_DATA_DIR)
 
+        logging.getLogger("oncelog.server").info("oncelog %s, data in %s", __version__, folder.absolute())
         with ExitStack() as children:
 
             def ready(address: Address) -> None:
@@ -83,4 +86,4 @@ def serve_command(
     except (ConfigError, LogDirError) as error:
         raise click.ClickException(str(error)) from error
     except OSError as error:
-        raise click.ClickException(f"{error}") from error
+        raise click.ClickException(f"{error.filename or folder}: {error.strerror or error}") from error

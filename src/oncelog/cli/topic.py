@@ -1,18 +1,24 @@
-"""`oncelog topic`: list, create, describe, alter, delete."""
+"""`oncelog topic`: list, create, describe, alter, delete, delete records."""
 
 from __future__ import annotations
 
+import time
+
 import click
 
+from oncelog.cli import parsing
 from oncelog.cli.cluster_access import (
     ClusterAccess,
     cluster_options,
     confirm,
+    matching_topics,
+    require_partitions,
     require_topics,
     split_assignment,
     yes_option,
 )
 from oncelog.cli.completion import complete_topics
+from oncelog.cli.hints import outside_hint
 from oncelog.cli.output import output_option, print_json, print_table
 
 _NEW_NAMES = click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
@@ -96,12 +102,14 @@ def create_command(
 def describe_command(access: ClusterAccess, names: tuple[str, ...], output: str) -> None:
     """Show partitions with their leaders and offsets, and the settings that differ from the defaults.
 
+    A name may be a pattern with *, ? or [...].
+
     LAST STABLE is where read_committed readers stop: below END only while a transaction is open.
     """
     from oncelog.monitoring.topics import changed_settings, describe_topics
 
     with access.admin() as admin:
-        topics = describe_topics(admin, require_topics(admin, names).values())
+        topics = describe_topics(admin, matching_topics(admin, names).values())
         described = [{**topic.as_row(), "settings": changed_settings(admin, topic.info.name)} for topic in topics]
     if output == "json":
         print_json(described)
@@ -153,10 +161,58 @@ def alter_command(
 @yes_option
 @cluster_options
 def delete_command(access: ClusterAccess, names: tuple[str, ...], yes: bool) -> None:
-    """Delete topics with all their records."""
+    """Delete topics with all their records.
+
+    A name may be a pattern with *, ? or [...]: the question names the topics that match.
+    """
     with access.admin() as admin:
-        require_topics(admin, names)
-        confirm(f"Delete {', '.join(names)} with all records?", yes=yes)
-        admin.delete_topics(names)
-    for name in names:
+        found = list(matching_topics(admin, names))
+        confirm(f"Delete {', '.join(found)} with all records?", yes=yes)
+        admin.delete_topics(found)
+    for name in found:
         click.echo(f"deleted {name}")
+
+
+@topic_command.command("delete-records")
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC[:PARTITION,...]...", shell_complete=complete_topics)
+@click.option("--before", required=True, metavar="latest|OFFSET|TIME",
+              help="Delete what is before this: the end, an offset, or a time as 2026-01-31T12:00 or -7d.")  # fmt: skip
+@yes_option
+@output_option
+@cluster_options
+def delete_records_command(access: ClusterAccess, topics: tuple[str, ...], before: str, yes: bool, output: str) -> None:
+    """Delete the oldest records of topics, up to an offset or a time. The topics stay.
+
+    Records of a time are those before the first one that has it or a later one.
+    """
+    from oncelog.monitoring.offsets import partition_offsets
+    from oncelog.monitoring.positions import PositionKind, find_offsets
+
+    position = parsing.position(before, int(time.time() * 1000))
+    if position.kind is PositionKind.RELATIVE:
+        raise click.BadParameter(f"{before!r}: write latest, an offset or a time", param_hint="--before")
+    with access.admin() as admin:
+        offsets = partition_offsets(admin, require_partitions(admin, topics))
+        ends = {partition: found.end for partition, found in offsets.items()}
+        wanted = find_offsets(admin, position, offsets, ends)
+        nearest = {p: found.nearest(wanted[p]) for p, found in offsets.items()}
+        rows = [
+            {
+                "topic": p.topic,
+                "partition": p.partition,
+                "start": found.start,
+                "new_start": nearest[p],
+                "end": found.end,
+            }
+            for p, found in offsets.items()
+        ]
+        for partition, found in offsets.items():
+            if nearest[partition] != wanted[partition]:
+                click.echo(outside_hint(partition, found, wanted[partition], nearest[partition]), err=True)
+        if output == "json":
+            print_json(rows)
+        else:
+            print_table(["topic", "partition", "start", "new start", "end"], [list(row.values()) for row in rows])
+        confirm("Delete everything before the new starts?", yes=yes)
+        admin.delete_records(nearest)
+    click.echo("the records are deleted", err=True)

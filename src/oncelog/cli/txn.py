@@ -13,6 +13,7 @@ from oncelog.cli.cluster_access import (
     ClusterAccess,
     cluster_options,
     confirm,
+    matching_topics,
     require_partitions,
     require_topics,
     unknown_name,
@@ -141,25 +142,32 @@ def _require_ids(admin: Admin, ids: Iterable[str]) -> None:
 
 
 @txn_command.command("blocking")
-@click.argument("topics", nargs=-1, required=True, metavar="TOPIC[:PARTITION,...]...", shell_complete=complete_topics)
+@click.argument("topics", nargs=-1, metavar="[TOPIC[:PARTITION,...]]...", shell_complete=complete_topics)
 @output_option
 @cluster_options
 def blocking_command(access: ClusterAccess, topics: tuple[str, ...], output: str) -> None:
     """Show the transactions that hold the last stable offset back, and a command that ends each.
 
-    read_committed readers get nothing from the last stable offset on until these have ended.
+    read_committed readers get nothing from the last stable offset on until these have ended. Looks at all topics if
+    none is named.
     """
     from oncelog.monitoring.open_transactions import count_waiting, held_back_partitions
+    from oncelog.monitoring.topics import transaction_partitions
 
     with access.admin() as admin:
-        held = held_back_partitions(admin, require_partitions(admin, topics))
+        wanted = (
+            require_partitions(admin, topics) if topics else transaction_partitions(admin.list_topics(internal=True))
+        )
+        held = held_back_partitions(admin, wanted)
         waiting = [count_waiting(admin, one) for one in held]
     now_ms = _now_ms()
     if output == "json":
         print_json([_held_row(access, *found, now_ms) for found in zip(held, waiting, strict=True)])
         return
     if not held:
-        click.echo(f"nothing is held back on {', '.join(topics)}: every last stable offset is at the end")
+        click.echo(
+            f"nothing is held back on {', '.join(topics) or 'any topic'}: every last stable offset is at the end"
+        )
     for one, records in zip(held, waiting, strict=True):
         _print_held(access, one, records, now_ms)
 
@@ -230,7 +238,7 @@ def hanging_command(access: ClusterAccess, topics: tuple[str, ...], older_than: 
     from oncelog.monitoring.topics import transaction_partitions
 
     with access.admin() as admin:
-        infos = require_topics(admin, topics) if topics else admin.list_topics(internal=True)
+        infos = matching_topics(admin, topics) if topics else admin.list_topics(internal=True)
         found = open_transactions(admin, transaction_partitions(infos))
     now_ms = _now_ms()
     hanging = hanging_transactions(found, parsing.duration_ms(older_than), now_ms)

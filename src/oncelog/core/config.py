@@ -46,6 +46,11 @@ _INTEGER_LIMITS: Final[Mapping[ConfigType, int]] = {
 class ConfigError(ValueError):
     """A key or a value that cannot be accepted. The text names the key and what it takes."""
 
+    def __init__(self, text: str, key: str | None = None) -> None:
+        super().__init__(text)
+        self.key = key
+        """The name that is wrong, where it is known: so that a file's line can be named."""
+
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
@@ -102,7 +107,7 @@ class ConfigKey:
 
     def _invalid(self, text: str, problem: str) -> ConfigError:
         given = "[hidden]" if self.sensitive else text or repr(text)
-        return ConfigError(f"Invalid value {given} for configuration {self.name}: {problem}")
+        return ConfigError(f"Invalid value {given} for configuration {self.name}: {problem}", self.name)
 
     def _convert(self, text: str) -> ConfigValue:
         match self.type:
@@ -241,9 +246,9 @@ class ConfigTable:
         if key is None:
             usable = (key.name for key in (*self, *self._others.values()) if key.refused is None)
             known = [known for known in usable if not known.endswith(".")]
-            raise self.error(f"Unknown {self.family} config name: {name}{did_you_mean(name, known)}")
+            raise self.error(f"Unknown {self.family} config name: {name}{did_you_mean(name, known)}", name)
         if key.refused is not None:
-            raise self.error(f"{name}: {key.refused}")
+            raise self.error(f"{name}: {key.refused}", name)
         return key
 
     def _prefixed(self, name: str) -> ConfigKey | None:
@@ -261,7 +266,7 @@ class ConfigTable:
                     amount = dataclasses.replace(self._keys[name], name=alias).parse(given[alias])
                     values[name] = amount * factor if isinstance(amount, int) and amount > 0 else amount
         except ConfigError as error:
-            raise self.error(str(error)) from None
+            raise self.error(str(error), error.key) from None
         idle = (key for key in keys.values() if key.no_effect is not None)
         return Settings(self, values, [f"{key.name} has no effect in Oncelog: {key.no_effect}" for key in idle])
 
@@ -330,30 +335,3 @@ def setting(key: ConfigKey, convert: Callable[[Any], Any] = lambda value: value)
     return dataclasses.field(
         default=convert(key.default), metadata={"key": key, "convert": convert}, repr=not key.sensitive
     )
-
-
-def decode_properties(data: bytes) -> str:
-    """The text of a properties file: UTF-8, else Latin-1, in which Java reads them."""
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        return data.decode("latin-1")
-
-
-def parse_properties(text: str) -> dict[str, str]:
-    """Java's properties format as far as configuration files use it: comments, `=` or `:`, trailing backslash."""
-    entries: dict[str, str] = {}
-    pending = ""
-    for raw in text.splitlines():
-        line = pending + raw.strip()
-        pending = ""
-        if not line or line[0] in "#!":
-            continue
-        if line.endswith("\\"):
-            pending = line[:-1]
-            continue
-        cut = min((i for i in (line.find("="), line.find(":")) if i >= 0), default=-1)
-        if cut < 0:
-            raise ConfigError(f"not a key=value line: {line!r}")
-        entries[line[:cut].strip()] = line[cut + 1 :].strip()
-    return entries

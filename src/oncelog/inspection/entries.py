@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from oncelog.cluster.journal import parse_line
-from oncelog.core.config import ConfigError, parse_properties
+from oncelog.core.config import ConfigError
 from oncelog.core.ids import TopicPartition
+from oncelog.core.properties import parse_properties
 from oncelog.storage.checkpoint_lines import CorruptCheckpointError
 from oncelog.storage.checkpoints import decode_offsets
 from oncelog.storage.index_file import count_entries

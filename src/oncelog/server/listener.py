@@ -7,7 +7,9 @@ said about security is refused: a broker must not start with less of it than its
 
 from __future__ import annotations
 
+import errno
 import re
+import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -40,6 +42,21 @@ class Address(NamedTuple):
     @property
     def is_loopback(self) -> bool:
         return self.host in ("localhost", "::1") or self.host.startswith("127.")
+
+
+def listen_problem(address: Address, error: OSError) -> str:
+    """Why nothing can listen there, and what to do."""
+    if isinstance(error, socket.gaierror):
+        return f"there is no host {address.host} ({error.strerror})"
+    match error.errno:
+        case errno.EADDRINUSE:
+            return f"{address} is in use by another process; stop it, or use another port (0 picks a free one)"
+        case errno.EADDRNOTAVAIL:
+            return f"{address.host} is no address of this machine; 0.0.0.0 stands for all of them"
+        case errno.EACCES:
+            return f"this user may not listen on {address}; ports below 1024 need more rights"
+        case _:
+            return f"{address} cannot be listened on: {error.strerror or error}"
 
 
 class SecurityProtocol(Enum):

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from oncelog.core import failpoints
 from oncelog.core.broker_config import BROKER_CONFIG
-from oncelog.core.config import ConfigError, Settings, decode_properties, parse_properties
+from oncelog.core.config import ConfigError, Settings
+from oncelog.core.properties import decode_properties, parse_properties
 from oncelog.server.allocator import keep_freed_memory
 from oncelog.server.listener import Address
 from oncelog.server.server import Server
@@ -26,7 +27,7 @@ def load_settings(config_file: Path | None, assignments: Sequence[str], override
 
     What the command line sets is pinned: nothing that clients have changed goes before it.
     """
-    in_file = {} if config_file is None else parse_properties(decode_properties(config_file.read_bytes()))
+    filed = BROKER_CONFIG.defaults if config_file is None else _read_settings(config_file)
     entries: dict[str, str] = {}
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
@@ -34,10 +35,19 @@ def load_settings(config_file: Path | None, assignments: Sequence[str], override
             raise ConfigError(f"--set {assignment!r}: expected KEY=VALUE")
         entries[name.strip()] = value
     entries.update(overrides)
-    filed, given = BROKER_CONFIG.parse(in_file), BROKER_CONFIG.parse(entries)
+    given = BROKER_CONFIG.parse(entries)
     return Settings(
         BROKER_CONFIG, {**filed.values, **given.values}, [*filed.warnings, *given.warnings], pinned=given.values
     )
+
+
+def _read_settings(path: Path) -> Settings:
+    """Raises ConfigError with file and line of what is wrong."""
+    properties = parse_properties(decode_properties(path.read_bytes()), str(path))
+    try:
+        return BROKER_CONFIG.parse(properties)
+    except ConfigError as error:
+        raise ConfigError(f"{properties.place_of(error.key)}{error}", error.key) from error
 
 
 def arm_failpoints(specifications: Sequence[str]) -> None:

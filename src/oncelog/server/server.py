@@ -14,7 +14,7 @@ from oncelog.server.allocator import give_freed_memory_back
 from oncelog.server.broker import Broker, Environment
 from oncelog.server.connection import Connection
 from oncelog.server.descriptors import Shares, raise_limit, share
-from oncelog.server.listener import Address, Listener, SecurityProtocol, exposed, parse_listeners
+from oncelog.server.listener import Address, Listener, SecurityProtocol, exposed, listen_problem, parse_listeners
 from oncelog.server.login import Login
 from oncelog.server.loop import LoopScheduler, LoopWorker
 from oncelog.tls import HANDSHAKE_S_MAX, SHUTDOWN_S_MAX, server_context
@@ -82,15 +82,18 @@ class Server:
     async def _listen(self, listener: Listener) -> Address:
         """Where it is bound. Nobody is served yet."""
         tls = None if listener.tls is None else server_context(listener.tls)
-        server = await self._loop.create_server(
-            lambda: self._new_connection(listener),
-            *listener.address,
-            backlog=512,
-            start_serving=False,
-            ssl=tls,
-            ssl_handshake_timeout=None if tls is None else HANDSHAKE_S_MAX,
-            ssl_shutdown_timeout=None if tls is None else SHUTDOWN_S_MAX,
-        )
+        try:
+            server = await self._loop.create_server(
+                lambda: self._new_connection(listener),
+                *listener.address,
+                backlog=512,
+                start_serving=False,
+                ssl=tls,
+                ssl_handshake_timeout=None if tls is None else HANDSHAKE_S_MAX,
+                ssl_shutdown_timeout=None if tls is None else SHUTDOWN_S_MAX,
+            )
+        except OSError as error:
+            raise ConfigError(f"listeners: {listen_problem(listener.address, error)}", "listeners") from error
         self._servers.append(server)
         return Address(listener.address.host, server.sockets[0].getsockname()[1])
 
@@ -186,7 +189,7 @@ class Server:
         try:
             await self._metrics.open(host, port)
         except OSError as error:
-            raise ConfigError(f"oncelog.metrics.port: {host}:{port} cannot be listened on: {error}") from error
+            raise ConfigError(f"oncelog.metrics.port: {listen_problem(Address(host, port), error)}") from error
         log.info("metrics for Prometheus on http://%s:%d/metrics", host, port)
 
 

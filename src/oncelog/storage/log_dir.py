@@ -128,11 +128,13 @@ class LogDir:
 
         Raises LogDirError when the folder is not ours to use.
         """
-        path.mkdir(parents=True, exist_ok=True)
         try:
+            path.mkdir(parents=True, exist_ok=True)
             lock = FolderLock(path)
         except FolderInUseError as error:
             raise LogDirError(str(error)) from error
+        except OSError as error:
+            raise LogDirError(f"{path} cannot be used as a data folder: {error.strerror or error}") from error
         try:
             meta = ensure_meta_properties(path, cluster_id=cluster_id, node_id=node_id)
             unlink_all(list(path.glob(f"*{TEMPORARY_SUFFIX}")))

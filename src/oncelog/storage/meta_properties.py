@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from oncelog.core.config import ConfigError, parse_properties
+from oncelog.core.config import ConfigError
 from oncelog.core.ids import uuid_from_text, uuid_to_text
+from oncelog.core.properties import parse_properties
 from oncelog.storage.atomic_file import replace_file
 
 FILE_NAME: Final = "meta.properties"

@@ -144,10 +144,23 @@ def test_the_cluster_is_described(module_admin: Admin) -> None:
 
 
 def test_what_a_broker_does_not_serve_is_said_plainly(module_admin: Admin) -> None:
-    try:
-        assert module_admin.describe_log_dirs()
-    except UnsupportedByBroker as error:
-        assert "does not serve DescribeLogDirs" in str(error)
+    with pytest.raises(UnsupportedByBroker, match="does not serve ElectLeaders"):
+        module_admin.elect_leaders()
+
+
+def test_log_directories_have_the_bytes_of_their_partitions(module_admin: Admin, config: ClientConfig) -> None:
+    module_admin.create_topics([NewTopic("sized", 2)])
+    with Producer({"bootstrap.servers": config.bootstrap_servers}) as producer:
+        producer.send("sized", b"x" * 1000, partition=1)
+        producer.flush()
+    written, unused = TopicPartition("sized", 1), TopicPartition("sized", 0)
+    (directory,) = module_admin.describe_log_dirs([written, unused, TopicPartition("nowhere", 0)])
+    assert directory.partition_bytes.keys() == {written, unused}
+    assert directory.partition_bytes[unused] == 0
+    assert 1000 < directory.partition_bytes[written] < 1200
+    assert 0 < directory.usable_bytes <= directory.total_bytes
+    (everything,) = module_admin.describe_log_dirs()
+    assert everything.partition_bytes[written] == directory.partition_bytes[written]
 
 
 def test_asyncio_programs_manage_too(config: ClientConfig) -> None:

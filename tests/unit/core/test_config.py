@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from oncelog.core.broker_config import BROKER_CONFIG
-from oncelog.core.config import ConfigError, ConfigKey, ConfigType, format_value, parse_properties
+from oncelog.core.config import ConfigError, ConfigKey, ConfigType, format_value
 from oncelog.core.topic_config import TOPIC_CONFIG
 
 
@@ -114,20 +114,6 @@ def test_a_key_that_asks_for_security_is_refused(name: str) -> None:
 def test_a_topic_key_in_a_broker_file_is_answered_with_the_broker_key() -> None:
     with pytest.raises(ConfigError, match=r"for all topics set log\.retention\.ms"):
         BROKER_CONFIG.parse({"retention.ms": "1"})
-
-
-def test_properties_files_with_comments_continuations_and_both_separators() -> None:
-    text = (
-        "# a comment\n! another\nnum.partitions = 4\nlisteners:PLAINTEXT://127.0.0.1:9092\n"
-        "log.cleanup.policy=compact,\\\n   delete\n\n"
-    )
-    assert parse_properties(text) == {
-        "num.partitions": "4",
-        "listeners": "PLAINTEXT://127.0.0.1:9092",
-        "log.cleanup.policy": "compact,delete",
-    }
-    with pytest.raises(ConfigError, match="not a key=value line"):
-        parse_properties("num.partitions\n")
 
 
 def test_lists_are_checked_word_by_word() -> None:

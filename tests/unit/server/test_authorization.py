@@ -173,6 +173,12 @@ REFUSED = {
         {ID_REFUSED},
     ),
     ApiKey.LIST_TRANSACTIONS: (0, {}, [], {0}),
+    ApiKey.DESCRIBE_LOG_DIRS: (
+        4,
+        {"topics": None},
+        [(Operation.DESCRIBE, Resource.CLUSTER, CLUSTER)],
+        {CLUSTER_REFUSED},
+    ),
     ApiKey.DESCRIBE_PRODUCERS: (
         0,
         {"topics": [{"name": "t", "partition_indexes": [0]}]},

@@ -1,0 +1,81 @@
+"""DescribeLogDirs (35), v1-5: how many bytes each partition has on disk, and how much room the disk has.
+
+A worker looks at the files: an answer about all partitions may look into thousands of folders.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.ids import TopicPartition
+from oncelog.core.promise import Promise
+from oncelog.protocol.messages.describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+from oncelog.server.authorization import Operation, Resource
+from oncelog.server.broker import Broker
+from oncelog.server.context import RequestContext
+from oncelog.storage.segment import LOG_SUFFIX
+
+
+def handle(
+    broker: Broker, request: DescribeLogDirsRequest, context: RequestContext
+) -> DescribeLogDirsResponse | Promise[DescribeLogDirsResponse]:
+    try:
+        context.require(Operation.DESCRIBE, Resource.CLUSTER)
+    except KafkaError as error:
+        return DescribeLogDirsResponse(error_code=error.code)
+    path, partitions = broker.log_dir.path.absolute(), list(_wanted(broker, request))
+    return broker.worker.run(lambda: _describe(path, partitions)).map(lambda found: _answer(path, found))
+
+
+def _wanted(broker: Broker, request: DescribeLogDirsRequest) -> Iterable[TopicPartition]:
+    """Those of the request that there are; all for null."""
+    counts = {topic.name: topic.partition_count for topic in broker.metadata.topics.values()}
+    if request.topics is None:
+        return (TopicPartition(name, index) for name, count in counts.items() for index in range(count))
+    asked = {TopicPartition(topic.topic, index) for topic in request.topics for index in topic.partitions}
+    return sorted(one for one in asked if 0 <= one.partition < counts.get(one.topic, 0))
+
+
+def _describe(path: Path, partitions: Iterable[TopicPartition]) -> DescribeLogDirsResult:
+    topics: dict[str, DescribeLogDirsTopic] = {}
+    for partition in partitions:
+        topic = topics.setdefault(partition.topic, DescribeLogDirsTopic(name=partition.topic))
+        size = _size_bytes(path / str(partition))
+        topic.partitions.append(DescribeLogDirsPartition(partition_index=partition.partition, partition_size=size))
+    room = shutil.disk_usage(path)
+    return DescribeLogDirsResult(
+        log_dir=str(path), topics=list(topics.values()), total_bytes=room.total, usable_bytes=room.free
+    )
+
+
+def _size_bytes(folder: Path) -> int:
+    """Bytes of the segments. A partition that nobody has used yet has no folder, and files may go at any time."""
+    try:
+        paths = [path for path in folder.iterdir() if path.suffix == LOG_SUFFIX]
+    except FileNotFoundError:
+        return 0
+    return sum(map(_file_bytes, paths))
+
+
+def _file_bytes(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _answer(path: Path, found: DescribeLogDirsResult | Exception) -> DescribeLogDirsResponse:
+    if isinstance(found, OSError):
+        found = DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=str(path))
+    if isinstance(found, Exception):
+        raise found
+    return DescribeLogDirsResponse(results=[found])
