@@ -6,20 +6,14 @@ test session starts each combination once. Tests that stop or kill a broker make
 
 from __future__ import annotations
 
-import contextlib
-import os
-import re
-import selectors
 import shutil
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
+from oncelog.testing import BrokerProcess
 from oncelog.testing.janitor import janitor
 from peers.kafka.kafka import KafkaServer, free_port, kafka_available
 from tests.conformance.wire import Wire
@@ -27,7 +21,6 @@ from tests.conformance.wire import Wire
 KINDS: Final = ("oncelog", "kafka")
 READY_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 60.0
-_READY: Final = re.compile(rb"oncelog ready on (\S+):(\d+)")
 
 COMMON: Final[dict[str, str]] = {
     "offsets.topic.num.partitions": "4",
@@ -90,112 +83,44 @@ class Broker(Protocol):
     def restart(self) -> None: ...
 
 
-class KafkaBroker:
+class KafkaBroker(KafkaServer):
     kind = "kafka"
 
     def __init__(
         self, folder: Path, transaction_version: int, settings: Mapping[str, str], sasl_port: int | None = None
     ) -> None:
         self.sasl_servers = None if sasl_port is None else f"127.0.0.1:{sasl_port}"
-        self._server = KafkaServer(
+        super().__init__(
             folder,
             transaction_version=transaction_version,
             properties={**ONLY_KAFKA, **settings},
             more_listeners={} if sasl_port is None else {"SASL_PLAINTEXT": sasl_port},
         )
-        self.data_dir = self._server.data_dir
-
-    @property
-    def bootstrap_servers(self) -> str:
-        return self._server.bootstrap_servers
-
-    def start(self) -> None:
-        self._server.start()
-
-    def stop(self) -> None:
-        self._server.stop()
-
-    def kill9(self) -> None:
-        self._server.kill9()
-
-    def restart(self) -> None:
-        self._server.restart()
 
 
-class OncelogBroker:
-    """`oncelog serve` as a process of its own. It keeps its port over restarts, so that clients find it again."""
+class OncelogBroker(BrokerProcess):
+    """It keeps its port over restarts, so that clients find it again."""
 
     kind = "oncelog"
+    kill9 = BrokerProcess.kill
 
     def __init__(
         self, folder: Path, transaction_version: int, settings: Mapping[str, str], sasl_port: int | None = None
     ) -> None:
         self.sasl_servers = None if sasl_port is None else f"127.0.0.1:{sasl_port}"
-        self.data_dir = folder / "data"
-        self._output = folder / "oncelog.out"
-        self._settings = {"transaction.version": str(transaction_version), **ONLY_ONCELOG, **settings}
-        self._port = 0
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def bootstrap_servers(self) -> str:
-        return f"127.0.0.1:{self._port}"
+        own = {"transaction.version": str(transaction_version), **ONLY_ONCELOG}
+        super().__init__(folder / "data", {**own, **settings})
 
     def start(self) -> None:
-        self.data_dir.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "oncelog", "serve", "--data-dir", str(self.data_dir)]
-        sasl = "" if self.sasl_servers is None else f",SASL_PLAINTEXT://{self.sasl_servers}"
-        command += ["--listen", f"127.0.0.1:{self._port}{sasl}"]
-        for key, value in self._settings.items():
-            command += ["--set", f"{key}={value}"]
-        with self._output.open("ab") as errors:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors)
-        janitor.take("process", self._process.pid)
-        self._port = self._await_ready(self._process)
-
-    def _await_ready(self, process: subprocess.Popen[bytes]) -> int:
-        """The port of the line that says the broker is ready; what else it prints meanwhile is kept for the message."""
-        if process.stdout is None:
-            raise RuntimeError("the broker's stdout is not a pipe")
-        said = b""
-        deadline = time.monotonic() + READY_TIMEOUT_S
-        with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ)
-            while time.monotonic() < deadline:
-                if not selector.select(0.1):
-                    continue
-                chunk = os.read(process.stdout.fileno(), 65536)
-                said += chunk
-                found = _READY.search(said)
-                if found is not None:
-                    return int(found.group(2))
-                if not chunk:
-                    break
-        self.kill9()
-        errors = self._output.read_text(errors="replace")[-4000:]
-        raise RuntimeError(f"oncelog was not ready within {READY_TIMEOUT_S:.0f} s:\n{said.decode()}\n{errors}")
-
-    def _end(self, signal_number: int) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        if process.poll() is None:
-            os.kill(process.pid, signal_number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(STOP_TIMEOUT_S)
-        janitor.leave("process", process.pid)
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-            raise RuntimeError(f"oncelog did not stop within {STOP_TIMEOUT_S:.0f} s of signal {signal_number}")
-        if process.stdout is not None:
-            process.stdout.close()
+        sasl = f"127.0.0.1:{self.port},SASL_PLAINTEXT://{self.sasl_servers}"
+        super().start(
+            timeout_s=READY_TIMEOUT_S, extra_arguments=[] if self.sasl_servers is None else ["--listen", sasl]
+        )
 
     def stop(self) -> None:
-        self._end(signal.SIGTERM)
-
-    def kill9(self) -> None:
-        self._end(signal.SIGKILL)
+        code = super().stop(timeout_s=STOP_TIMEOUT_S)
+        if code:
+            raise RuntimeError(f"oncelog did not stop in order within {STOP_TIMEOUT_S:.0f} s: exit code {code}")
 
     def restart(self) -> None:
         self.stop()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable
+from typing import NamedTuple, TypeVar
 
 from oncelog.client.admin_base import AdminBase, raise_first
 from oncelog.client.attempts import Attempts
@@ -34,6 +34,11 @@ from oncelog.protocol.messages.offset_delete import (
     OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
 )
+from oncelog.protocol.schema import Message
+
+R = TypeVar("R", bound=Message)
+Result = tuple[int, str, str | None]
+"""A code of an answer, what it is about, and the broker's message."""
 
 CONSUMER_PROTOCOL = "consumer"
 
@@ -94,20 +99,33 @@ class GroupAdmin(AdminBase):
     async def delete_groups(self, group_ids: Iterable[str]) -> None:
         """Delete empty groups with their offsets."""
         for group_id in group_ids:
-            attempts = Attempts()
-            response = await self.cluster.ask_coordinator(
-                CoordinatorKind.GROUP,
+            await self._change(
                 group_id,
                 DeleteGroupsRequest(groups_names=[group_id]),
                 DeleteGroupsResponse,
-                codes=lambda answer: [group.error_code for group in answer.results],
-                attempts=attempts,
-            )
-            raise_first(
-                ((g.error_code, f"deleting group {g.group_id}", None) for g in response.results),
-                attempts,
+                lambda answer: [(g.error_code, f"deleting group {g.group_id}", None) for g in answer.results],
                 ErrorCode.GROUP_ID_NOT_FOUND,
             )
+
+    async def _change(
+        self,
+        group_id: str,
+        request: Message,
+        response_type: type[R],
+        results: Callable[[R], list[Result]],
+        done: ErrorCode,
+    ) -> None:
+        """Have the coordinator of a group change something. `done` and `results` are those of `raise_first`."""
+        attempts = Attempts()
+        response = await self.cluster.ask_coordinator(
+            CoordinatorKind.GROUP,
+            group_id,
+            request,
+            response_type,
+            codes=lambda answer: [code for code, _, _ in results(answer)],
+            attempts=attempts,
+        )
+        raise_first(results(response), attempts, done)
 
     async def group_offsets(
         self,
@@ -133,22 +151,20 @@ class GroupAdmin(AdminBase):
                 lambda p: OffsetDeleteRequestPartition(partition_index=p.partition),
             ),
         )
-        attempts = Attempts()
-        response = await self.cluster.ask_coordinator(
-            CoordinatorKind.GROUP,
+        # A group whose last offset goes may go with it.
+        await self._change(
             group_id,
             request,
             OffsetDeleteResponse,
-            codes=lambda answer: [answer.error_code],
-            attempts=attempts,
-        )
-        # A group whose last offset goes may go with it.
-        failed = [(response.error_code, f"deleting offsets of group {group_id}", None)]
-        raise_first(failed, attempts, ErrorCode.GROUP_ID_NOT_FOUND)
-        raise_first(
-            (p.error_code, f"deleting the offset of {topic.name}-{p.partition_index} in group {group_id}", None)
-            for topic in response.topics
-            for p in topic.partitions
+            lambda answer: [
+                (answer.error_code, f"deleting offsets of group {group_id}", None),
+                *(
+                    (p.error_code, f"deleting the offset of {topic.name}-{p.partition_index} in group {group_id}", None)
+                    for topic in answer.topics
+                    for p in topic.partitions
+                ),
+            ],
+            ErrorCode.GROUP_ID_NOT_FOUND,
         )
 
     async def remove_members(self, group_id: str, member_ids: Iterable[str]) -> None:
@@ -159,18 +175,16 @@ class GroupAdmin(AdminBase):
             member_id=wanted[0] if wanted else "",
             members=[MemberIdentity(member_id=member_id, reason="removed by an admin") for member_id in wanted],
         )
-        attempts = Attempts()
-        response = await self.cluster.ask_coordinator(
-            CoordinatorKind.GROUP,
+        await self._change(
             group_id,
             request,
             LeaveGroupResponse,
-            codes=lambda answer: [answer.error_code],
-            attempts=attempts,
+            lambda answer: [
+                (answer.error_code, f"removing members of group {group_id}", None),
+                *((m.error_code, f"removing {m.member_id} of group {group_id}", None) for m in answer.members),
+            ],
+            ErrorCode.UNKNOWN_MEMBER_ID,
         )
-        failed = [(response.error_code, f"removing members of group {group_id}", None)]
-        failed += [(m.error_code, f"removing {m.member_id} of group {group_id}", None) for m in response.members]
-        raise_first(failed, attempts, ErrorCode.UNKNOWN_MEMBER_ID)
 
 
 UNKNOWN_GROUP_CODES = (69,)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from oncelog.client.attempts import Attempts, explained
 from oncelog.client.config import ClientConfig
@@ -32,6 +32,10 @@ T = TypeVar("T")
 R = TypeVar("R", bound=Message)
 
 _NOT_READY: Final = COORDINATOR_MOVED | {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+
+
+def _own_code(answer: Any) -> list[int]:
+    return [answer.error_code]
 
 
 class Network(Protocol):
@@ -220,7 +224,7 @@ class Cluster:
         request: Message,
         response_type: type[R],
         *,
-        codes: Callable[[R], Iterable[int]],
+        codes: Callable[[R], Iterable[int]] = _own_code,
         deadline: Deadline | None = None,
         retry: Collection[ErrorCode] = (),
         version_max: int | None = None,

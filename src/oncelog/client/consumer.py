@@ -19,8 +19,9 @@ from oncelog.client.blocking import Blocking, blocking, delegating
 from oncelog.client.cluster import Cluster
 from oncelog.client.connections import open_cluster
 from oncelog.client.consumer_config import ConsumerConfig
-from oncelog.client.consumer_core import Change, ConsumerCore, Rebalance
+from oncelog.client.consumer_core import ConsumerCore
 from oncelog.client.consumer_positions import PartitionPosition
+from oncelog.client.consumer_rebalance import Change, Rebalance
 from oncelog.client.consumer_records import ConsumerRecord, iter_records
 from oncelog.client.deadline import Deadline
 from oncelog.client.errors import KafkaError
@@ -179,7 +180,7 @@ class Consumer(Blocking):
         self._step(Deadline(timeout_ms), self._taker.take)
         records, unread = self._taker.taken()
         if unread is not None:
-            self._run(self.core.take_back(unread.offsets))
+            self._run(self.core.rewind(unread.offsets))
             if not records:
                 raise unread.error
         return records
@@ -193,7 +194,7 @@ class Consumer(Blocking):
         try:
             return to_arrow(taker.chunks)
         except KafkaError:
-            self._run(self.core.take_back({chunk.partition: chunk.start_offset for chunk in taker.chunks}))
+            self._run(self.core.rewind({chunk.partition: chunk.start_offset for chunk in taker.chunks}))
             raise
 
     def _step(self, deadline: Deadline, take: Callable[[PartitionPosition, FetchedChunk], bool]) -> None:
@@ -329,7 +330,7 @@ class AsyncConsumer:
             await self._handle(rebalance)
         records, unread = self._taker.taken()
         if unread is not None:
-            await self.core.take_back(unread.offsets)
+            await self.core.rewind(unread.offsets)
             if not records:
                 raise unread.error
         return records

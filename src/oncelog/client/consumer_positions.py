@@ -101,5 +101,5 @@ class Positions:
         if entry is not None:
             self._partitions[partition] = entry
 
-    def without_position(self) -> list[TopicPartition]:
-        return [entry.partition for entry in self if entry.position == NO_POSITION]
+    def without_position(self) -> list[PartitionPosition]:
+        return [entry for entry in self if entry.position == NO_POSITION]

@@ -1,13 +1,34 @@
-"""What the other side of a two-phase commit has to remember of a prepared transaction."""
+"""What the other side of a two-phase commit has to remember of a prepared transaction, and how that is completed."""
 
 from __future__ import annotations
 
+import contextlib
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from oncelog.client.errors import ConfigurationError
+from oncelog.client.admin_transactions import TransactionAdmin
+from oncelog.client.cluster import Cluster
+from oncelog.client.errors import (
+    AbortableError,
+    ConfigurationError,
+    ErrorCode,
+    FatalError,
+    IllegalState,
+    KafkaError,
+)
 from oncelog.client.shared_transaction import SharedTransaction
+from oncelog.client.transaction import AsyncTransactionClient
 from oncelog.core.ids import ProducerEpoch, ProducerId, ProducerIdAndEpoch
+
+_NOT_OPEN: Final = frozenset(
+    {
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    }
+)
+"""Answers to a commit that say that the transaction is not open under the identity given."""
 
 
 class Completion(Enum):
@@ -59,3 +80,48 @@ class PreparedTransaction(NamedTuple):
         if len(parts) != 4 or not all(part.lstrip("-").isdigit() for part in parts[:3]):
             raise ConfigurationError(f"{text!r} is not a prepared transaction")
         return cls(parts[3], int(parts[0]), int(parts[1]), int(parts[2]))
+
+
+async def resume(cluster: Cluster, prepared: PreparedTransaction, *, skip_epoch: bool) -> Completion:
+    """Commit a transaction that no producer of this process holds. Raises AbortableError if it was aborted meanwhile.
+
+    `skip_epoch`: before TV2, take the next epoch out of use.
+    """
+    conversation = AsyncTransactionClient(cluster)
+    try:
+        await conversation.resume(prepared.shared, commit=True)
+    except FatalError as error:
+        if error.code not in _NOT_OPEN:
+            raise
+        await _raise_unless_ended(cluster, prepared, error)
+        return Completion.ENDED_BEFORE
+    if skip_epoch and not conversation.uses_tv2:
+        # Committed, whoever owns the id by now.
+        with contextlib.suppress(FatalError):
+            await conversation.fresh_epoch()
+    return Completion.COMMITTED
+
+
+async def _raise_unless_ended(cluster: Cluster, prepared: PreparedTransaction, refusal: FatalError) -> None:
+    """A commit was refused. Raise if the transaction is lost, or is still to be committed in another way."""
+    name = prepared.transactional_id
+    try:
+        found = (await TransactionAdmin(cluster).describe_transactions([name]))[name]
+    except KafkaError as error:
+        # Ids without an open transaction are forgotten after `transactional.id.expiration.ms`.
+        if error.code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+            return
+        raise
+    if found.state == "Ongoing" and (found.producer_id, found.producer_epoch) == prepared.identity:
+        raise IllegalState(
+            f"the prepared transaction {prepared} is open, and a newer producer of its id has taken it over: call "
+            "init_transactions(keep_prepared=True) and then complete()"
+        ) from refusal
+    # Later transactions have later epochs.
+    is_its_own = found.producer_id == prepared.producer_id and found.producer_epoch <= prepared.producer_epoch + 1
+    if is_its_own and found.state in ("CompleteAbort", "PrepareAbort"):
+        raise AbortableError(
+            refusal.code,
+            f"the prepared transaction {prepared} was aborted before it was completed, most likely because of its "
+            "timeout: do its work again. transaction.two.phase.commit.enable avoids that where brokers have it",
+        ) from refusal

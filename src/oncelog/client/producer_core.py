@@ -10,39 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Final
+from collections.abc import AsyncIterator, Iterator
 
-from oncelog.client.admin_transactions import TransactionAdmin, TransactionDescription
 from oncelog.client.classification import produce_error
 from oncelog.client.cluster import Cluster
-from oncelog.client.deadline import Deadline
-from oncelog.client.errors import (
-    AbortableError,
-    ErrorCode,
-    FatalError,
-    IllegalState,
-    KafkaError,
-    TransactionError,
-)
+from oncelog.client.errors import AbortableError, ErrorCode, FatalError, IllegalState, KafkaError, TransactionError
 from oncelog.client.offsets import GroupMetadata, Offsets
 from oncelog.client.partitioner import Partitioner
-from oncelog.client.prepared_transaction import Completion, PreparedTransaction
+from oncelog.client.prepared_transaction import Completion, PreparedTransaction, resume
 from oncelog.client.produce_channel import PRODUCE_VERSION_BEFORE_TV2
 from oncelog.client.producer_config import ProducerConfig
 from oncelog.client.sender import Sender
 from oncelog.client.transaction import AsyncTransactionClient
 from oncelog.client.transaction_state import ADVICE, Event, State, TransactionState
 from oncelog.core.ids import NO_IDENTITY, TopicPartition
-
-_REFUSED: Final = frozenset(
-    {
-        ErrorCode.INVALID_TXN_STATE,
-        ErrorCode.PRODUCER_FENCED,
-        ErrorCode.INVALID_PRODUCER_EPOCH,
-        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-    }
-)
-"""Answers to a commit that say that the transaction is not open under the identity given."""
 
 
 class ProducerCore:
@@ -72,6 +53,23 @@ class ProducerCore:
                 await self.cluster.refresh(
                     list(self.cluster.topics), self.cluster.deadline(self.config.client.request_timeout_ms)
                 )
+
+    @contextlib.asynccontextmanager
+    async def _transactional(self) -> AsyncIterator[None]:
+        """Around a call that is about transactions: one at a time."""
+        if not self.config.transactional_id:
+            raise IllegalState("this producer is not transactional: set transactional.id")
+        async with self._turn:
+            yield
+
+    @contextlib.contextmanager
+    def _noting_errors(self) -> Iterator[None]:
+        """Around requests to the coordinator."""
+        try:
+            yield
+        except TransactionError as error:
+            self.state.fail(error)
+            raise
 
     # The sender's gate
 
@@ -111,19 +109,15 @@ class ProducerCore:
 
     async def init_transactions(self, keep_prepared: bool = False) -> PreparedTransaction | None:
         """Take over the transactional id. With `keep_prepared`: what the predecessor had prepared, if anything."""
-        async with self._turn:
-            self._check_transactional()
+        async with self._transactional():
             self.state.check(Event.INITIALISED)
-            try:
+            with self._noting_errors():
                 await self.conversation.init(
                     self.config.transactional_id or "",
                     self.config.transaction_timeout_ms,
                     two_phase=self.config.two_phase_commit,
                     keep_prepared=keep_prepared,
                 )
-            except TransactionError as error:
-                self.state.fail(error)
-                raise
             tv2 = self.conversation.uses_tv2
             self.sender.channel.version_max = None if tv2 else PRODUCE_VERSION_BEFORE_TV2
             self.sender.restart(self.conversation.identity)
@@ -141,8 +135,7 @@ class ProducerCore:
 
     async def begin_transaction(self) -> None:
         """What is sent from now on belongs together."""
-        async with self._turn:
-            self._check_transactional()
+        async with self._transactional():
             self.state.on(Event.BEGIN)
             self._added.clear()
             self._used = self._epoch_in_doubt = False
@@ -152,28 +145,22 @@ class ProducerCore:
 
         Give the consumer's `group_metadata()`, so that a consumer that lost its partitions cannot commit.
         """
-        async with self._turn:
-            self._check_transactional()
+        async with self._transactional():
             self.state.check_accepting()
             self._used = self._used or bool(offsets)
-            try:
+            with self._noting_errors():
                 await self.conversation.commit_offsets(group, offsets)
-            except TransactionError as error:
-                self.state.fail(error)
-                raise
 
     async def commit_transaction(self) -> None:
         """Deliver everything and make it visible. After TimedOut call it again: only that finds out what happened."""
-        async with self._turn:
-            self._check_transactional()
+        async with self._transactional():
             self.state.on(Event.COMMIT)
             await self._flush_or_raise(State.COMMITTING)
             await self._end(commit=True)
 
     async def abort_transaction(self) -> None:
         """Throw away what was sent since `begin_transaction`; after an AbortableError this is the way on."""
-        async with self._turn:
-            self._check_transactional()
+        async with self._transactional():
             await self._abort()
 
     async def _abort(self) -> None:
@@ -185,18 +172,15 @@ class ProducerCore:
         await self._end(commit=False)
 
     async def _end(self, *, commit: bool) -> None:
-        try:
+        with self._noting_errors():
             if self._used:
                 await self._tell_coordinator(commit)
                 self._used = False
             if self._epoch_in_doubt and not self.conversation.uses_tv2:
                 await self.conversation.fresh_epoch()
                 if self._held is not None:
-                    # `_was_lost` tells a timed out transaction, whose epoch the coordinator bumped, from the next one.
+                    # So `resume` can tell a transaction that timed out, whose epoch was bumped, from the next one.
                     await self.conversation.fresh_epoch()
-        except TransactionError as error:
-            self.state.fail(error)
-            raise
         if self.sender.identity != self.conversation.identity:
             self.sender.restart(self.conversation.identity)
         self._held = None
@@ -221,8 +205,7 @@ class ProducerCore:
 
     async def prepare(self) -> PreparedTransaction:
         """Flush, accept nothing more, and name the transaction for the other side to remember."""
-        async with self._turn:
-            self._check_transactional()
+        async with self._transactional():
             self.state.check(Event.PREPARE)
             await self._flush_or_raise(State.IN_TRANSACTION)
             self.state.on(Event.PREPARE)
@@ -238,15 +221,15 @@ class ProducerCore:
         After a crash call it before `init_transactions`. Raises AbortableError if the transaction is lost, because its
         coordinator aborted it meanwhile. After TimedOut call it again.
         """
-        async with self._turn:
-            self._check_transactional()
+        async with self._transactional():
             if prepared.transactional_id != self.config.transactional_id:
                 raise IllegalState(
                     f"the transaction was prepared as {prepared.transactional_id!r}, this producer is "
                     f"{self.config.transactional_id!r}"
                 )
             if self.state.current in (State.UNINITIALISED, State.READY):
-                return await self._resume(prepared)
+                # Before TV2 the next transaction must not have the same epoch: `_end` says why.
+                return await resume(self.cluster, prepared, skip_epoch=self.state.current is State.UNINITIALISED)
             if self._held is None:
                 current = self.state.current
                 raise IllegalState(f"nothing is prepared while {current.value}: {ADVICE[current]}")
@@ -261,53 +244,13 @@ class ProducerCore:
         version = self.conversation.transaction_version
         return PreparedTransaction(self.config.transactional_id or "", producer_id, epoch, version)
 
-    async def _resume(self, prepared: PreparedTransaction) -> Completion:
-        """Complete a transaction that this producer does not hold."""
-        conversation = AsyncTransactionClient(self.cluster)
-        try:
-            await conversation.resume(prepared.shared, commit=True)
-        except FatalError as error:
-            if error.code not in _REFUSED:
-                raise
-            await self._raise_unless_ended(prepared, error)
-            return Completion.ENDED_BEFORE
-        if not conversation.uses_tv2 and self.state.current is State.UNINITIALISED:
-            # Committed, whoever owns the id by now. Why an epoch is skipped says `_end`.
-            with contextlib.suppress(FatalError):
-                await conversation.fresh_epoch()
-        return Completion.COMMITTED
-
-    async def _raise_unless_ended(self, prepared: PreparedTransaction, refusal: FatalError) -> None:
-        """A commit was refused. Raise if the transaction is lost, or is still to be committed in another way."""
-        try:
-            descriptions = await TransactionAdmin(self.cluster).describe_transactions([prepared.transactional_id])
-        except KafkaError as error:
-            # Ids without an open transaction are forgotten after `transactional.id.expiration.ms`.
-            if error.code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-                return
-            raise
-        found = descriptions[prepared.transactional_id]
-        if _is_kept(prepared, found):
-            raise IllegalState(
-                f"the prepared transaction {prepared} is open, and a newer producer of its id has taken it over: call "
-                "init_transactions(keep_prepared=True) and then complete()"
-            ) from refusal
-        if _was_lost(prepared, found):
-            raise AbortableError(
-                refusal.code,
-                f"the prepared transaction {prepared} was aborted before it was completed, most likely because of "
-                "its timeout: do its work again. transaction.two.phase.commit.enable avoids that where brokers "
-                "have it",
-            ) from refusal
-
     # The end
 
     async def close(self, timeout_ms: float) -> None:
         """Deliver what is waiting, abort an open transaction, and close the connections."""
-        deadline = Deadline(timeout_ms)
         reason = KafkaError(ErrorCode.OPERATION_NOT_ATTEMPTED, "the producer was closed")
         try:
-            async with asyncio.timeout(deadline.remaining_ms / 1000):
+            async with asyncio.timeout(timeout_ms / 1000):
                 await self._finish()
         except (TimeoutError, KafkaError):
             # Whatever could not be finished is left to the transaction's timeout; closing must not fail.
@@ -324,19 +267,3 @@ class ProducerCore:
         async with self._turn:
             if self.state.current in (State.IN_TRANSACTION, State.ABORTABLE_ERROR, State.ABORTING):
                 await self._abort()
-
-    def _check_transactional(self) -> None:
-        if not self.config.transactional_id:
-            raise IllegalState("this producer is not transactional: set transactional.id")
-
-
-def _is_kept(prepared: PreparedTransaction, found: TransactionDescription) -> bool:
-    """Whether it is still open. Only the producer that has taken it over can end it then."""
-    return found.state == "Ongoing" and (found.producer_id, found.producer_epoch) == prepared.identity
-
-
-def _was_lost(prepared: PreparedTransaction, found: TransactionDescription) -> bool:
-    """Whether the coordinator aborted it: later transactions have later epochs."""
-    if found.state not in ("CompleteAbort", "PrepareAbort"):
-        return False
-    return found.producer_id == prepared.producer_id and found.producer_epoch <= prepared.producer_epoch + 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
@@ -40,6 +40,7 @@ class Sender:
         self._config = config
         self._partitioner = partitioner
         self._gate = gate
+        self._mode = Mode.GIVEN if gate is not None else Mode.IDEMPOTENT if config.idempotent else Mode.PLAIN
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_s = 0.0
         self._is_to_look = False
@@ -60,12 +61,6 @@ class Sender:
         )
         self.on_room: Callable[[], None] = lambda: None
         """Called on the loop whenever memory was released."""
-
-    @property
-    def _mode(self) -> Mode:
-        if self._gate is not None:
-            return Mode.GIVEN
-        return Mode.IDEMPOTENT if self._config.idempotent else Mode.PLAIN
 
     # When to look
 
@@ -92,7 +87,8 @@ class Sender:
         """Send every batch that is ready and has room on its way."""
         self._is_to_look = False
         if self._mode is Mode.IDEMPOTENT and self.identity == NO_IDENTITY:
-            self._get_identity()
+            if self._getting_identity is None:
+                self._getting_identity = asyncio.create_task(self._get_identity())
             return
         now_s = time.monotonic()
         for partition in self.accumulator.partitions():
@@ -152,11 +148,7 @@ class Sender:
         for stream in self._streams.values():
             stream.sequence.restart(identity)
 
-    def _get_identity(self) -> None:
-        if self._getting_identity is None:
-            self._getting_identity = asyncio.create_task(self._start_with_identity())
-
-    async def _start_with_identity(self) -> None:
+    async def _get_identity(self) -> None:
         try:
             self.identity = await self._ask_identity()
         except KafkaError as error:
@@ -204,11 +196,8 @@ class Sender:
             doubtful |= stream.broken is not None or stream.sequence.pending_count > 0
             if stream.sequence.pending_count:
                 stream.close(reason)
-        await self._all_idle(self._streams.values())
+        await asyncio.gather(*(stream.idle() for stream in self._streams.values()))
         return doubtful
-
-    async def _all_idle(self, streams: Iterable[PartitionStream]) -> None:
-        await asyncio.gather(*(stream.idle() for stream in streams))
 
     def close(self, reason: KafkaError) -> None:
         self.accumulator.close(reason)

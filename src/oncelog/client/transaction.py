@@ -12,8 +12,8 @@ epoch, and partitions and offsets that are already in the transaction.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from typing import Final, Self
+from collections.abc import Callable, Collection, Iterable
+from typing import Final, Self, TypeVar
 
 from oncelog.client.attempts import Attempts
 from oncelog.client.blocking import Blocking, blocking
@@ -27,13 +27,7 @@ from oncelog.client.producer_config import PRODUCER_TABLE
 from oncelog.client.shared_transaction import SharedTransaction
 from oncelog.client.topic_facts import TopicLookup
 from oncelog.core.errors import RETRIABLE, ErrorCode
-from oncelog.core.ids import (
-    NO_IDENTITY,
-    ProducerEpoch,
-    ProducerId,
-    ProducerIdAndEpoch,
-    TopicPartition,
-)
+from oncelog.core.ids import NO_IDENTITY, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
 from oncelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from oncelog.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -48,6 +42,9 @@ from oncelog.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
 )
+from oncelog.protocol.schema import Message
+
+R = TypeVar("R", bound=Message)
 
 TRANSACTION_TIMEOUT_MS: Final = PRODUCER_TABLE.defaults.integer("transaction.timeout.ms")
 TWO_PHASE_VERSION: Final = 6
@@ -141,7 +138,6 @@ class AsyncTransactionClient:
             transactional_id,
             request,
             InitProducerIdResponse,
-            codes=lambda answer: [answer.error_code],
             deadline=deadline,
             retry=_RETRY,
             version_max=TWO_PHASE_VERSION if wants_two_phase else None,
@@ -199,22 +195,16 @@ class AsyncTransactionClient:
                 AddPartitionsToTxnTopic(name=name, partitions=numbers) for name, numbers in wanted.items()
             ],
         )
-        response = await self.cluster.ask_coordinator(
-            CoordinatorKind.TRANSACTION,
-            self.transactional_id,
+        await self._ask(
+            Step.ADD,
             request,
             AddPartitionsToTxnResponse,
-            codes=_added_codes,
-            deadline=deadline,
-            retry=_RETRY,
-        )
-        self._raise_first(
-            Step.ADD,
-            (
+            lambda answer: [
                 (p.partition_error_code, f"partition {topic.name}-{p.partition_index}")
-                for topic in response.results_by_topic_v3_and_below
+                for topic in answer.results_by_topic_v3_and_below
                 for p in topic.results_by_partition
-            ),
+            ],
+            deadline,
         )
 
     async def add_offsets(self, group_id: str, *, deadline: Deadline | None = None) -> None:
@@ -228,16 +218,13 @@ class AsyncTransactionClient:
             producer_epoch=self.identity.epoch,
             group_id=group_id,
         )
-        response = await self.cluster.ask_coordinator(
-            CoordinatorKind.TRANSACTION,
-            self.transactional_id,
+        await self._ask(
+            Step.ADD,
             request,
             AddOffsetsToTxnResponse,
-            codes=lambda answer: [answer.error_code],
-            deadline=self._deadline(deadline),
-            retry=_RETRY,
+            lambda answer: [(answer.error_code, f"offsets of group {group_id}")],
+            deadline,
         )
-        self._raise_first(Step.ADD, [(response.error_code, f"offsets of group {group_id}")])
 
     async def commit_offsets(
         self, group: GroupMetadata | str, offsets: Offsets, *, deadline: Deadline | None = None
@@ -249,23 +236,17 @@ class AsyncTransactionClient:
         deadline = self._deadline(deadline)
         member = GroupMetadata(group) if isinstance(group, str) else group
         await self.add_offsets(member.group_id, deadline=deadline)
-        response = await self.cluster.ask_coordinator(
-            CoordinatorKind.GROUP,
-            member.group_id,
+        await self._ask(
+            Step.OFFSETS,
             self._offset_request(member, offsets),
             TxnOffsetCommitResponse,
-            codes=lambda answer: [p.error_code for topic in answer.topics for p in topic.partitions],
-            deadline=deadline,
-            retry=_RETRY,
-            version_max=self._version_max(TxnOffsetCommitRequest),
-        )
-        self._raise_first(
-            Step.OFFSETS,
-            (
+            lambda answer: [
                 (p.error_code, f"group {member.group_id}, partition {topic.name}-{p.partition_index}")
-                for topic in response.topics
+                for topic in answer.topics
                 for p in topic.partitions
-            ),
+            ],
+            deadline,
+            group_id=member.group_id,
         )
 
     def _offset_request(self, member: GroupMetadata, offsets: Offsets) -> TxnOffsetCommitRequest:
@@ -310,7 +291,6 @@ class AsyncTransactionClient:
             self.transactional_id,
             request,
             EndTxnResponse,
-            codes=lambda answer: [answer.error_code],
             deadline=deadline,
             retry=_RETRY,
             version_max=self._version_max(EndTxnRequest),
@@ -354,12 +334,38 @@ class AsyncTransactionClient:
             self.cluster, group_id, partitions, self._deadline(deadline), require_stable=require_stable
         )
 
+    async def _ask(
+        self,
+        step: Step,
+        request: Message,
+        response_type: type[R],
+        results: Callable[[R], list[tuple[int, str]]],
+        deadline: Deadline | None,
+        *,
+        group_id: str | None = None,
+    ) -> None:
+        """Ask the coordinator of this id, or of a group. Raises for the first code that is not to be retried.
+
+        `results` are the codes of an answer, and what each is about.
+        """
+        response = await self.cluster.ask_coordinator(
+            CoordinatorKind.TRANSACTION if group_id is None else CoordinatorKind.GROUP,
+            self.transactional_id if group_id is None else group_id,
+            request,
+            response_type,
+            codes=lambda answer: [code for code, _ in results(answer)],
+            deadline=deadline,
+            retry=_RETRY,
+            version_max=self._version_max(type(request)),
+        )
+        self._raise_first(step, results(response))
+
     def _check_initialised(self) -> None:
         if self.identity == NO_IDENTITY:
             raise IllegalState("call init(transactional_id) first")
 
     def _version_max(self, request_type: type) -> int | None:
-        return None if self.uses_tv2 else _CAPS_BEFORE_TV2[request_type]
+        return None if self.uses_tv2 else _CAPS_BEFORE_TV2.get(request_type)
 
     def _raise_first(self, step: Step, results: Iterable[tuple[int, str]]) -> None:
         """Raise for the first real failure; partitions that were not attempted because of another one come last."""
@@ -371,12 +377,6 @@ class AsyncTransactionClient:
 
 def _identity(producer_id: int, epoch: int) -> ProducerIdAndEpoch:
     return ProducerIdAndEpoch(ProducerId(producer_id), ProducerEpoch(epoch))
-
-
-def _added_codes(response: AddPartitionsToTxnResponse) -> list[int]:
-    return [
-        p.partition_error_code for topic in response.results_by_topic_v3_and_below for p in topic.results_by_partition
-    ]
 
 
 class TransactionClient(Blocking):
