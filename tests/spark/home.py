@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from oncelog.spark.cluster import spark_home
+from oncelog.spark.standalone_cluster import spark_home
 
 
 def make_unzipped_home(folder: Path) -> Path:

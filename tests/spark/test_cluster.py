@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from oncelog.spark.cluster import StandaloneCluster
+from oncelog.spark.standalone_cluster import StandaloneCluster
 from tests.spark.home import make_unzipped_home
 from tests.spark.kafka import Kafka
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from oncelog.spark.cluster import spark_home
 from oncelog.spark.java import find_java
 from oncelog.spark.spark_session import STAGE_ATTEMPTS
+from oncelog.spark.standalone_cluster import spark_home
 from tests.spark.conftest import QUIET
 from tests.spark.kafka import Kafka
 

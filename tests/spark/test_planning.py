@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog.core.ids import TopicPartition
+from oncelog.spark.micro_batch import SourceRange, source_range
 from oncelog.spark.offsets import NOT_STARTED, Offsets, StreamOffset, from_wire, merge, parse_source_offset, to_wire
 from oncelog.spark.planning import (
     TASK_OFFSETS,
@@ -20,7 +21,6 @@ from oncelog.spark.planning import (
     limit_offsets,
     split_ranges,
 )
-from oncelog.spark.progress import SourceRange, source_range
 
 PARTITIONS = st.builds(TopicPartition, st.sampled_from(["a", "b"]), st.integers(0, 5))
 SIZES = st.dictionaries(PARTITIONS, st.tuples(st.integers(0, 1000), st.integers(0, 1000)), min_size=1)

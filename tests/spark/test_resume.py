@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from oncelog.client.offsets import OffsetAndMetadata
 from oncelog.core.ids import TopicPartition
 from oncelog.core.sink_note import METADATA_BYTES_MAX, Note
+from oncelog.spark.micro_batch import MicroBatch
 from oncelog.spark.offsets import Offsets, StreamOffset, merge, parse_source_offset, uneven
 from oncelog.spark.planning import OffsetRange, bounds_text
-from oncelog.spark.progress import MicroBatch
 from oncelog.spark.resume import CannotResume, NewCheckpoint, Verdict, check_tables, judge, news, offsets_to_commit
 
 P0, P1, P2 = (TopicPartition("orders", number) for number in range(3))
-STAND_IN = TopicPartition("out", 0)
+BATCH_ID_PARTITION = TopicPartition("out", 0)
 
 
 def batch(
@@ -52,7 +52,7 @@ def verdict(
     return judge(
         one,
         found,
-        stand_in=STAND_IN,
+        batch_id_partition=BATCH_ID_PARTITION,
         group="g",
         on_new_checkpoint=policy,
         keeps_state=lambda: stateful,
@@ -178,7 +178,7 @@ def test_an_idle_query_whose_group_expired_goes_on_with_a_new_batch() -> None:
 
 
 def test_a_source_without_kafka_offsets_goes_by_the_batch_id_and_its_plan() -> None:
-    found = committed("q", 3, {STAND_IN: 3})
+    found = committed("q", 3, {BATCH_ID_PARTITION: 3})
     assert verdict(batch(3, {}), found) is Verdict.SKIP
     assert verdict(batch(4, {}), found) is Verdict.WRITE
     with pytest.raises(CannotResume, match="older copy"):
@@ -207,9 +207,9 @@ def test_notes_of_earlier_versions_are_understood() -> None:
     assert verdict(batch(4, {P0: 12}, {P0: 10}), found) is Verdict.WRITE
     with pytest.raises(CannotResume, match="older copy"):
         verdict(batch(3, {P0: 12}, {P0: 8}), found)
-    stand_in = committed("q", 3, {STAND_IN: 3}, plan=None)
-    assert verdict(batch(3, {}), stand_in) is Verdict.SKIP
-    assert verdict(batch(4, {}), stand_in) is Verdict.WRITE
+    batch_id_partition = committed("q", 3, {BATCH_ID_PARTITION: 3}, plan=None)
+    assert verdict(batch(3, {}), batch_id_partition) is Verdict.SKIP
+    assert verdict(batch(4, {}), batch_id_partition) is Verdict.WRITE
 
 
 def test_a_partition_read_at_two_positions_cannot_be_continued_from_the_group() -> None:
@@ -246,11 +246,11 @@ def test_offsets_of_several_sources() -> None:
 
 
 def test_what_is_committed_carries_the_note() -> None:
-    real = offsets_to_commit(batch(5, {P0: 12}), STAND_IN)
+    real = offsets_to_commit(batch(5, {P0: 12}), BATCH_ID_PARTITION)
     assert real == committed("q", 5, {P0: 12})
     assert offsets_to_commit(batch(5, {P0: 12}), None, "copy") == committed("q", 5, {P0: 12}, writer="copy")
-    assert offsets_to_commit(batch(5, {}), STAND_IN) == committed("q", 5, {STAND_IN: 5})
-    twice = offsets_to_commit(batch(5, {P0: 12, P1: 9}, uneven_end={P0: (12, 30)}), STAND_IN)
+    assert offsets_to_commit(batch(5, {}), BATCH_ID_PARTITION) == committed("q", 5, {BATCH_ID_PARTITION: 5})
+    twice = offsets_to_commit(batch(5, {P0: 12, P1: 9}, uneven_end={P0: (12, 30)}), BATCH_ID_PARTITION)
     assert twice == {**committed("q", 5, {P0: 12}, ends=(12, 30)), **committed("q", 5, {P1: 9})}
     with pytest.raises(CannotResume, match="give the option topic"):
         offsets_to_commit(batch(5, {}), None)
@@ -295,7 +295,9 @@ def test_a_query_whose_positions_were_all_written_over_is_refused_unless_it_has_
     with pytest.raises(CannotResume, match="two queries use group g"):
         verdict(later, found, NewCheckpoint.REPROCESS, has_committed=True)
     with pytest.raises(CannotResume, match="two queries use group g"):
-        verdict(batch(4, {}), committed("other", 3, {STAND_IN: 3}), NewCheckpoint.REPROCESS, has_committed=True)
+        verdict(
+            batch(4, {}), committed("other", 3, {BATCH_ID_PARTITION: 3}), NewCheckpoint.REPROCESS, has_committed=True
+        )
 
 
 def test_a_partition_that_appears_may_have_been_anothers() -> None:
@@ -326,13 +328,13 @@ def test_a_batch_that_is_run_again_for_its_state_must_read_the_tables_it_read() 
 
 def test_only_what_moved_is_committed_and_the_first_partition() -> None:
     found = committed("q", 3, {P0: 10, P1: 5, P2: 7})
-    now = offsets_to_commit(batch(4, {P0: 10, P1: 6, P2: 7}), STAND_IN)
+    now = offsets_to_commit(batch(4, {P0: 10, P1: 6, P2: 7}), BATCH_ID_PARTITION)
     assert news(now, found) == {P0: now[P0], P1: now[P1]}
     assert news(now, committed("another", 3, {P0: 10, P1: 6, P2: 7})) == now
     assert news(now, {}) == now
-    uneven_now = offsets_to_commit(batch(4, {P0: 10, P2: 7}, uneven_end={P2: (7, 9)}), STAND_IN)
+    uneven_now = offsets_to_commit(batch(4, {P0: 10, P2: 7}, uneven_end={P2: (7, 9)}), BATCH_ID_PARTITION)
     assert news(uneven_now, found) == uneven_now
-    assert news(offsets_to_commit(batch(4, {}), STAND_IN), {}).keys() == {STAND_IN}
+    assert news(offsets_to_commit(batch(4, {}), BATCH_ID_PARTITION), {}).keys() == {BATCH_ID_PARTITION}
 
 
 @given(
@@ -354,7 +356,7 @@ def test_the_verdict_is_the_same_as_if_all_offsets_were_committed(
     everything: dict[TopicPartition, OffsetAndMetadata] = {}
     moved: dict[TopicPartition, OffsetAndMetadata] = {}
     for number, (start, end) in enumerate(planned[:done]):
-        offsets = offsets_to_commit(batch(number, end, start), STAND_IN)
+        offsets = offsets_to_commit(batch(number, end, start), BATCH_ID_PARTITION)
         everything = {**everything, **offsets}
         moved = {**moved, **(news(offsets, moved) if number else offsets)}
     number = data.draw(st.integers(0, len(steps) - 1))

@@ -15,8 +15,8 @@ from oncelog.core.hashing import partition_for_key
 from oncelog.spark import routing
 from oncelog.spark.dead_letters import dead_letters
 from oncelog.spark.record_size import record_sizes
-from oncelog.spark.routing import Poison, RowError, partition_numbers
-from oncelog.spark.write_job import TaskOrders, Way
+from oncelog.spark.routing import RowError, RowProblem, partition_numbers
+from oncelog.spark.write_job import TaskOrders, WriteMode
 from oncelog.spark.write_task import _encode, by_target
 
 SCHEMA = pa.schema(
@@ -75,23 +75,25 @@ def header(key: str | None, value: bytes | None = b"x") -> dict[str, Any]:
     return {"key": key, "value": value}
 
 
-BAD_ROWS: list[tuple[dict[str, Any], Poison]] = [
-    ({"topic": None}, Poison.NO_TOPIC),
-    ({"topic": "nowhere"}, Poison.UNKNOWN_TOPIC),
-    ({"topic": "__consumer_offsets"}, Poison.INTERNAL_TOPIC),
-    ({"topic": "compacted", "key": None}, Poison.NO_KEY),
-    ({"headers": [None]}, Poison.NAMELESS_HEADER),
-    ({"headers": [header("a"), header(None)]}, Poison.NAMELESS_HEADER),
-    ({"value": bytes(LIMIT)}, Poison.TOO_LARGE),
-    ({"value": bytes(LIMIT - 60)}, Poison.TOO_LARGE),
-    ({"headers": [header("a", bytes(LIMIT))]}, Poison.TOO_LARGE),
-    ({"headers": [header("a", b"")] * (LIMIT // 10)}, Poison.TOO_LARGE),
-    ({"topic": "narrow", "value": bytes(1000)}, Poison.TOO_LARGE_FOR_TOPIC),
+BAD_ROWS: list[tuple[dict[str, Any], RowProblem]] = [
+    ({"topic": None}, RowProblem.NO_TOPIC),
+    ({"topic": "nowhere"}, RowProblem.UNKNOWN_TOPIC),
+    ({"topic": "__consumer_offsets"}, RowProblem.INTERNAL_TOPIC),
+    ({"topic": "compacted", "key": None}, RowProblem.NO_KEY),
+    ({"headers": [None]}, RowProblem.NAMELESS_HEADER),
+    ({"headers": [header("a"), header(None)]}, RowProblem.NAMELESS_HEADER),
+    ({"value": bytes(LIMIT)}, RowProblem.TOO_LARGE),
+    ({"value": bytes(LIMIT - 60)}, RowProblem.TOO_LARGE),
+    ({"headers": [header("a", bytes(LIMIT))]}, RowProblem.TOO_LARGE),
+    ({"headers": [header("a", b"")] * (LIMIT // 10)}, RowProblem.TOO_LARGE),
+    ({"topic": "narrow", "value": bytes(1000)}, RowProblem.TOO_LARGE_FOR_TOPIC),
 ]
 
 
-@pytest.mark.parametrize(("row", "kind"), BAD_ROWS, ids=lambda value: value.name if isinstance(value, Poison) else "")
-def test_a_row_that_the_broker_would_refuse_is_poison(row: dict[str, Any], kind: Poison) -> None:
+@pytest.mark.parametrize(
+    ("row", "kind"), BAD_ROWS, ids=lambda value: value.name if isinstance(value, RowProblem) else ""
+)
+def test_a_row_that_the_broker_would_refuse_has_its_problem_named(row: dict[str, Any], kind: RowProblem) -> None:
     good = {"headers": [header("a", None), header("b")]}
     assert list(partition_numbers(make_orders(), make_rows(good, row, good)) < 0) == [False, True, False]
     assert partition_numbers(make_orders(), make_rows(row))[0] == kind
@@ -105,7 +107,7 @@ def test_rows_at_home_in_a_compacted_topic_have_keys() -> None:
 
 @pytest.mark.parametrize("row", [{"value": bytes(LIMIT)}, {"headers": [header(None)]}])
 def test_a_task_with_a_partition_of_its_own_refuses_bad_rows_too(row: dict[str, Any]) -> None:
-    orders = make_orders(dead_letter_topic=None, topic="plain", known={"plain": TOPICS["plain"]}, way=Way.OWN)
+    orders = make_orders(dead_letter_topic=None, topic="plain", known={"plain": TOPICS["plain"]}, mode=WriteMode.DIRECT)
     rows = make_rows({}, row).select(["value", "headers"])
     with pytest.raises(RowError):
         list(by_target(orders, 0, rows))
@@ -157,7 +159,7 @@ def test_a_dead_letter_fits_and_says_what_it_left_out(row: dict[str, Any], left_
 
 def test_a_dead_letter_is_the_row_as_it_was() -> None:
     row = {"topic": "nowhere", "key": b"k", "value": None, "headers": [header("a", None)]}
-    letter = dead_letters(make_rows(row), [Poison.UNKNOWN_TOPIC], make_orders()).to_pylist()[0]
+    letter = dead_letters(make_rows(row), [RowProblem.UNKNOWN_TOPIC], make_orders()).to_pylist()[0]
     assert (letter["key"], letter["value"], letter["headers"][0]) == (b"k", None, header("a", None))
     assert letter["headers"][1:3] == [
         header("oncelog.error", b"its topic does not exist"),
@@ -182,7 +184,9 @@ def test_what_is_sent_compressed_is_judged_compressed() -> None:
     squeezed = make_orders(compression_type="gzip")
     assert partition_numbers(squeezed, make_rows({"topic": "narrow", "value": bytes(1500)}))[0] >= 0
     noise = random.Random(7).randbytes(1500)
-    assert partition_numbers(squeezed, make_rows({"topic": "narrow", "value": noise}))[0] == Poison.TOO_LARGE_FOR_TOPIC
+    assert (
+        partition_numbers(squeezed, make_rows({"topic": "narrow", "value": noise}))[0] == RowProblem.TOO_LARGE_FOR_TOPIC
+    )
 
 
 def test_no_batch_is_larger_than_its_topic_takes() -> None:

@@ -277,7 +277,7 @@ def test_rows_no_topic_can_take_go_to_the_dead_letters(pipeline: Pipeline, spark
         [
             ("a", "good", pipeline.target, None),
             ("b", "lost", None, None),
-            ("c", "astray", "no-such-topic", None),
+            ("c", "mismatch", "no-such-topic", None),
             ("d", "beyond", pipeline.target, 7),
             ("e", "x" * 3000, pipeline.target, None),
         ],
@@ -294,7 +294,7 @@ def test_rows_no_topic_can_take_go_to_the_dead_letters(pipeline: Pipeline, spark
     letters = {seen.key: (seen.value, dict(seen.headers or [])) for seen in kafka.read(dead)}
     assert {key: value for key, (value, _) in letters.items()} == {
         b"b": b"lost",
-        b"c": b"astray",
+        b"c": b"mismatch",
         b"d": b"beyond",
         b"e": None,
     }
@@ -343,7 +343,7 @@ def test_an_unreachable_broker_is_named(pipeline: Pipeline, spark: Any) -> None:
         oncelog.spark.write_batch(rows, bootstrap_servers="127.0.0.1:1", transactional_id="x", topic="y", **settings)
 
 
-def test_poison_in_a_stream_goes_to_the_dead_letters_within_the_transaction(pipeline: Pipeline, name: Name) -> None:
+def test_bad_rows_of_a_stream_go_to_the_dead_letters_within_the_transaction(pipeline: Pipeline, name: Name) -> None:
     kafka = pipeline.kafka
     dead = kafka.create(name("dead"))
     kafka.send(pipeline.source, [b"good", b"x" * 5000, b"fine"], partition=0)

@@ -357,24 +357,24 @@ def test_a_batch_that_can_never_succeed_fails_the_query_and_leaves_nothing_open(
 def test_a_small_batch_the_driver_cannot_write_is_tried_with_tasks(
     loaded: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ways: list[str] = []
+    modes: list[str] = []
     collect, run_orders = small_batch.SmallBatches.collect, write_job.run_orders
 
     def refusing(*given: Any) -> Any:
-        ways.append("driver")
-        if len(ways) == 1:
+        modes.append("driver")
+        if len(modes) == 1:
             raise RuntimeError("Total size of serialized results is bigger than spark.driver.maxResultSize")
         return collect(*given)
 
     def noting(frame: Any, columns: Any, orders: write_job.TaskOrders) -> write_job.Written:
-        ways.append(orders.way.value)
+        modes.append(orders.mode.value)
         return run_orders(frame, columns, orders)
 
     monkeypatch.setattr(small_batch, "BATCH_OFFSETS", 5_000)
     monkeypatch.setattr(small_batch.SmallBatches, "collect", refusing)
     monkeypatch.setattr(write_job, "run_orders", noting)
     loaded.run()
-    assert ways == ["driver", "shuffled", "driver"]
+    assert modes == ["driver", "shuffled", "driver"]
     check(loaded)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from oncelog.core.ids import TopicPartition
 from oncelog.spark import write_job
-from oncelog.spark.progress import MicroBatch
+from oncelog.spark.micro_batch import MicroBatch
 from oncelog.spark.small_batch import (
     BATCH_OFFSETS,
     COLLECTED_BYTES,
@@ -110,17 +110,17 @@ HEADERS = "array(struct('h' as key, cast(repeat('x', 200000) as binary) as value
 def test_few_records_that_become_much_are_written_by_tasks_at_the_first_attempt(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, columns: list[str], count: int
 ) -> None:
-    ways: list[write_job.Way] = []
+    modes: list[write_job.WriteMode] = []
     honest = write_job.run_orders
 
     def noting(frame: Any, columns: Any, orders: write_job.TaskOrders) -> write_job.Written:
-        ways.append(orders.way)
+        modes.append(orders.mode)
         return honest(frame, columns, orders)
 
     monkeypatch.setattr(write_job, "run_orders", noting)
     pipeline.kafka.send(pipeline.source, [b"a", b"b"], partition=0)
     pipeline.settings["batch_attempts"] = 1
     pipeline.run(pipeline.read().selectExpr(*columns))
-    assert ways == [write_job.Way.OWN]
+    assert modes == [write_job.WriteMode.DIRECT]
     assert len(pipeline.kafka.read(pipeline.target)) == count
     assert pipeline.kafka.group_offsets(pipeline.id, pipeline.source, 1) == [2]

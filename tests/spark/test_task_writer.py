@@ -12,7 +12,7 @@ import pytest
 from oncelog.client import ClientConfig, TransactionClient, batch_producer
 from oncelog.client.connection import Connection
 from oncelog.spark import write_task
-from oncelog.spark.write_job import TaskOrders, Way
+from oncelog.spark.write_job import TaskOrders, WriteMode
 from oncelog.spark.write_task import write_batches
 from tests.spark.kafka import Kafka
 
@@ -50,7 +50,7 @@ def orders(kafka: Kafka, name: Callable[[str], str], request: pytest.FixtureRequ
             topic=topic,
             dead_letter_topic=None,
             first_partition=0,
-            way=Way.DRIVER,
+            mode=WriteMode.DRIVER,
         )
         client.end(commit=True)
 

@@ -9,9 +9,9 @@ import pytest
 from oncelog.client import IsolationLevel, OffsetAndMetadata, TopicFacts, TopicPartition
 from oncelog.client.admin import OffsetResult
 from oncelog.spark import sink, topic_plan
+from oncelog.spark.micro_batch import MicroBatch
 from oncelog.spark.offsets import LATEST, Offsets, StreamOffset
 from oncelog.spark.planning import OffsetRange
-from oncelog.spark.progress import MicroBatch
 from oncelog.spark.sink_options import sink_options
 from oncelog.spark.source_options import OptionError, parse_source_options
 from oncelog.spark.topic_plan import DataLost, TopicPlan
@@ -164,7 +164,9 @@ def as_known(
         topic="out",
     )
     batch = MicroBatch("q", 1, "file:/c", {A0: 0, A1: 0, B0: 0}, end, only_kafka=True)
-    known = sink.as_known_to(options, batch, {partition: OffsetAndMetadata(0, "") for partition in committed})
+    known = sink.only_existing_partitions(
+        options, batch, {partition: OffsetAndMetadata(0, "") for partition in committed}
+    )
     return known.end, known.only_kafka
 
 

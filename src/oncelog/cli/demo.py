@@ -80,10 +80,10 @@ def _run(
 ) -> bool:
     from rich.console import Console
 
-    from oncelog.spark.cluster import StandaloneCluster
     from oncelog.spark.demo.chaos import DemoFailed
     from oncelog.spark.demo.report import print_report, write_report
     from oncelog.spark.demo.run import Demo
+    from oncelog.spark.standalone_cluster import StandaloneCluster
 
     console = Console()
     cluster = StandaloneCluster(folder / "cluster") if master is None else None

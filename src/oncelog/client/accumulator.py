@@ -213,7 +213,7 @@ class Accumulator:
             return min((queue[0].ready_at_s for queue in self._queues.values()), default=None)
 
     def make_all_ready(self) -> list[WaitingBatch]:
-        """End the waiting of every batch. Returns all that are not delivered yet, on their way or not."""
+        """End the waiting of every batch. Returns all that are not delivered yet, in flight or not."""
         with self._room:
             for queue in self._queues.values():
                 for batch in queue:

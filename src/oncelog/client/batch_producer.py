@@ -76,7 +76,7 @@ class BatchProducer(Blocking):
         with BatchProducer(config, transaction) as producer:
             producer.produce("orders", 3, batches)
 
-    Up to five batches of a partition are on their way, and 32 MiB of all; beyond that calls wait. In a process that
+    Up to five batches of a partition are in flight, and 32 MiB of all; beyond that calls wait. In a process that
     runs one task after another, give it `worker_client(config)` in place of the settings: then it uses the connections
     that stay open there. Closing it gives up what is not acknowledged. Calls of several threads wait for each other.
 

@@ -1,8 +1,8 @@
 """The batches of one producer for one partition: in order, pipelined, each exactly once.
 
 Theory of operation. Batches are numbered by sequence when they are appended, and a few of them (at most five, as far
-back as a broker remembers) may be on their way at a time. While all goes well the stream just sends. When an answer
-says "try again", or none comes, nothing new is sent until every batch on its way has settled; then those that are not
+back as a broker remembers) may be in flight at a time. While all goes well the stream just sends. When an answer
+says "try again", or none comes, nothing new is sent until every batch in flight has settled; then those that are not
 acknowledged are sent again, in order, with their old numbers, and one at a time: a batch that is in the log already,
 its answer lost, must not be overtaken by five others, or the broker could not recognise it any more. A broker that has
 a batch answers with its old offset, so nothing is doubled; one that missed a batch refuses those behind it
@@ -39,7 +39,7 @@ from oncelog.core.ids import EPOCH_EXHAUSTED, ProducerEpoch, ProducerIdAndEpoch,
 from oncelog.protocol.messages.produce import PartitionProduceResponse
 
 IN_FLIGHT_MAX: Final = 5
-"""A broker remembers the last five batches of a producer: more on their way could not be told from duplicates."""
+"""A broker remembers the last five batches of a producer: more in flight could not be told from duplicates."""
 _FORGOTTEN: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 
 
@@ -52,8 +52,8 @@ class Mode(Enum):
 class Need(Enum):
     """What it takes to go on."""
 
-    NOTHING = "nothing is pending, or all of it is on its way"
-    ANSWERS = "answers to what is on its way"
+    NOTHING = "nothing is pending, or all of it is in flight"
+    ANSWERS = "answers to what is in flight"
     TIME = "a pause, until `resume_at_s`"
     IDENTITY = "a new producer id: see `renumber`"
     LEADER = "a leader to send the next batches to"
@@ -149,7 +149,7 @@ class BatchSequence:
         self._waiting.append(pending)
 
     def close(self, reason: KafkaError) -> None:
-        """Give up everything that is pending. What is on its way is still settled."""
+        """Give up everything that is pending. What is in flight is still settled."""
         self.broken = self.broken or reason
         given_up = [*self._sent, *self._waiting]
         self._sent.clear()
@@ -174,7 +174,7 @@ class BatchSequence:
     # Sending
 
     def advance(self, now_s: float) -> Need:
-        """Decide about failures as soon as nothing is on its way, and say what is needed to go on."""
+        """Decide about failures as soon as nothing is in flight, and say what is needed to go on."""
         if self._recovering and not self.in_flight and self.broken is None:
             self._recover(now_s)
         if self.broken is not None:
@@ -206,12 +206,12 @@ class BatchSequence:
         return taken
 
     def _has_window(self, *, retried: bool) -> bool:
-        """Whether one more batch may be on its way: a retried one only alone, a new one not beside a retried one."""
+        """Whether one more batch may be in flight: a retried one only alone, a new one not beside a retried one."""
         alone = retried or (bool(self._sent) and self._sent[0].attempts > 1)
         return len(self._sent) < (1 if alone else self._in_flight_max)
 
     def unreachable(self, error: KafkaError) -> None:
-        """No leader was found in the time of the oldest batch. One that is on its way is decided by its answer."""
+        """No leader was found in the time of the oldest batch. One that is in flight is decided by its answer."""
         oldest = self.oldest
         if not oldest.in_flight:
             # One that failed before may have run out of time since: only recovery gives it up.
@@ -246,7 +246,7 @@ class BatchSequence:
     # Recovery
 
     def _recover(self, now_s: float) -> None:
-        """All that was on its way has settled: decide about each failure, and let the rest wait for sending again."""
+        """All that was in flight has settled: decide about each failure, and let the rest wait for sending again."""
         self._recovering = False
         self._waiting.extendleft(reversed(self._sent))
         self._sent.clear()

@@ -1,4 +1,4 @@
-"""What the blocking faces share: a cluster on the background loop, and its end."""
+"""What the clients with blocking calls share: a cluster on the background loop, and its end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class Blocking:
     """
 
     def __init__(self, config: ClientConfig | Blocking) -> None:
-        self._lender = config if isinstance(config, Blocking) else None
+        self._owner = config if isinstance(config, Blocking) else None
+        """Of the connections, if not this client. Referred to here, it stays in use as long as this client is."""
         self.config: ClientConfig = config.config if isinstance(config, Blocking) else config
         self.cluster: Cluster = config.cluster if isinstance(config, Blocking) else open_cluster(config)
         self._pid = os.getpid()
@@ -47,7 +48,7 @@ class Blocking:
             self._run(self._shut_down())
 
     async def _shut_down(self) -> None:
-        if self._lender is None:
+        if self._owner is None:
             await self.cluster.close()
 
     def __enter__(self) -> Self:
@@ -63,19 +64,19 @@ class Blocking:
 
 
 def blocking(method: Callable[Concatenate[C, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
-    """A method of a face that keeps its asynchronous core in `core`: it runs the core's method and waits for it."""
+    """A blocking method: runs the method of the asynchronous client in `core`, and waits for it."""
 
-    def call(face: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        result: T = face._run(method(face.core, *args, **kwargs))
+    def call(client: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        result: T = client._run(method(client.core, *args, **kwargs))
         return result
 
     return update_wrapper(call, method)
 
 
 def delegating(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[Any, P], T]:
-    """A method of an asynchronous face that is the core's own."""
+    """A method that is the one of `core`."""
 
-    def call(face: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return method(face.core, *args, **kwargs)
+    def call(client: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return method(client.core, *args, **kwargs)
 
     return update_wrapper(call, method)

@@ -1,7 +1,7 @@
 """Reading a range of one partition: every visible record of [start, end), once, in order.
 
 A position moves over aborted data and markers like over everything else, so the end of a range is reached even when
-nothing in it is visible. While the caller works on one chunk, the next is already on its way.
+nothing in it is visible. While the caller works on one chunk, the next is already in flight.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One background event loop per process, and the blocking face over it.
+"""One background event loop per process, for blocking calls.
 
 Every blocking call of the client hands a coroutine to this loop and waits for its result, so that the same core serves
 asyncio programs, plain threads and Spark tasks. A forked child starts a loop of its own: threads do not survive a fork,

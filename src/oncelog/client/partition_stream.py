@@ -69,7 +69,7 @@ class PartitionStream:
         self.sequence.close(reason)
 
     async def idle(self) -> None:
-        """Wait until nothing is on its way any more; after `close` that is a request's timeout at most."""
+        """Wait until nothing is in flight any more; after `close` that is a request's timeout at most."""
         while self.sequence.in_flight:
             await self._wait_for_progress()
 

@@ -23,7 +23,7 @@ class Partitioner:
         return chosen
 
     def rotate(self, topic: str, partition: int, partition_count: int) -> None:
-        """The batch of a partition is on its way: choose another one for the next."""
+        """The batch of a partition is in flight: choose another one for the next."""
         if self._sticky.get(topic) == partition and partition_count > 1:
             step = random.randrange(1, partition_count)
             self._sticky[topic] = (partition + step) % partition_count

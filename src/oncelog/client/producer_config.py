@@ -23,7 +23,7 @@ PRODUCER_TABLE: Final = CLIENT_TABLE.extended(
     [
         ConfigKey("acks", _STRING, "all", "Who must have a record before it counts: all, 1 or 0.", allowed=tuple(ACKS)),
         ConfigKey("retries", _INT, INT_MAX, "How often a batch is sent again; time limits it first.", low=0),
-        ConfigKey(IN_FLIGHT, _INT, IN_FLIGHT_MAX, "Batches of a partition on their way at a time.", low=1),
+        ConfigKey(IN_FLIGHT, _INT, IN_FLIGHT_MAX, "Batches of a partition in flight at a time.", low=1),
         ConfigKey("linger.ms", _LONG, 5, "How long a batch waits for more records.", low=0),
         ConfigKey("batch.size", _INT, 16_384, "Bytes at which a batch is full.", low=0),
         ConfigKey("buffer.memory", _LONG, 33_554_432, "Bytes of records that may wait for acknowledgement.", low=1),

@@ -84,7 +84,7 @@ class Sender:
         self.look()
 
     def look(self) -> None:
-        """Send every batch that is ready and has room on its way."""
+        """Send every batch that is ready and has room in flight."""
         self._is_to_look = False
         if self._mode is Mode.IDEMPOTENT and self.identity == NO_IDENTITY:
             if self._getting_identity is None:
@@ -189,7 +189,7 @@ class Sender:
             self._complete(batch, error)
 
     async def abandon(self, reason: KafkaError) -> bool:
-        """Give up everything, and wait until nothing is on its way. Whether sequence numbers are in doubt by that."""
+        """Give up everything, and wait until nothing is in flight. Whether sequence numbers are in doubt by that."""
         self.fail_waiting(reason)
         doubtful = False
         for stream in self._streams.values():

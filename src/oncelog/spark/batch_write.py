@@ -58,7 +58,7 @@ def write_batch(
     )
     if frame.isStreaming:
         raise OptionError("write_batch takes a plain DataFrame; a streaming one is for oncelog.spark.write_stream")
-    if run_id is not None and options.stand_in is None:
+    if run_id is not None and options.batch_id_partition is None:
         raise OptionError("run_id is kept under the output topic: give the option topic")
     if run_id == "":
         raise OptionError("run_id is empty: give each run its own, or leave it out")
@@ -92,7 +92,7 @@ class _Call:
         if self._run_id is not None and last == self._run_id:
             return None
         self._written = run_write_job(self._frame, self._options, identity.client)
-        place = self._options.stand_in or min(self._written.partitions, default=None)
+        place = self._options.batch_id_partition or min(self._written.partitions, default=None)
         if place is None or (self._run_id is None and not self._written.records):
             # Nothing joined the transaction, and a coordinator refuses to commit what was never begun.
             identity.abandon()
@@ -104,6 +104,8 @@ class _Call:
 
     def _last_run(self, committed: Mapping[TopicPartition, OffsetAndMetadata]) -> str:
         """The run id that was committed last; calls without one leave it as it is."""
-        found = committed.get(self._options.stand_in) if self._options.stand_in is not None else None
+        found = (
+            committed.get(self._options.batch_id_partition) if self._options.batch_id_partition is not None else None
+        )
         note = Note.from_text(found.metadata) if found is not None else None
         return "" if note is None else note.query_id

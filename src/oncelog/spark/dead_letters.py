@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from oncelog.client.columns import HEADERS_TYPE
 from oncelog.spark.record_size import HEADER_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, record_sizes
-from oncelog.spark.routing import REASONS, Poison, facts_of
+from oncelog.spark.routing import REASONS, RowProblem, facts_of
 
 if TYPE_CHECKING:
     from oncelog.spark.write_job import TaskOrders
@@ -38,12 +38,12 @@ class Letter(NamedTuple):
 
 
 def dead_letters(rows: pa.RecordBatch, kinds: Iterable[int], orders: TaskOrders) -> pa.RecordBatch:
-    """`kinds` are the Poisons of the rows."""
+    """`kinds` are the `RowProblem`s of the rows."""
     sizes = record_sizes(rows)
     topic = orders.dead_letter_topic or ""
     size_max = facts_of(orders, [topic])[topic].record_bytes_max(orders.max_request_size)
     letters = [
-        _letter(row, Poison(kind), int(size_bytes), orders.topic, size_max)
+        _letter(row, RowProblem(kind), int(size_bytes), orders.topic, size_max)
         for row, kind, size_bytes in zip(rows.to_pylist(), kinds, sizes, strict=True)
     ]
     return pa.RecordBatch.from_arrays(
@@ -56,7 +56,7 @@ def dead_letters(rows: pa.RecordBatch, kinds: Iterable[int], orders: TaskOrders)
     )
 
 
-def _letter(row: dict[str, Any], kind: Poison, size_bytes: int, topic: str | None, size_max: int) -> Letter:
+def _letter(row: dict[str, Any], kind: RowProblem, size_bytes: int, topic: str | None, size_max: int) -> Letter:
     about: dict[str, Any] = {
         "oncelog.error": REASONS[kind],
         "oncelog.topic": row.get("topic", topic),

@@ -30,7 +30,8 @@ Offsets compare batches only when all sources have Kafka's and no partition is r
 plans and the numbers of batches do, and a batch is written when it is the next one. What a query with state gives
 depends on how its input was cut into batches, so that another cut cannot be skipped even where its input was read.
 
-A source without Kafka offsets has its batch id committed as the offset of a stand-in partition, with the same note.
+A source without Kafka offsets has its batch id committed as an offset of the output topic (`batch_id_partition`), with
+the same note.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ from enum import Enum
 from oncelog.client import OffsetAndMetadata
 from oncelog.core.ids import TopicPartition
 from oncelog.core.sink_note import Note
+from oncelog.spark.micro_batch import MicroBatch
 from oncelog.spark.offsets import Offsets, to_wire
 from oncelog.spark.planning import ends_of_bounds
-from oncelog.spark.progress import MicroBatch
 
 
 class NewCheckpoint(Enum):
@@ -67,13 +68,13 @@ Committed = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 def offsets_to_commit(
-    batch: MicroBatch, stand_in: TopicPartition | None, writer: str | None = None, tables: str | None = None
+    batch: MicroBatch, batch_id_partition: TopicPartition | None, writer: str | None = None, tables: str | None = None
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     """What the transaction of this batch commits for the group.
 
     `writer` is the sink's transactional id; `tables` is what was read beside the streams, and only one note has it.
     """
-    one = min(batch.end) if batch.has_kafka_source else stand_in
+    one = min(batch.end) if batch.has_kafka_source else batch_id_partition
 
     def note(place: TopicPartition) -> str:
         ends, read = batch.uneven_end.get(place, ()), tables if place == one else None
@@ -81,11 +82,11 @@ def offsets_to_commit(
 
     if batch.has_kafka_source:
         return {p: OffsetAndMetadata(offset, note(p)) for p, offset in batch.end.items()}
-    if stand_in is None:
+    if batch_id_partition is None:
         raise CannotResume(
             "the query has no Kafka source, so its batch ids are kept under the output topic: give the option topic"
         )
-    return {stand_in: OffsetAndMetadata(batch.batch_id, note(stand_in))}
+    return {batch_id_partition: OffsetAndMetadata(batch.batch_id, note(batch_id_partition))}
 
 
 def news(offsets: Committed, committed: Committed) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -115,7 +116,7 @@ def judge(
     batch: MicroBatch,
     committed: Committed,
     *,
-    stand_in: TopicPartition | None,
+    batch_id_partition: TopicPartition | None,
     group: str,
     on_new_checkpoint: NewCheckpoint,
     keeps_state: Callable[[], bool],
@@ -127,20 +128,20 @@ def judge(
     """
     own = _newest_own(batch, committed)
     if own is not None or has_committed:
-        _check_not_shared(batch, committed, stand_in, group)
+        _check_not_shared(batch, committed, batch_id_partition, group)
     if own is None:
         if on_new_checkpoint is NewCheckpoint.REFUSE:
-            _check_new_checkpoint(batch, committed, stand_in, group)
+            _check_new_checkpoint(batch, committed, batch_id_partition, group)
         return Verdict.WRITE
     behind = _lies_behind(batch.end, committed)
     if batch.batch_id == own.batch_id and own.plan in (batch.planned_ms, None) and behind:
         return Verdict.SKIP
-    astray = _astray(batch, committed, on_new_checkpoint)
-    if astray is None and _is_next(batch, own):
+    mismatch = _start_mismatch(batch, committed, on_new_checkpoint)
+    if mismatch is None and _is_next(batch, own):
         return Verdict.WRITE
     if batch.offsets_tell_all and behind and not keeps_state():
         return Verdict.SKIP
-    raise CannotResume(_old_copy(batch, own, committed, group, astray))
+    raise CannotResume(_old_copy(batch, own, committed, group, mismatch))
 
 
 def _newest_own(batch: MicroBatch, committed: Committed) -> Note | None:
@@ -160,8 +161,8 @@ def _lies_behind(end: Offsets, committed: Committed) -> bool:
     return all(partition in committed and offset <= committed[partition].offset for partition, offset in end.items())
 
 
-def _astray(batch: MicroBatch, committed: Committed, policy: NewCheckpoint) -> str | None:
-    """A partition that the batch does not begin where the group stands, in words. None: it continues everywhere.
+def _start_mismatch(batch: MicroBatch, committed: Committed, policy: NewCheckpoint) -> str | None:
+    """Says which partition the batch does not begin where the group stands. None: it continues everywhere.
 
     What several sources had come to is not known from notes of earlier versions.
     """
@@ -180,17 +181,21 @@ def _astray(batch: MicroBatch, committed: Committed, policy: NewCheckpoint) -> s
     return None
 
 
-def _check_not_shared(batch: MicroBatch, committed: Committed, stand_in: TopicPartition | None, group: str) -> None:
+def _check_not_shared(
+    batch: MicroBatch, committed: Committed, batch_id_partition: TopicPartition | None, group: str
+) -> None:
     """Raise CannotResume for a position of this query that another one has written since."""
-    places = batch.end.keys() - batch.appeared if batch.has_kafka_source else {stand_in}
+    places = batch.end.keys() - batch.appeared if batch.has_kafka_source else {batch_id_partition}
     for partition in sorted(place for place in places if place is not None and place in committed):
         note = Note.from_text(committed[partition].metadata)
         if note is not None and note.query_id != batch.query_id:
             raise CannotResume(_shared(batch, partition, committed[partition].offset, note, group))
 
 
-def _check_new_checkpoint(batch: MicroBatch, committed: Committed, stand_in: TopicPartition | None, group: str) -> None:
-    if not batch.has_kafka_source and stand_in in committed:
+def _check_new_checkpoint(
+    batch: MicroBatch, committed: Committed, batch_id_partition: TopicPartition | None, group: str
+) -> None:
+    if not batch.has_kafka_source and batch_id_partition in committed:
         why = "the source has no Kafka offsets to compare"
         raise CannotResume(_new_checkpoint(batch, committed, group, why))
     concerned = sorted(batch.end.keys() & committed.keys())
@@ -199,7 +204,7 @@ def _check_new_checkpoint(batch: MicroBatch, committed: Committed, stand_in: Top
             raise CannotResume(_forgotten(batch, group))
         return
     if batch.batch_id > 0:
-        _check_not_shared(batch, committed, stand_in, group)
+        _check_not_shared(batch, committed, batch_id_partition, group)
     if batch.start is None:
         why = "the first offsets of the source cannot be seen"
         raise CannotResume(_new_checkpoint(batch, committed, group, why))
@@ -287,8 +292,8 @@ def _other_tables(batch: MicroBatch, ends: Offsets | None) -> str:
     )
 
 
-def _old_copy(batch: MicroBatch, own: Note, committed: Committed, group: str, astray: str | None) -> str:
-    why = "" if astray is None else f" ({astray})"
+def _old_copy(batch: MicroBatch, own: Note, committed: Committed, group: str, mismatch: str | None) -> str:
+    why = "" if mismatch is None else f" ({mismatch})"
     how = f", with {_to_continue(batch, committed, group)}" if batch.has_kafka_source else " behind what was written"
     return (
         f"checkpoint {batch.checkpoint} is about to run batch {batch.batch_id}, but group {group} has committed batch "

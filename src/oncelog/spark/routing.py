@@ -27,8 +27,8 @@ KEYLESS_RUN = 1000
 """Rows without a key go to one partition for this many rows, then to the next: few, full batches."""
 
 
-class Poison(IntEnum):
-    """In place of a partition number: why no topic can take the row."""
+class RowProblem(IntEnum):
+    """Why no topic can take a row. The numbers are negative: they are used in place of a partition number."""
 
     NO_TOPIC = -1
     UNKNOWN_TOPIC = -2
@@ -40,15 +40,15 @@ class Poison(IntEnum):
     TOO_LARGE_FOR_TOPIC = -8
 
 
-REASONS: dict[Poison, str] = {
-    Poison.NO_TOPIC: "the row has no topic, and the sink has none for rows without",
-    Poison.UNKNOWN_TOPIC: "its topic does not exist",
-    Poison.WRONG_PARTITION: "its topic has no such partition",
-    Poison.TOO_LARGE: "as a record, with key, value and headers, it is larger than max_request_size",
-    Poison.NAMELESS_HEADER: "one of its headers is null or has no key",
-    Poison.INTERNAL_TOPIC: "its topic is the cluster's own",
-    Poison.NO_KEY: "it has no key, and its topic is compacted",
-    Poison.TOO_LARGE_FOR_TOPIC: "as a record, with key, value and headers, it is larger than its topic takes",
+REASONS: dict[RowProblem, str] = {
+    RowProblem.NO_TOPIC: "the row has no topic, and the sink has none for rows without",
+    RowProblem.UNKNOWN_TOPIC: "its topic does not exist",
+    RowProblem.WRONG_PARTITION: "its topic has no such partition",
+    RowProblem.TOO_LARGE: "as a record, with key, value and headers, it is larger than max_request_size",
+    RowProblem.NAMELESS_HEADER: "one of its headers is null or has no key",
+    RowProblem.INTERNAL_TOPIC: "its topic is the cluster's own",
+    RowProblem.NO_KEY: "it has no key, and its topic is compacted",
+    RowProblem.TOO_LARGE_FOR_TOPIC: "as a record, with key, value and headers, it is larger than its topic takes",
 }
 
 
@@ -57,10 +57,10 @@ class RowError(ValueError):
 
 
 def partition_numbers(orders: TaskOrders, batch: pa.RecordBatch, first_keyless: int = 0) -> Int32s:
-    """One number per row: the row's own partition where it has one, else that of Kafka's partitioner, or a Poison.
+    """One number per row: the row's own partition where it has one, else that of Kafka's partitioner, or a RowProblem.
 
     Of `key`, `topic`, `partition` and `headers` the rows may have any. Rows without a key go round the partitions
-    beginning with `first_keyless`. Raises RowError for the first Poison when there is no place for it.
+    beginning with `first_keyless`. Raises RowError for the first RowProblem when there is no place for it.
     """
     columns = {name: batch.column(name) for name in ("value", "key", "partition") if name in batch.schema.names}
     sizes = record_sizes(batch)
@@ -71,7 +71,7 @@ def partition_numbers(orders: TaskOrders, batch: pa.RecordBatch, first_keyless: 
         _note_largest(largest, slice(None), facts)
     else:
         topics = batch.column("topic")
-        numbers = np.full(len(topics), Poison.NO_TOPIC, np.int32)
+        numbers = np.full(len(topics), RowProblem.NO_TOPIC, np.int32)
         names = topics.drop_null().unique().to_pylist()
         found = facts_of(orders, names)
         for name in names:
@@ -80,14 +80,14 @@ def partition_numbers(orders: TaskOrders, batch: pa.RecordBatch, first_keyless: 
             rows = chosen.to_numpy(zero_copy_only=False)
             numbers[rows] = _of_topic(found.get(name), part, first_keyless)
             _note_largest(largest, rows, found.get(name))
-    numbers[has_nameless_header(batch)] = Poison.NAMELESS_HEADER
-    numbers[sizes > orders.max_request_size] = Poison.TOO_LARGE
+    numbers[has_nameless_header(batch)] = RowProblem.NAMELESS_HEADER
+    numbers[sizes > orders.max_request_size] = RowProblem.TOO_LARGE
     doubtful = np.flatnonzero((numbers >= 0) & (sizes > largest))
     if len(doubtful):
         sent_bytes = _sent_sizes(orders, batch.take(pa.array(doubtful)))
-        numbers[doubtful[sent_bytes > largest[doubtful]]] = Poison.TOO_LARGE_FOR_TOPIC
+        numbers[doubtful[sent_bytes > largest[doubtful]]] = RowProblem.TOO_LARGE_FOR_TOPIC
     if not orders.dead_letter_topic:
-        _refuse_poison(orders, numbers, sizes, largest, batch)
+        _refuse_bad_row(orders, numbers, sizes, largest, batch)
     return numbers
 
 
@@ -101,18 +101,18 @@ def facts_of(orders: TaskOrders, topics: Collection[str]) -> dict[str, TopicFact
 def _of_topic(facts: TopicFacts | None, columns: dict[str, pa.Array], first_keyless: int) -> Int32s:
     rows = len(columns["value"])
     if facts is None or not facts.partitions:
-        return np.full(rows, Poison.UNKNOWN_TOPIC, np.int32)
+        return np.full(rows, RowProblem.UNKNOWN_TOPIC, np.int32)
     if facts.is_internal:
-        return np.full(rows, Poison.INTERNAL_TOPIC, np.int32)
+        return np.full(rows, RowProblem.INTERNAL_TOPIC, np.int32)
     keys, given = columns.get("key"), columns.get("partition")
     numbers, keyless = by_key(keys, rows, facts.partitions, first_keyless)
     if given is not None:
         has_own = given.is_valid().to_numpy(zero_copy_only=False)
         wanted = given.fill_null(0).to_numpy(zero_copy_only=False)
         numbers = np.where(has_own, wanted, numbers).astype(np.int32)
-        numbers[has_own & ((wanted < 0) | (wanted >= facts.partitions))] = Poison.WRONG_PARTITION
+        numbers[has_own & ((wanted < 0) | (wanted >= facts.partitions))] = RowProblem.WRONG_PARTITION
     if facts.is_compacted:
-        numbers[keyless] = Poison.NO_KEY
+        numbers[keyless] = RowProblem.NO_KEY
     return numbers
 
 
@@ -148,26 +148,26 @@ def encode_rows(orders: TaskOrders, rows: pa.RecordBatch, batch_bytes: int) -> l
     )
 
 
-def _refuse_poison(
+def _refuse_bad_row(
     orders: TaskOrders,
     numbers: Int32s,
     sizes: npt.NDArray[np.int64],
     largest: npt.NDArray[np.int64],
     batch: pa.RecordBatch,
 ) -> None:
-    poisoned = np.flatnonzero(numbers < 0)
-    if not len(poisoned):
+    bad = np.flatnonzero(numbers < 0)
+    if not len(bad):
         return
-    row = int(poisoned[0])
-    kind = Poison(int(numbers[row]))
+    row = int(bad[0])
+    kind = RowProblem(int(numbers[row]))
     names = batch.schema.names
     topic = batch.column("topic")[row].as_py() if "topic" in names else orders.topic
     about = f"topic {topic}, {sizes[row]} bytes"
     if "partition" in names:
         about += f", partition {batch.column('partition')[row].as_py()}"
-    if kind is Poison.TOO_LARGE:
+    if kind is RowProblem.TOO_LARGE:
         about += f", allowed are {orders.max_request_size}: raise that and the broker's message.max.bytes, if need be"
-    if kind is Poison.TOO_LARGE_FOR_TOPIC:
+    if kind is RowProblem.TOO_LARGE_FOR_TOPIC:
         about += f", allowed are {largest[row]}: raise max.message.bytes of the topic"
     raise RowError(
         f"a row cannot be written: {REASONS[kind]} ({about}). Correct the rows, or give the sink a dead_letter_topic "

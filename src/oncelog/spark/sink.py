@@ -26,7 +26,7 @@ from oncelog.core.ids import TopicPartition
 from oncelog.spark.batch_report import REPORTS_MAX, BatchReport
 from oncelog.spark.checkpoint import DEFAULT_LOCATION, is_made_up
 from oncelog.spark.identity import Identity
-from oncelog.spark.progress import MicroBatch, is_running, keeps_state, running_batch
+from oncelog.spark.micro_batch import MicroBatch, is_running, keeps_state, running_batch
 from oncelog.spark.resume import Committed, Verdict, check_tables, judge, news, offsets_to_commit
 from oncelog.spark.rows import plain_columns
 from oncelog.spark.sink_options import (
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 OFFSET_LOG_VERSION = "spark.sql.streaming.offsetLog.formatVersion"
 ALL_OFFSETS_S = 3600.0
 """How often offsets that have not moved are committed too: brokers forget each by itself, after a week by default."""
-ABSENCE_DOUBTS = 10
-ABSENCE_DOUBT_S = 0.5
+LOOKUPS_MAX = 10
+LOOKUP_PAUSE_S = 0.5
 
 
 def write_stream(
@@ -206,9 +206,9 @@ class ExactlyOnceSink:
         if group is None or group.run_id != batch.run_id:
             group = GroupState(batch.run_id, identity.client.fetch_offsets(options.group_id))
         committed = group.committed
-        known = as_known_to(options, batch, committed)
+        known = only_existing_partitions(options, batch, committed)
         tables = self._tables_read(batch)
-        offsets = offsets_to_commit(known, options.stand_in, options.transactional_id, tables)
+        offsets = offsets_to_commit(known, options.batch_id_partition, options.transactional_id, tables)
         # 1. What is committed decides whether this batch is still to be written.
         if self._verdict(known, committed) is Verdict.SKIP:
             if tables is not None:
@@ -279,7 +279,7 @@ class ExactlyOnceSink:
         return judge(
             batch,
             committed,
-            stand_in=options.stand_in,
+            batch_id_partition=options.batch_id_partition,
             group=options.group_id,
             on_new_checkpoint=options.on_new_checkpoint,
             keeps_state=lambda: keeps_state(self.spark, batch.query_id),
@@ -297,8 +297,8 @@ def sink_of(query_id: str) -> ExactlyOnceSink | None:
     return _entered.get(query_id)
 
 
-def as_known_to(options: SinkOptions, batch: MicroBatch, committed: Committed) -> MicroBatch:
-    """Without the input partitions that the sink's cluster does not have: nobody can commit offsets for those there.
+def only_existing_partitions(options: SinkOptions, batch: MicroBatch, committed: Committed) -> MicroBatch:
+    """The batch without the input partitions that the sink's cluster does not have: it takes no offsets for them.
 
     Topics of another cluster, or deleted ones. When none is left the batch id is committed in their place, as for
     sources without Kafka's offsets.
@@ -311,7 +311,7 @@ def as_known_to(options: SinkOptions, batch: MicroBatch, committed: Committed) -
     there = _partitions_there(client, batch, committed)
     if len(there) == len(batch.end):
         return batch
-    if not there and options.stand_in is None:
+    if not there and options.batch_id_partition is None:
         foreign = ", ".join(sorted({partition.topic for partition in batch.end}))
         raise OptionError(
             f"the input ({foreign}) is not on the sink's cluster {options.client.bootstrap_servers}, which can commit "
@@ -321,14 +321,14 @@ def as_known_to(options: SinkOptions, batch: MicroBatch, committed: Committed) -
 
 
 def _partitions_there(client: WorkerClient, batch: MicroBatch, committed: Committed) -> set[TopicPartition]:
-    """Those of the batch that the cluster has. One with a committed offset was there: its absence is doubted a while,
-    since a broker that starts may not know of all topics yet."""
-    for doubts_left in reversed(range(ABSENCE_DOUBTS)):
+    """Those of the batch that the cluster has. If one with a committed offset is missing, they are looked up again for
+    a while: a broker that starts may not know of all topics yet."""
+    for lookups_left in reversed(range(LOOKUPS_MAX)):
         found = client.partitions_of({partition.topic for partition in batch.end})
         there = {partition for partition in batch.end if partition in found.get(partition.topic, ())}
-        if not doubts_left or not (batch.end.keys() & committed.keys()) - there:
+        if not lookups_left or not (batch.end.keys() & committed.keys()) - there:
             break
-        time.sleep(ABSENCE_DOUBT_S)
+        time.sleep(LOOKUP_PAUSE_S)
     return there
 
 

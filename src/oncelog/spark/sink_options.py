@@ -85,7 +85,7 @@ class SinkOptions:
             raise OptionError("dead_letter_topic must be a topic of its own, not the output topic")
 
     @property
-    def stand_in(self) -> TopicPartition | None:
+    def batch_id_partition(self) -> TopicPartition | None:
         """Where the batch ids of a source without Kafka offsets are kept."""
         return None if self.topic is None else TopicPartition(self.topic, 0)
 

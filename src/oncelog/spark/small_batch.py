@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow.compute as pc
 
-from oncelog.spark.progress import MicroBatch
+from oncelog.spark.micro_batch import MicroBatch
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,8 +13,8 @@ import pickle
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from oncelog.spark.micro_batch import elements, execution_of, plan_nodes
 from oncelog.spark.planning import OffsetRange, bounds_text
-from oncelog.spark.progress import elements, execution_of, plan_nodes
 from oncelog.spark.read_task import RangePartition
 from oncelog.spark.source import OncelogDataSource
 

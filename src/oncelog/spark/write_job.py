@@ -1,10 +1,10 @@
 """The Spark job that writes one micro-batch: rows to record batches, record batches to tasks, tasks to the broker.
 
 Every output partition is written by exactly one task, because the sequence numbers of a partition are one series. There
-are three ways to see to that, and the cheapest that fits is taken:
+are three modes that ensure this, and the cheapest that fits is used:
 
     DRIVER     a small batch (see `small_batch`) is computed by its tasks and written by the driver: no second stage
-    OWN        rows that may go anywhere (no key, topic or partition), in no more tasks than the topic has partitions:
+    DIRECT     rows that may go anywhere (no key, topic or partition), in no more tasks than the topic has partitions:
                each task takes a partition for itself: no shuffle
     SHUFFLED   in all other cases a first stage encodes the rows into record batches, by output partition, and a second
                one writes them. What is shuffled (`repartitionById`: partition id = task id) is some hundred kilobytes
@@ -24,7 +24,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from oncelog.client import ClientConfig, SharedTransaction, TopicFacts, TopicPartition, TransactionClient
-from oncelog.spark.progress import MicroBatch, task_count
+from oncelog.spark.micro_batch import MicroBatch, task_count
 from oncelog.spark.rows import plain_columns
 from oncelog.spark.sink_options import SinkOptions
 from oncelog.spark.small_batch import NotSmall, SmallBatches
@@ -50,9 +50,9 @@ LETTER_BYTES_MIN = 2048
 Stage = Callable[[Iterator["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
 
 
-class Way(Enum):
+class WriteMode(Enum):
     DRIVER = "driver"
-    OWN = "own"
+    DIRECT = "direct"
     SHUFFLED = "shuffled"
 
 
@@ -79,7 +79,7 @@ class TaskOrders:
     dead_letter_topic: str | None
     first_partition: int
     """Of rows without key and partition: task 0 writes here, task 1 to the next, and so on round the topic."""
-    way: Way = Way.SHUFFLED
+    mode: WriteMode = WriteMode.SHUFFLED
     writing_tasks: int = 1
     """How many tasks the second stage has, when there is one."""
     may_run_again: bool = False
@@ -112,7 +112,7 @@ def run_write_job(
 
     Returns when everything is acknowledged; raises TaskFailed when a task could not write.
 
-    `columns` are those of `plain_columns`, when the caller has them. What is known of a micro-batch chooses the way;
+    `columns` are those of `plain_columns`, when the caller has them. What is known of a micro-batch decides the mode;
     rows of a plain frame are shuffled. `small` is what is known of the small batches of the query: without it there are
     none.
     """
@@ -132,8 +132,8 @@ def run_write_job(
     if batch is None:
         return run_orders(frame, given, orders)
     if small is not None and (rows := _collected(frame, given, batch, small)) is not None:
-        return write_here(rows, replace(orders, way=Way.DRIVER))
-    return run_orders(frame, given, replace(orders, way=_way(frame, given, orders)))
+        return write_here(rows, replace(orders, mode=WriteMode.DRIVER))
+    return run_orders(frame, given, replace(orders, mode=_write_mode(frame, given, orders)))
 
 
 def _collected(
@@ -154,9 +154,9 @@ def _collected(
 
 
 def run_orders(frame: DataFrame, columns: Mapping[str, Column], orders: TaskOrders) -> Written:
-    """Have tasks write, one way or the other."""
+    """Have tasks write."""
     rows = frame.select(*columns.values())
-    if orders.way is Way.SHUFFLED:
+    if orders.mode is WriteMode.SHUFFLED:
         tasks = TASKS_PER_CORE_MAX * frame.sparkSession.sparkContext.defaultParallelism
         if "topic" not in columns:
             tasks = min(tasks, orders.partition_count)
@@ -217,9 +217,9 @@ def _check_dead_letters(topic: str, facts: TopicFacts) -> None:
         )
 
 
-def _way(frame: DataFrame, columns: Mapping[str, Column], orders: TaskOrders) -> Way:
+def _write_mode(frame: DataFrame, columns: Mapping[str, Column], orders: TaskOrders) -> WriteMode:
     routed = columns.keys() & {"key", "partition", "topic"} or orders.dead_letter_topic is not None
-    return Way.SHUFFLED if routed or task_count(frame) > orders.partition_count else Way.OWN
+    return WriteMode.SHUFFLED if routed or task_count(frame) > orders.partition_count else WriteMode.DIRECT
 
 
 def _encoding(orders: TaskOrders) -> Stage:

@@ -23,7 +23,7 @@ from oncelog.client.columns import BATCH_BYTES, group_rows
 from oncelog.protocol.batch import HEADER_BYTES
 from oncelog.spark.dead_letters import dead_letters
 from oncelog.spark.routing import RowError, by_key, encode_rows, facts_of, partition_numbers
-from oncelog.spark.write_job import ENCODED_SCHEMA, RESULT_SCHEMA, TaskOrders, TaskRanAgain, Way
+from oncelog.spark.write_job import ENCODED_SCHEMA, RESULT_SCHEMA, TaskOrders, TaskRanAgain, WriteMode
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -98,7 +98,7 @@ def _failure(error: Exception) -> pa.RecordBatch:
 def write_batches(orders: TaskOrders, task: int, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
     """Write everything and wait for the acknowledgements. Returns one row per output partition."""
     with BatchProducer(worker_client(orders.client), orders.transaction) as producer:
-        arriving = _unpack(batches) if orders.way is Way.SHUFFLED else _encode(orders, task, batches)
+        arriving = _unpack(batches) if orders.mode is WriteMode.SHUFFLED else _encode(orders, task, batches)
         for target, encoded in arriving:
             producer.write(target, encoded)
         return _result(producer.flush())
@@ -178,12 +178,12 @@ def by_target(orders: TaskOrders, task: int, batch: pa.RecordBatch) -> Iterator[
     """The rows of a batch by output partition, in their order."""
     first_keyless = orders.first_partition + task
     numbers = partition_numbers(orders, batch, first_keyless)
-    if orders.way is Way.OWN:
+    if orders.mode is WriteMode.DIRECT:
         yield TopicPartition(orders.topic or "", first_keyless % orders.partition_count), batch
         return
     if len(numbers) and int(numbers.min()) < 0:
-        poisoned = np.flatnonzero(numbers < 0)
-        letters = dead_letters(batch.take(pa.array(poisoned)), numbers[poisoned], orders)
+        bad = np.flatnonzero(numbers < 0)
+        letters = dead_letters(batch.take(pa.array(bad)), numbers[bad], orders)
         yield from _by_partition(orders.dead_letter_topic or "", letters, _of_letters(orders, letters, first_keyless))
         good = np.flatnonzero(numbers >= 0)
         batch, numbers = batch.take(pa.array(good)), numbers[good]

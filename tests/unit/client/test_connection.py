@@ -280,7 +280,7 @@ def test_a_closed_client_says_so() -> None:
     run(with_cluster({}, use))
 
 
-# The blocking face
+# Blocking calls
 
 
 def test_blocking_calls_on_the_loop_itself_are_refused_instead_of_hanging() -> None:

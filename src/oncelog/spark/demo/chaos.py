@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Protocol
 
 from oncelog.client import ClientConfig, IsolationLevel, WorkerClient
-from oncelog.spark.cluster import StandaloneCluster
 from oncelog.spark.demo.driver import DriverOrder
 from oncelog.spark.demo.events import EventLog
 from oncelog.spark.demo.pipeline import GUARANTEES
 from oncelog.spark.demo.topics import topic_offsets
 from oncelog.spark.offsets import LATEST
+from oncelog.spark.standalone_cluster import StandaloneCluster
 
 POLL_S = 0.02
 MIDDLE_WAIT_S = 30.0

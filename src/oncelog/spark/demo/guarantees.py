@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from oncelog.client import ClientConfig, SharedTransaction, worker_client
 from oncelog.spark.demo.events import EventLog
 from oncelog.spark.demo.hold import Hold
-from oncelog.spark.progress import running_batch
+from oncelog.spark.micro_batch import running_batch
 from oncelog.spark.resume import NewCheckpoint, Verdict, judge, offsets_to_commit
 from oncelog.spark.rows import plain_columns
 from oncelog.spark.sink import ExactlyOnceSink, drain
@@ -90,7 +90,7 @@ class AtMostOnce:
         verdict = judge(
             batch,
             committed,
-            stand_in=None,
+            batch_id_partition=None,
             group=self.group_id,
             on_new_checkpoint=NewCheckpoint.REPROCESS,
             keeps_state=lambda: False,

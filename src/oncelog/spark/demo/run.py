@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from oncelog.client import ClientConfig, NewTopic, worker_client
-from oncelog.spark.cluster import StandaloneCluster
 from oncelog.spark.demo.audit import Audit, audit
 from oncelog.spark.demo.chaos import DRIVER_STARTS_MAX, Broker, Chaos, DemoFailed, DriverProcess
 from oncelog.spark.demo.driver import DriverOrder
@@ -19,6 +18,7 @@ from oncelog.spark.demo.orders import Truth, truth
 from oncelog.spark.demo.pipeline import GUARANTEES, Topics
 from oncelog.spark.demo.proof import Tally, input_is_committed, revenue_errors, tally_broken, tally_orders
 from oncelog.spark.demo.topics import write_customers, write_orders
+from oncelog.spark.standalone_cluster import StandaloneCluster
 
 BATCHES = 20
 TIMEOUT_S = 900.0
