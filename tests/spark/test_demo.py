@@ -28,6 +28,7 @@ from oncelog.spark.demo.hold import Hold
 from oncelog.spark.demo.orders import as_record, is_broken, order, truth
 from oncelog.spark.demo.proof import Tally, tally
 from oncelog.spark.demo.timeline import bars, draw
+from oncelog.storage.folder_lock import FolderLock
 from oncelog.testing import BrokerProcess
 from peers.kafka.kafka import free_port
 from tests.spark.kafka import Kafka
@@ -88,6 +89,29 @@ def test_a_proof_that_fails_is_a_failed_command(tmp_path: Path, monkeypatch: pyt
     assert re.search(r"FAILED +every one of 198 orders is in the output once", done.output)
     assert "FAILED  the group's committed offsets" in done.output
     assert 'class="no"' in (tmp_path / "demo-results" / "index.html").read_text()
+    assert "serve --data-dir demo-results/broker --console" in done.output
+    assert (tmp_path / "demo-results" / "broker" / "meta.properties").exists()
+
+
+def test_the_data_of_a_run_replace_those_of_an_earlier_one_unless_a_broker_uses_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    demo.RESULTS.mkdir()
+
+    def data(content: str) -> Path:
+        folder = tmp_path / f"of-{content}"
+        folder.mkdir()
+        (folder / "content").write_text(content)
+        return folder
+
+    assert demo._leave(data("first")) == demo.LEFT
+    assert demo._leave(data("second")) == demo.LEFT
+    lock = FolderLock(demo.LEFT)
+    assert demo._leave(data("third")) is None
+    lock.release()
+    assert (demo.LEFT / "content").read_text() == "second"
+    assert "in use by the process" in capsys.readouterr().err
 
 
 def test_a_query_waits_for_its_kill_only_when_asked(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
 import sys
 import tempfile
 import traceback
@@ -12,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from oncelog.cli.console_process import console_process, require_console
 from oncelog.cli.extras import require_extra
 
 if TYPE_CHECKING:
     from oncelog.testing import BrokerProcess
 
 RESULTS = Path("demo-results")
+LEFT = RESULTS / "broker"
 KILLS = ("driver", "executor", "broker")
 KEPT_ADDRESS = "127.0.0.1:9092"
 
@@ -28,15 +32,27 @@ KEPT_ADDRESS = "127.0.0.1:9092"
               help="What to kill with -9, in this order; 'none' for nothing.")  # fmt: skip
 @click.option("--master", help="A Spark master to run on, such as local[2,4].  [default: a cluster of two workers]")
 @click.option("--bootstrap-servers", help="A Kafka-compatible cluster to run against.  [default: an embedded broker]")
-@click.option("--keep", is_flag=True, help="Keep the data, and print commands to inspect it.")
-def demo_command(records: int, kills: str, master: str | None, bootstrap_servers: str | None, keep: bool) -> None:
+@click.option("--console", "console_listen", is_flag=False, flag_value="127.0.0.1:8080", metavar="[HOST:PORT]",
+              help="Show it in a browser while it runs: see 'oncelog console'.  [127.0.0.1:8080]")  # fmt: skip
+@click.option("--keep", is_flag=True, help="Keep all data, and print commands to inspect it.")
+def demo_command(
+    records: int,
+    kills: str,
+    master: str | None,
+    bootstrap_servers: str | None,
+    console_listen: str | None,
+    keep: bool,
+) -> None:
     """Orders through Spark, one transaction per micro-batch, with kills, and the proof that each was written once.
 
     Beside it the same pipeline writes at-least-once and at-most-once, to show what those double and lose. Leaves a
-    picture and a page in demo-results/. The exit status is not 0 when the proof fails.
+    picture, a page and the broker's data in demo-results/, in place of those of an earlier run, and prints the command
+    that shows the transactions in a browser. The exit status is not 0 when the proof fails.
     """
     from oncelog.spark.java import JavaMissing, find_java
 
+    if console_listen is not None:
+        require_console()
     victims = parse_kills(kills, master, bootstrap_servers)
     _require_spark()
     try:
@@ -45,9 +61,12 @@ def demo_command(records: int, kills: str, master: str | None, bootstrap_servers
         raise click.ClickException(str(missing)) from None
     prefix = _prefix(bootstrap_servers)
     with _folder(keep) as folder:
-        proven = _run(folder, prefix, records, victims, master, bootstrap_servers)
+        proven = _run(folder, prefix, records, victims, master, bootstrap_servers, console_listen)
         if keep:
             _explain(folder, prefix, bootstrap_servers)
+        left = folder / "broker" if keep or bootstrap_servers is not None else _leave(folder / "broker")
+    if left is not None:
+        click.echo(f"To see the transactions in a browser: {show_command(left, bootstrap_servers)}")
     sys.exit(0 if proven else 1)
 
 
@@ -75,8 +94,37 @@ def parse_kills(text: str, master: str | None, bootstrap_servers: str | None) ->
     return [name for name in names if name not in spared]
 
 
+def _leave(data: Path) -> Path | None:
+    """Moves the broker's data to where they outlive the demo, in place of an earlier run's."""
+    from oncelog.storage.folder_lock import FolderInUseError, FolderLock
+
+    if LEFT.exists():
+        try:
+            FolderLock(LEFT).release()
+        except FolderInUseError as error:
+            click.echo(f"The data of this run are not kept: {error}", err=True)
+            return None
+        shutil.rmtree(LEFT)
+    shutil.move(data, LEFT)
+    return LEFT
+
+
+def show_command(data: Path, bootstrap_servers: str | None) -> str:
+    """As it can be typed here: with the path of this program where it is not on the PATH, as under `make demo`."""
+    program = "oncelog" if shutil.which("oncelog") else os.path.relpath(sys.argv[0])
+    if bootstrap_servers is not None:
+        return f"{program} console -b {bootstrap_servers}"
+    return f"{program} serve --data-dir {data} --console"
+
+
 def _run(
-    folder: Path, prefix: str, records: int, kills: list[str], master: str | None, bootstrap_servers: str | None
+    folder: Path,
+    prefix: str,
+    records: int,
+    kills: list[str],
+    master: str | None,
+    bootstrap_servers: str | None,
+    console_listen: str | None,
 ) -> bool:
     from rich.console import Console
 
@@ -87,7 +135,7 @@ def _run(
 
     console = Console()
     cluster = StandaloneCluster(folder / "cluster") if master is None else None
-    with _broker(folder, bootstrap_servers) as (servers, broker):
+    with _broker(folder, bootstrap_servers) as (servers, broker), _watched(servers, console_listen):
         demo = Demo(servers, folder, records, kills, console, broker, cluster, master or "", prefix)
         try:
             outcome = demo.run()
@@ -96,10 +144,16 @@ def _run(
         finally:
             if cluster is not None:
                 cluster.stop()
-    print_report(outcome, console)
-    picture, page = write_report(outcome, RESULTS)
-    console.print(f"picture: {picture}   page: {page}")
+        print_report(outcome, console)
+        picture, page = write_report(outcome, RESULTS)
+        console.print(f"picture: {picture}   page: {page}")
+        if console_listen is not None:
+            click.pause("The console stays until a key is pressed ...")
     return outcome.proven
+
+
+def _watched(servers: str, console_listen: str | None) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext() if console_listen is None else console_process(servers, console_listen)
 
 
 @contextlib.contextmanager
