@@ -1,4 +1,4 @@
-"""A real Chromium on a real console on a real broker.
+"""A real Chromium on a real console, on Oncelog and on Apache Kafka.
 
 Needs the extra `browser-tests` and a Chromium of the system. Where one is missing the tests are skipped, except under
 `make test-browser`, which sets ONCELOG_BROWSER=required: there it is a failure.
@@ -15,11 +15,13 @@ from typing import Any
 import pytest
 
 from oncelog.client import Admin, ClientConfig, NewTopic, Producer, TopicPartition
-from oncelog.testing import BrokerProcess, broker
+from oncelog.testing import broker
+from peers.kafka.kafka import KafkaServer, kafka_available
 from tests.unit.console.conftest import BROKER_SETTINGS, serving
 
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome")
 TOPIC = "orders"
+SETTINGS_OF_KAFKA = ("offsets.topic.num.partitions", "transaction.state.log.num.partitions")
 
 
 def missing(what: str) -> None:
@@ -44,12 +46,20 @@ def chromium() -> Iterator[Any]:
         browser.close()
 
 
-@pytest.fixture(scope="session")
-def world(chromium: Any) -> Iterator[BrokerProcess]:
-    """A broker with transactions of every outcome, groups, and one transaction that stays open on orders-1."""
-    with broker(BROKER_SETTINGS) as process:
-        fill(process.bootstrap_servers)
-        yield process
+@pytest.fixture(scope="session", params=["oncelog", "kafka"])
+def world(request: pytest.FixtureRequest, chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a broker, Oncelog and Apache Kafka, with a group and transactions of every outcome."""
+    if request.param == "oncelog":
+        with broker(BROKER_SETTINGS) as process:
+            fill(process.bootstrap_servers)
+            yield process.bootstrap_servers
+        return
+    if (reason := kafka_available()) is not None:
+        missing(f"Apache Kafka, {reason},")
+    settings = {name: str(BROKER_SETTINGS[name]) for name in SETTINGS_OF_KAFKA}
+    with KafkaServer(tmp_path_factory.mktemp("kafka"), properties=settings) as server:
+        fill(server.bootstrap_servers)
+        yield server.bootstrap_servers
 
 
 def fill(servers: str) -> None:
@@ -75,9 +85,9 @@ def transactional(servers: str, name: str) -> Producer:
 
 
 @pytest.fixture
-def slow(world: BrokerProcess) -> Iterator[Producer]:
+def slow(world: str) -> Iterator[Producer]:
     """A producer with an open transaction on orders-1."""
-    producer = transactional(world.bootstrap_servers, "slow-importer")
+    producer = transactional(world, "slow-importer")
     producer.begin_transaction()
     producer.send(TOPIC, b"late", partition=1)
     producer.flush()
@@ -86,8 +96,8 @@ def slow(world: BrokerProcess) -> Iterator[Producer]:
 
 
 @pytest.fixture
-def address(world: BrokerProcess, tmp_path: Path) -> Iterator[str]:
-    with serving(world.bootstrap_servers, tmp_path / "audit.jsonl") as browser:
+def address(world: str, tmp_path: Path) -> Iterator[str]:
+    with serving(world, tmp_path / "audit.jsonl") as browser:
         yield f"http://{browser.host}"
 
 
