@@ -276,7 +276,7 @@ def test_an_answer_that_lies_about_the_commit_never_doubles_anything(
 def test_a_commit_without_an_answer_can_be_asked_for_again(
     chaos: Chaos, reading: Reading, topic: str, unique: Callable[[str], str], version: int
 ) -> None:
-    with producer(chaos, unique("txn"), version, **{"default.api.timeout.ms": 100}) as client:
+    with producer(chaos, unique("txn"), version, **{"default.api.timeout.ms": 2_000}) as client:
         client.init_transactions()
         client.begin_transaction()
         client.send(topic, "x", partition=0)
