@@ -18,6 +18,7 @@ PAGES = [
     "../README.md",
     "architecture.md",
     "client.md",
+    "connectors.md",
     "differences.md",
     "from-kafka-scripts.md",
     "operations.md",

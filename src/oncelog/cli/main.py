@@ -46,6 +46,9 @@ COMMANDS: Final = {
         "oncelog.cli.acl", "acl_command", "Say who may do what, and find out why somebody may or may not."
     ),
     "cluster": LazyCommand("oncelog.cli.cluster", "cluster_command", "Look at a cluster as a whole."),
+    "connect": LazyCommand(
+        "oncelog.cli.connect", "connect_command", "Move data between databases and topics, exactly once."
+    ),
     "console": LazyCommand(
         "oncelog.cli.console",
         "console_command",

@@ -1,0 +1,137 @@
+"""`oncelog connect`: connectors between databases and topics."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from oncelog.cli.cluster_access import ClusterAccess, cluster_options
+from oncelog.cli.output import output_option, print_json, print_table, show_time
+
+if TYPE_CHECKING:
+    from oncelog.connect.kinds import Kind
+    from oncelog.connect.supervisor import Status
+
+_FILE = click.argument("file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+STATUS_EVERY_S = 5.0
+
+
+@click.group("connect")
+def connect_command() -> None:
+    """Move data between databases and topics, exactly once.
+
+    FILE is TOML, with a table [connectors.NAME] for each connector; docs/connectors.md has all settings.
+    """
+
+
+@connect_command.command("run")
+@_FILE
+@click.option("--metrics", default=None, metavar="HOST:PORT", help="Serve metrics for Prometheus on this address.")
+@click.option("--until-current", is_flag=True, help="End when everything that was there at the start is copied.")
+@cluster_options
+def run_command(access: ClusterAccess, file: Path, metrics: str | None, until_current: bool) -> None:
+    """Run the connectors of FILE until SIGTERM, SIGHUP or Ctrl-C.
+
+    A connector starts again after temporary errors, with pauses of up to a minute. It stops when going on could lose or
+    repeat something; the others go on. The exit code is 1 if one has stopped. A newer process with a connector of the
+    same name takes over from an older one.
+    """
+    from oncelog.connect.status_topic import StatusWriter
+    from oncelog.connect.supervisor import Supervisor
+
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s", stream=sys.stderr)
+    client = _client(access)
+    supervisor = Supervisor(_connectors(file, client), _announce, until_current=until_current)
+    if metrics is not None:
+        _serve_metrics(metrics, supervisor)
+    supervisor.start()
+    with StatusWriter(client) as writer:
+        try:
+            while not supervisor.has_ended(STATUS_EVERY_S):
+                _write_all(writer, supervisor.statuses)
+        except KeyboardInterrupt:
+            supervisor.stop()
+        _write_all(writer, supervisor.statuses)
+    if any(status.state == "stopped" for status in supervisor.statuses):
+        sys.exit(1)
+
+
+def _announce(status: Status) -> None:
+    text = f"{status.name}: {status.state}"
+    click.echo(f"{text}: {status.error}" if status.error else text, err=status.state in ("stopped", "waiting"))
+
+
+def _write_all(writer: Any, statuses: list[Status]) -> None:
+    for status in statuses:
+        writer.write(status)
+
+
+def _serve_metrics(address: str, supervisor: Any) -> None:
+    from prometheus_client import CollectorRegistry, start_http_server
+
+    from oncelog.connect.metrics import ConnectMetrics
+
+    host, _, port = address.rpartition(":")
+    if not port.isdigit():
+        raise click.BadParameter(f"{address!r} is not HOST:PORT", param_hint="--metrics")
+    registry = CollectorRegistry()
+    registry.register(ConnectMetrics(lambda: supervisor.statuses))
+    start_http_server(int(port), host or "127.0.0.1", registry)
+
+
+@connect_command.command("check")
+@_FILE
+@cluster_options
+def check_command(access: ClusterAccess, file: Path) -> None:
+    """Say what the connectors of FILE need and do not find, with the SQL or the command to mend it.
+
+    Changes nothing. The exit code is 1 if something is missing.
+    """
+    missing = 0
+    for kind in _connectors(file, _client(access)):
+        click.echo(f"{kind.name}:")
+        for finding in kind.check():
+            click.echo(f"  {'ok     ' if finding.is_met else 'missing'}  {finding.text}")
+            if finding.fix:
+                click.echo(f"           {finding.fix}")
+            missing += not finding.is_met
+    if missing:
+        sys.exit(1)
+
+
+@connect_command.command("status")
+@output_option
+@cluster_options
+def status_command(access: ClusterAccess, output: str) -> None:
+    """Show what connectors have reported about themselves, in the topic oncelog-connect."""
+    from oncelog.connect.status_topic import read_status
+
+    rows = read_status(_client(access))
+    if output == "json":
+        print_json(rows)
+        return
+    columns = ["connector", "state", "records", "commits", "dead_letters", "restarts", "lag", "reported", "error"]
+    shown = [{**row, "reported": show_time(row["time_ms"])} for row in rows]
+    names = [column.replace("_", " ") for column in columns]
+    print_table(names, [[row[c] for c in columns] for row in shown], empty="no connector has reported anything")
+
+
+def _client(access: ClusterAccess) -> dict[str, Any]:
+    from oncelog.client.config import CLIENT_TABLE
+
+    access.check_reachable()
+    return access.properties(CLIENT_TABLE)
+
+
+def _connectors(file: Path, client: dict[str, Any]) -> list[Kind]:
+    from oncelog.connect.config_file import parse_file
+
+    try:
+        return parse_file(file.read_text(), client, os.environ)
+    except ValueError as error:
+        raise click.ClickException(f"{file}: {error}") from error

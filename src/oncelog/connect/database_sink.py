@@ -1,0 +1,281 @@
+"""A sink into tables of a database: what SQLite and PostgreSQL have in common.
+
+Two tables of its own, made on first use:
+
+    oncelog_sink_offsets(sink, topic, part, topic_id, next_offset, owner, instance)
+    oncelog_dead_letters(sink, topic, part, record_offset, failed_at, error, record_key, record_value, headers)
+
+A batch is one transaction. If the database refuses a row (a constraint, a value that does not fit), the batch is rolled
+back and written again record by record, each in a savepoint: this finds the record at fault, which then stops the
+connector or becomes a row of the dead letters, in the transaction of its batch.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar, Final, NamedTuple
+
+from oncelog.client import ConsumerRecord, TopicPartition
+from oncelog.connect import row_changes
+from oncelog.connect.errors import BadRecord, Fenced, Refused
+from oncelog.connect.row_changes import Change, TablePlan, Unusable
+from oncelog.connect.settings import SinkSettings
+from oncelog.connect.sink import Batch, Claimed, Instance, Move, Start
+from oncelog.core.failpoints import hit
+
+OFFSETS_TABLE: Final = "oncelog_sink_offsets"
+DEAD_LETTERS_TABLE: Final = "oncelog_dead_letters"
+_AT_PARTITION: Final = "where sink = ? and topic = ? and part = ?"
+
+
+class RowRefused(Exception):
+    """The database does not take a row, and will not take it next time."""
+
+
+class TableFacts(NamedTuple):
+    columns: frozenset[str]
+    """Those that may be written."""
+    generated: frozenset[str]
+    """Those that the database fills."""
+    key: tuple[str, ...]
+
+
+def quoted(name: str) -> str:
+    """`schema.table` or `column` as identifiers of SQL."""
+    return ".".join('"' + part.replace('"', '""') + '"' for part in name.split("."))
+
+
+class DatabaseSink(ABC):
+    binary_type: ClassVar[str]
+    row_lock: ClassVar[str]
+
+    def __init__(self, settings: SinkSettings, instance: Instance) -> None:
+        self.settings = settings
+        self._instance = instance
+        self._owners: dict[TopicPartition, int] = {}
+        self._facts: dict[str, TableFacts] = {}
+
+    # What differs between databases
+
+    @abstractmethod
+    def _execute(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """One statement with ? for values. Returns the rows, if it has any."""
+
+    @abstractmethod
+    def _transaction(self) -> Any:
+        """A context manager: commits at the end of the block, rolls back when it raises.
+
+        What the database says about rows is raised as RowRefused.
+        """
+
+    @abstractmethod
+    def _table_facts(self, table: str) -> TableFacts | None:
+        """None if there is no such table."""
+
+    @abstractmethod
+    def _insert(self, table: str, columns: tuple[str, ...], rows: list[list[Any]]) -> None: ...
+
+    @abstractmethod
+    def _upsert(self, table: str, columns: tuple[str, ...], key: tuple[str, ...], rows: list[list[Any]]) -> None: ...
+
+    @abstractmethod
+    def _delete(self, table: str, key: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None: ...
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def _rolled_back(self) -> None:  # noqa: B027  # most databases have nothing to forget
+        """What was made in the transaction, or since the savepoint, is gone."""
+
+    # The sink
+
+    def claim(self, starts: Mapping[TopicPartition, Start]) -> dict[TopicPartition, Claimed]:
+        with self._transaction():
+            self._make_tables()
+            claimed = {}
+            for partition, start in sorted(starts.items()):
+                claimed[partition], self._owners[partition] = self._claim(partition, start)
+        self._instance.claimed.update(claimed)
+        return claimed
+
+    def _make_tables(self) -> None:
+        self._execute(
+            f"create table if not exists {OFFSETS_TABLE} (sink text not null, topic text not null, "
+            "part integer not null, topic_id text not null, next_offset bigint not null, owner bigint not null, "
+            "instance text not null, primary key (sink, topic, part))"
+        )
+        self._execute(
+            f"create table if not exists {DEAD_LETTERS_TABLE} (sink text not null, topic text not null, "
+            "part integer not null, record_offset bigint not null, failed_at timestamp default current_timestamp, "
+            f"error text not null, record_key {self.binary_type}, record_value {self.binary_type}, "
+            "headers text not null, primary key (sink, topic, part, record_offset))"
+        )
+
+    def _claim(self, partition: TopicPartition, start: Start) -> tuple[Claimed, int]:
+        place = (self.settings.name, partition.topic, partition.partition)
+        self._execute(
+            f"insert into {OFFSETS_TABLE} (sink, topic, part, topic_id, next_offset, owner, instance) "
+            "values (?, ?, ?, ?, ?, 0, ?) on conflict do nothing",
+            (*place, start.topic_id, start.offset, self._instance.id),
+        )
+        [(next_offset, topic_id, owner, instance)] = self._execute(
+            f"select next_offset, topic_id, owner, instance from {OFFSETS_TABLE} {_AT_PARTITION} {self.row_lock}",
+            place,
+        )
+        if partition in self._instance.claimed and instance != self._instance.id:
+            raise self._fenced(partition)
+        self._execute(
+            f"update {OFFSETS_TABLE} set owner = ?, instance = ? {_AT_PARTITION}",
+            (owner + 1, self._instance.id, *place),
+        )
+        return Claimed(next_offset, topic_id), owner + 1
+
+    def write(self, batch: Batch) -> int:
+        try:
+            with self._transaction():
+                self._write_rows(batch.records)
+                hit("sink.after_rows")
+                self._move_all(batch.moves)
+                hit("sink.after_offsets")
+        except (RowRefused, Unusable):
+            return self._write_singly(batch)
+        hit("sink.after_commit")
+        return 0
+
+    def _write_singly(self, batch: Batch) -> int:
+        failed = 0
+        with self._transaction():
+            for record in batch.records:
+                try:
+                    with self._savepoint():
+                        self._write_rows([record])
+                except (RowRefused, Unusable) as error:
+                    self._give_up(record, error)
+                    failed += 1
+            self._move_all(batch.moves)
+            hit("sink.after_dead_letters")
+        return failed
+
+    @contextmanager
+    def _savepoint(self) -> Iterator[None]:
+        self._execute("savepoint one_record")
+        try:
+            yield
+        except BaseException:
+            self._execute("rollback to savepoint one_record")
+            self._rolled_back()
+            raise
+        finally:
+            self._execute("release savepoint one_record")
+
+    def _give_up(self, record: ConsumerRecord, error: Exception) -> None:
+        place = f"{record.topic}-{record.partition} offset {record.offset}"
+        if self.settings.errors == "fail":
+            raise BadRecord(
+                f"the record at {place} cannot be written: {error}. Mend the table or the record; errors = "
+                f'"dead-letters" puts such records into the table {DEAD_LETTERS_TABLE} and goes on'
+            ) from error
+        headers = [[name, None if value is None else value.decode("latin-1")] for name, value in record.headers]
+        self._execute(
+            f"insert into {DEAD_LETTERS_TABLE} (sink, topic, part, record_offset, error, record_key, record_value, "
+            "headers) values (?, ?, ?, ?, ?, ?, ?, ?)",
+            (self.settings.name, record.topic, record.partition, record.offset, str(error).replace("\0", ""),
+             record.key, record.value, json.dumps(headers)),
+        )  # fmt: skip
+
+    def _move_all(self, moves: Mapping[TopicPartition, Move]) -> None:
+        for partition, move in sorted(moves.items()):
+            self._move(partition, move)
+
+    def _move(self, partition: TopicPartition, move: Move) -> None:
+        moved = self._execute(
+            f"update {OFFSETS_TABLE} set next_offset = ? {_AT_PARTITION} and owner = ? and next_offset = ? "
+            "returning owner",
+            (move.new, self.settings.name, partition.topic, partition.partition, self._owners[partition], move.old),
+        )
+        if not moved:
+            raise self._fenced(partition)
+
+    def _fenced(self, partition: TopicPartition) -> Fenced:
+        return Fenced(
+            f"another instance of {self.settings.name} has taken over {partition}, or its row in {OFFSETS_TABLE} was "
+            "changed by hand. This one stops; what it had not committed was rolled back"
+        )
+
+    # Rows
+
+    def _write_rows(self, records: Sequence[ConsumerRecord]) -> None:
+        changes: dict[str, list[Change]] = {}
+        for record in records:
+            change = row_changes.decode(record, self.settings.format)
+            if change is not None:
+                changes.setdefault(self._table_of(record.topic), []).append(change)
+        for table, of_table in changes.items():
+            self._apply(table, self._plan(table, of_table))
+
+    def _table_of(self, topic: str) -> str:
+        return self.settings.table.replace("{topic}", topic)
+
+    def facts(self, table: str) -> TableFacts:
+        if table not in self._facts:
+            found = self._table_facts(table)
+            if found is None:
+                raise Refused(f"there is no table {table}: create it, with the columns that the records have")
+            if self.settings.mode == "upsert":
+                found = found._replace(key=self.settings.key or found.key)
+                if not found.key:
+                    raise Refused(
+                        f"table {table} has no primary key: rows are found by it. Add one, name columns that have a "
+                        'unique index with key = ["..."], or use mode = "append"'
+                    )
+            self._facts[table] = found
+        return self._facts[table]
+
+    def _plan(self, table: str, changes: list[Change]) -> TablePlan:
+        facts = self.facts(table)
+        for change in changes:
+            if change.empties and self._partitions_of(change.record.topic) > 1:
+                raise Unusable(
+                    "it empties the table, which has no meaning between the partitions of a topic: only topics with "
+                    "one partition can carry it"
+                )
+            if change.row is not None and not change.row.keys() <= facts.columns:
+                self._check_columns(table, change.row, facts)
+        if self.settings.mode == "append":
+            return row_changes.plan_appends(changes)
+        return row_changes.plan_upserts(changes, facts.key)
+
+    def _partitions_of(self, topic: str) -> int:
+        return sum(1 for partition in self._owners if partition.topic == topic)
+
+    def _check_columns(self, table: str, row: row_changes.Row, facts: TableFacts) -> None:
+        """Take out what the table does not have, where that is allowed."""
+        for name in row_changes.unknown_columns(row, facts.columns):
+            if name not in facts.generated and self.settings.unknown_fields == "fail":
+                self._facts.pop(table, None)
+                column = f"{quoted(name)} {row_changes.sql_type(row[name])}"
+                raise Unusable(
+                    f"table {table} has no column for the field {name}: alter table {quoted(table)} add column "
+                    f'{column}; or set unknown_fields = "ignore"'
+                )
+            del row[name]
+
+    def _apply(self, table: str, plan: TablePlan) -> None:
+        facts = self.facts(table)
+        if plan.empties:
+            self._execute(f"delete from {quoted(table)}")
+        if plan.deletes:
+            self._delete(table, facts.key, plan.deletes)
+        for columns, rows in plan.writes:
+            if self.settings.mode == "append":
+                self._insert(table, columns, rows)
+            else:
+                self._upsert(table, columns, facts.key, rows)
+
+
+def plain(value: Any) -> Any:
+    """A JSON value as a database takes it: objects and lists as JSON text."""
+    return json.dumps(value) if isinstance(value, dict | list) else value

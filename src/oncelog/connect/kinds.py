@@ -1,0 +1,130 @@
+"""The kinds of connectors, by the name that a file gives them."""
+
+from __future__ import annotations
+
+import importlib.util
+import sqlite3
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from typing import Any, Final, NamedTuple, Protocol
+
+from oncelog.client import Admin, KafkaError
+from oncelog.connect.database_sink import DatabaseSink
+from oncelog.connect.errors import ConnectorStopped
+from oncelog.connect.progress import Progress
+from oncelog.connect.settings import ConnectorConfigError, SinkSettings, sink_settings
+from oncelog.connect.sink import Instance
+from oncelog.connect.sink_task import SinkTask
+
+
+class Finding(NamedTuple):
+    """What `oncelog connect check` says about one thing that a connector needs."""
+
+    is_met: bool
+    text: str
+    fix: str = ""
+    """SQL or a command."""
+
+
+class Task(Protocol):
+    def run(self, stopping: Callable[[], bool]) -> None:
+        """Work until told to stop. Raises ConnectorStopped, or a temporary error."""
+
+
+class Kind(ABC):
+    """A configured connector. It outlives the tasks that are made of it, one after each temporary error."""
+
+    name: str
+    temporary: tuple[type[Exception], ...]
+    """Errors of its database after which it starts again."""
+
+    @abstractmethod
+    def task(self, progress: Progress) -> Any:
+        """A context manager that gives a Task."""
+
+    @abstractmethod
+    def check(self) -> Iterator[Finding]:
+        """What it needs of the cluster and of the database."""
+
+
+class SinkKind(Kind):
+    def __init__(self, settings: SinkSettings) -> None:
+        self.name = settings.name
+        self._settings = settings
+        self._instance = Instance()
+
+    @abstractmethod
+    def _open(self) -> DatabaseSink: ...
+
+    @contextmanager
+    def task(self, progress: Progress) -> Iterator[SinkTask]:
+        with closing(self._open()) as sink, SinkTask(self._settings, sink, progress) as task:
+            yield task
+
+    def check(self) -> Iterator[Finding]:
+        yield from check_topics(self._settings.client, self._settings.topics)
+        try:
+            sink = self._open()
+        except self.temporary as error:
+            yield Finding(False, f"the database does not let us in: {error}")
+            return
+        yield Finding(True, "the database lets us in")
+        with closing(sink):
+            for topic in self._settings.topics:
+                yield _check_table(sink, self._settings.table.replace("{topic}", topic))
+
+
+def _check_table(sink: DatabaseSink, table: str) -> Finding:
+    try:
+        facts = sink.facts(table)
+    except ConnectorStopped as error:
+        return Finding(False, str(error))
+    by_key = f", by {', '.join(facts.key)}" if facts.key and sink.settings.mode == "upsert" else ""
+    return Finding(True, f"table {table} can be written{by_key}")
+
+
+def check_topics(client: Mapping[str, Any], topics: tuple[str, ...]) -> Iterator[Finding]:
+    try:
+        with Admin(client) as admin:
+            known = admin.list_topics()
+    except KafkaError as error:
+        yield Finding(False, f"the cluster does not answer: {error}")
+        return
+    for topic in topics:
+        fix = "" if topic in known else f"oncelog topic create {topic}"
+        yield Finding(topic in known, f"topic {topic} {'is there' if topic in known else 'does not exist'}", fix)
+
+
+class SqliteSinkKind(SinkKind):
+    temporary = (sqlite3.OperationalError,)
+
+    def _open(self) -> DatabaseSink:
+        from oncelog.connect.sqlite_sink import SqliteSink
+
+        return SqliteSink(self._settings, self._instance)
+
+
+class PostgresSinkKind(SinkKind):
+    def __init__(self, settings: SinkSettings) -> None:
+        super().__init__(settings)
+        self.temporary = _postgres_errors()
+
+    def _open(self) -> DatabaseSink:
+        from oncelog.connect.postgres_sink import PostgresSink
+
+        return PostgresSink(self._settings, self._instance)
+
+
+def _postgres_errors() -> tuple[type[Exception], ...]:
+    if importlib.util.find_spec("psycopg") is None:
+        raise ConnectorConfigError("the driver of PostgreSQL is missing: pip install 'oncelog[connect]'")
+    import psycopg
+
+    return (psycopg.OperationalError, psycopg.InterfaceError)
+
+
+KINDS: Final[Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any]], Kind]]] = {
+    "sqlite-sink": lambda given, client: SqliteSinkKind(sink_settings(given, client)),
+    "postgres-sink": lambda given, client: PostgresSinkKind(sink_settings(given, client)),
+}

@@ -1,0 +1,38 @@
+"""Connectors as metrics for Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from oncelog.connect.supervisor import Status
+
+_COUNTERS = {
+    "records": "Records written and committed.",
+    "commits": "Transactions committed.",
+    "dead_letters": "Records that went to the dead letters.",
+    "restarts": "Starts after temporary errors.",
+}
+
+
+class ConnectMetrics(Collector):
+    def __init__(self, statuses: Callable[[], list[Status]]) -> None:
+        self._statuses = statuses
+
+    def collect(self) -> Iterator[Metric]:
+        rows = [status.as_row() for status in self._statuses()]
+        for name, text in _COUNTERS.items():
+            counter = CounterMetricFamily(f"oncelog_connect_{name}", text, labels=["connector"])
+            for row in rows:
+                counter.add_metric([row["connector"]], row[name])
+            yield counter
+        lag = GaugeMetricFamily(
+            "oncelog_connect_lag", "Records that a sink, bytes that a source has yet to read.", labels=["connector"]
+        )
+        up = GaugeMetricFamily("oncelog_connect_up", "1 while the connector works.", labels=["connector"])
+        for row in rows:
+            lag.add_metric([row["connector"]], row["lag"])
+            up.add_metric([row["connector"]], row["state"] in ("starting", "running"))
+        yield from (lag, up)

@@ -1,0 +1,341 @@
+"""Sinks into SQLite and PostgreSQL: what is in the table is what read_committed readers see, whatever dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from oncelog.client import Admin, Consumer, NewTopic, Producer, TopicPartition
+from oncelog.connect.database_sink import DatabaseSink
+from oncelog.connect.errors import BadRecord, Fenced, Refused
+from oncelog.connect.postgres_sink import PostgresSink
+from oncelog.connect.settings import sink_settings
+from oncelog.connect.sink import Instance
+from oncelog.connect.sink_task import SinkTask
+from oncelog.connect.sqlite_sink import SqliteSink
+from oncelog.core import failpoints
+from tests.connect.children import Child, dying_at, dying_at_random
+from tests.waiting import wait_until
+
+POINTS = ["sink.before_claim", "sink.after_claim", "sink.after_read", "sink.after_rows", "sink.after_offsets",
+          "sink.after_commit"]  # fmt: skip
+
+
+class Target:
+    """A database with tables `items` (by key) and `events` (without one)."""
+
+    def __init__(self, kind: type[DatabaseSink], url: str, servers: str, name: str) -> None:
+        self.kind, self.url, self.servers, self.name = kind, url, servers, name
+        json_type = "jsonb" if kind is PostgresSink else "text"
+        self.execute(f"create table items (id bigint primary key, name text, amount bigint check (amount >= 0), "
+                     f"more {json_type})")  # fmt: skip
+        self.execute("create table events (n bigint, source text)")
+
+    def execute(self, sql: str) -> list[tuple[Any, ...]]:
+        if self.kind is PostgresSink:
+            with psycopg.connect(self.url, autocommit=True) as connection:
+                cursor = connection.execute(sql)
+                return cursor.fetchall() if cursor.description else []
+        with sqlite3.connect(self.url) as connection:
+            return connection.execute(sql).fetchall()
+
+    def task(self, topic: str, instance: Instance | None = None, **given: Any) -> SinkTask:
+        settings = sink_settings(
+            {"name": self.name, "url": self.url, "topics": topic, "table": "items",
+             "batch_ms": 20, "batch_rows": 7, **given},
+            {"bootstrap.servers": self.servers},
+        )  # fmt: skip
+        return SinkTask(settings, self.kind(settings, instance or Instance()))
+
+    def drain(self, topic: str, end: int, **given: Any) -> SinkTask:
+        """Read until the partition's offset is stored in the database."""
+        with self.task(topic, **given) as task:
+            task.run(lambda: self.offsets(topic) == {0: end})
+        return task
+
+    def offsets(self, topic: str) -> dict[int, int]:
+        sql = f"select part, next_offset from oncelog_sink_offsets where topic = '{topic}' order by part"
+        try:
+            return dict(self.execute(sql))
+        except (psycopg.errors.UndefinedTable, sqlite3.OperationalError):
+            return {}
+
+
+@pytest.fixture(params=[SqliteSink, PostgresSink], ids=["sqlite", "postgres"])
+def target(request: pytest.FixtureRequest, tmp_path: Path, servers: str, unique: Callable[[str], str]) -> Target:
+    is_postgres = request.param is PostgresSink
+    url = request.getfixturevalue("database") if is_postgres else str(tmp_path / "target.db")
+    return Target(request.param, url, servers, unique("sink"))
+
+
+@pytest.fixture
+def topic(admin: Admin, unique: Callable[[str], str]) -> str:
+    name = unique("input")
+    admin.create_topics([NewTopic(name, 1, 1)])
+    return name
+
+
+def send(servers: str, topic: str, *records: tuple[Any, Any], headers: Any = None) -> int:
+    """Keys and values as JSON, None as it is. Returns the end of partition 0."""
+    with Producer({"bootstrap.servers": servers}) as producer:
+        for key, value in records:
+            encoded = None if value is None else json.dumps(value)
+            producer.send(topic, encoded, json.dumps(key), headers=headers)
+        producer.flush()
+    return end_of(servers, topic)
+
+
+def end_of(servers: str, topic: str) -> int:
+    with Consumer({"bootstrap.servers": servers, "isolation.level": "read_committed"}) as consumer:
+        place = TopicPartition(topic, 0)
+        return consumer.end_offsets([place])[place]
+
+
+def test_rows_are_upserted_and_deleted_by_key(target: Target, topic: str) -> None:
+    end = send(
+        target.servers,
+        topic,
+        ({"id": 1}, {"id": 1, "name": "a", "amount": 1, "more": {"x": [1]}}),
+        ({"id": 2}, {"id": 2, "name": "b"}),
+        (1, {"amount": 5}),  # a field that is left out is not changed
+        ({"id": 2}, None),
+        ({"id": 3}, {"id": 3, "name": "c"}),
+        ({"id": 3}, None),
+        ({"id": 3}, {"id": 3, "amount": 9}),  # and not after a delete
+    )
+    target.drain(topic, end, batch_rows=100)
+    rows = target.execute("select id, name, amount from items order by id")
+    assert rows == [(1, "a", 5), (3, None, 9)]
+    [(more,)] = target.execute("select more from items where id = 1")
+    assert (json.loads(more) if isinstance(more, str) else more) == {"x": [1]}
+    send(target.servers, topic, ({"id": 1}, None), ({"id": 3}, {"name": "d"}))
+    target.drain(topic, end + 2)
+    assert target.execute("select id, name, amount from items") == [(3, "d", 9)]
+
+
+def test_rows_are_appended_and_deletes_refused(target: Target, topic: str) -> None:
+    end = send(target.servers, topic, *((None, {"n": n % 3, "source": "s"}) for n in range(20)))
+    target.drain(topic, end, table="events", mode="append")
+    assert sorted(target.execute("select n from events")) == sorted((n % 3,) for n in range(20))
+    end = send(target.servers, topic, ({"n": 1}, None))
+    with pytest.raises(BadRecord, match=r"offset 20 .*it is a delete, and the sink appends"):
+        target.drain(topic, end, table="events", mode="append")
+
+
+def test_truncate_empties_the_table(target: Target, topic: str) -> None:
+    send(target.servers, topic, (1, {"id": 1}), (2, {"id": 2}))
+    send(target.servers, topic, ({}, None), headers={"op": "t"})
+    target.drain(topic, send(target.servers, topic, (3, {"id": 3})))
+    assert target.execute("select id from items") == [(3,)]
+
+
+def test_debezium_envelopes_are_understood(target: Target, topic: str) -> None:
+    end = send(
+        target.servers,
+        topic,
+        ({"id": 1}, {"op": "c", "after": {"id": 1, "name": "a", "amount": 2}}),
+        ({"id": 1}, {"op": "u", "after": {"id": 1, "name": "__debezium_unavailable_value", "amount": 3}}),
+        ({"id": 2}, {"op": "r", "after": {"id": 2, "name": "b", "amount": 0}}),
+        ({"id": 2}, {"op": "d", "before": {"id": 2}, "after": None}),
+        ({"id": 2}, None),
+    )
+    target.drain(topic, end, format="debezium")
+    assert target.execute("select id, name, amount from items") == [(1, "a", 3)]
+
+
+def test_only_committed_records_are_written_and_offsets_skip_the_rest(target: Target, topic: str) -> None:
+    with Producer({"bootstrap.servers": target.servers, "transactional.id": topic}) as producer:
+        producer.init_transactions()
+        for number in range(12):
+            producer.begin_transaction()
+            producer.send(topic, json.dumps({"id": number}), json.dumps(number))
+            producer.abort_transaction() if number % 3 else producer.commit_transaction()
+    end = end_of(target.servers, topic)
+    target.drain(topic, end)
+    assert target.execute("select id from items order by id") == [(0,), (3,), (6,), (9,)]
+    with Producer({"bootstrap.servers": target.servers, "transactional.id": topic}) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, json.dumps({"id": 99}), "99").result(20)
+        with target.task(topic) as task:
+            task.start()
+            assert not any(task.step() for _ in range(3)), "an open transaction is not read"
+        producer.commit_transaction()
+    target.drain(topic, end + 2)
+    assert (99,) in target.execute("select id from items")
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_kill_at_any_point_leaves_each_row_once(target: Target, topic: str, point: str) -> None:
+    end = send(target.servers, topic, *((None, {"n": n, "source": point}) for n in range(25)))
+    nth = 1 if "claim" in point else 2
+
+    def run() -> None:
+        target.drain(topic, end, table="events", mode="append")
+
+    assert dying_at(point, run, nth).wait() == -signal.SIGKILL
+    assert Child(run).wait() == 0
+    assert sorted(target.execute("select n from events")) == [(n,) for n in range(25)]
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_kills_at_random_leave_the_committed_stream(target: Target, topic: str, seed: int) -> None:
+    dice = random.Random(seed)
+    expected: dict[int, int] = {}
+    with Producer({"bootstrap.servers": target.servers, "transactional.id": topic}) as producer:
+        producer.init_transactions()
+        for number in range(60):
+            producer.begin_transaction()
+            changes = {dice.randrange(20): dice.choice([None, number]) for _ in range(dice.randrange(1, 6))}
+            for key, amount in changes.items():
+                value = None if amount is None else json.dumps({"id": key, "amount": amount})
+                producer.send(topic, value, json.dumps(key))
+            if dice.random() < 0.3:
+                producer.abort_transaction()
+                continue
+            producer.commit_transaction()
+            expected |= changes
+    end = end_of(target.servers, topic)
+    kills = 0
+    while True:
+        child = dying_at_random(POINTS, 0.07, dice.randrange(10**9), lambda: target.drain(topic, end))
+        code = child.wait()
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+        kills += 1
+        assert kills < 200
+    assert kills, "the seed should kill at least once"
+    wanted = sorted((key, amount) for key, amount in expected.items() if amount is not None)
+    assert target.execute("select id, amount from items order by id") == wanted
+
+
+def test_a_paused_owner_is_fenced_when_it_goes_on(target: Target, topic: str) -> None:
+    end = send(target.servers, topic, *((n, {"id": n}) for n in range(5)))
+
+    def stopped_after_rows() -> None:
+        failpoints.arm("sink.after_read", failpoints.on_nth_hit(1, lambda: os.kill(os.getpid(), signal.SIGSTOP)))
+        with pytest.raises(Fenced, match="has taken over"):
+            target.drain(topic, end + 100)
+
+    old = Child(stopped_after_rows)
+    wait_until(lambda: Path(f"/proc/{old.pid}/stat").read_text().split(")")[1].split()[0] == "T")
+    target.drain(topic, end)
+    old.signal(signal.SIGCONT)
+    assert old.wait() == 0
+    assert target.execute("select count(*) from items") == [(5,)]
+
+
+def test_an_old_instance_that_reconnects_does_not_take_over_again(target: Target, topic: str) -> None:
+    send(target.servers, topic, (1, {"id": 1}))
+    old = Instance()
+    with target.task(topic, old) as first:
+        first.start()
+    with target.task(topic, old) as again:
+        again.start()  # nobody else has been here
+    with target.task(topic) as newer:
+        newer.start()
+        with target.task(topic, old) as once_more, pytest.raises(Fenced):
+            once_more.start()
+        assert newer.step()
+
+
+def test_a_record_that_the_table_refuses_stops_the_sink_and_is_named(target: Target, topic: str) -> None:
+    end = send(target.servers, topic, (1, {"id": 1, "amount": 1}), (2, {"id": 2, "amount": -1}), (3, {"id": 3}))
+    with pytest.raises(BadRecord, match="offset 1 cannot be written"):
+        target.drain(topic, end)
+    assert target.execute("select id from items") == []
+    assert target.offsets(topic) == {0: 0}
+
+
+def test_dead_letters_are_part_of_the_batch(target: Target, topic: str) -> None:
+    end = send(target.servers, topic, (1, {"id": 1}), (2, {"id": 2, "amount": -1}), (3, [1]), (4, {"id": 4, "x": 1}),
+               (5, {"id": 5}), (None, {"name": "no key"}), headers={"h": "v"})  # fmt: skip
+
+    def run() -> None:
+        assert target.drain(topic, end, errors="dead-letters").progress.dead_letters == 4
+
+    assert dying_at("sink.after_dead_letters", run).wait() == -signal.SIGKILL
+    assert target.execute("select count(*) from oncelog_dead_letters") == [(0,)]
+    assert Child(run).wait() == 0
+    assert target.execute("select id from items order by id") == [(1,), (5,)]
+    letters = target.execute("select record_offset, error, record_value, headers from oncelog_dead_letters order by 1")
+    assert [offset for offset, *_ in letters] == [1, 2, 3, 5]
+    assert bytes(letters[0][2]) == b'{"id": 2, "amount": -1}' and letters[0][3] == '[["h", "v"]]'
+    assert 'add column "x" bigint' in letters[2][1]
+    assert "no value for the key column id" in letters[3][1]
+
+
+def test_a_topic_that_was_made_again_is_refused(target: Target, topic: str, admin: Admin) -> None:
+    target.drain(topic, send(target.servers, topic, *((n, {"id": n}) for n in range(3))))
+    with target.task(topic) as running:
+        running.start()
+        admin.delete_topics([topic])
+        wait_until(lambda: topic not in admin.list_topics())
+        admin.create_topics([NewTopic(topic, 1, 1)])
+        send(target.servers, topic, *((n, {"id": n, "name": "other"}) for n in range(9)))
+        with pytest.raises(Refused, match="deleted and made again"):
+            running.run(lambda: False)
+    with target.task(topic) as task, pytest.raises(Refused, match="deleted and made again"):
+        task.start()
+    assert target.execute("select count(*) from items where name = 'other'") == [(0,)]
+
+
+def test_offsets_that_retention_took_are_refused_and_named(target: Target, topic: str, admin: Admin) -> None:
+    target.drain(topic, send(target.servers, topic, (1, {"id": 1})))
+    send(target.servers, topic, *((n, {"id": n}) for n in range(9)))
+    admin.delete_records({TopicPartition(topic, 0): 5})
+    with (
+        target.task(topic) as task,
+        pytest.raises(Refused, match="next offset to read is 1, but the topic begins at 5"),
+    ):
+        task.start()
+
+
+def test_partitions_that_are_added_are_read_from_their_beginning(target: Target, topic: str, admin: Admin) -> None:
+    with target.task(topic, start="latest") as task:
+        task.start()
+        admin.create_partitions({topic: 3})
+        with Producer({"bootstrap.servers": target.servers}) as producer:
+            for number in range(3):
+                producer.send(topic, json.dumps({"id": number}), "1", partition=number)
+        task.run(lambda: target.offsets(topic) == {0: 1, 1: 1, 2: 1})
+    assert target.execute("select id from items order by id") == [(0,), (1,), (2,)]
+
+
+def test_a_missing_table_or_key_is_refused_with_what_to_do(target: Target, topic: str) -> None:
+    end = send(target.servers, topic, (1, {"n": 1}))
+    with pytest.raises(Refused, match="there is no table nowhere"):
+        target.drain(topic, end, table="nowhere")
+    with pytest.raises(Refused, match="no primary key"):
+        target.drain(topic, end, table="events")
+
+
+def test_a_connection_that_is_cut_during_commit_is_resolved_by_the_stored_offset(database: str, servers: str,
+                                                                                 topic: str) -> None:  # fmt: skip
+    target = Target(PostgresSink, database, servers, topic)
+    end = send(servers, topic, *((None, {"n": n, "source": "x"}) for n in range(5)))
+    instance = Instance()
+
+    def cut() -> None:
+        target.execute("select pg_terminate_backend(pid) from pg_stat_activity "
+                       f"where application_name = 'oncelog-connect-{topic}'")  # fmt: skip
+
+    failpoints.arm("sink.after_offsets", failpoints.on_nth_hit(1, cut))
+    with (
+        target.task(topic, instance, table="events", mode="append") as task,
+        pytest.raises(psycopg.OperationalError),
+    ):
+        task.run(lambda: False)
+    with target.task(topic, instance, table="events", mode="append") as task:
+        task.run(lambda: target.offsets(topic) == {0: end})
+    assert target.execute("select n from events order by n") == [(n,) for n in range(5)]
