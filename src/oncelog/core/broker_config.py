@@ -134,6 +134,8 @@ _LIMITS = [
     ConfigKey("connections.max.idle.ms", _LONG, 600_000, "Idle time after which a connection is closed."),
     ConfigKey("fetch.max.bytes", _INT, 57_671_680, "Most bytes of one fetch answer.", low=1024),
     ConfigKey("max.incremental.fetch.session.cache.slots", _INT, 1_000, "Fetch sessions kept.", low=0),
+    ConfigKey("oncelog.fetch.session.partitions.max", _INT, 250_000,
+              "Partitions of all fetch sessions; a client that would exceed it is served without one.", low=0),
     ConfigKey("oncelog.connections.max.bytes", _LONG, 536_870_912,
               "Requests in reception or service and answers not yet taken, of all clients together; above it, requests "
               "wait and whoever holds most is closed. From half of it on, fetches are answered with little.",

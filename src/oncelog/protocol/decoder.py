@@ -28,7 +28,9 @@ from oncelog.protocol.source import FIXED, UUID_BYTES, SourceWriter
 
 STRING_BYTES_MAX: Final = 32_767
 REQUEST_ELEMENTS_MAX: Final = 200_000
-"""Topics, partitions, groups and so on in one request; numbers in a row are not counted."""
+"""Topics, partitions, groups, numbers, tags and so on in one request."""
+TAGS_MAX: Final = 1_000
+"""In one place."""
 
 
 def make_decoder(cls: type[Message], version: int) -> Callable[..., Any]:
@@ -176,16 +178,19 @@ class _DecoderWriter(SourceWriter):
             size_min = self.size_min(element)
             with self.block(f"if not 0 <= {count} <= (n - p){f' // {size_min}' if size_min > 1 else ''}:"):
                 self._refuse(path, f"claims {{{count}}} elements, {{n - p}} bytes are left")
+            self._count(count, path)
             if element.kind in FIXED:
                 self._fixed_elements(element, count, size_min, target)
-                return
-            if self._counts_elements:
-                self.line(f"room -= {count}")
-                with self.block("if room < 0:"):
-                    self._refuse(path, f"makes more than {REQUEST_ELEMENTS_MAX} elements in one request")
-            self._elements(element, count, target, path)
+            else:
+                self._elements(element, count, target, path)
 
         self._unless_null(field.is_nullable_in(self.version), count, target, read)
+
+    def _count(self, count: str, path: tuple[str, ...]) -> None:
+        if self._counts_elements:
+            self.line(f"room -= {count}")
+            with self.block("if room < 0:"):
+                self._refuse(path, f"makes more than {REQUEST_ELEMENTS_MAX} elements in one request")
 
     def _fixed_elements(self, element: Field, count: str, size: int, target: str) -> None:
         self.line(f"{target} = [*unpack_from('>%d{FIXED[element.kind]}' % {count}, d, p)]")
@@ -225,11 +230,12 @@ class _DecoderWriter(SourceWriter):
         self._add_to_run(count, "B")
         self._flush()
         with self.block(f"if {count}:"):
+            with self.block(f"if {count} > 127:"):
+                self.line(f"{count}, p = more(d, p, {count})")
+            self._count(count, (*path, "tags"))
             if not tagged:
                 self.line(f"p = skip_tags(d, p, {count})")
                 return
-            with self.block(f"if {count} > 127:"):
-                self.line(f"{count}, p = more(d, p, {count})")
             tag, end = self.fresh("g"), self.fresh("e")
             with self.block(f"for _ in range({count}):"):
                 self.line(f"{tag}, {end}, p = tag_head(d, p)")
@@ -273,9 +279,9 @@ def _tag_head(data: Readable, position: int) -> tuple[int, int, int]:
 
 
 def skip_tags(data: Readable, position: int, count: int) -> int:
-    """The position after a tag section whose count begins with the byte just read."""
-    if count > 127:
-        count, position = read_uvarint(data, position - 1)
+    """The position after so many tags."""
+    if count > TAGS_MAX:
+        raise MalformedRequest(f"there are {count} tags in one place, at most {TAGS_MAX} are allowed")
     for _ in range(count):
         _, position, _ = _tag_head(data, position)
     return position

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from oncelog.protocol.api import request_header_version
 from oncelog.protocol.decoder import skip_tags
-from oncelog.protocol.primitives import MalformedRequest, Readable
+from oncelog.protocol.primitives import MalformedRequest, Readable, read_uvarint
 
 MAX_FRAME_BYTES: Final = 100 * 1024 * 1024
 """Kafka's default of `socket.request.max.bytes`."""
@@ -87,8 +87,10 @@ def parse_response_header(frame: Readable, header_version: int) -> tuple[int, in
 
 
 def _after_tags(frame: Readable, position: int) -> int:
-    count = frame[position]
-    return skip_tags(frame, position + 1, count) if count else position + 1
+    if not frame[position]:
+        return position + 1
+    count, position = read_uvarint(frame, position)
+    return skip_tags(frame, position, count)
 
 
 def frame_response(correlation_id: int, header_version: int, buffers: Iterable[Readable]) -> list[Readable]:

@@ -51,6 +51,7 @@ from oncelog.server.memory_budget import MemoryBudget
 from oncelog.server.metrics import Metrics
 from oncelog.server.recurring import RecurringWork
 from oncelog.server.repeated_errors import RepeatedErrors
+from oncelog.server.turns import Turns
 from oncelog.server.txn_runtime import TxnRuntime
 from oncelog.storage import clean_shutdown
 from oncelog.storage.deletions import FolderRenames, unlink_all
@@ -103,6 +104,7 @@ class Broker:
         self.advertised: dict[str, Address] = {"PLAINTEXT": Address(LOOPBACK, 0)}
         """What clients are told to connect to, by listener."""
         self.metrics = Metrics()
+        self.turns = Turns(self.scheduler)
         self.recurring = RecurringWork(self.scheduler)
         self._data_dir = data_dir
         self.metadata = MetadataStore(data_dir, self.node_id, self.worker)
@@ -143,6 +145,7 @@ class Broker:
         )
         self.fetch_sessions = FetchSessionCache(
             self.settings.integer("max.incremental.fetch.session.cache.slots"),
+            self.settings.integer("oncelog.fetch.session.partitions.max"),
             lambda: environment.random_below(2**31 - 1) + 1,
         )
         self.markers = MarkerSender(self)

@@ -54,6 +54,10 @@ def authorize(context: RequestContext, operation: Operation, resource_type: int,
         context.require(operation, Resource.CLUSTER)
 
 
+def named_twice() -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+
+
 def describe(broker: Broker, resource_type: int, name: str, wanted: Iterable[str] | None) -> list[DescribedConfig]:
     names = None if wanted is None else set(wanted)
     if resource_type == ResourceType.TOPIC:

@@ -8,14 +8,19 @@ from __future__ import annotations
 import importlib
 import logging
 import pkgutil
+import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import cache
+from types import GeneratorType
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from oncelog.core.promise import Promise
 from oncelog.protocol.api import decode_request, encode_response, response_header_version
 from oncelog.protocol.api_keys import ApiKey
-from oncelog.protocol.framing import frame_response, parse_request_header
+from oncelog.protocol.framing import RequestHeader, frame_response, parse_request_header
+from oncelog.protocol.primitives import MalformedRequest
+from oncelog.protocol.schema import Message
 from oncelog.server import handlers
 from oncelog.server.context import HANG_UP, Peer, RequestContext
 
@@ -26,6 +31,14 @@ log = logging.getLogger("oncelog.server")
 
 Buffers = list[bytes | bytearray | memoryview]
 
+DECODED_HERE_BYTES_MAX: Final = 65_536
+"""A larger request is decoded by a worker, unless most of it is records, which are not decoded at all."""
+ENCODED_HERE_ELEMENTS_MAX: Final = 2_000
+"""An answer with more is encoded by a worker."""
+_WITH_RECORDS: Final = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
+_LEVELS_WITH_RECORDS: Final = 2
+"""Topics and partitions: there is nothing below them that is many."""
+
 
 class LastAnswer(Buffers):
     """An answer, perhaps without a byte, after which the connection is closed."""
@@ -34,10 +47,13 @@ class LastAnswer(Buffers):
 Handler = Callable[["Broker", Any, RequestContext], Any]
 
 
+Answer = Buffers | Promise[Buffers | None] | None
+
+
 class Front(Protocol):
     """What a connection hands its frames to: the dispatcher, or what stands before it."""
 
-    def serve(self, frame: memoryview, peer: Peer) -> Buffers | Promise[Buffers | None] | None: ...
+    def serve(self, frame: memoryview, peer: Peer) -> Answer: ...
 
 
 def _find_handlers() -> dict[ApiKey, str]:
@@ -63,7 +79,7 @@ class Dispatcher:
             key: (max(low, key.first), high) for key, (low, high) in self.versions.items()
         }
 
-    def serve(self, frame: memoryview, peer: Peer) -> Buffers | Promise[Buffers | None] | None:
+    def serve(self, frame: memoryview, peer: Peer) -> Answer:
         """The response frame, a promise of it, or None where the protocol has no answer (acks=0).
 
         A frame without a byte stands for an answer that cannot be given: the connection is to be closed.
@@ -77,25 +93,62 @@ class Dispatcher:
                 raise UnservedRequest(f"API key {key} version {version} is not served")
             version = 0
             body: Any = None
+        elif len(frame) > DECODED_HERE_BYTES_MAX and key != ApiKey.PRODUCE:
+            decoded = self._broker.worker.run(lambda: decode_request(key, version, frame[position:]))
+            return decoded.chain(lambda body: self._serve_decoded(header, version, body, peer, started_s))
         else:
             body = decode_request(key, version, frame[position:])
+        return self._answer(header, version, body, peer, started_s)
+
+    def _serve_decoded(
+        self, header: RequestHeader, version: int, body: Any, peer: Peer, started_s: float
+    ) -> Promise[Buffers | None]:
+        try:
+            if isinstance(body, Exception):
+                raise body
+            answer = self._answer(header, version, body, peer, started_s)
+        except MalformedRequest as error:
+            log.warning("a request of %s cannot be read: %s", peer.client_host, error)
+            answer = []
+        except Exception:
+            log.exception("a request from %s failed; its connection is closed", peer.client_host)
+            answer = []
+        return answer if isinstance(answer, Promise) else Promise.resolved(answer)
+
+    def _answer(self, header: RequestHeader, version: int, body: Any, peer: Peer, started_s: float) -> Answer:
+        key = header.api_key
         context = RequestContext(version, header.client_id or "", peer, self._broker.authorizer)
         answer = self._handler(key)(self._broker, body, context)
+        if isinstance(answer, GeneratorType):
+            answer = self._broker.turns.run(answer, peer)
         metrics = self._broker.metrics
         if isinstance(answer, Promise):
 
-            def finish(message: Any) -> Buffers | None:
+            def finish(message: Any) -> Promise[Buffers | None]:
                 metrics.request_served(key, time.perf_counter() - started_s)
                 try:
-                    return _frame(key, version, header.correlation_id, message)
+                    framed = self._frame(key, version, header.correlation_id, message)
                 except Exception:
                     # It would come out where the promise was resolved: in the middle of somebody else's request.
                     log.exception("the answer to a request with API key %d could not be encoded", key)
-                    return []
+                    framed = []
+                return framed if isinstance(framed, Promise) else Promise.resolved(framed)
 
-            return answer.map(finish)
+            return answer.chain(finish)
         metrics.request_served(key, time.perf_counter() - started_s)
-        return _frame(key, version, header.correlation_id, answer)
+        return self._frame(key, version, header.correlation_id, answer)
+
+    def _frame(self, key: int, version: int, correlation_id: int, message: Any) -> Answer:
+        if not _is_long(key, message):
+            return _frame(key, version, correlation_id, message)
+
+        def encoded(result: Buffers | Exception | None) -> Buffers | None:
+            if isinstance(result, Exception):
+                log.error("the answer to a request with API key %d could not be encoded", key, exc_info=result)
+                return []
+            return result
+
+        return self._broker.worker.run(lambda: _frame(key, version, correlation_id, message)).map(encoded)
 
     def _handler(self, key: int) -> Handler:
         handler = self._loaded.get(key)
@@ -112,3 +165,28 @@ def _frame(key: int, version: int, correlation_id: int, message: Any) -> Buffers
         return []
     buffers = message if isinstance(message, list) else encode_response(key, version, message)
     return frame_response(correlation_id, response_header_version(key, version), buffers)
+
+
+def _is_long(key: int, message: Any) -> bool:
+    levels = _LEVELS_WITH_RECORDS if key in _WITH_RECORDS else sys.maxsize
+    return isinstance(message, Message) and _room_after(message, ENCODED_HERE_ELEMENTS_MAX, levels) < 0
+
+
+def _room_after(message: Message, room: int, levels: int) -> int:
+    """What is left of the room for elements, over all levels; below 0 as soon as there is none."""
+    for name in _arrays_of(type(message)):
+        elements = getattr(message, name)
+        if not elements:
+            continue
+        room -= len(elements)
+        if levels > 1 and isinstance(elements[0], Message):
+            for element in elements:
+                if room < 0:
+                    return room
+                room = _room_after(element, room, levels - 1)
+    return room
+
+
+@cache
+def _arrays_of(cls: type[Message]) -> tuple[str, ...]:
+    return tuple(name for name, field in cls.FIELDS.items() if field.kind == "array")

@@ -10,8 +10,9 @@ carries the session's id and the next epoch:
 | s | -1 | full fetch, drop session s |
 | s | n > 0 | only changes; n must be the one after the last answered |
 
-An incremental answer leaves out partitions about which nothing is new. When there is no room for one more session,
-the longest unused one goes if it has been idle for a while; otherwise the client is served without a session.
+An incremental answer leaves out partitions about which nothing is new. When there is no room for one more session, or
+for its partitions, the longest unused ones go that have been idle for a while; otherwise the client is served without a
+session. One that grows beyond the room is forgotten, and its client begins anew.
 """
 
 from __future__ import annotations
@@ -65,8 +66,11 @@ class FetchSession:
 
 
 class FetchSessionCache:
-    def __init__(self, slots: int, new_id: Callable[[], int]) -> None:
+    def __init__(self, slots: int, partitions_max: int, new_id: Callable[[], int]) -> None:
         self._slots = slots
+        self._partitions_max = partitions_max
+        self._partitions = 0
+        """Of all sessions."""
         self._new_id = new_id
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
 
@@ -84,7 +88,7 @@ class FetchSessionCache:
         """The session if there is one, the partitions to read, and whether the answer is incremental."""
         if epoch in (FINAL_EPOCH, INITIAL_EPOCH):
             if session_id:
-                self._sessions.pop(session_id, None)
+                self._forget(session_id)
             session = self._make(targets, now_ms) if epoch == INITIAL_EPOCH and targets else None
             return session, targets, False
         session = self._sessions.get(session_id)
@@ -99,6 +103,9 @@ class FetchSessionCache:
         session.last_used_ms = now_ms
         self._sessions.move_to_end(session_id)
         self._update(session, targets, forgotten)
+        if self._partitions > self._partitions_max:
+            self._forget(session_id)
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"fetch session {session_id} has grown too large")
         return session, list(session.targets.values()), True
 
     def _update(self, session: FetchSession, targets: list[FetchTarget], forgotten: list[PartitionKey]) -> None:
@@ -106,24 +113,30 @@ class FetchSessionCache:
             known = session.targets.get(target.key)
             if known is None:
                 session.targets[target.key] = target
+                self._partitions += 1
             else:
                 known.fetch_offset, known.max_bytes = target.fetch_offset, target.max_bytes
                 known.current_leader_epoch = target.current_leader_epoch
                 known.last_fetched_epoch = target.last_fetched_epoch
         for key in forgotten:
-            session.targets.pop(key, None)
+            self._partitions -= session.targets.pop(key, None) is not None
+
+    def _forget(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        self._partitions -= 0 if session is None else len(session.targets)
 
     def _make(self, targets: list[FetchTarget], now_ms: int) -> FetchSession | None:
-        if len(self._sessions) >= self._slots:
+        while len(self._sessions) >= self._slots or self._partitions + len(targets) > self._partitions_max:
             oldest = next(iter(self._sessions.values()), None)
             if oldest is None or now_ms - oldest.last_used_ms < EVICTION_IDLE_MS:
                 return None
-            del self._sessions[oldest.session_id]
+            self._forget(oldest.session_id)
         session_id = self._new_id()
         while session_id == 0 or session_id in self._sessions:
             session_id = self._new_id()
         session = FetchSession(session_id, 1, now_ms, OrderedDict((target.key, target) for target in targets))
         self._sessions[session_id] = session
+        self._partitions += len(session.targets)
         return session
 
     def rotate(self, session: FetchSession, delivered: list[PartitionKey]) -> None:

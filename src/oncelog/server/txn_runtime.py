@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from oncelog.coordinator.txn.config import TxnConfig
 from oncelog.coordinator.txn.effects import SendMarkers
-from oncelog.coordinator.txn.listing import TransactionFilter
+from oncelog.coordinator.txn.listing import TransactionFilter, listing_of
 from oncelog.coordinator.txn.machine import TxnShard
 from oncelog.coordinator.txn.outcome import TxnOutcome
 from oncelog.coordinator.txn.recovery import MissingMarker
@@ -34,6 +34,7 @@ from oncelog.core.promise import Promise
 from oncelog.protocol.messages.list_transactions import TransactionState as ListedTransaction
 from oncelog.server.coordinator_runtime import CoordinatorRuntime, LiveShard
 from oncelog.server.markers import RETRY_MS
+from oncelog.server.turns import Steps
 
 if TYPE_CHECKING:
     from oncelog.server.broker import Broker
@@ -359,9 +360,15 @@ class TxnRuntime:
 
         return self.run(transactional_id, operation).map(refusals)
 
-    def list_transactions(self, wanted: TransactionFilter) -> list[ListedTransaction]:
+    def list_transactions(self, wanted: TransactionFilter) -> Steps[list[ListedTransaction]]:
         now_ms = self._broker.steady_ms()
-        return [entry for live in self.shards for entry in live.shard.list_transactions(wanted, now_ms)]
+        found: list[ListedTransaction] = []
+        for live in self.shards:
+            for entry in live.shard.entries():
+                if wanted.includes(entry, now_ms):
+                    found.append(listing_of(entry))
+                yield
+        return found
 
     def check_room(self, transactional_id: str) -> None:
         """Raises POLICY_VIOLATION if one id more would be too many."""

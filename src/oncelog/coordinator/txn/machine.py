@@ -36,7 +36,6 @@ from oncelog.coordinator.txn.effects import SendMarkers
 from oncelog.coordinator.txn.end_txn import EndArguments
 from oncelog.coordinator.txn.epochs import AllocateProducerId
 from oncelog.coordinator.txn.init_producer_id import InitArguments
-from oncelog.coordinator.txn.listing import TransactionFilter
 from oncelog.coordinator.txn.metadata import PendingTransition, TxnEntry, TxnMetadata
 from oncelog.coordinator.txn.outcome import TxnOutcome
 from oncelog.coordinator.txn.records import DecodedRecord, UnknownRecord
@@ -64,7 +63,6 @@ from oncelog.core.ids import (
 )
 from oncelog.core.invariant import InvariantError, invariant
 from oncelog.protocol.messages.describe_transactions import TransactionState as DescribedTransaction
-from oncelog.protocol.messages.list_transactions import TransactionState as ListedTransaction
 
 R = TypeVar("R", bound=Result)
 
@@ -285,10 +283,10 @@ class TxnShard:
             raise KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, reason)
         return listing.description_of(entry)
 
-    def list_transactions(self, wanted: TransactionFilter, now_ms: int) -> list[ListedTransaction]:
+    def entries(self) -> list[TxnEntry]:
         """Raises COORDINATOR_LOAD_IN_PROGRESS: a list without this partition's ids would be mistaken for all."""
         self._check_loaded()
-        return [listing.listing_of(entry) for entry in self._entries.values() if wanted.includes(entry, now_ms)]
+        return list(self._entries.values())
 
     # The coordinator's own work
 

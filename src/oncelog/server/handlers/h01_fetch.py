@@ -26,12 +26,18 @@ from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 from oncelog.server.fetch_session import FetchSession, FetchTarget, PartitionKey, partition_key
+from oncelog.server.turns import Steps
 
 _TOPIC_ID_VERSION = 13
+_PARTITIONS_PER_STEP = 16
+_PARTITIONS_PER_MS = 200
+"""A reader that waits for many is woken less often than there are appends: each look goes through all of them."""
 _tokens = itertools.count(1)
 
+Answer = FetchResponse | Promise[FetchResponse]
 
-def handle(broker: Broker, request: FetchRequest, context: RequestContext) -> FetchResponse | Promise[FetchResponse]:
+
+def handle(broker: Broker, request: FetchRequest, context: RequestContext) -> Answer | Steps[Answer]:
     targets = _targets(request)
     forgotten = [
         partition_key(topic.topic, topic.topic_id, index)
@@ -50,7 +56,8 @@ def handle(broker: Broker, request: FetchRequest, context: RequestContext) -> Fe
 
 
 def _targets(request: FetchRequest) -> list[FetchTarget]:
-    return [
+    """A partition that is named several times counts as named last, as in Kafka."""
+    targets = [
         FetchTarget(
             topic=topic.topic,
             topic_id=topic.topic_id,
@@ -63,6 +70,7 @@ def _targets(request: FetchRequest) -> list[FetchTarget]:
         for topic in request.topics
         for wanted in topic.partitions
     ]
+    return targets if len(targets) == 1 else list({target.key: target for target in targets}.values())
 
 
 @dataclass(slots=True)
@@ -119,43 +127,66 @@ class _Fetch:
         self._watched: list[Partition] = []
         self._wake_pending = False
 
-    def start(self) -> FetchResponse | Promise[FetchResponse]:
-        reads, size_bytes, settled = self._read_all()
+    def start(self) -> Steps[Answer]:
+        reads, size_bytes, settled = yield from self._read_all()
         if settled or size_bytes >= self._min_bytes or self._request.max_wait_ms <= 0 or not self._wanted:
-            return self._answer(reads)
-        return self._wait()
-
-    def _wait(self) -> Promise[FetchResponse]:
+            return (yield from self._answer(reads))
         promise: Promise[FetchResponse] = Promise()
         self._promise = promise
+        try:
+            yield from self._wait()
+        except GeneratorExit:
+            self._release()
+            raise
+        return promise
+
+    def _wait(self) -> Steps[None]:
         self._token = next(_tokens)
-        for target in self._wanted:
+        self._timer = self._broker.scheduler.call_later_ms(self._request.max_wait_ms, self._expire)
+        for number, target in enumerate(self._wanted):
+            if self._promise is None:
+                return
             partition = self._broker.partitions.find(target.topic, target.partition)
             if partition is not None:
                 partition.watch(self._token, self._wake)
                 self._watched.append(partition)
-        self._timer = self._broker.scheduler.call_later_ms(self._request.max_wait_ms, self._expire)
-        return promise
+            if number % _PARTITIONS_PER_STEP == _PARTITIONS_PER_STEP - 1:
+                yield
+        if len(self._wanted) >= _PARTITIONS_PER_STEP:
+            # Something may have been appended since its partition was read, in another turn.
+            self._wake()
 
     def _wake(self) -> None:
         # Several appends of one turn of the loop lead to one look, which then finds them all.
         if not self._wake_pending:
             self._wake_pending = True
-            self._broker.scheduler.call_later_ms(0, self._look_again)
+            delay_ms = len(self._wanted) // _PARTITIONS_PER_MS
+            self._broker.scheduler.call_later_ms(delay_ms, lambda: self._look_again(is_last=False))
 
-    def _look_again(self) -> None:
-        self._wake_pending = False
-        if self._promise is None:
-            return
-        if not self._context.peer.connected:
-            self._finish([])
-        elif self._has_enough():
-            self._finish(self._read_all()[0])
+    def _look_again(self, *, is_last: bool) -> None:
+        self._broker.turns.run(self._look(is_last=is_last), self._context.peer)
 
-    def _has_enough(self) -> bool:
+    def _look(self, *, is_last: bool) -> Steps[None]:
+        """The last look takes what there is."""
+        try:
+            self._wake_pending = False
+            if self._promise is None:
+                return
+            if not self._context.peer.connected:
+                self._finish(FetchResponse())
+            elif is_last or (yield from self._has_enough()):
+                reads, _, _ = yield from self._read_all()
+                self._finish((yield from self._answer(reads)))
+        except GeneratorExit:
+            self._release()
+            raise
+
+    def _has_enough(self) -> Steps[bool]:
         """Whether there is an answer now. Bytes are counted, not read: most looks of a patient reader are in vain."""
         available_bytes = 0
-        for target in self._wanted:
+        for number, target in enumerate(self._wanted):
+            if number % _PARTITIONS_PER_STEP == _PARTITIONS_PER_STEP - 1:
+                yield
             partition = self._broker.partitions.find(target.topic, target.partition)
             if partition is None or partition.closed or partition.leader_epoch < target.current_leader_epoch:
                 return True
@@ -168,23 +199,29 @@ class _Fetch:
 
     def _expire(self) -> None:
         if self._promise is not None:
-            self._finish(self._read_all()[0])
+            self._look_again(is_last=True)
 
-    def _finish(self, reads: list[_Read]) -> None:
-        promise, self._promise = self._promise, None
+    def _finish(self, response: FetchResponse) -> None:
+        promise = self._promise
+        self._release()
+        if promise is not None:
+            promise.resolve(response)
+
+    def _release(self) -> None:
+        self._promise = None
         self._timer.cancel()
         for partition in self._watched:
             partition.unwatch(self._token)
-        if promise is not None:
-            promise.resolve(self._answer(reads))
 
-    def _read_all(self) -> tuple[list[_Read], int, bool]:
+    def _read_all(self) -> Steps[tuple[list[_Read], int, bool]]:
         """All partitions read, their bytes, and whether something must be told at once (an error)."""
         reads: list[_Read] = []
         total_bytes = 0
         settled = False
         max_bytes = min(self._max_bytes, self._broker.budget.fetch_room_bytes())
-        for target in self._wanted:
+        for number, target in enumerate(self._wanted):
+            if number % _PARTITIONS_PER_STEP == _PARTITIONS_PER_STEP - 1:
+                yield
             budget_bytes = max_bytes - total_bytes
             read = self._read(target, budget_bytes, must_progress=total_bytes == 0)
             settled = settled or read.data.error_code != 0
@@ -258,10 +295,12 @@ class _Fetch:
         data.diverging_epoch = EpochEndOffset(epoch=found.epoch, end_offset=found.end_offset)
         return True
 
-    def _answer(self, reads: list[_Read]) -> FetchResponse:
+    def _answer(self, reads: list[_Read]) -> Steps[FetchResponse]:
         topics: dict[object, FetchableTopicResponse] = {}
         delivered: list[PartitionKey] = []
-        for read in reads:
+        for number, read in enumerate(reads):
+            if number % _PARTITIONS_PER_STEP == _PARTITIONS_PER_STEP - 1:
+                yield
             if self._incremental and not _is_news(read):
                 continue
             target, data = read.target, read.data

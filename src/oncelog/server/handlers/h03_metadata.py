@@ -18,13 +18,16 @@ from oncelog.protocol.messages.metadata import (
 from oncelog.server.authorization import NOT_ASKED, Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
+from oncelog.server.turns import Steps, at_once
 
 _AUTO_CREATION_FLAG_VERSION = 4
 _TOPIC_ID_VERSION = 12
+_PARTITIONS_PER_STEP = 100
 
 
-def handle(broker: Broker, request: MetadataRequest, context: RequestContext) -> Promise[MetadataResponse]:
-    return _topics(broker, request, context).map(lambda topics: _respond(broker, request, context, topics))
+def handle(broker: Broker, request: MetadataRequest, context: RequestContext) -> Steps[Promise[MetadataResponse]]:
+    found = yield from _topics(broker, request, context)
+    return gather(found).map(lambda topics: _respond(broker, request, context, topics))
 
 
 def _respond(
@@ -48,40 +51,44 @@ def _respond(
     )
 
 
-def _topics(broker: Broker, request: MetadataRequest, context: RequestContext) -> Promise[list[MetadataResponseTopic]]:
+def _topics(
+    broker: Broker, request: MetadataRequest, context: RequestContext
+) -> Steps[list[Promise[MetadataResponseTopic]]]:
+    found: list[Promise[MetadataResponseTopic]] = []
     asked, version = request.topics, context.api_version
     # Version 0 knew no null: an empty list meant all topics.
     if asked is None or (version == 0 and not asked):
-        return Promise.resolved(
-            [
-                _describe(broker, topic)
-                for topic in broker.metadata.topics.values()
-                if context.may(Operation.DESCRIBE, Resource.TOPIC, topic.name)
-            ]
-        )
+        for topic in list(broker.metadata.topics.values()):
+            if context.may(Operation.DESCRIBE, Resource.TOPIC, topic.name):
+                found.append(Promise.resolved((yield from _describe(broker, topic))))
+            yield
+        return found
     if version < _TOPIC_ID_VERSION and any(topic.name is None or topic.topic_id != NULL_UUID for topic in asked):
         # Versions 10 and 11 have the fields, but an answer of theirs cannot leave a name out.
-        return Promise.resolved([_failed(topic.name or "", ErrorCode.INVALID_REQUEST) for topic in asked])
+        return [Promise.resolved(_failed(topic.name or "", ErrorCode.INVALID_REQUEST)) for topic in asked]
     may_create = request.allow_auto_topic_creation or version < _AUTO_CREATION_FLAG_VERSION
     # A small request must not get a huge answer by asking for the same topic again and again.
     once = {(topic.topic_id, topic.name): topic for topic in asked}
-    return gather([_answer(broker, topic, context, may_create) for topic in once.values()])
+    for wanted in once.values():
+        found.append((yield from _answer(broker, wanted, context, may_create)))
+        yield
+    return found
 
 
 def _answer(
     broker: Broker, asked: MetadataRequestTopic, context: RequestContext, may_create: bool
-) -> Promise[MetadataResponseTopic]:
-    found, name = _find(broker, asked, context), asked.name or ""
+) -> Steps[Promise[MetadataResponseTopic]]:
+    found, name = (yield from _find(broker, asked, context)), asked.name or ""
     if not may_create or found.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return Promise.resolved(found)
     if not context.may(Operation.CREATE, Resource.CLUSTER) and not context.may(Operation.CREATE, Resource.TOPIC, name):
         return Promise.resolved(_failed(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
     return broker.auto_create_topic(name).map(
-        lambda topic: _failed(name, topic.code) if isinstance(topic, KafkaError) else _describe(broker, topic)
+        lambda topic: _failed(name, topic.code) if isinstance(topic, KafkaError) else at_once(_describe(broker, topic))
     )
 
 
-def _find(broker: Broker, asked: MetadataRequestTopic, context: RequestContext) -> MetadataResponseTopic:
+def _find(broker: Broker, asked: MetadataRequestTopic, context: RequestContext) -> Steps[MetadataResponseTopic]:
     if asked.topic_id != NULL_UUID:
         topic = broker.metadata.topics_by_id.get(asked.topic_id)
         if topic is None:
@@ -89,13 +96,13 @@ def _find(broker: Broker, asked: MetadataRequestTopic, context: RequestContext) 
         if not context.may(Operation.DESCRIBE, Resource.TOPIC, topic.name):
             refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             return MetadataResponseTopic(error_code=refused, name=None, topic_id=asked.topic_id)
-        return _describe(broker, topic)
+        return (yield from _describe(broker, topic))
     name = asked.name or ""
     if not context.may(Operation.DESCRIBE, Resource.TOPIC, name):
         return _failed(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     topic = broker.metadata.topics.get(name)
     if topic is not None:
-        return _describe(broker, topic)
+        return (yield from _describe(broker, topic))
     return _failed(
         name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if name_problem(name) is None else ErrorCode.INVALID_TOPIC_EXCEPTION
     )
@@ -105,13 +112,13 @@ def _failed(name: str, code: ErrorCode) -> MetadataResponseTopic:
     return MetadataResponseTopic(error_code=code, name=name, is_internal=name in INTERNAL_TOPICS)
 
 
-def _describe(broker: Broker, topic: Topic) -> MetadataResponseTopic:
-    states = [broker.metadata.partition_state(topic, index) for index in range(topic.partition_count)]
-    return MetadataResponseTopic(
-        name=topic.name,
-        topic_id=topic.topic_id,
-        is_internal=topic.name in INTERNAL_TOPICS,
-        partitions=[
+def _describe(broker: Broker, topic: Topic) -> Steps[MetadataResponseTopic]:
+    described = MetadataResponseTopic(
+        name=topic.name, topic_id=topic.topic_id, is_internal=topic.name in INTERNAL_TOPICS
+    )
+    for index in range(topic.partition_count):
+        state = broker.metadata.partition_state(topic, index)
+        described.partitions.append(
             MetadataResponsePartition(
                 partition_index=index,
                 leader_id=state.leader,
@@ -119,6 +126,7 @@ def _describe(broker: Broker, topic: Topic) -> MetadataResponseTopic:
                 replica_nodes=list(state.replicas),
                 isr_nodes=list(state.in_sync),
             )
-            for index, state in enumerate(states)
-        ],
-    )
+        )
+        if index % _PARTITIONS_PER_STEP == 0:
+            yield
+    return described

@@ -22,18 +22,22 @@ from oncelog.protocol.messages.offset_fetch import (
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
+from oncelog.server.turns import Steps
 
 _SEVERAL_GROUPS_VERSION = 8
 _TOPIC_ID_VERSION = 10
 _TOP_LEVEL_ERROR_VERSION = 2
+_PARTITIONS_PER_STEP = 500
 
 
-def handle(broker: Broker, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
+def handle(broker: Broker, request: OffsetFetchRequest, context: RequestContext) -> Steps[OffsetFetchResponse]:
     version = context.api_version
     if version >= _SEVERAL_GROUPS_VERSION:
         by_id = version >= _TOPIC_ID_VERSION
-        fetched = [_fetch_group(broker, context, group, request.require_stable, by_id) for group in request.groups]
-        return OffsetFetchResponse(groups=fetched)
+        response = OffsetFetchResponse()
+        for asked in request.groups:
+            response.groups.append((yield from _fetch_group(broker, context, asked, request.require_stable, by_id)))
+        return response
     topics = request.topics
     group = OffsetFetchRequestGroup(
         group_id=request.group_id,
@@ -41,7 +45,8 @@ def handle(broker: Broker, request: OffsetFetchRequest, context: RequestContext)
             OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes) for topic in topics
         ],
     )  # fmt: skip
-    return _as_single(_fetch_group(broker, context, group, request.require_stable, by_id=False), group, version)
+    fetched = yield from _fetch_group(broker, context, group, request.require_stable, by_id=False)
+    return _as_single(fetched, group, version)
 
 
 def _as_single(fetched: OffsetFetchResponseGroup, group: OffsetFetchRequestGroup, version: int) -> OffsetFetchResponse:
@@ -76,7 +81,7 @@ def _as_single(fetched: OffsetFetchResponseGroup, group: OffsetFetchRequestGroup
 
 def _fetch_group(
     broker: Broker, context: RequestContext, group: OffsetFetchRequestGroup, require_stable: bool, by_id: bool
-) -> OffsetFetchResponseGroup:
+) -> Steps[OffsetFetchResponseGroup]:
     if not context.may(Operation.DESCRIBE, Resource.GROUP, group.group_id):
         return OffsetFetchResponseGroup(group_id=group.group_id, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     try:
@@ -89,14 +94,20 @@ def _fetch_group(
     answer = OffsetFetchResponseGroup(group_id=group.group_id)
     for topic in wanted:
         refusal = _name(broker, context, topic, by_id)
-        partitions = (
-            [_failed(index, refusal) for index in topic.partition_indexes]
-            if refusal
-            else shard.fetch_offsets(
-                group.group_id, topic.name, topic.topic_id, topic.partition_indexes, require_stable=require_stable
+        found = OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id)
+        indexes = list(dict.fromkeys(topic.partition_indexes))
+        for first in range(0, len(indexes), _PARTITIONS_PER_STEP):
+            part = indexes[first : first + _PARTITIONS_PER_STEP]
+            found.partitions += (
+                [_failed(index, refusal) for index in part]
+                if refusal
+                else shard.fetch_offsets(
+                    group.group_id, topic.name, topic.topic_id, part, require_stable=require_stable
+                )
             )
-        )
-        answer.topics.append(OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
+            yield
+        answer.topics.append(found)
+        yield
     return answer
 
 

@@ -15,6 +15,7 @@ from oncelog.protocol.messages.find_coordinator import Coordinator, FindCoordina
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
+from oncelog.server.turns import Steps, one_by_one
 
 _KEY_TYPES = {
     0: (GROUP_METADATA_TOPIC, Resource.GROUP),
@@ -24,10 +25,11 @@ _KEY_TYPES = {
 
 def handle(
     broker: Broker, request: FindCoordinatorRequest, context: RequestContext
-) -> Promise[FindCoordinatorResponse]:
+) -> Steps[Promise[FindCoordinatorResponse]]:
     if context.api_version >= 4:
-        found = gather([_find(broker, key, request.key_type, context) for key in request.coordinator_keys])
-        return found.map(lambda coordinators: FindCoordinatorResponse(coordinators=coordinators))
+        keys = dict.fromkeys(request.coordinator_keys)
+        found = yield from one_by_one(lambda key: _find(broker, key, request.key_type, context), keys)
+        return gather(found).map(lambda coordinators: FindCoordinatorResponse(coordinators=coordinators))
     return _find(broker, request.key, request.key_type, context).map(
         lambda found: FindCoordinatorResponse(
             error_code=found.error_code,

@@ -7,12 +7,15 @@ from oncelog.protocol.messages.describe_groups import DescribedGroup, DescribeGr
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
+from oncelog.server.turns import Steps, one_by_one
 
 _NOT_FOUND_VERSION = 6
 
 
-def handle(broker: Broker, request: DescribeGroupsRequest, context: RequestContext) -> DescribeGroupsResponse:
-    groups = [_describe(broker, group, context) for group in request.groups]
+def handle(broker: Broker, request: DescribeGroupsRequest, context: RequestContext) -> Steps[DescribeGroupsResponse]:
+    # A small request must not get a huge answer by asking for the same group again and again.
+    names = dict.fromkeys(request.groups)
+    groups = yield from one_by_one(lambda name: _describe(broker, name, context), names)
     if request.include_authorized_operations:
         for group in groups:
             if group.error_code != ErrorCode.GROUP_AUTHORIZATION_FAILED:

@@ -21,14 +21,17 @@ from oncelog.server import config_resources
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
+from oncelog.server.turns import Steps, one_by_one
 
 
-def handle(broker: Broker, request: CreateTopicsRequest, context: RequestContext) -> Promise[CreateTopicsResponse]:
+def handle(
+    broker: Broker, request: CreateTopicsRequest, context: RequestContext
+) -> Steps[Promise[CreateTopicsResponse]]:
     counts = Counter(topic.name for topic in request.topics)
-    results = [
-        _answer(broker, context, topic, request.validate_only, duplicate=counts[topic.name] > 1)
-        for topic in {topic.name: topic for topic in request.topics}.values()
-    ]
+    results = yield from one_by_one(
+        lambda topic: _answer(broker, context, topic, request.validate_only, duplicate=counts[topic.name] > 1),
+        {topic.name: topic for topic in request.topics}.values(),
+    )
     return gather(results).map(lambda topics: CreateTopicsResponse(topics=topics))
 
 

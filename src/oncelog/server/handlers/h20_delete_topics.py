@@ -21,15 +21,18 @@ from oncelog.protocol.messages.delete_topics import (
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
+from oncelog.server.turns import Steps, one_by_one
 
 
-def handle(broker: Broker, request: DeleteTopicsRequest, context: RequestContext) -> Promise[DeleteTopicsResponse]:
+def handle(
+    broker: Broker, request: DeleteTopicsRequest, context: RequestContext
+) -> Steps[Promise[DeleteTopicsResponse]]:
     wanted = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
     counts = Counter((topic.name, topic.topic_id) for topic in wanted)
-    results = [
-        _answer(broker, context, DeleteTopicState(name=name, topic_id=topic_id), duplicate=count > 1)
-        for (name, topic_id), count in counts.items()
-    ]
+    results = yield from one_by_one(
+        lambda topic: _answer(broker, context, DeleteTopicState(name=topic[0], topic_id=topic[1]), counts[topic] > 1),
+        counts,
+    )
     return gather(results).map(lambda responses: DeleteTopicsResponse(responses=responses))
 
 

@@ -20,22 +20,22 @@ from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 from oncelog.server.log_starts import Saved
+from oncelog.server.turns import Steps
 from oncelog.storage.log import Log
 
 
 def handle(
     broker: Broker, request: DeleteRecordsRequest, context: RequestContext
-) -> DeleteRecordsResponse | Promise[DeleteRecordsResponse]:
+) -> Steps[DeleteRecordsResponse | Promise[DeleteRecordsResponse]]:
     moved: list[Log] = []
-    response = DeleteRecordsResponse(
-        topics=[
-            DeleteRecordsTopicResult(
-                name=topic.name,
-                partitions=[_delete(broker, context, topic.name, wanted, moved) for wanted in topic.partitions],
-            )
-            for topic in request.topics
-        ]
-    )
+    response = DeleteRecordsResponse()
+    for topic in request.topics:
+        result = DeleteRecordsTopicResult(name=topic.name)
+        response.topics.append(result)
+        for wanted in topic.partitions:
+            result.partitions.append(_delete(broker, context, topic.name, wanted, moved))
+            yield
+        yield
     return broker.log_starts.save(moved).map(lambda saved: _answer(response, saved)) if moved else response
 
 

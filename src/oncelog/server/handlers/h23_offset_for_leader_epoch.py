@@ -13,20 +13,20 @@ from oncelog.protocol.messages.offset_for_leader_epoch import (
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
+from oncelog.server.turns import Steps, one_by_one
 
 
 def handle(
     broker: Broker, request: OffsetForLeaderEpochRequest, context: RequestContext
-) -> OffsetForLeaderEpochResponse:
-    return OffsetForLeaderEpochResponse(
-        topics=[
-            OffsetForLeaderTopicResult(
-                topic=topic.topic,
-                partitions=[_answer(broker, context, topic.topic, wanted) for wanted in topic.partitions],
-            )
-            for topic in request.topics
-        ]
-    )
+) -> Steps[OffsetForLeaderEpochResponse]:
+    response = OffsetForLeaderEpochResponse()
+    for topic in request.topics:
+        once = {wanted.partition: wanted for wanted in topic.partitions}
+        name = topic.topic
+        answers = yield from one_by_one(lambda wanted, name=name: _answer(broker, context, name, wanted), once.values())  # type: ignore[misc]
+        response.topics.append(OffsetForLeaderTopicResult(topic=name, partitions=answers))
+        yield
+    return response
 
 
 def _answer(broker: Broker, context: RequestContext, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:

@@ -15,12 +15,17 @@ from oncelog.server import config_resources
 from oncelog.server.authorization import Operation
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
+from oncelog.server.turns import Steps, one_by_one
 
 
-def handle(broker: Broker, request: DescribeConfigsRequest, context: RequestContext) -> DescribeConfigsResponse:
-    return DescribeConfigsResponse(
-        results=[_answer(broker, context, resource, request) for resource in request.resources]
-    )
+def handle(broker: Broker, request: DescribeConfigsRequest, context: RequestContext) -> Steps[DescribeConfigsResponse]:
+    # A small request must not get a huge answer by asking for the same resource again and again.
+    once = {
+        (resource.resource_type, resource.resource_name, tuple(resource.configuration_keys or ("*",))): resource
+        for resource in request.resources
+    }
+    results = yield from one_by_one(lambda resource: _answer(broker, context, resource, request), once.values())
+    return DescribeConfigsResponse(results=results)
 
 
 def _answer(

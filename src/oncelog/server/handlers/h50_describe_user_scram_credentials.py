@@ -14,11 +14,12 @@ from oncelog.protocol.messages.describe_user_scram_credentials import (
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
+from oncelog.server.turns import Steps, one_by_one
 
 
 def handle(
     broker: Broker, request: DescribeUserScramCredentialsRequest, context: RequestContext
-) -> DescribeUserScramCredentialsResponse:
+) -> Steps[DescribeUserScramCredentialsResponse]:
     try:
         context.require(Operation.DESCRIBE, Resource.CLUSTER)
     except KafkaError as error:
@@ -26,19 +27,19 @@ def handle(
         results = [_failed("", error.code, error.message) for _ in request.users or ()]
         return DescribeUserScramCredentialsResponse(error_code=error.code, error_message=error.message, results=results)
     counts = Counter(user.name for user in request.users or ())
-    names = counts or dict.fromkeys((user.name for user in broker.metadata.users), 1)
-    results = [_describe(broker, name, count) for name, count in names.items()]
+    credentials: dict[str, list[CredentialInfo]] = {}
+    for user, credential in sorted(broker.metadata.users.items()):
+        info = CredentialInfo(mechanism=user.mechanism, iterations=credential.iterations)
+        credentials.setdefault(user.name, []).append(info)
+    results = yield from one_by_one(
+        lambda name: _describe(name, counts[name], credentials.get(name, [])), counts or credentials
+    )
     return DescribeUserScramCredentialsResponse(error_message=None, results=results)
 
 
-def _describe(broker: Broker, name: str, count: int) -> DescribeUserScramCredentialsResult:
+def _describe(name: str, count: int, infos: list[CredentialInfo]) -> DescribeUserScramCredentialsResult:
     if count > 1:
         return _failed(name, ErrorCode.DUPLICATE_RESOURCE, "The user is named more than once.")
-    infos = [
-        CredentialInfo(mechanism=user.mechanism, iterations=credential.iterations)
-        for user, credential in sorted(broker.metadata.users.items())
-        if user.name == name
-    ]
     if not infos:
         return _failed(name, ErrorCode.RESOURCE_NOT_FOUND, "There is no such user.")
     return DescribeUserScramCredentialsResult(user=name, error_message=None, credential_infos=infos)

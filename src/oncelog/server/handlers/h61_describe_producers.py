@@ -14,21 +14,31 @@ from oncelog.protocol.messages.describe_producers import (
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
+from oncelog.server.turns import Steps
+from oncelog.storage.producer_state import ProducerStatus
+
+_PRODUCERS_PER_STEP = 100
 
 
-def handle(broker: Broker, request: DescribeProducersRequest, context: RequestContext) -> DescribeProducersResponse:
-    return DescribeProducersResponse(
-        topics=[
-            TopicResponse(
-                name=topic.name,
-                partitions=[_answer(broker, context, topic.name, index) for index in topic.partition_indexes],
-            )
-            for topic in request.topics
-        ]
-    )
+def handle(
+    broker: Broker, request: DescribeProducersRequest, context: RequestContext
+) -> Steps[DescribeProducersResponse]:
+    # A small request must not get a huge answer by asking for the same partition again and again.
+    once: dict[str, dict[int, None]] = {}
+    for topic in request.topics:
+        once.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    response = DescribeProducersResponse()
+    for name, indexes in once.items():
+        described = TopicResponse(name=name)
+        response.topics.append(described)
+        for index in indexes:
+            described.partitions.append((yield from _answer(broker, context, name, index)))
+            yield
+        yield
+    return response
 
 
-def _answer(broker: Broker, context: RequestContext, topic: str, index: int) -> PartitionResponse:
+def _answer(broker: Broker, context: RequestContext, topic: str, index: int) -> Steps[PartitionResponse]:
     try:
         context.require(Operation.READ, Resource.TOPIC, topic)
         if (problem := name_problem(topic)) is not None:
@@ -36,18 +46,20 @@ def _answer(broker: Broker, context: RequestContext, topic: str, index: int) -> 
         partition = broker.partitions.get(topic, index)
     except KafkaError as error:
         return PartitionResponse(partition_index=index, error_code=error.code, error_message=error.message or None)
-    return PartitionResponse(
-        partition_index=index,
-        error_message=None,
-        active_producers=[
-            ProducerState(
-                producer_id=producer.producer_id,
-                producer_epoch=producer.epoch,
-                last_sequence=producer.last_sequence,
-                last_timestamp=producer.last_timestamp,
-                coordinator_epoch=producer.coordinator_epoch,
-                current_txn_start_offset=producer.txn_first_offset,
-            )
-            for producer in partition.log.producer_state.active_producers()
-        ],
+    producers = list(partition.log.producer_state.active_producers())
+    response = PartitionResponse(partition_index=index, error_message=None)
+    for first in range(0, len(producers), _PRODUCERS_PER_STEP):
+        response.active_producers += map(_described, producers[first : first + _PRODUCERS_PER_STEP])
+        yield
+    return response
+
+
+def _described(producer: ProducerStatus) -> ProducerState:
+    return ProducerState(
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        last_sequence=producer.last_sequence,
+        last_timestamp=producer.last_timestamp,
+        coordinator_epoch=producer.coordinator_epoch,
+        current_txn_start_offset=producer.txn_first_offset,
     )

@@ -11,16 +11,15 @@ from oncelog.protocol.messages.describe_transactions import (
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
+from oncelog.server.turns import Steps, one_by_one
 
 
 def handle(
     broker: Broker, request: DescribeTransactionsRequest, context: RequestContext
-) -> DescribeTransactionsResponse:
-    return DescribeTransactionsResponse(
-        transaction_states=[
-            _describe(broker, context, transactional_id) for transactional_id in request.transactional_ids
-        ]
-    )
+) -> Steps[DescribeTransactionsResponse]:
+    ids = dict.fromkeys(request.transactional_ids)
+    states = yield from one_by_one(lambda transactional_id: _describe(broker, context, transactional_id), ids)
+    return DescribeTransactionsResponse(transaction_states=states)
 
 
 def _describe(broker: Broker, context: RequestContext, transactional_id: str) -> TransactionState:

@@ -8,9 +8,12 @@ from oncelog.protocol.messages.list_transactions import ListTransactionsRequest,
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
+from oncelog.server.turns import Steps
 
 
-def handle(broker: Broker, request: ListTransactionsRequest, context: RequestContext) -> ListTransactionsResponse:
+def handle(
+    broker: Broker, request: ListTransactionsRequest, context: RequestContext
+) -> Steps[ListTransactionsResponse]:
     try:
         wanted = TransactionFilter.of(
             request.state_filters,
@@ -18,7 +21,7 @@ def handle(broker: Broker, request: ListTransactionsRequest, context: RequestCon
             request.duration_filter,
             request.transactional_id_pattern,
         )
-        found = broker.transactions.list_transactions(wanted)
+        found = yield from broker.transactions.list_transactions(wanted)
     except KafkaError as error:
         return ListTransactionsResponse(error_code=error.code)
     return ListTransactionsResponse(

@@ -19,13 +19,14 @@ from oncelog.protocol.messages.describe_topic_partitions import (
 from oncelog.server.authorization import NOT_ASKED, Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
+from oncelog.server.turns import Steps
 
 _PARTITIONS_PER_ANSWER_MAX = 2000
 
 
 def handle(
     broker: Broker, request: DescribeTopicPartitionsRequest, context: RequestContext
-) -> DescribeTopicPartitionsResponse:
+) -> Steps[DescribeTopicPartitionsResponse]:
     names = sorted({topic.name for topic in request.topics} or broker.metadata.topics)
     first_partition = 0
     if request.cursor is not None:
@@ -35,6 +36,7 @@ def handle(
     room = max(1, min(request.response_partition_limit, _PARTITIONS_PER_ANSWER_MAX))
     response = DescribeTopicPartitionsResponse(next_cursor=None)
     for name in names:
+        yield
         if not context.may(Operation.DESCRIBE, Resource.TOPIC, name):
             if request.topics:
                 response.topics.append(_failed(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED, NOT_ASKED))
