@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from oncelog.cluster import journal
-from oncelog.cluster.metadata import broker_config_entry
+from oncelog.cluster.metadata_entries import broker_config_entry
 from oncelog.cluster.partition import Partition
 from oncelog.core import failpoints
 from oncelog.core.errors import KafkaError

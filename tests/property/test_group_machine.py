@@ -23,6 +23,7 @@ from oncelog.core.ids import TopicPartition
 from oncelog.protocol.messages.join_group import JoinGroupResponse
 from oncelog.protocol.messages.sync_group import SyncGroupResponse
 from tests.unit.coordinator.group.harness import GROUP, Pending, Shell, leaving, protocol, subscription
+from tests.unit.coordinator.group.shard_state import durable_state
 
 CLIENTS = 4
 PARTITIONS = 2
@@ -261,7 +262,7 @@ class GroupMachine(RuleBasedStateMachine):
         logged = self.shell.shard._logged.get(GROUP)
         self.shell.restart()
         if GROUP in self.shell.shard._groups:
-            assert self.shell.generation_id == (0 if logged is None else logged.generation_id)
+            assert self.shell.generation_id == (0 if logged is None else logged.generation)
             self.highest_generation_id = self.shell.generation_id
         # A generation that never got into the log may be born again, with other members.
         self.leaders = {id_: known for id_, known in self.leaders.items() if id_ <= self.highest_generation_id}
@@ -327,7 +328,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def replaying_the_log_rebuilds_the_state(self) -> None:
-        assert self.shell.load().durable_state() == self.shell.shard.durable_state()
+        assert durable_state(self.shell.load()) == durable_state(self.shell.shard)
 
     @invariant()
     def offsets_are_those_acknowledged(self) -> None:

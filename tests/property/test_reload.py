@@ -36,6 +36,7 @@ from oncelog.protocol.messages.txn_offset_commit import (
 from oncelog.server.coordinator_runtime import CoordinatorRuntime, LiveShard, _ShardReplayer
 from oncelog.server.shard_log import replay_log
 from tests.simulation.station import memory_folder
+from tests.unit.coordinator.group.shard_state import durable_state
 from tests.unit.coordinator.txn.txn_harness import as_recorded
 from tests.unit.server.harness import BrokerInProcess
 from tests.unit.server.test_transactions import Producer
@@ -142,7 +143,7 @@ class Reload(RuleBasedStateMachine):
             self.compare_groups(live.shard, self.loaded_groups())
 
     def compare_groups(self, living: GroupShard, loaded: GroupShard) -> None:
-        assert loaded.durable_state() == living.durable_state()
+        assert durable_state(loaded) == durable_state(living)
         assert groups_of(loaded) == groups_of(living)
         for group in GROUPS:
             assert fetched(loaded, group) == fetched(living, group)
@@ -185,9 +186,9 @@ def groups_of(shard: GroupShard) -> dict[str, tuple[str, str]]:
 
 def fetched(shard: GroupShard, group: str) -> list[object]:
     return [
-        shard.committed_partitions(group),
+        shard.commits.committed_partitions(group),
         *(
-            shard.fetch_offsets(group, TOPIC, NULL_UUID, range(PARTITIONS), require_stable=stable)
+            shard.commits.fetch(group, TOPIC, NULL_UUID, range(PARTITIONS), require_stable=stable)
             for stable in (False, True)
         ),
     ]

@@ -112,7 +112,7 @@ class Coordinator(RuleBasedStateMachine):
         self, transactional_id: str, who: int, version: TransactionVersion, partitions: list[TopicPartition]
     ) -> None:
         identity = self.identity(transactional_id, who)
-        outcome = self.shard.add_partitions(transactional_id, *identity, partitions, version, self.now_ms)
+        outcome = self.shard.add_partitions(transactional_id, identity, partitions, version, self.now_ms)
         if outcome.response.error is ErrorCode.NONE:
             assert not self.known[transactional_id].is_kept, "a prepared transaction was added to"
         self.decided(outcome, identity)
@@ -120,7 +120,7 @@ class Coordinator(RuleBasedStateMachine):
     @rule(transactional_id=ids, who=whoever, version=versions, commit=st.booleans())
     def end_txn(self, transactional_id: str, who: int, version: TransactionVersion, commit: bool) -> None:
         identity = self.identity(transactional_id, who)
-        outcome = self.shard.end_txn(transactional_id, *identity, commit, version, self.now_ms)
+        outcome = self.shard.end_txn(transactional_id, identity, commit, version, self.now_ms)
         known = self.known[transactional_id]
         # Before TV2 a log does not say which protocol ended a transaction, so that a retry cannot be told from that.
         is_known = known.ended is not None and self.config.transaction_version.bumps_epochs

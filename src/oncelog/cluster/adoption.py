@@ -21,8 +21,8 @@ from typing import Final
 from oncelog.cluster.internal_topics import internal_partition_count, internal_topic_configs
 from oncelog.cluster.kraft_metadata import NOTHING_LOADED, LoadedImage, load_image
 from oncelog.cluster.log_survey import LogSurvey
-from oncelog.cluster.metadata import (
-    MetadataStore,
+from oncelog.cluster.metadata import MetadataStore
+from oncelog.cluster.metadata_entries import (
     ScramUser,
     Topic,
     acls_entry,

@@ -4,22 +4,7 @@ Everything changes in two steps, as in the coordinators: a change is journalled 
 into the image, and those who follow the metadata are told. Loading applies the same entries. A broker that serves
 proposes its changes (`propose`): they are decided in turn, written and fsynced by a worker, many with one fsync, and
 applied in order when they are on disk. At the start and the stop, when nobody waits for an answer, `commit` does
-the same on the spot. Entry kinds:
-
-| kind | fields |
-| --- | --- |
-| start | incarnation: how often a broker was started on this folder; boot: of the machine, if that is known; |
-| | doubtful: the last incarnation that began after the machine had gone down under a broker, -1 for none |
-| topic | name, id, partitions, configs, born (incarnation), internal |
-| partitions | name, count |
-| topic_config | name, configs (all of them) |
-| delete | name, id |
-| broker_config | node ("" = all), configs |
-| producer_ids | next: first id of no block yet |
-| users | set: SCRAM credentials, removed: names with mechanisms; see `users_entry` |
-| acls | added, removed: each a list of the fields of `Acl` |
-| secret | value: random bytes that no client knows |
-| stop | incarnation: which start was stopped in order, nothing has changed since |
+the same on the spot. `metadata_entries` has the kinds of entries.
 
 A partition's leader epoch is the number of broker starts since its topic was made: it grows with every change of
 leadership, as in a cluster, without a write per partition.
@@ -40,20 +25,34 @@ import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from oncelog.cluster.journal import Journal, JournalEntry
+from oncelog.cluster.metadata_entries import (
+    ScramUser,
+    Topic,
+    acl_of,
+    acls_entry,
+    broker_config_entry,
+    delete_entry,
+    given_users,
+    producer_ids_entry,
+    removed_users,
+    secret_entry,
+    topic_entry,
+    topic_of,
+    users_entry,
+)
 from oncelog.cluster.partition_state import PartitionState
 from oncelog.core.errors import ErrorCode, KafkaError
-from oncelog.core.ids import LeaderEpoch, NodeId, TopicPartition, uuid_from_text, uuid_to_text
+from oncelog.core.ids import LeaderEpoch, NodeId, TopicPartition
 from oncelog.core.invariant import invariant
 from oncelog.core.promise import Promise, gather
 from oncelog.core.worker import Worker
-from oncelog.security.acl import Acl, Operation, Pattern, Permission, Resource
-from oncelog.security.scram import ScramCredential, ScramMechanism
+from oncelog.security.acl import Acl
+from oncelog.security.scram import ScramCredential
 
 log = logging.getLogger("oncelog.server")
 
@@ -65,20 +64,6 @@ _REWRITE_CHANGES_MIN: Final = 1000
 _REWRITE_GROWTH: Final = 4
 _REWRITE_RETRY_CHANGES: Final = 100
 """After a failed rewrite, the next one is tried when the journal has grown by so much again."""
-
-
-@dataclass(slots=True)
-class Topic:
-    name: str
-    topic_id: uuid.UUID
-    partition_count: int
-    configs: dict[str, str] = field(default_factory=dict)
-    born: int = 0
-
-
-class ScramUser(NamedTuple):
-    name: str
-    mechanism: ScramMechanism
 
 
 class Change(NamedTuple):
@@ -374,9 +359,8 @@ class MetadataStore:
                 self._boot_id = entry.get("boot")
                 self._doubtful_incarnation = entry.get("doubtful", -1)
             case "topic":
-                topic_id = uuid_from_text(entry["id"])
-                topic = Topic(entry["name"], topic_id, entry["partitions"], dict(entry["configs"]), entry["born"])
-                self.topics[topic.name] = self.topics_by_id[topic_id] = topic
+                topic = topic_of(entry)
+                self.topics[topic.name] = self.topics_by_id[topic.topic_id] = topic
                 self.partitions_in_all += topic.partition_count
             case "partitions":
                 topic = self.topics[entry["name"]]
@@ -394,95 +378,18 @@ class MetadataStore:
             case "producer_ids":
                 self.next_producer_id = entry["next"]
             case "users":
-                self._apply_users(entry)
+                for user in removed_users(entry):
+                    self.users.pop(user, None)
+                self.users |= given_users(entry)
             case "acls":
-                for removed in entry["removed"]:
-                    self.acls.pop(_acl_of(removed), None)
-                self.acls |= dict.fromkeys(map(_acl_of, entry["added"]))
+                for removed in map(acl_of, entry["removed"]):
+                    self.acls.pop(removed, None)
+                self.acls |= dict.fromkeys(map(acl_of, entry["added"]))
             case "secret":
                 self.secret = base64.b64decode(entry["value"])
             case unknown:
                 raise ValueError(f"the metadata journal has an entry of unknown kind {unknown!r}: a newer Oncelog?")
         return Change(entry["kind"], topic)
-
-    def _apply_users(self, entry: JournalEntry) -> None:
-        for name, mechanism in entry["removed"]:
-            self.users.pop(ScramUser(name, ScramMechanism(mechanism)), None)
-        for stored in entry["set"]:
-            user = ScramUser(stored["name"], ScramMechanism(stored["mechanism"]))
-            salt, *keys = (base64.b64decode(stored[field]) for field in ("salt", "stored_key", "server_key"))
-            self.users[user] = ScramCredential(salt, keys[0], keys[1], stored["iterations"])
-
-
-def topic_entry(topic: Topic) -> JournalEntry:
-    return {
-        "kind": "topic",
-        "name": topic.name,
-        "id": uuid_to_text(topic.topic_id),
-        "partitions": topic.partition_count,
-        "configs": topic.configs,
-        "born": topic.born,
-    }
-
-
-def partitions_entry(name: str, count: int) -> JournalEntry:
-    return {"kind": "partitions", "name": name, "count": count}
-
-
-def topic_config_entry(name: str, configs: Mapping[str, str]) -> JournalEntry:
-    return {"kind": "topic_config", "name": name, "configs": dict(configs)}
-
-
-def broker_config_entry(node: str, configs: Mapping[str, str]) -> JournalEntry:
-    return {"kind": "broker_config", "node": node, "configs": dict(configs)}
-
-
-def delete_entry(topic: Topic) -> JournalEntry:
-    return {"kind": "delete", "name": topic.name, "id": uuid_to_text(topic.topic_id)}
-
-
-def producer_ids_entry(following: int) -> JournalEntry:
-    return {"kind": "producer_ids", "next": following}
-
-
-def users_entry(given: Mapping[ScramUser, ScramCredential], removed: Iterable[ScramUser] = ()) -> JournalEntry:
-    stored = [
-        {
-            "name": user.name,
-            "mechanism": int(user.mechanism),
-            "salt": base64.b64encode(credential.salt).decode(),
-            "stored_key": base64.b64encode(credential.stored_key).decode(),
-            "server_key": base64.b64encode(credential.server_key).decode(),
-            "iterations": credential.iterations,
-        }
-        for user, credential in given.items()
-    ]
-    return {"kind": "users", "set": stored, "removed": [[user.name, int(user.mechanism)] for user in removed]}
-
-
-def acls_entry(added: Iterable[Acl], removed: Iterable[Acl] = ()) -> JournalEntry:
-    return {"kind": "acls", "added": [list(acl) for acl in added], "removed": [list(acl) for acl in removed]}
-
-
-def secret_entry(secret: bytes) -> JournalEntry:
-    return {"kind": "secret", "value": base64.b64encode(secret).decode()}
-
-
-def without_secrets(entry: JournalEntry) -> JournalEntry:
-    """As it may be shown to people."""
-    if entry.get("kind") == "secret":
-        return {"kind": "secret"}
-    if entry.get("kind") != "users":
-        return entry
-    shown = ("name", "mechanism", "iterations")
-    return {**entry, "set": [{field: user[field] for field in shown} for user in entry["set"]]}
-
-
-def _acl_of(fields: list[Any]) -> Acl:
-    resource, name, pattern, principal, host, operation, permission = fields
-    return Acl(
-        Resource(resource), name, Pattern(pattern), principal, host, Operation(operation), Permission(permission)
-    )
 
 
 def topic_subject(name: str) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from oncelog.cluster.metadata import MetadataStore, Topic
+from oncelog.cluster.metadata import MetadataStore
+from oncelog.cluster.metadata_entries import Topic
 from oncelog.cluster.partition import CommitPolicy, Partition
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import NodeId, TopicPartition

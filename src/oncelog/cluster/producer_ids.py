@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from oncelog.cluster.journal import JournalEntry
-from oncelog.cluster.metadata import MetadataStore, producer_ids_entry
+from oncelog.cluster.metadata import MetadataStore
+from oncelog.cluster.metadata_entries import producer_ids_entry
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import ProducerId
 from oncelog.core.promise import Promise

@@ -7,15 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from oncelog.cluster.journal import JournalDamaged
-from oncelog.cluster.metadata import (
-    JOURNAL_FILE,
-    MetadataStore,
-    ScramUser,
-    acls_entry,
-    broker_config_entry,
-    topic_config_entry,
-    users_entry,
-)
+from oncelog.cluster.metadata import JOURNAL_FILE, MetadataStore
+from oncelog.cluster.metadata_entries import ScramUser, acls_entry, broker_config_entry, topic_config_entry, users_entry
 from oncelog.cluster.topic_settings import Source, dynamic_settings
 from oncelog.cluster.topics import check_configs
 from oncelog.core.broker_config import BROKER_CONFIG

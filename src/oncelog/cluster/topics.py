@@ -9,14 +9,8 @@ from types import MappingProxyType
 from typing import Final
 
 from oncelog.cluster.journal import JournalEntry
-from oncelog.cluster.metadata import (
-    MetadataStore,
-    Topic,
-    delete_entry,
-    partitions_entry,
-    topic_entry,
-    topic_subject,
-)
+from oncelog.cluster.metadata import MetadataStore, topic_subject
+from oncelog.cluster.metadata_entries import Topic, delete_entry, partitions_entry, topic_entry
 from oncelog.core.config import ConfigError
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import INTERNAL_TOPICS, NULL_UUID, NodeId

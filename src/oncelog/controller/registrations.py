@@ -9,10 +9,9 @@ from uuid import UUID
 
 from oncelog.controller.errors import InvalidMetadata
 from oncelog.core.ids import NodeId
+from oncelog.protocol.messages.broker_registration import Feature, Listener
 from oncelog.protocol.messages.cluster_metadata import (
     BrokerRegistrationChangeRecord,
-    Endpoint,
-    Feature,
     RegisterBrokerRecord,
 )
 
@@ -27,7 +26,7 @@ class BrokerRegistration:
     """Given at registration: what an earlier start of the broker says under its own epoch is refused."""
     incarnation_id: UUID
     """The process that registered."""
-    listeners: Mapping[str, Endpoint]
+    listeners: Mapping[str, Listener]
     features: Mapping[str, Feature]
     rack: str | None
     is_fenced: bool

@@ -47,6 +47,11 @@ class ProducerIdAndEpoch(NamedTuple):
     producer_id: ProducerId
     epoch: ProducerEpoch
 
+    @classmethod
+    def of(cls, producer_id: int, epoch: int) -> ProducerIdAndEpoch:
+        """From the numbers of a message."""
+        return cls(ProducerId(producer_id), ProducerEpoch(epoch))
+
 
 NO_IDENTITY: Final = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 

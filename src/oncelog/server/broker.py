@@ -17,7 +17,8 @@ from typing import Final, NamedTuple
 from oncelog.cluster.adoption import adopt_folders, complete_internal_topics
 from oncelog.cluster.internal_topics import internal_partition_count, internal_topic_configs
 from oncelog.cluster.log_survey import survey_logs
-from oncelog.cluster.metadata import Change, MetadataStore, Topic, secret_entry
+from oncelog.cluster.metadata import Change, MetadataStore
+from oncelog.cluster.metadata_entries import Topic, secret_entry
 from oncelog.cluster.partition import EndOfLog
 from oncelog.cluster.partition_state import PartitionState
 from oncelog.cluster.partitions import PartitionTable
@@ -255,7 +256,7 @@ class Broker:
     def _folders_renamed(self, renames: FolderRenames, error: Exception | None) -> None:
         if error is not None:
             log.error("a deleted topic may be back after a power cut, and is then set aside: %s", error)
-        self.log_dir.finish_deletion(renames)
+        self.log_dir.deletions.add_renamed(renames)
 
     def log_config(self, topic: Topic) -> LogConfig:
         return LogConfig.from_settings(
@@ -332,7 +333,7 @@ class Broker:
             self._errors.clear((work, key))
 
     def _unlink_deleted(self) -> None:
-        paths = self.log_dir.take_deletions(self.steady_ms())
+        paths = self.log_dir.deletions.take_due(self.steady_ms())
         if paths:
             self.worker.run(lambda: unlink_all(paths)).then(_raise_unexpected)
 

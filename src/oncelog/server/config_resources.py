@@ -9,7 +9,8 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from oncelog.cluster.journal import JournalEntry
-from oncelog.cluster.metadata import broker_config_entry, topic_config_entry, topic_subject
+from oncelog.cluster.metadata import topic_subject
+from oncelog.cluster.metadata_entries import broker_config_entry, topic_config_entry
 from oncelog.cluster.topic_settings import NotDynamicError, Source, Synonym, dynamic_settings
 from oncelog.cluster.topics import check_configs, check_name
 from oncelog.core.config import ConfigError, ConfigKey, ConfigTable, ConfigType, Settings, format_value

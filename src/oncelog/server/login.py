@@ -18,7 +18,7 @@ import struct
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, cast
 
-from oncelog.cluster.metadata import ScramUser
+from oncelog.cluster.metadata_entries import ScramUser
 from oncelog.core.errors import ErrorCode
 from oncelog.core.promise import Promise
 from oncelog.protocol.api import decode_request, encode_response, response_header_version

@@ -26,8 +26,7 @@ from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import (
     TRANSACTION_STATE_TOPIC,
     CoordinatorEpoch,
-    ProducerEpoch,
-    ProducerId,
+    ProducerIdAndEpoch,
     TopicPartition,
 )
 from oncelog.core.promise import Promise
@@ -334,22 +333,20 @@ class TxnRuntime:
 
     def enlist(
         self,
-        *,
         transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
+        producer: ProducerIdAndEpoch,
         partitions: Iterable[TopicPartition],
+        *,
         add: bool,
     ) -> Promise[dict[TopicPartition, KafkaError]]:
         """Adds partitions to a transaction (TV2) or verifies that they were added; promises what was refused."""
         wanted = list(partitions)
-        pid, epoch = ProducerId(producer_id), ProducerEpoch(producer_epoch)
 
         def operation(shard: TxnShard) -> TxnOutcome[PartitionsResult]:
             if add:
                 now_ms = self._broker.steady_ms()
-                return shard.add_partitions(transactional_id, pid, epoch, wanted, TransactionVersion.TV2, now_ms)
-            return shard.verify_partitions(transactional_id, pid, epoch, wanted)
+                return shard.add_partitions(transactional_id, producer, wanted, TransactionVersion.TV2, now_ms)
+            return shard.verify_partitions(transactional_id, producer, wanted)
 
         def refusals(result: PartitionsResult) -> dict[TopicPartition, KafkaError]:
             return {

@@ -30,7 +30,11 @@ class DeletionQueue:
         """The delay runs from the next `take_due`."""
         self._new += [(path, delay_ms) for path in paths]
 
+    def add_renamed(self, renames: FolderRenames) -> None:
+        self._new += renames.renamed
+
     def take_due(self, now_ms: int) -> list[Path]:
+        """Files and folders to be given to `unlink_all`, on any thread."""
         self._waiting += [(now_ms + delay_ms, path) for path, delay_ms in self._new]
         self._new.clear()
         due = [path for due_ms, path in self._waiting if due_ms <= now_ms]

@@ -278,11 +278,6 @@ class LogDir:
                 renames.add(log.folder, partition, log.config.file_delete_delay_ms)
         return renames
 
-    def finish_deletion(self, renames: FolderRenames) -> None:
-        """The folders have been renamed, and are unlinked later."""
-        for target, delay_ms in renames.renamed:
-            self.deletions.add([target], delay_ms)
-
     def set_aside(self, partition: TopicPartition) -> Path:
         """Take a log out of use and keep its folder, under a name that no start looks at."""
         log = self.logs.pop(partition)
@@ -360,10 +355,6 @@ class LogDir:
         """As things are, without an fsync of the logs: what was there is vouched for as before, what is gone is not."""
         self.checkpoint_files.write(self._offsets())
         self._gone.clear()
-
-    def take_deletions(self, now_ms: int) -> list[Path]:
-        """Files and folders to be given to `deletions.unlink_all`, on any thread."""
-        return self.deletions.take_due(now_ms)
 
     # Stopping
 

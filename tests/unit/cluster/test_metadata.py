@@ -10,8 +10,8 @@ import pytest
 
 from oncelog.cluster import metadata as metadata_module
 from oncelog.cluster.journal import Journal, JournalEntry
-from oncelog.cluster.metadata import (
-    MetadataStore,
+from oncelog.cluster.metadata import MetadataStore
+from oncelog.cluster.metadata_entries import (
     Topic,
     broker_config_entry,
     delete_entry,

@@ -8,9 +8,8 @@ from typing import Any
 from oncelog.controller.image import EMPTY_IMAGE, Image
 from oncelog.controller.replay import Replay
 from oncelog.core.ids import NULL_UUID
+from oncelog.protocol.messages.broker_registration import Feature, Listener
 from oncelog.protocol.messages.cluster_metadata import (
-    Endpoint,
-    Feature,
     FeatureLevelRecord,
     PartitionRecord,
     RegisterBrokerRecord,
@@ -52,7 +51,7 @@ def broker(broker_id: int = 1, epoch: int = 10, **fields: Any) -> RegisterBroker
         broker_id=broker_id,
         broker_epoch=epoch,
         incarnation_id=NULL_UUID,
-        end_points=[Endpoint(name="PLAINTEXT", host="127.0.0.1", port=9092)],
+        end_points=[Listener(name="PLAINTEXT", host="127.0.0.1", port=9092)],
         features=[Feature(name="metadata.version", min_supported_version=7, max_supported_version=30)],
         **fields,
     )

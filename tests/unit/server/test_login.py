@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from oncelog.cluster.metadata import ScramUser, users_entry
+from oncelog.cluster.metadata_entries import ScramUser, users_entry
 from oncelog.core.promise import Promise
 from oncelog.protocol.api import decode_response, encode_request, response_header_version
 from oncelog.protocol.framing import encode_request_frame, parse_response_header

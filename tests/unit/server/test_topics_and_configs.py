@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from oncelog.cluster.metadata import broker_config_entry
+from oncelog.cluster.metadata_entries import broker_config_entry
 from oncelog.core import failpoints
 from oncelog.core.errors import ErrorCode
 from oncelog.protocol.messages import incremental_alter_configs as incremental

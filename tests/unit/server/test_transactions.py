@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from oncelog.cluster.metadata import topic_config_entry
+from oncelog.cluster.metadata_entries import topic_config_entry
 from oncelog.cluster.partition import Partition
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.promise import Promise

@@ -11,7 +11,8 @@ from uuid import UUID
 import pytest
 
 from oncelog.cluster.adoption import _adopt_security
-from oncelog.cluster.metadata import JOURNAL_FILE, MetadataStore, ScramUser, without_secrets
+from oncelog.cluster.metadata import JOURNAL_FILE, MetadataStore
+from oncelog.cluster.metadata_entries import ScramUser, without_secrets
 from oncelog.controller.image import Image
 from oncelog.controller.image import ScramUser as ImageUser
 from oncelog.core.broker_config import STANDARD_AUTHORIZER

@@ -347,7 +347,7 @@ def test_truncation_is_not_undone_by_a_checkpoint_that_was_under_way(tmp_path: P
 def delete(log_dir: LogDir, partition: TopicPartition) -> None:
     renames = log_dir.prepare_deletion([partition])
     renames.run()
-    log_dir.finish_deletion(renames)
+    log_dir.deletions.add_renamed(renames)
 
 
 def test_deleted_log_is_renamed_at_once_and_unlinked_later(tmp_path: Path) -> None:
@@ -357,8 +357,8 @@ def test_deleted_log_is_renamed_at_once_and_unlinked_later(tmp_path: Path) -> No
     (renamed,) = tmp_path.glob("a-0.*-delete")
     assert renamed.is_dir()
     assert A0 not in log_dir.logs
-    assert log_dir.take_deletions(NOW_MS) == []
-    due = log_dir.take_deletions(NOW_MS + 60_000)
+    assert log_dir.deletions.take_due(NOW_MS) == []
+    due = log_dir.deletions.take_due(NOW_MS + 60_000)
     assert due == [renamed]
     unlink_all(due)
     assert not renamed.exists()
@@ -372,7 +372,7 @@ def test_deleted_log_does_not_come_back_after_a_crash(tmp_path: Path) -> None:
     log_dir.abandon()
     log_dir = start(tmp_path)
     assert set(log_dir.logs) == {A1, B0}
-    unlink_all(log_dir.take_deletions(NOW_MS))
+    unlink_all(log_dir.deletions.take_due(NOW_MS))
     assert not list(tmp_path.glob("*-delete"))
 
 

@@ -16,7 +16,7 @@ from oncelog.coordinator.group.responses import OffsetsCommitted, offsets_refuse
 from oncelog.coordinator.group.state import GroupState
 from oncelog.coordinator.outcome import CoordinatorRecord, Outcome, ReplyHandle
 from oncelog.core.errors import ErrorCode
-from oncelog.core.ids import NULL_UUID, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
+from oncelog.core.ids import NULL_UUID, ProducerIdAndEpoch, TopicPartition
 from oncelog.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -69,6 +69,10 @@ class OffsetCommits:
         self, request: OffsetCommitRequest, response: OffsetCommitResponse, reply: ReplyHandle, now_ms: int,
         topic_ids: Mapping[str, uuid.UUID], api_version: int,
     ) -> Outcome:  # fmt: skip
+        """`response` has a place for each partition of the request; those with an error already are left out.
+
+        `topic_ids` has the ids of the topics that the broker knows, by name.
+        """
         group = self._groups.get(request.group_id)
         sender = _Sender(request.generation_id_or_member_epoch, request.member_id, request.group_instance_id)
         error = _check_commit(group, sender, is_transactional=False)
@@ -95,7 +99,7 @@ class OffsetCommits:
         if error:
             return Outcome().reply(reply, offsets_refused(response, error))
         out = self._store(request, response, reply, now_ms, topic_ids, None)
-        out.producer = ProducerIdAndEpoch(ProducerId(request.producer_id), ProducerEpoch(request.producer_epoch))
+        out.producer = ProducerIdAndEpoch.of(request.producer_id, request.producer_epoch)
         return out
 
     def _store(
@@ -140,14 +144,16 @@ class OffsetCommits:
     # --- fetch -----------------------------------------------------------------------------------------------------
 
     def committed_partitions(self, group_id: str) -> dict[str, list[int]]:
+        """The partitions for which a group has committed offsets, by topic."""
         found: dict[str, list[int]] = {}
         for topic, index in sorted(self._offsets.of_group(group_id)) if group_id in self._groups else ():
             found.setdefault(topic, []).append(index)
         return found
 
     def fetch(
-        self, group_id: str, topic: str, topic_id: uuid.UUID, indexes: Iterable[int], require_stable: bool
+        self, group_id: str, topic: str, topic_id: uuid.UUID, indexes: Iterable[int], *, require_stable: bool
     ) -> list[OffsetFetchResponsePartitions]:
+        """An unknown group is not an error: it has committed nothing."""
         return [self._fetch_one(group_id, TopicPartition(topic, index), topic_id, require_stable) for index in indexes]
 
     def _fetch_one(
@@ -171,6 +177,7 @@ class OffsetCommits:
     # --- delete ----------------------------------------------------------------------------------------------------
 
     def delete(self, group_id: str, response: OffsetDeleteResponse, reply: ReplyHandle) -> Outcome:
+        """`response` has a place for each partition of the request; those with an error already are left out."""
         out = Outcome()
         group = self._groups.get(group_id)
         error = _check_delete(group_id, group)

@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Collection
 
 from oncelog.coordinator.group.member import Member
-from oncelog.coordinator.group.metadata import GroupMetadata
 from oncelog.coordinator.group.state import GroupState, may_move
 from oncelog.coordinator.group.subscription import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from oncelog.core.errors import ErrorCode
+from oncelog.core.ids import NO_TIMESTAMP
 from oncelog.core.invariant import invariant
+from oncelog.protocol.messages.group_metadata_log import GroupMetadataValue
 from oncelog.protocol.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
 from oncelog.protocol.messages.sync_group import SyncGroupResponse
 
@@ -53,20 +54,22 @@ class ClassicGroup:
         """How many members know a protocol."""
 
     @classmethod
-    def loaded(cls, group_id: str, metadata: GroupMetadata | None) -> ClassicGroup:
-        """From what the log remembers; without metadata it is a group that only stores offsets."""
+    def loaded(cls, group_id: str, metadata: GroupMetadataValue | None) -> ClassicGroup:
+        """From its last record in the log; without metadata it is a group that only stores offsets."""
         group = cls(group_id, None)
         if metadata is None:
             return group
         group.state = GroupState.STABLE if metadata.members else GroupState.EMPTY
-        group.state_timestamp_ms = metadata.state_timestamp_ms
-        group.generation_id = metadata.generation_id
-        group.protocol_type = metadata.protocol_type
-        group.protocol_name = metadata.protocol_name
+        # Records of old brokers have no time.
+        is_timed = metadata.current_state_timestamp != NO_TIMESTAMP
+        group.state_timestamp_ms = metadata.current_state_timestamp if is_timed else None
+        group.generation_id = metadata.generation
+        group.protocol_type = metadata.protocol_type or None
+        group.protocol_name = metadata.protocol
         for member in metadata.members:
-            group._insert(Member.loaded(member, metadata.protocol_name))
-        if metadata.leader_id in group.members:
-            group.leader_id = metadata.leader_id
+            group._insert(Member.loaded(member, metadata.protocol))
+        if metadata.leader in group.members:
+            group.leader_id = metadata.leader
         group.topics = group.read_topics()
         return group
 
@@ -260,17 +263,17 @@ class ClassicGroup:
             protocol_type=self.protocol_type, protocol_name=self.protocol_name, assignment=assignment
         )
 
-    def durable(self, assignments: dict[str, bytes]) -> GroupMetadata:
+    def durable(self, assignments: dict[str, bytes]) -> GroupMetadataValue:
         """What is to be logged for the current generation when it has these assignments."""
         name = self.protocol_name
         invariant(name is not None or not self.members, "group %s has members but no protocol", self.group_id)
-        return GroupMetadata(
-            protocol_type=self.protocol_type,
-            generation_id=self.generation_id,
-            protocol_name=name,
-            leader_id=self.leader_id,
-            state_timestamp_ms=self.state_timestamp_ms,
-            members=tuple(
+        return GroupMetadataValue(
+            protocol_type=self.protocol_type or "",
+            generation=self.generation_id,
+            protocol=name,
+            leader=self.leader_id,
+            current_state_timestamp=NO_TIMESTAMP if self.state_timestamp_ms is None else self.state_timestamp_ms,
+            members=[
                 member.durable(name or "", assignments.get(member.member_id, b"")) for member in self.members.values()
-            ),
+            ],
         )

@@ -8,13 +8,13 @@ from typing import Final, NamedTuple
 from oncelog.coordinator.group.config import GroupConfig
 from oncelog.coordinator.group.group import ClassicGroup, JoinReply
 from oncelog.coordinator.group.member import Member, unique_protocols
-from oncelog.coordinator.group.metadata import GroupMetadata
 from oncelog.coordinator.group.rebalance import Rebalancer
 from oncelog.coordinator.group.records import group_record
 from oncelog.coordinator.group.responses import join_refused
 from oncelog.coordinator.group.state import GroupState
 from oncelog.coordinator.outcome import Outcome
 from oncelog.core.errors import ErrorCode
+from oncelog.protocol.messages.group_metadata_log import GroupMetadataValue
 from oncelog.protocol.messages.join_group import JoinGroupRequest
 
 ID_PREFIX_BYTES_MAX: Final = 32_000
@@ -76,7 +76,7 @@ class Joining:
         self,
         config: GroupConfig,
         groups: dict[str, ClassicGroup],
-        logged: Mapping[str, GroupMetadata | None],
+        logged: Mapping[str, GroupMetadataValue | None],
         rebalancer: Rebalancer,
         new_member_suffix: Callable[[], str],
     ) -> None:
@@ -126,9 +126,7 @@ class Joining:
         if not group.members and not group.expected_members:
             return
         self._groups[group.group_id] = group
-        empty = GroupMetadata(
-            protocol_type=None, generation_id=0, protocol_name=None, leader_id=None, state_timestamp_ms=join.now_ms
-        )
+        empty = GroupMetadataValue(protocol=None, leader=None, current_state_timestamp=join.now_ms)
         join.out.records.append(group_record(group.group_id, empty))
         join.out.compensations.append(lambda error, _now_ms, undone: self._undo_new_group(group, error, undone))
 

@@ -4,24 +4,23 @@
 members of a round in progress. Offsets, and what the log remembers of groups, change in `replay` and `replay_marker`
 alone. `state` has the theory of groups, `offsets` that of pending offsets.
 
-A shard starts out loading: the shell replays the partition from its first record and calls `loaded`. Operations are
-for a loaded shard; `unload` ends its life.
+A shard starts out loading: the shell replays the partition from its first record and calls `loaded`. From then on
+requests go to its parts: `joining`, `membership` and `commits`. `unload` ends its life.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from oncelog.coordinator.failed_append import error_for_failed_append
 from oncelog.coordinator.group.commits import OffsetCommits
 from oncelog.coordinator.group.config import GroupConfig
-from oncelog.coordinator.group.group import ClassicGroup, JoinReply, SyncReply
-from oncelog.coordinator.group.joining import Joining, JoiningClient
+from oncelog.coordinator.group.group import ClassicGroup
+from oncelog.coordinator.group.joining import Joining
 from oncelog.coordinator.group.membership import Membership
-from oncelog.coordinator.group.metadata import GroupMetadata
 from oncelog.coordinator.group.offsets import OffsetStore
 from oncelog.coordinator.group.rebalance import Rebalancer
 from oncelog.coordinator.group.records import GroupRecord, OffsetRecord, SkippedRecord, decode, group_tombstone
@@ -34,15 +33,8 @@ from oncelog.core.ids import NO_PRODUCER_ID, NO_TIMESTAMP
 from oncelog.core.invariant import invariant
 from oncelog.protocol.messages.delete_groups import DeletableGroupResult
 from oncelog.protocol.messages.describe_groups import DescribedGroup, DescribedGroupMember
-from oncelog.protocol.messages.heartbeat import HeartbeatRequest
-from oncelog.protocol.messages.join_group import JoinGroupRequest
-from oncelog.protocol.messages.leave_group import LeaveGroupRequest
+from oncelog.protocol.messages.group_metadata_log import GroupMetadataValue
 from oncelog.protocol.messages.list_groups import ListedGroup
-from oncelog.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
-from oncelog.protocol.messages.offset_delete import OffsetDeleteResponse
-from oncelog.protocol.messages.offset_fetch import OffsetFetchResponsePartitions
-from oncelog.protocol.messages.sync_group import SyncGroupRequest
-from oncelog.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
 GROUP_TYPE_CLASSIC: Final = "classic"
 _CLEAN_UP = TimerKey(TimerKind.CLEAN_UP)
@@ -57,14 +49,14 @@ class GroupShard:
         self._is_loaded = False
         self.refusal = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         self._groups: dict[str, ClassicGroup] = {}
-        self._logged: dict[str, GroupMetadata | None] = {}
-        """What the log remembers of each group: None for one that is known by its offsets only."""
+        self._logged: dict[str, GroupMetadataValue | None] = {}
+        """The last record of each group in the log; None for a group that is known by its offsets only."""
         self._offsets = OffsetStore()
         self._timers = TimerQueue()
         self._rebalancer = Rebalancer(config, self._timers)
-        self._joining = Joining(config, self._groups, self._logged, self._rebalancer, new_member_suffix)
-        self._membership = Membership(self._groups, self._rebalancer)
-        self._commits = OffsetCommits(config, self._groups, self._offsets, self._rebalancer)
+        self.joining = Joining(config, self._groups, self._logged, self._rebalancer, new_member_suffix)
+        self.membership = Membership(self._groups, self._rebalancer)
+        self.commits = OffsetCommits(config, self._groups, self._offsets, self._rebalancer)
 
     # --- durable state ---------------------------------------------------------------------------------------------
 
@@ -108,7 +100,7 @@ class GroupShard:
         """
         group_id, partition = record.group_id, record.partition
         if self._is_loaded and record.offset is not None:
-            self._commits.landed(group_id, 1)
+            self.commits.landed(group_id, 1)
         if producer_id == NO_PRODUCER_ID:
             self._logged.setdefault(group_id, None)
         if self._is_loaded and group_id not in self._groups:
@@ -135,7 +127,7 @@ class GroupShard:
             return ()
         self._logged[record.group_id] = record.metadata
         group = self._groups.get(record.group_id)
-        return () if group is None else self._membership.adopt(group, record.metadata, now_ms)
+        return () if group is None else self.membership.adopt(group, record.metadata, now_ms)
 
     def _remove_live(self, group_id: str) -> None:
         """Unless somebody has joined since its tombstone was decided: then the group goes on."""
@@ -192,7 +184,7 @@ class GroupShard:
         out = Outcome()
         while (key := self._timers.pop_due(now_ms)) is not None:
             if key.kind is TimerKind.CLEAN_UP:
-                self._clean_up(now_ms, out, wall_ms)
+                self._clean_up(now_ms, now_ms if wall_ms is None else wall_ms, out)
                 continue
             group = self._groups.get(key.group_id)
             if group is None:
@@ -205,78 +197,26 @@ class GroupShard:
                 self._rebalancer.sync_expired(group, now_ms, out)
         return out
 
-    def expire_offsets(self, now_ms: int) -> Outcome:
-        """Look for expired offsets now. `tick` does so every `offsets.retention.check.interval.ms`."""
-        out = Outcome()
-        self._clean_up(now_ms, out)
-        return out
-
-    def _clean_up(self, now_ms: int, out: Outcome, wall_ms: int | None = None) -> None:
-        is_done = self._commits.clean_up(now_ms if wall_ms is None else min(now_ms, wall_ms), out)
+    def _clean_up(self, now_ms: int, wall_ms: int, out: Outcome) -> None:
+        is_done = self.commits.clean_up(min(now_ms, wall_ms), out)
         pause_ms = self._config.offsets_retention_check_interval_ms if is_done else _CLEAN_UP_PAUSE_MS
         self._timers.schedule(_CLEAN_UP, now_ms + pause_ms)
 
-    # --- membership ------------------------------------------------------------------------------------------------
-
-    def join(self, request: JoinGroupRequest, reply: JoinReply, now_ms: int, client: JoiningClient) -> Outcome:
-        return self._joining.join(request, reply, now_ms, client)
-
-    def sync(self, request: SyncGroupRequest, reply: SyncReply, now_ms: int) -> Outcome:
-        return self._membership.sync(request, reply, now_ms)
-
-    def heartbeat(self, request: HeartbeatRequest, reply: ReplyHandle, now_ms: int) -> Outcome:
-        return self._membership.heartbeat(request, reply, now_ms)
-
-    def leave(self, request: LeaveGroupRequest, reply: ReplyHandle, now_ms: int) -> Outcome:
-        return self._membership.leave(request, reply, now_ms)
-
-    # --- offsets ---------------------------------------------------------------------------------------------------
-
-    def commit_offsets(
-        self, request: OffsetCommitRequest, response: OffsetCommitResponse, reply: ReplyHandle, now_ms: int,
-        topic_ids: Mapping[str, uuid.UUID], api_version: int,
-    ) -> Outcome:  # fmt: skip
-        """`response` has a place for each partition of the request; those with an error already are left out.
-
-        `topic_ids` has the ids of the topics that the broker knows, by name.
-        """
-        return self._commits.commit(request, response, reply, now_ms, topic_ids, api_version)
-
-    def commit_offsets_in_transaction(
-        self, request: TxnOffsetCommitRequest, response: TxnOffsetCommitResponse, reply: ReplyHandle, now_ms: int,
-        topic_ids: Mapping[str, uuid.UUID], api_version: int,
-    ) -> Outcome:  # fmt: skip
-        return self._commits.commit_in_transaction(request, response, reply, now_ms, topic_ids, api_version)
-
-    def fetch_offsets(
-        self, group_id: str, topic: str, topic_id: uuid.UUID, indexes: Iterable[int], *, require_stable: bool
-    ) -> list[OffsetFetchResponsePartitions]:
-        """An unknown group is not an error: it has committed nothing."""
-        return self._commits.fetch(group_id, topic, topic_id, indexes, require_stable)
-
-    def committed_partitions(self, group_id: str) -> dict[str, list[int]]:
-        """What a group has committed offsets for, by topic."""
-        return self._commits.committed_partitions(group_id)
-
-    def delete_offsets(self, group_id: str, response: OffsetDeleteResponse, reply: ReplyHandle) -> Outcome:
-        """`response` has a place for each partition of the request; those with an error already are left out."""
-        return self._commits.delete(group_id, response, reply)
+    # --- administration --------------------------------------------------------------------------------------------
 
     def topics_deleted(self, topics: Iterable[tuple[str, uuid.UUID]]) -> Outcome:
         """Forget the offsets of deleted topics."""
         out = Outcome()
-        self._commits.topics_deleted(topics)
-        if not self._commits.clean_up(None, out):
+        self.commits.topics_deleted(topics)
+        if not self.commits.clean_up(None, out):
             self._timers.schedule(_CLEAN_UP, 0)
         return out
-
-    # --- administration --------------------------------------------------------------------------------------------
 
     def delete_group(self, group_id: str, reply: ReplyHandle) -> Outcome:
         out = Outcome()
         error = self._check_delete(group_id)
         if not error:
-            out.records.extend(self._commits.tombstones_of_group(group_id))
+            out.records.extend(self.commits.tombstones_of_group(group_id))
             out.records.append(group_tombstone(group_id))
             out.notes.append(f"group {group_id}: deleted")
         return out.reply(reply, DeletableGroupResult(group_id=group_id, error_code=error))
@@ -287,7 +227,7 @@ class GroupShard:
         group = self._groups.get(group_id)
         if group is None:
             return ErrorCode.GROUP_ID_NOT_FOUND
-        is_used = self._offsets.has_pending(group_id) or self._commits.has_in_flight(group_id)
+        is_used = self._offsets.has_pending(group_id) or self.commits.has_in_flight(group_id)
         if group.state is not GroupState.EMPTY or is_used:
             return ErrorCode.NON_EMPTY_GROUP
         return ErrorCode.NONE
@@ -338,17 +278,5 @@ class GroupShard:
             if not wanted_states or group.state.value.lower() in wanted_states
         ]
 
-    # --- figures ---------------------------------------------------------------------------------------------------
-
     def group_count_by_state(self) -> Counter[GroupState]:
         return Counter(group.state for group in self._groups.values())
-
-    def offset_count(self) -> int:
-        return len(self._offsets)
-
-    def producers_with_pending_offsets(self) -> list[int]:
-        return self._offsets.producers_with_pending()
-
-    def durable_state(self) -> tuple[object, ...]:
-        """Everything that a replay of the log must rebuild, as plain values to compare two shards by."""
-        return (dict(self._logged), *self._offsets.snapshot())

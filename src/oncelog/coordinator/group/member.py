@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from oncelog.coordinator.group.metadata import MemberMetadata
 from oncelog.core.invariant import InvariantError
+from oncelog.protocol.messages.group_metadata_log import MemberMetadata
 from oncelog.protocol.messages.join_group import JoinGroupRequestProtocol
 
 
@@ -26,15 +26,16 @@ class Member:
 
     @classmethod
     def loaded(cls, metadata: MemberMetadata, protocol_name: str | None) -> Member:
+        has_rebalance_timeout = metadata.rebalance_timeout != -1
         return cls(
             member_id=metadata.member_id,
             group_instance_id=metadata.group_instance_id,
             client_id=metadata.client_id,
             client_host=metadata.client_host,
-            rebalance_timeout_ms=metadata.rebalance_timeout_ms,
-            session_timeout_ms=metadata.session_timeout_ms,
-            protocols={protocol_name or "": metadata.subscription},
-            assignment=metadata.assignment,
+            rebalance_timeout_ms=metadata.rebalance_timeout if has_rebalance_timeout else metadata.session_timeout,
+            session_timeout_ms=metadata.session_timeout,
+            protocols={protocol_name or "": bytes(metadata.subscription)},
+            assignment=bytes(metadata.assignment),
         )
 
     @property
@@ -64,8 +65,8 @@ class Member:
             group_instance_id=self.group_instance_id,
             client_id=self.client_id,
             client_host=self.client_host,
-            rebalance_timeout_ms=self.rebalance_timeout_ms,
-            session_timeout_ms=self.session_timeout_ms,
+            rebalance_timeout=self.rebalance_timeout_ms,
+            session_timeout=self.session_timeout_ms,
             subscription=self.metadata(protocol_name),
             assignment=assignment,
         )

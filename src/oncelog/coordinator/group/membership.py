@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from oncelog.coordinator.group.group import ClassicGroup, SyncReply
-from oncelog.coordinator.group.metadata import GroupMetadata
 from oncelog.coordinator.group.rebalance import Rebalancer
 from oncelog.coordinator.group.records import group_record
 from oncelog.coordinator.group.state import GroupState
 from oncelog.coordinator.outcome import Outcome, Reply, ReplyHandle
 from oncelog.core.errors import ErrorCode
+from oncelog.protocol.messages.group_metadata_log import GroupMetadataValue
 from oncelog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from oncelog.protocol.messages.leave_group import (
     LeaveGroupRequest,
@@ -54,7 +52,8 @@ class Membership:
         forgotten = sorted(member_id for member_id in group.members if member_id not in assignments)
         if forgotten:
             out.notes.append(f"group {group.group_id}: the leader assigned nothing to {', '.join(forgotten)}")
-        metadata = replace(group.durable(assignments), state_timestamp_ms=now_ms)
+        metadata = group.durable(assignments)
+        metadata.current_state_timestamp = now_ms
         out.records.append(group_record(group.group_id, metadata))
         generation_id = group.stored_generation_id = group.generation_id
         out.compensations.append(
@@ -71,14 +70,14 @@ class Membership:
         self._rebalancer.reset_assignments(group, error, now_ms, out)
         self._rebalancer.prepare(group, f"the assignment could not be stored ({error.name})", now_ms, out)
 
-    def adopt(self, group: ClassicGroup, metadata: GroupMetadata, now_ms: int) -> tuple[Reply, ...]:
+    def adopt(self, group: ClassicGroup, metadata: GroupMetadataValue, now_ms: int) -> tuple[Reply, ...]:
         """The assignment that a group waits for is committed: it is Stable now, and its members are told."""
-        waits_for_it = group.state is GroupState.COMPLETING_REBALANCE and group.generation_id == metadata.generation_id
+        waits_for_it = group.state is GroupState.COMPLETING_REBALANCE and group.generation_id == metadata.generation
         if not waits_for_it:
             return ()
         for member in metadata.members:
-            group.members[member.member_id].assignment = member.assignment
-        group.move_to(GroupState.STABLE, metadata.state_timestamp_ms or 0)
+            group.members[member.member_id].assignment = bytes(member.assignment)
+        group.move_to(GroupState.STABLE, max(metadata.current_state_timestamp, 0))
         waiting, group.awaiting_sync = group.awaiting_sync, {}
         for member_id in waiting:
             self._rebalancer.keep_alive(group, group.members[member_id], now_ms)

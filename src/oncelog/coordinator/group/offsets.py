@@ -66,9 +66,6 @@ class OffsetStore:
         """Of one producer, or of all."""
         return set(self._open) if producer_id is None else set(self._pending.get(producer_id, ()))
 
-    def producers_with_pending(self) -> list[int]:
-        return list(self._pending)
-
     def partitions_of_topic(self, topic: str, topic_id: uuid.UUID) -> Iterator[tuple[str, TopicPartition]]:
         """Groups and partitions with an offset, committed or pending, of this topic; ids, where known, must agree."""
         seen: set[tuple[str, TopicPartition]] = set()
@@ -79,18 +76,6 @@ class OffsetStore:
                     if partition.topic == topic and same and (group_id, partition) not in seen:
                         seen.add((group_id, partition))
                         yield group_id, partition
-
-    def __len__(self) -> int:
-        return sum(map(len, self._committed.values()))
-
-    def snapshot(self) -> tuple[object, object]:
-        """Committed and pending offsets as plain values, to compare two stores by."""
-        committed = {group_id: dict(offsets) for group_id, offsets in self._committed.items()}
-        pending = {
-            producer_id: {group_id: dict(offsets) for group_id, offsets in by_group.items()}
-            for producer_id, by_group in self._pending.items()
-        }
-        return committed, pending
 
     # --- changing --------------------------------------------------------------------------------------------------
 

@@ -18,11 +18,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from oncelog.coordinator.group.metadata import GroupMetadata, MemberMetadata
 from oncelog.coordinator.group.offsets import CommittedOffset
 from oncelog.coordinator.outcome import CoordinatorRecord
 from oncelog.core.clock import plausible_ms
-from oncelog.core.ids import TopicPartition
+from oncelog.core.ids import NO_TIMESTAMP, TopicPartition
 from oncelog.protocol.compiler import decode_versioned, encode_versioned, read_version
 from oncelog.protocol.messages import group_metadata_log as log
 from oncelog.protocol.primitives import MalformedRequest
@@ -36,7 +35,6 @@ GROUP_VALUE_VERSION: Final = 3
 _OFFSET_KINDS: Final = frozenset({0, 1})
 _GROUP_KIND: Final = 2
 _OTHER_GROUP_TYPES: Final = range(3, 24)
-_NO_TIMESTAMP: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +48,7 @@ class OffsetRecord:
 @dataclass(frozen=True, slots=True)
 class GroupRecord:
     group_id: str
-    metadata: GroupMetadata | None
+    metadata: log.GroupMetadataValue | None
     """None in a tombstone."""
 
 
@@ -70,7 +68,7 @@ def offset_record(group_id: str, partition: TopicPartition, offset: CommittedOff
         leader_epoch=offset.leader_epoch,
         metadata=offset.metadata,
         commit_timestamp=offset.commit_timestamp_ms,
-        expire_timestamp=_NO_TIMESTAMP if offset.expire_timestamp_ms is None else offset.expire_timestamp_ms,
+        expire_timestamp=NO_TIMESTAMP if offset.expire_timestamp_ms is None else offset.expire_timestamp_ms,
         topic_id=offset.topic_id,
     )
     version = OFFSET_VALUE_VERSION_WITH_EXPIRY if has_expiry else OFFSET_VALUE_VERSION
@@ -81,16 +79,8 @@ def offset_tombstone(group_id: str, partition: TopicPartition) -> CoordinatorRec
     return CoordinatorRecord(_offset_key(group_id, partition), None)
 
 
-def group_record(group_id: str, metadata: GroupMetadata) -> CoordinatorRecord:
-    value = log.GroupMetadataValue(
-        protocol_type=metadata.protocol_type or "",
-        generation=metadata.generation_id,
-        protocol=metadata.protocol_name,
-        leader=metadata.leader_id,
-        current_state_timestamp=_NO_TIMESTAMP if metadata.state_timestamp_ms is None else metadata.state_timestamp_ms,
-        members=[_encode_member(member) for member in metadata.members],
-    )
-    return CoordinatorRecord(_group_key(group_id), encode_versioned(value, GROUP_VALUE_VERSION))
+def group_record(group_id: str, metadata: log.GroupMetadataValue) -> CoordinatorRecord:
+    return CoordinatorRecord(_group_key(group_id), encode_versioned(metadata, GROUP_VALUE_VERSION))
 
 
 def group_tombstone(group_id: str) -> CoordinatorRecord:
@@ -106,24 +96,11 @@ def _group_key(group_id: str) -> bytes:
     return encode_versioned(log.GroupMetadataKey(group=group_id), GROUP_KEY_VERSION)
 
 
-def _encode_member(member: MemberMetadata) -> log.MemberMetadata:
-    return log.MemberMetadata(
-        member_id=member.member_id,
-        group_instance_id=member.group_instance_id,
-        client_id=member.client_id,
-        client_host=member.client_host,
-        rebalance_timeout=member.rebalance_timeout_ms,
-        session_timeout=member.session_timeout_ms,
-        subscription=member.subscription,
-        assignment=member.assignment,
-    )
-
-
 # --- decoding ------------------------------------------------------------------------------------------------------
 
 
 def decode(
-    key: bytes, value: bytes | None, record_offset: int, written_ms: int = _NO_TIMESTAMP
+    key: bytes, value: bytes | None, record_offset: int, written_ms: int = NO_TIMESTAMP
 ) -> OffsetRecord | GroupRecord | SkippedRecord:
     """Never raises: a record that cannot be read must not keep a whole partition of groups from loading.
 
@@ -156,7 +133,7 @@ def _decode_offset(key: bytes, value: bytes | None, record_offset: int, written_
             leader_epoch=decoded.leader_epoch,
             metadata=decoded.metadata,
             commit_timestamp_ms=plausible_ms(decoded.commit_timestamp, written_ms),
-            expire_timestamp_ms=None if decoded.expire_timestamp == _NO_TIMESTAMP else decoded.expire_timestamp,
+            expire_timestamp_ms=None if decoded.expire_timestamp == NO_TIMESTAMP else decoded.expire_timestamp,
             topic_id=decoded.topic_id,
             record_offset=record_offset,
         ),
@@ -168,29 +145,6 @@ def _decode_group(key: bytes, value: bytes | None, written_ms: int) -> GroupReco
     if value is None:
         return GroupRecord(group_id, None)
     decoded = decode_versioned(log.GroupMetadataValue, value)
-    timestamp_ms = decoded.current_state_timestamp
-    return GroupRecord(
-        group_id,
-        GroupMetadata(
-            protocol_type=decoded.protocol_type or None,
-            generation_id=decoded.generation,
-            protocol_name=decoded.protocol,
-            leader_id=decoded.leader,
-            state_timestamp_ms=None if timestamp_ms == _NO_TIMESTAMP else plausible_ms(timestamp_ms, written_ms),
-            members=tuple(_decode_member(member) for member in decoded.members),
-        ),
-    )
-
-
-def _decode_member(member: log.MemberMetadata) -> MemberMetadata:
-    has_rebalance_timeout = member.rebalance_timeout != -1
-    return MemberMetadata(
-        member_id=member.member_id,
-        group_instance_id=member.group_instance_id,
-        client_id=member.client_id,
-        client_host=member.client_host,
-        rebalance_timeout_ms=member.rebalance_timeout if has_rebalance_timeout else member.session_timeout,
-        session_timeout_ms=member.session_timeout,
-        subscription=bytes(member.subscription),
-        assignment=bytes(member.assignment),
-    )
+    if decoded.current_state_timestamp != NO_TIMESTAMP:
+        decoded.current_state_timestamp = plausible_ms(decoded.current_state_timestamp, written_ms)
+    return GroupRecord(group_id, decoded)

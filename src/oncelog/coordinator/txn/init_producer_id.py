@@ -40,7 +40,6 @@ from oncelog.core.ids import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     ProducerEpoch,
-    ProducerId,
     ProducerIdAndEpoch,
 )
 from oncelog.core.invariant import invariant
@@ -73,7 +72,7 @@ def expected_identity(producer_id: int, producer_epoch: int) -> ProducerIdAndEpo
             ErrorCode.INVALID_REQUEST,
             f"producer id {producer_id} with epoch {producer_epoch}: either both are given or none",
         )
-    return ProducerIdAndEpoch(ProducerId(producer_id), ProducerEpoch(producer_epoch))
+    return ProducerIdAndEpoch.of(producer_id, producer_epoch)
 
 
 def idempotent_producer(allocate_producer_id: AllocateProducerId) -> InitProducerIdResult:

@@ -12,7 +12,7 @@ state, the last epoch of a client that asked for a bump, and the memory of why s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -56,8 +56,6 @@ from oncelog.core.ids import (
     NO_TIMESTAMP,
     TRANSACTION_STATE_TOPIC,
     CoordinatorEpoch,
-    ProducerEpoch,
-    ProducerId,
     ProducerIdAndEpoch,
     TopicPartition,
 )
@@ -162,7 +160,9 @@ class TxnShard:
         code = error_for_failed_append(error)
         if isinstance(outcome, TxnOutcome) and outcome.transactional_id is not None:
             self._withdraw(outcome.transactional_id)
-        return Outcome(replies=[Reply(reply.reply_to, reply.response.but(code, reason)) for reply in outcome.replies])
+        return Outcome(
+            replies=[Reply(reply.reply_to, reply.response.with_error(code, reason)) for reply in outcome.replies]
+        )
 
     def _withdraw(self, transactional_id: str) -> None:
         """The record in flight of this id did not become durable."""
@@ -214,60 +214,51 @@ class TxnShard:
                 entry = TxnEntry(transactional_id, epochs.created(producer_id, request.stored_timeout_ms, now_ms))
             decision = init_producer_id.decide(entry, request, self.config, self._allocate_producer_id, now_ms)
         except KafkaError as error:
-            return self._refuse(InitProducerIdResult, transactional_id, expected, error)
+            return self._refuse(InitProducerIdResult.failed, transactional_id, expected, error)
         return self._carry_out(entry, decision, expected)
 
     def add_partitions(
         self,
         transactional_id: str | None,
-        producer_id: ProducerId,
-        producer_epoch: ProducerEpoch,
-        partitions_to_add: Iterable[TopicPartition],
+        presented: ProducerIdAndEpoch,
+        added: Iterable[TopicPartition],
         client_version: TransactionVersion,
         now_ms: int,
     ) -> TxnOutcome[PartitionsResult]:
-        presented = ProducerIdAndEpoch(producer_id, producer_epoch)
-        wanted = frozenset(partitions_to_add)
-        try:
-            entry = self._existing(transactional_id)
-            decision = partitions.add(entry, presented, wanted, client_version, now_ms)
-        except KafkaError as error:
-            return self._refuse_partitions(transactional_id, presented, wanted, error)
-        return self._carry_out(entry, decision, presented)
+        wanted = frozenset(added)
+        return self._decide(
+            transactional_id,
+            presented,
+            lambda entry: partitions.add(entry, presented, wanted, client_version, now_ms),
+            lambda code, reason: PartitionsResult.failed_for(wanted, code, reason),
+        )
 
     def verify_partitions(
-        self,
-        transactional_id: str | None,
-        producer_id: ProducerId,
-        producer_epoch: ProducerEpoch,
-        partitions_to_verify: Iterable[TopicPartition],
+        self, transactional_id: str | None, presented: ProducerIdAndEpoch, verified: Iterable[TopicPartition]
     ) -> TxnOutcome[PartitionsResult]:
-        presented = ProducerIdAndEpoch(producer_id, producer_epoch)
-        wanted = frozenset(partitions_to_verify)
-        try:
-            entry = self._existing(transactional_id)
-            decision = partitions.verify(entry, presented, wanted)
-        except KafkaError as error:
-            return self._refuse_partitions(transactional_id, presented, wanted, error)
-        return self._carry_out(entry, decision, presented)
+        wanted = frozenset(verified)
+        return self._decide(
+            transactional_id,
+            presented,
+            lambda entry: partitions.verify(entry, presented, wanted),
+            lambda code, reason: PartitionsResult.failed_for(wanted, code, reason),
+        )
 
     def end_txn(
         self,
         transactional_id: str | None,
-        producer_id: ProducerId,
-        producer_epoch: ProducerEpoch,
+        presented: ProducerIdAndEpoch,
         commit: bool,
         client_version: TransactionVersion,
         now_ms: int,
     ) -> TxnOutcome[EndTxnResult]:
-        presented = ProducerIdAndEpoch(producer_id, producer_epoch)
-        try:
-            entry = self._existing(transactional_id)
-            request = EndArguments(presented, commit, client_version, self.config.transaction_version)
-            decision = end_txn.decide(entry, request, self._allocate_producer_id, now_ms)
-        except KafkaError as error:
-            return self._refuse(EndTxnResult, transactional_id, presented, error)
-        return self._carry_out(entry, decision, presented)
+        request = EndArguments(presented, commit, client_version, self.config.transaction_version)
+        return self._decide(
+            transactional_id,
+            presented,
+            lambda entry: end_txn.decide(entry, request, self._allocate_producer_id, now_ms),
+            EndTxnResult.failed,
+        )
 
     def count_by_state(self) -> Counter[str]:
         counts = Counter(entry.metadata.state for entry in self._entries.values() if entry.metadata.exists)
@@ -297,8 +288,8 @@ class TxnShard:
 
         Also the way to ask for that record again, with no partitions, after its append failed.
         """
-        entry = self._being_completed(sent)
-        if entry is None:
+        entry = self._entries.get(sent.transactional_id)
+        if entry is None or entry.markers is not sent:
             return TxnOutcome(
                 response=IdResult(ErrorCode.NOT_COORDINATOR, "this completion is over", sent.transactional_id)
             )
@@ -372,10 +363,6 @@ class TxnShard:
             )
         return entry
 
-    def _being_completed(self, sent: SendMarkers) -> TxnEntry | None:
-        entry = self._entries.get(sent.transactional_id)
-        return entry if entry is not None and entry.markers is sent else None
-
     def _abort(self, entry: TxnEntry, decide: fencing.OwnAbort, now_ms: int) -> TxnOutcome[IdResult]:
         identity = entry.metadata.client_identity
         try:
@@ -399,6 +386,20 @@ class TxnShard:
             records=[record],
             transactional_id=transactional_id,
         )
+
+    def _decide(
+        self,
+        transactional_id: str | None,
+        presented: ProducerIdAndEpoch,
+        decide: Callable[[TxnEntry], Transition[R] | R],
+        failed: Callable[[ErrorCode, str], R],
+    ) -> TxnOutcome[R]:
+        try:
+            entry = self._existing(transactional_id)
+            decision = decide(entry)
+        except KafkaError as error:
+            return self._refuse(failed, transactional_id, presented, error)
+        return self._carry_out(entry, decision, presented)
 
     def _carry_out(
         self, entry: TxnEntry, decision: Transition[R] | R, presented: ProducerIdAndEpoch | None
@@ -471,25 +472,14 @@ class TxnShard:
 
     def _refuse(
         self,
-        result: type[R],
+        failed: Callable[[ErrorCode, str], R],
         transactional_id: str | None,
         presented: ProducerIdAndEpoch | None,
         error: KafkaError,
     ) -> TxnOutcome[R]:
-        response = self._worded(result.failed(error.code, error.message), transactional_id or "", presented)
+        response = self._worded(failed(error.code, error.message), transactional_id or "", presented)
         waits = error.code is ErrorCode.CONCURRENT_TRANSACTIONS
         return TxnOutcome(response=response, wait_for=transactional_id if waits else None)
-
-    def _refuse_partitions(
-        self,
-        transactional_id: str | None,
-        presented: ProducerIdAndEpoch,
-        wanted: frozenset[TopicPartition],
-        error: KafkaError,
-    ) -> TxnOutcome[PartitionsResult]:
-        outcome = self._refuse(PartitionsResult, transactional_id, presented, error)
-        outcome.response = replace(outcome.response, partitions=dict.fromkeys(wanted, error.code))
-        return outcome
 
     def _worded(self, response: R, transactional_id: str, presented: ProducerIdAndEpoch | None) -> R:
         if not response.reason:

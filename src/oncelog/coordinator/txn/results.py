@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -19,7 +20,7 @@ class Result:
     def failed(cls, error: ErrorCode, reason: str) -> Self:
         return cls(error=error, reason=reason)
 
-    def but(self, error: ErrorCode, reason: str) -> Self:
+    def with_error(self, error: ErrorCode, reason: str) -> Self:
         """The answer to give instead, because the records could not be logged or applied."""
         return type(self).failed(error, reason)
 
@@ -37,8 +38,12 @@ class PartitionsResult(Result):
 
     partitions: dict[TopicPartition, ErrorCode] = field(default_factory=dict)
 
-    def but(self, error: ErrorCode, reason: str) -> Self:
-        return replace(self, error=error, reason=reason, partitions=dict.fromkeys(self.partitions, error))
+    @classmethod
+    def failed_for(cls, partitions: Iterable[TopicPartition], error: ErrorCode, reason: str) -> Self:
+        return cls(error, reason, dict.fromkeys(partitions, error))
+
+    def with_error(self, error: ErrorCode, reason: str) -> Self:
+        return self.failed_for(self.partitions, error, reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,5 +59,5 @@ class IdResult(Result):
     transactional_id: str = ""
     identity: ProducerIdAndEpoch = NO_IDENTITY
 
-    def but(self, error: ErrorCode, reason: str) -> Self:
+    def with_error(self, error: ErrorCode, reason: str) -> Self:
         return replace(self, error=error, reason=reason)

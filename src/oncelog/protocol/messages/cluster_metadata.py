@@ -14,6 +14,7 @@ from uuid import UUID
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.invariant import invariant
 from oncelog.protocol.compiler import decode, encode_bytes, read_version
+from oncelog.protocol.messages.broker_registration import Feature, Listener
 from oncelog.protocol.primitives import MalformedRequest, Readable, read_uvarint, uvarint
 from oncelog.protocol.schema import (
     Message,
@@ -36,25 +37,12 @@ _CONTROL_KEY: Final = Struct(">hh")
 _WORD_START: Final = re.compile(r"(?<!^)(?=[A-Z])")
 
 
-class Endpoint(Message):
-    name: str = string()
-    host: str = string()
-    port: int = uint16()
-    security_protocol: int = int16()
-
-
-class Feature(Message):
-    name: str = string()
-    min_supported_version: int = int16()
-    max_supported_version: int = int16()
-
-
 class RegisterBrokerRecord(Message, versions=(0, 4), flexible=0):
     broker_id: int = int32()
     is_migrating_zk_broker: bool = boolean(since=2)
     incarnation_id: UUID = uuid()
     broker_epoch: int = int64()
-    end_points: list[Endpoint] = array(Endpoint)
+    end_points: list[Listener] = array(Listener)
     features: list[Feature] = array(Feature)
     rack: str | None = string(nullable=True)
     fenced: bool = boolean(default=True)
@@ -223,7 +211,7 @@ class RegisterControllerRecord(Message, versions=(0, 0), flexible=0):
     controller_id: int = int32()
     incarnation_id: UUID = uuid()
     zk_migration_ready: bool = boolean()
-    end_points: list[Endpoint] = array(Endpoint)
+    end_points: list[Listener] = array(Listener)
     features: list[Feature] = array(Feature)
 
 

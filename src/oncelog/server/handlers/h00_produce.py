@@ -14,7 +14,7 @@ from typing import NamedTuple
 from oncelog.cluster.partition import Partition
 from oncelog.coordinator.txn.errors import error_for_produce
 from oncelog.core.errors import ErrorCode, InvalidRecords, KafkaError
-from oncelog.core.ids import INTERNAL_TOPICS, TopicPartition
+from oncelog.core.ids import INTERNAL_TOPICS, ProducerIdAndEpoch, TopicPartition
 from oncelog.core.promise import Promise, gather
 from oncelog.protocol.batch import BatchHeader, read_header
 from oncelog.protocol.messages.produce import (
@@ -145,10 +145,9 @@ class _Produce:
     def _verify(self, unverified: list[tuple[Partition, BatchHeader]]) -> Promise[None]:
         header = unverified[0][1]
         answers = self._broker.transactions.enlist(
-            transactional_id=self._request.transactional_id or "",
-            producer_id=header.producer_id,
-            producer_epoch=header.producer_epoch,
-            partitions=[partition.topic_partition for partition, _ in unverified],
+            self._request.transactional_id or "",
+            ProducerIdAndEpoch.of(header.producer_id, header.producer_epoch),
+            [partition.topic_partition for partition, _ in unverified],
             add=self._version >= _TV2_VERSION,
         )
         return answers.map(self._note_answers)

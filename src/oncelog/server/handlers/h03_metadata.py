@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oncelog.cluster.metadata import Topic
+from oncelog.cluster.metadata_entries import Topic
 from oncelog.cluster.topics import name_problem
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import INTERNAL_TOPICS, NULL_UUID

@@ -32,7 +32,7 @@ def handle(broker: Broker, request: OffsetCommitRequest, context: RequestContext
     topic_ids = broker.metadata.ids_of(topic.name for topic in request.topics)
     return broker.groups.run(
         request.group_id,
-        lambda shard, reply, now_ms: shard.commit_offsets(
+        lambda shard, reply, now_ms: shard.commits.commit(
             request, response, reply, now_ms, topic_ids, context.api_version
         ),
         lambda error: offsets_refused(response, error),

@@ -90,7 +90,7 @@ def _fetch_group(
         return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error.code)
     wanted = group.topics
     if wanted is None:
-        wanted = _everything(broker, context, shard.committed_partitions(group.group_id), by_id)
+        wanted = _everything(broker, context, shard.commits.committed_partitions(group.group_id), by_id)
     answer = OffsetFetchResponseGroup(group_id=group.group_id)
     for topic in wanted:
         refusal = _name(broker, context, topic, by_id)
@@ -101,7 +101,7 @@ def _fetch_group(
             found.partitions += (
                 [_failed(index, refusal) for index in part]
                 if refusal
-                else shard.fetch_offsets(
+                else shard.commits.fetch(
                     group.group_id, topic.name, topic.topic_id, part, require_stable=require_stable
                 )
             )

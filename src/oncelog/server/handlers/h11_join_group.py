@@ -22,7 +22,7 @@ def handle(
     client = JoiningClient(context.client_id, f"/{context.peer.client_host}", context.api_version)
     answer = broker.groups.run(
         request.group_id,
-        lambda shard, reply, now_ms: shard.join(request, reply, now_ms, client),
+        lambda shard, reply, now_ms: shard.joining.join(request, reply, now_ms, client),
         lambda error: join_refused(error, request.member_id),
     )
     return answer if context.api_version >= _NULLABLE_PROTOCOL_VERSION else answer.map(_without_null)

@@ -17,7 +17,7 @@ def handle(
         return HeartbeatResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     return broker.groups.run(
         request.group_id,
-        lambda shard, reply, now_ms: shard.heartbeat(request, reply, now_ms),
+        lambda shard, reply, now_ms: shard.membership.heartbeat(request, reply, now_ms),
         # A member must not give up its partitions because its coordinator has just started: Kafka answers the same.
         lambda error: HeartbeatResponse(),
     )

@@ -22,7 +22,7 @@ def handle(
         request.members = [MemberIdentity(member_id=request.member_id)]
     answer = broker.groups.run(
         request.group_id,
-        lambda shard, reply, now_ms: shard.leave(request, reply, now_ms),
+        lambda shard, reply, now_ms: shard.membership.leave(request, reply, now_ms),
         lambda error: LeaveGroupResponse(error_code=error),
     )
     return answer if several else answer.map(_of_one)

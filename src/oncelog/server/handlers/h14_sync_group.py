@@ -22,7 +22,7 @@ def handle(
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     return broker.groups.run(
         request.group_id,
-        lambda shard, reply, now_ms: shard.sync(request, reply, now_ms),
+        lambda shard, reply, now_ms: shard.membership.sync(request, reply, now_ms),
         # What a member was about to be given is in nobody's memory any more: it is to join again.
         lambda error: SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS),
     )

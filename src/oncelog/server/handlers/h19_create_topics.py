@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from oncelog.cluster.metadata import Topic
+from oncelog.cluster.metadata_entries import Topic
 from oncelog.cluster.topic_settings import Source
 from oncelog.core.config import format_value
 from oncelog.core.errors import ErrorCode, KafkaError

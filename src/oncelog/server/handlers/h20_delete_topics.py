@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 
-from oncelog.cluster.metadata import Topic
+from oncelog.cluster.metadata_entries import Topic
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import INTERNAL_TOPICS, NULL_UUID
 from oncelog.core.promise import Promise, gather

@@ -8,7 +8,7 @@ from oncelog.coordinator.txn.outcome import TxnOutcome
 from oncelog.coordinator.txn.results import PartitionsResult
 from oncelog.coordinator.txn.versions import version_of_add_partitions
 from oncelog.core.errors import ErrorCode
-from oncelog.core.ids import ProducerEpoch, ProducerId, TopicPartition
+from oncelog.core.ids import ProducerIdAndEpoch, TopicPartition
 from oncelog.core.promise import Promise, gather
 from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.messages.add_partitions_to_txn import (
@@ -58,14 +58,13 @@ def _add(
         # All or nothing: one bad partition, and none is added.
         codes = {entry: refused.get(entry, ErrorCode.OPERATION_NOT_ATTEMPTED) for entry in wanted}
         return Promise.resolved(_result(transactional_id, codes))
-    producer_id = ProducerId(transaction.producer_id)
-    epoch = ProducerEpoch(transaction.producer_epoch)
+    producer = ProducerIdAndEpoch.of(transaction.producer_id, transaction.producer_epoch)
 
     def operation(shard: TxnShard) -> TxnOutcome[PartitionsResult]:
         if transaction.verify_only:
-            return shard.verify_partitions(transactional_id, producer_id, epoch, wanted)
+            return shard.verify_partitions(transactional_id, producer, wanted)
         client_version = version_of_add_partitions(version)
-        return shard.add_partitions(transactional_id, producer_id, epoch, wanted, client_version, broker.steady_ms())
+        return shard.add_partitions(transactional_id, producer, wanted, client_version, broker.steady_ms())
 
     def respond(result: PartitionsResult) -> AddPartitionsToTxnResult:
         if result.error is not ErrorCode.NONE:

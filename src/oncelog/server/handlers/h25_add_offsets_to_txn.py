@@ -6,7 +6,7 @@ from oncelog.coordinator.txn.errors import error_for_version
 from oncelog.coordinator.txn.results import PartitionsResult
 from oncelog.coordinator.txn.versions import TransactionVersion
 from oncelog.core.errors import ErrorCode, KafkaError
-from oncelog.core.ids import GROUP_METADATA_TOPIC, ProducerEpoch, ProducerId, TopicPartition
+from oncelog.core.ids import GROUP_METADATA_TOPIC, ProducerIdAndEpoch, TopicPartition
 from oncelog.core.promise import Promise
 from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
@@ -32,8 +32,7 @@ def _add(broker: Broker, request: AddOffsetsToTxnRequest, context: RequestContex
         request.transactional_id,
         lambda shard: shard.add_partitions(
             request.transactional_id,
-            ProducerId(request.producer_id),
-            ProducerEpoch(request.producer_epoch),
+            ProducerIdAndEpoch.of(request.producer_id, request.producer_epoch),
             [partition],
             TransactionVersion.TV0,
             broker.steady_ms(),

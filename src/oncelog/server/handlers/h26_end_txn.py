@@ -6,7 +6,7 @@ from oncelog.coordinator.txn.errors import error_for_version
 from oncelog.coordinator.txn.results import EndTxnResult
 from oncelog.coordinator.txn.versions import version_of_end_txn
 from oncelog.core.errors import ErrorCode
-from oncelog.core.ids import ProducerEpoch, ProducerId
+from oncelog.core.ids import ProducerIdAndEpoch
 from oncelog.core.promise import Promise
 from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
@@ -24,8 +24,7 @@ def handle(broker: Broker, request: EndTxnRequest, context: RequestContext) -> P
         request.transactional_id,
         lambda shard: shard.end_txn(
             request.transactional_id,
-            ProducerId(request.producer_id),
-            ProducerEpoch(request.producer_epoch),
+            ProducerIdAndEpoch.of(request.producer_id, request.producer_epoch),
             request.committed,
             version_of_end_txn(version),
             broker.steady_ms(),

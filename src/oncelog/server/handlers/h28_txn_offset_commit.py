@@ -10,7 +10,7 @@ from oncelog.coordinator.failed_append import error_for_failed_append
 from oncelog.coordinator.group.responses import offsets_refused
 from oncelog.coordinator.txn.errors import error_for_txn_offset_commit
 from oncelog.core.errors import ErrorCode, KafkaError
-from oncelog.core.ids import NO_SEQUENCE, TopicPartition
+from oncelog.core.ids import NO_SEQUENCE, ProducerIdAndEpoch, TopicPartition
 from oncelog.core.promise import Promise
 from oncelog.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -94,13 +94,8 @@ class _TxnOffsetCommit:
             return self._fail(error)
         if guard is None:
             return self._commit(None)
-        answers = broker.transactions.enlist(
-            transactional_id=request.transactional_id,
-            producer_id=request.producer_id,
-            producer_epoch=request.producer_epoch,
-            partitions=[partition.topic_partition],
-            add=adds,
-        )
+        producer = ProducerIdAndEpoch.of(request.producer_id, request.producer_epoch)
+        answers = broker.transactions.enlist(request.transactional_id, producer, [partition.topic_partition], add=adds)
         return answers.chain(lambda refusals: self._verified(guard, refusals))
 
     def _verified(
@@ -115,7 +110,7 @@ class _TxnOffsetCommit:
         topic_ids = self._broker.metadata.ids_of(topic.name for topic in request.topics)
         return self._broker.groups.run(
             request.group_id,
-            lambda shard, reply, now_ms: shard.commit_offsets_in_transaction(
+            lambda shard, reply, now_ms: shard.commits.commit_in_transaction(
                 request, response, reply, now_ms, topic_ids, self._version
             ),
             lambda error: offsets_refused(response, error),

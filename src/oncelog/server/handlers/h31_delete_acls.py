@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from oncelog.cluster.journal import JournalEntry
-from oncelog.cluster.metadata import acls_entry
+from oncelog.cluster.metadata_entries import acls_entry
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.promise import Promise
 from oncelog.protocol.messages.delete_acls import (

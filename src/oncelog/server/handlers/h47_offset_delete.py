@@ -25,7 +25,7 @@ def handle(
     response = OffsetDeleteResponse(topics=[_answer(broker, context, topic) for topic in request.topics])
     return broker.groups.run(
         request.group_id,
-        lambda shard, reply, _: shard.delete_offsets(request.group_id, response, reply),
+        lambda shard, reply, _: shard.commits.delete(request.group_id, response, reply),
         lambda error: OffsetDeleteResponse(error_code=error),
     )
 

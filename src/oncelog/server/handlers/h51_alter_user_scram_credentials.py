@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 
 from oncelog.cluster.journal import JournalEntry
-from oncelog.cluster.metadata import ScramUser, users_entry
+from oncelog.cluster.metadata_entries import ScramUser, users_entry
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.promise import Promise
 from oncelog.protocol.messages.alter_user_scram_credentials import (

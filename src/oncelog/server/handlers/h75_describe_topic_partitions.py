@@ -5,7 +5,7 @@ The lists of eligible leader replicas are empty, never null: Java clients fail o
 
 from __future__ import annotations
 
-from oncelog.cluster.metadata import Topic
+from oncelog.cluster.metadata_entries import Topic
 from oncelog.cluster.topics import name_problem
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import INTERNAL_TOPICS

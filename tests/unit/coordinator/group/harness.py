@@ -202,7 +202,7 @@ class Shell:
         """The answers for these entries."""
         request, response = commit_request(topic, *entries, **fields)
         pending: Pending[Any] = Pending()
-        self.run(self.shard.commit_offsets(request, response, pending.append, self.now_ms, {topic: topic_id}, 9))
+        self.run(self.shard.commits.commit(request, response, pending.append, self.now_ms, {topic: topic_id}, 9))
         return pending.answer.topics[0].partitions
 
     # --- requests ------------------------------------------------------------------------------------------------
@@ -228,24 +228,24 @@ class Shell:
         version = 3 if instance_id is None and not requires_known_member_id else 8 + supports_skipping_assignment
         request = JoinGroupRequest(**(values | fields), member_id=member_id, group_instance_id=instance_id)
         client = JoiningClient(client_id, "/127.0.0.1", version)
-        return self.ask(self.shard.join, request, self.now_ms, client)
+        return self.ask(self.shard.joining.join, request, self.now_ms, client)
 
     def sync(
         self, member_id: str, generation_id: int, assignments: dict[str, bytes] | None = None, **fields: Any
     ) -> Pending[SyncGroupResponse]:
         request = sync_request(member_id, generation_id, assignments or {}, **fields)
-        return self.ask(self.shard.sync, request, self.now_ms)
+        return self.ask(self.shard.membership.sync, request, self.now_ms)
 
     def heartbeat(self, member_id: str, generation_id: int, instance_id: str | None = None) -> ErrorCode:
         request = HeartbeatRequest(
             group_id=GROUP, member_id=member_id, generation_id=generation_id, group_instance_id=instance_id
         )
-        return ErrorCode(self.ask(self.shard.heartbeat, request, self.now_ms).answer.error_code)
+        return ErrorCode(self.ask(self.shard.membership.heartbeat, request, self.now_ms).answer.error_code)
 
     def leave(self, *members: MemberIdentity | str) -> LeaveGroupResponse:
         gone = [leaving(member) if isinstance(member, str) else member for member in members]
         request = LeaveGroupRequest(group_id=GROUP, members=gone)
-        result: LeaveGroupResponse = self.ask(self.shard.leave, request, self.now_ms).answer
+        result: LeaveGroupResponse = self.ask(self.shard.membership.leave, request, self.now_ms).answer
         return result
 
     def commit(
@@ -274,7 +274,7 @@ class Shell:
         )
         pending: Pending[Any] = Pending()
         version = 8 + understands_group_id_not_found
-        self.run(self.shard.commit_offsets(request, response, pending.append, self.now_ms, {topic: topic_id}, version))
+        self.run(self.shard.commits.commit(request, response, pending.append, self.now_ms, {topic: topic_id}, version))
         return ErrorCode(pending.answer.topics[0].partitions[0].error_code)
 
     def commit_in_transaction(
@@ -300,7 +300,7 @@ class Shell:
         )
         pending: Pending[Any] = Pending()
         version = 5 + understands_group_id_not_found
-        self.run(self.shard.commit_offsets_in_transaction(request, response, pending.append, self.now_ms, {}, version))
+        self.run(self.shard.commits.commit_in_transaction(request, response, pending.append, self.now_ms, {}, version))
         return ErrorCode(pending.answer.topics[0].partitions[0].error_code)
 
     def fetch(
@@ -312,7 +312,7 @@ class Shell:
         stable: bool = False,
         topic_id: uuid.UUID = NULL_UUID,
     ) -> tuple[int, ErrorCode]:
-        (fetched,) = self.shard.fetch_offsets(group_id, topic, topic_id, [partition], require_stable=stable)
+        (fetched,) = self.shard.commits.fetch(group_id, topic, topic_id, [partition], require_stable=stable)
         return fetched.committed_offset, ErrorCode(fetched.error_code)
 
     def delete_offsets(self, *partitions: TopicPartition, group_id: str = GROUP) -> OffsetDeleteResponse:
@@ -325,7 +325,7 @@ class Shell:
             ]
         )
         pending: Pending[OffsetDeleteResponse] = Pending()
-        self.run(self.shard.delete_offsets(group_id, answer, pending.append))
+        self.run(self.shard.commits.delete(group_id, answer, pending.append))
         return pending.answer
 
     def delete_group(self, group_id: str = GROUP) -> ErrorCode:
@@ -336,8 +336,8 @@ class Shell:
         shard = self.shard
         return [
             (topic, fetched.partition_index, fetched.committed_offset, ErrorCode(fetched.error_code))
-            for topic, indexes in shard.committed_partitions(group_id).items()
-            for fetched in shard.fetch_offsets(group_id, topic, NULL_UUID, indexes, require_stable=stable)
+            for topic, indexes in shard.commits.committed_partitions(group_id).items()
+            for fetched in shard.commits.fetch(group_id, topic, NULL_UUID, indexes, require_stable=stable)
         ]
 
     # --- shortcuts -----------------------------------------------------------------------------------------------

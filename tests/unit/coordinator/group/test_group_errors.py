@@ -384,9 +384,9 @@ def test_the_empty_group_id_is_only_good_for_plain_commits() -> None:
     assert shell.join(group_id="").answer.error_code == E.INVALID_GROUP_ID
     assert shell.sync("m", 1, group_id="").answer.error_code == E.INVALID_GROUP_ID
     beat = HeartbeatRequest(group_id="", generation_id=1, member_id="m")
-    assert shell.ask(shard.heartbeat, beat, now_ms).answer.error_code == E.INVALID_GROUP_ID
+    assert shell.ask(shard.membership.heartbeat, beat, now_ms).answer.error_code == E.INVALID_GROUP_ID
     bye = LeaveGroupRequest(group_id="", members=[leaving("m")])
-    assert shell.ask(shard.leave, bye, now_ms).answer.error_code == E.INVALID_GROUP_ID
+    assert shell.ask(shard.membership.leave, bye, now_ms).answer.error_code == E.INVALID_GROUP_ID
     assert shell.delete_offsets(TopicPartition("in", 0), group_id="").error_code == E.INVALID_GROUP_ID
     assert shell.commit_in_transaction(9, group_id="") == E.INVALID_GROUP_ID
     assert shell.commit(5, group_id="") == OK

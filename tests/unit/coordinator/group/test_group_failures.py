@@ -127,7 +127,7 @@ def test_a_failure_that_comes_after_the_group_has_moved_on_changes_nothing() -> 
     shell.join(first)
     answers: list[object] = []
     request = sync_request(first, 2, {first: b"x"})
-    late = shell.shard.sync(request, answers.append, shell.now_ms)
+    late = shell.shard.membership.sync(request, answers.append, shell.now_ms)
     shell.join()
     assert shell.join(first).answer.generation_id == 3
     assert answers == [SyncGroupResponse(error_code=E.REBALANCE_IN_PROGRESS)]

@@ -7,6 +7,7 @@ from typing import Any
 from oncelog.coordinator.outcome import Outcome
 from oncelog.core.errors import ErrorCode as E
 from tests.unit.coordinator.group.harness import GROUP, Pending, Shell, commit_request, entry, sync_request
+from tests.unit.coordinator.group.shard_state import durable_state, expire_offsets
 
 DAY_MS = 86_400_000
 
@@ -15,13 +16,13 @@ def begin_commit(shell: Shell, offset: int) -> tuple[Outcome, Pending[Any]]:
     """An offset commit whose record is on its way."""
     answer: Pending[Any] = Pending()
     request, response = commit_request("in", entry(0, offset))
-    return shell.shard.commit_offsets(request, response, answer.append, shell.now_ms, {}, 9), answer
+    return shell.shard.commits.commit(request, response, answer.append, shell.now_ms, {}, 9), answer
 
 
 def begin_sync(shell: Shell, member_id: str, generation_id: int, assignment: bytes) -> tuple[Outcome, Pending[Any]]:
     answer: Pending[Any] = Pending()
     request = sync_request(member_id, generation_id, {member_id: assignment})
-    return shell.shard.sync(request, answer.append, shell.now_ms), answer
+    return shell.shard.membership.sync(request, answer.append, shell.now_ms), answer
 
 
 def test_an_offset_is_shown_when_its_record_is_committed() -> None:
@@ -39,7 +40,7 @@ def test_an_offset_that_is_being_committed_does_not_expire() -> None:
     shell.commit(1)
     shell.now_ms += 365 * DAY_MS
     outcome, _ = begin_commit(shell, 2)
-    expired = shell.shard.expire_offsets(shell.now_ms)
+    expired = expire_offsets(shell.shard, shell.now_ms)
     shell.run(outcome)
     shell.run(expired)
     assert shell.fetch() == (2, E.NONE)
@@ -89,7 +90,7 @@ def test_a_leader_that_repeats_itself_stores_one_assignment() -> None:
     shell.run(outcome)
     assert first.answer.error_code is E.REBALANCE_IN_PROGRESS
     assert second.answer.assignment == b"first"
-    assert shell.load().durable_state() == shell.shard.durable_state()
+    assert durable_state(shell.load()) == durable_state(shell.shard)
 
 
 def test_a_group_that_is_joined_while_its_tombstone_is_stored_lives_on() -> None:

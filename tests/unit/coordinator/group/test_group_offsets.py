@@ -12,6 +12,7 @@ from oncelog.core.ids import TopicPartition
 from oncelog.protocol.messages.list_groups import ListedGroup
 from oncelog.protocol.messages.offset_fetch import OffsetFetchResponsePartitions
 from tests.unit.coordinator.group.harness import GROUP, SESSION_MS, START_MS, Shell, entry, protocol, subscription
+from tests.unit.coordinator.group.shard_state import durable_state, expire_offsets
 
 RETENTION_MS = 1_000_000
 HOUR_MS = 3_600_000
@@ -30,7 +31,7 @@ def test_the_last_commit_is_what_is_fetched() -> None:
     shell = Shell()
     shell.commit(5)
     shell.commit(6, metadata="note", leader_epoch=3)
-    assert shell.shard.fetch_offsets(GROUP, "in", ID_1, [0], require_stable=False) == [
+    assert shell.shard.commits.fetch(GROUP, "in", ID_1, [0], require_stable=False) == [
         OffsetFetchResponsePartitions(
             partition_index=0, committed_offset=6, committed_leader_epoch=3, metadata="note", error_code=E.NONE
         )
@@ -93,9 +94,9 @@ def test_offsets_survive_a_restart_as_they_were() -> None:
     shell = Shell()
     shell.commit(5, metadata="m", leader_epoch=2, topic_id=ID_1)
     shell.commit(7, partition=1, retention_ms=HOUR_MS)
-    before = shell.shard.durable_state()
+    before = durable_state(shell.shard)
     shell.restart()
-    assert shell.shard.durable_state() == before
+    assert durable_state(shell.shard) == before
 
 
 # --- delete ------------------------------------------------------------------------------------------------------
@@ -134,7 +135,7 @@ def test_a_deleted_group_is_gone_with_its_offsets() -> None:
     for _ in range(2):
         assert shell.shard.list_groups() == []
         assert shell.fetch() == (-1, E.NONE)
-        assert shell.shard.durable_state() == ({}, {}, {})
+        assert durable_state(shell.shard) == ({}, {}, {})
         shell.restart()
 
 
@@ -183,16 +184,16 @@ def test_offsets_of_a_simple_group_expire_after_their_last_commit_and_the_group_
     shell.now_ms += RETENTION_MS // 2
     shell.commit(2, partition=1)
     shell.now_ms = START_MS + RETENTION_MS - 1
-    shell.run(shell.shard.expire_offsets(shell.now_ms))
+    shell.run(expire_offsets(shell.shard, shell.now_ms))
     assert len(fetch_all(shell)) == 2
     shell.now_ms += 1
-    shell.run(shell.shard.expire_offsets(shell.now_ms))
+    shell.run(expire_offsets(shell.shard, shell.now_ms))
     assert fetch_all(shell) == [("in", 1, 2, E.NONE)]
     shell.now_ms += RETENTION_MS // 2
-    shell.run(shell.shard.expire_offsets(shell.now_ms))
+    shell.run(expire_offsets(shell.shard, shell.now_ms))
     for _ in range(2):
         assert shell.shard.list_groups() == []
-        assert shell.shard.durable_state() == ({}, {}, {})
+        assert durable_state(shell.shard) == ({}, {}, {})
         shell.restart()
 
 
@@ -203,13 +204,13 @@ def test_offsets_of_a_group_with_members_expire_only_after_it_became_empty() -> 
     for _ in range(RETENTION_MS // 5_000 + 10):
         shell.heartbeat(first, 1)
         shell.advance(5_000)
-    shell.run(shell.shard.expire_offsets(shell.now_ms))
+    shell.run(expire_offsets(shell.shard, shell.now_ms))
     assert shell.fetch() == (1, E.NONE)
     shell.leave(first)
     left_ms = shell.now_ms
     shell.restart()
     for now_ms, expected in ((left_ms + RETENTION_MS - 1, 1), (left_ms + RETENTION_MS, -1)):
-        shell.run(shell.shard.expire_offsets(now_ms))
+        shell.run(expire_offsets(shell.shard, now_ms))
         assert shell.fetch() == (expected, E.NONE)
     assert shell.shard.list_groups() == []
 
@@ -219,7 +220,7 @@ def test_offsets_of_topics_that_stable_consumers_gave_up_expire() -> None:
     (first,) = shell.stable_group(session_timeout_ms=1_800_000)
     for topic in ("in", "old"):
         shell.commit(1, topic=topic, generation_id=1, member_id=first)
-    shell.run(shell.shard.expire_offsets(shell.now_ms + RETENTION_MS))
+    shell.run(expire_offsets(shell.shard, shell.now_ms + RETENTION_MS))
     assert fetch_all(shell) == [("in", 0, 1, E.NONE)]
     assert shell.state == "Stable"
 
@@ -229,7 +230,7 @@ def test_offsets_that_an_active_group_may_need_do_not_expire(fields: dict[str, o
     shell = Shell(SHORT)
     (first,) = shell.stable_group(session_timeout_ms=1_800_000, **fields)
     shell.commit(1, topic="old", generation_id=1, member_id=first)
-    shell.run(shell.shard.expire_offsets(shell.now_ms + 2 * RETENTION_MS))
+    shell.run(expire_offsets(shell.shard, shell.now_ms + 2 * RETENTION_MS))
     assert shell.fetch(topic="old") == (1, E.NONE)
 
 
@@ -239,7 +240,7 @@ def test_a_retention_of_its_own_overrides_the_brokers() -> None:
     shell.commit(2, partition=1, retention_ms=5)
     shell.commit(3, partition=2, retention_ms=2**63 - 1)
     shell.restart()
-    shell.run(shell.shard.expire_offsets(shell.now_ms + RETENTION_MS))
+    shell.run(expire_offsets(shell.shard, shell.now_ms + RETENTION_MS))
     assert [entry[1] for entry in fetch_all(shell)] == [0, 2]
 
 
@@ -253,10 +254,10 @@ def test_the_clock_looks_for_expired_offsets_by_itself() -> None:
 def test_an_empty_group_without_offsets_is_removed_but_not_while_an_id_is_out() -> None:
     shell = Shell()
     member_id = shell.join(requires_known_member_id=True).answer.member_id
-    shell.run(shell.shard.expire_offsets(shell.now_ms))
+    shell.run(expire_offsets(shell.shard, shell.now_ms))
     assert shell.join(member_id).answer.error_code == E.NONE
     shell.leave(member_id)
-    shell.run(shell.shard.expire_offsets(shell.now_ms))
+    shell.run(expire_offsets(shell.shard, shell.now_ms))
     assert shell.shard.list_groups() == []
 
 
@@ -271,7 +272,7 @@ def test_many_expired_offsets_go_in_several_batches() -> None:
     shell = Shell(SHORT)
     commit_many(shell, 10_000)
     shell.now_ms += RETENTION_MS
-    batches = [shell.shard.expire_offsets(shell.now_ms)]
+    batches = [expire_offsets(shell.shard, shell.now_ms)]
     while batches[-1].records:
         shell.run(batches[-1])
         assert shell.shard.list_groups() or not fetch_all(shell)
@@ -321,7 +322,7 @@ def test_groups_are_listed_by_state_and_type() -> None:
     assert names(states=["Empty", "Dead"]) == {"g2"}
     assert names(states=["nonsense"]) == names(types=["consumer"]) == names(types=["nonsense"]) == set()
     assert sum(shell.shard.group_count_by_state().values()) == 2
-    assert shell.shard.offset_count() == 1
+    assert sum(map(len, shell.shard._offsets._committed.values())) == 1
 
 
 def test_an_unknown_group_is_dead() -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from oncelog.coordinator.group.config import GroupConfig
 from oncelog.coordinator.group.machine import GroupShard
-from oncelog.coordinator.group.metadata import GroupMetadata, MemberMetadata
 from oncelog.coordinator.group.offsets import CommittedOffset
 from oncelog.coordinator.group.records import (
     GroupRecord,
@@ -24,7 +23,9 @@ from oncelog.coordinator.group.records import (
 from oncelog.coordinator.outcome import CoordinatorRecord
 from oncelog.core.ids import NULL_UUID, TopicPartition, uuid_from_text
 from oncelog.protocol.batch import decode_records, iter_headers, parse_control
+from oncelog.protocol.messages.group_metadata_log import GroupMetadataValue, MemberMetadata
 from tests.data import kafka
+from tests.unit.coordinator.group.shard_state import durable_state, producers_with_pending_offsets
 
 NOW_MS = 1_700_000_000_000
 IN_0 = TopicPartition("in", 0)
@@ -79,18 +80,18 @@ def test_a_group_survives_the_round_trip() -> None:
         group_instance_id="i",
         client_id="c",
         client_host="/10.0.0.1",
-        rebalance_timeout_ms=60_000,
-        session_timeout_ms=10_000,
+        rebalance_timeout=60_000,
+        session_timeout=10_000,
         subscription=b"sub",
         assignment=b"ass",
     )
-    metadata = GroupMetadata(
+    metadata = GroupMetadataValue(
         protocol_type="consumer",
-        generation_id=7,
-        protocol_name="range",
-        leader_id="m",
-        state_timestamp_ms=NOW_MS,
-        members=(member,),
+        generation=7,
+        protocol="range",
+        leader="m",
+        current_state_timestamp=NOW_MS,
+        members=[member],
     )
     record = group_record("g1", metadata)
     assert record.key == b"\x00\x02\x00\x02g1"
@@ -117,7 +118,7 @@ def test_what_cannot_be_understood_is_skipped_with_a_warning(key: bytes, value: 
     shard = GroupShard(GroupConfig(), new_member_suffix=str)
     warning = shard.replay(CoordinatorRecord(key, value), offset=17, now_ms=NOW_MS).warning
     assert warning is not None and words in warning and "offset 17" in warning
-    assert shard.durable_state() == ({}, {}, {})
+    assert durable_state(shard) == ({}, {}, {})
 
 
 # --- folders written by Apache Kafka -----------------------------------------------------------------------------
@@ -160,8 +161,8 @@ def test_offsets_in_a_folder_of_apache_kafka_read_as_its_clients_read_them(
                     entry.committed_offset,
                     (entry.metadata or "").rstrip("\0") or None,
                 ]
-                for topic, indexes in shard.committed_partitions(group.group_id).items()
-                for entry in shard.fetch_offsets(group.group_id, topic, NULL_UUID, indexes, require_stable=False)
+                for topic, indexes in shard.commits.committed_partitions(group.group_id).items()
+                for entry in shard.commits.fetch(group.group_id, topic, NULL_UUID, indexes, require_stable=False)
             }
     expected = kafka.contents(name)["groups"]
     assert found == expected
@@ -197,8 +198,8 @@ def test_an_open_transaction_of_apache_kafka_is_pending(kafka_data: Callable[[st
     shard = GroupShard(GroupConfig(), new_member_suffix=str)
     _replay(shard, kafka_data("tv2") / "__consumer_offsets-3")
     shard.loaded(NOW_MS)
-    assert shard.producers_with_pending_offsets() == [11]
+    assert producers_with_pending_offsets(shard) == [11]
     shard.replay_marker(11, commit=True)
-    ((topic, indexes),) = shard.committed_partitions("group-pending").items()
-    (fetched,) = shard.fetch_offsets("group-pending", topic, NULL_UUID, indexes, require_stable=False)
+    ((topic, indexes),) = shard.commits.committed_partitions("group-pending").items()
+    (fetched,) = shard.commits.fetch("group-pending", topic, NULL_UUID, indexes, require_stable=False)
     assert (topic, fetched.committed_offset) == ("plain", 3)

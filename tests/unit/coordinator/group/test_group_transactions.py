@@ -9,6 +9,7 @@ from oncelog.coordinator.group.offsets import CommittedOffset, OffsetStore
 from oncelog.core.errors import ErrorCode as E
 from oncelog.core.ids import ProducerIdAndEpoch, TopicPartition
 from tests.unit.coordinator.group.harness import Shell, txn_commit_request
+from tests.unit.coordinator.group.shard_state import expire_offsets, producers_with_pending_offsets
 
 ALICE, BOB = 1001, 1002
 UNSTABLE = (-1, E.UNSTABLE_OFFSET_COMMIT)
@@ -41,7 +42,7 @@ def test_the_marker_decides(commit: bool, expected: int, restart: bool) -> None:
 def test_the_batch_belongs_to_the_producer() -> None:
     shell = Shell()
     request, response = txn_commit_request(ALICE, 0, 1, producer_epoch=7)
-    outcome = shell.shard.commit_offsets_in_transaction(request, response, lambda _: None, shell.now_ms, {}, 5)
+    outcome = shell.shard.commits.commit_in_transaction(request, response, lambda _: None, shell.now_ms, {}, 5)
     assert outcome.producer == ProducerIdAndEpoch(ALICE, 7)  # type: ignore[arg-type]
     assert len(outcome.records) == 1
 
@@ -75,7 +76,7 @@ def test_the_last_of_several_commits_in_a_transaction_counts() -> None:
     shell.marker(ALICE, commit=True)
     assert shell.fetch() == (3, E.NONE)
     assert shell.fetch(group_id="g2") == (9, E.NONE)
-    assert shell.shard.producers_with_pending_offsets() == []
+    assert producers_with_pending_offsets(shell.shard) == []
 
 
 def test_a_marker_without_anything_pending_is_ignored() -> None:
@@ -101,7 +102,7 @@ def test_a_tombstone_forgets_what_is_pending_too() -> None:
     shell.commit_in_transaction(BOB, 7, partition=1)
     shell.delete_offsets(TopicPartition("in", 0))
     assert shell.fetch(stable=True) == (-1, E.NONE)
-    assert shell.shard.producers_with_pending_offsets() == [BOB]
+    assert producers_with_pending_offsets(shell.shard) == [BOB]
     shell.marker(ALICE, commit=True)
     shell.marker(BOB, commit=True)
     assert (shell.fetch()[0], shell.fetch(1)[0]) == (-1, 7)
@@ -147,7 +148,7 @@ def test_a_group_with_pending_offsets_only_is_not_expired() -> None:
     shell = Shell(GroupConfig(initial_rebalance_delay_ms=0, offsets_retention_ms=1))
     shell.commit_in_transaction(ALICE, 5)
     shell.now_ms += 1_000
-    shell.run(shell.shard.expire_offsets(shell.now_ms))
+    shell.run(expire_offsets(shell.shard, shell.now_ms))
     shell.marker(ALICE, commit=True)
     assert shell.fetch() == (5, E.NONE)
 
@@ -158,10 +159,10 @@ def test_an_expired_offset_waits_for_its_pending_successor() -> None:
     shell.commit(2, partition=1)
     shell.commit_in_transaction(ALICE, 5)
     shell.now_ms += 1_000
-    shell.run(shell.shard.expire_offsets(shell.now_ms))
+    shell.run(expire_offsets(shell.shard, shell.now_ms))
     assert (shell.fetch(), shell.fetch(1)) == ((1, E.NONE), (-1, E.NONE))
     shell.marker(ALICE, commit=False)
-    shell.run(shell.shard.expire_offsets(shell.now_ms))
+    shell.run(expire_offsets(shell.shard, shell.now_ms))
     assert shell.shard.list_groups() == []
 
 

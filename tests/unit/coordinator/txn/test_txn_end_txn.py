@@ -9,7 +9,7 @@ from oncelog.coordinator.txn.machine import TxnShard
 from oncelog.coordinator.txn.state import NEVER_LOGGED, TxnState
 from oncelog.coordinator.txn.versions import TransactionVersion
 from oncelog.core.errors import ErrorCode, KafkaError
-from oncelog.core.ids import ProducerEpoch, ProducerId, ProducerIdAndEpoch
+from oncelog.core.ids import ProducerIdAndEpoch
 from tests.unit.coordinator.txn.txn_harness import (
     FIRST_PID,
     ID,
@@ -148,7 +148,7 @@ def test_tv2_looks_at_the_pending_state_before_the_identity() -> None:
 @pytest.mark.parametrize("version", [TV0, TV2])
 def test_an_empty_or_unknown_id_and_a_coordinator_that_is_loading(version: TransactionVersion) -> None:
     harness = Harness()
-    arguments = (ProducerId(1), ProducerEpoch(0), True, version, START_MS)
+    arguments = (ProducerIdAndEpoch.of(1, 0), True, version, START_MS)
     assert harness.shard.end_txn("", *arguments).response.error is ErrorCode.INVALID_REQUEST
     assert harness.shard.end_txn(None, *arguments).response.error is ErrorCode.INVALID_REQUEST
     assert harness.shard.end_txn("no", *arguments).response.error is NO_MAPPING
@@ -257,7 +257,7 @@ def test_a_decision_that_could_not_be_logged_was_not_taken() -> None:
     outcome = harness.end_outcome(CURRENT, commit=True)
     assert harness.end(CURRENT, commit=True).error is CONCURRENT
     assert harness.fail(outcome, ErrorCode.NOT_LEADER_OR_FOLLOWER) is ErrorCode.NOT_COORDINATOR
-    assert outcome.response.but(ErrorCode.NOT_COORDINATOR, "").identity == identity(-1, -1)
+    assert outcome.response.with_error(ErrorCode.NOT_COORDINATOR, "").identity == identity(-1, -1)
     assert harness.end(CURRENT, commit=False).identity == identity(FIRST_PID, 6)
 
 

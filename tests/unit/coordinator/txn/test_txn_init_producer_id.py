@@ -135,7 +135,10 @@ def test_if_the_abort_cannot_be_logged_its_error_is_the_answer() -> None:
     harness.install(metadata(O))
     outcome = harness.init_outcome()
     assert harness.fail(outcome, ErrorCode.NOT_ENOUGH_REPLICAS) is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert outcome.response.but(ErrorCode.COORDINATOR_NOT_AVAILABLE, "x").error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert (
+        outcome.response.with_error(ErrorCode.COORDINATOR_NOT_AVAILABLE, "x").error
+        is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    )
     assert harness.value.state is O
     assert harness.shard.is_settled(ID)
 

@@ -97,7 +97,7 @@ def test_verify(state: TxnState, pending: TxnState, who: str, answers: list[Erro
 @pytest.mark.parametrize("transactional_id", ["", None])
 def test_without_an_id_the_request_is_invalid(transactional_id: str | None) -> None:
     harness = Harness()
-    arguments = (transactional_id, ProducerId(1), ProducerEpoch(0), [P0])
+    arguments = (transactional_id, ProducerIdAndEpoch.of(1, 0), [P0])
     assert harness.shard.add_partitions(*arguments, TV2, START_MS).response.error is ErrorCode.INVALID_REQUEST
     assert harness.shard.verify_partitions(*arguments).response.partitions == {P0: ErrorCode.INVALID_REQUEST}
 
@@ -160,7 +160,7 @@ def test_an_add_that_could_not_be_logged_changes_nothing() -> None:
     outcome = harness.add_outcome(CURRENT, P2)
     assert not harness.shard.is_settled(ID)
     assert harness.fail(outcome, ErrorCode.KAFKA_STORAGE_ERROR) is ErrorCode.NOT_COORDINATOR
-    assert outcome.response.but(ErrorCode.NOT_COORDINATOR, "lost").partitions == {P2: ErrorCode.NOT_COORDINATOR}
+    assert outcome.response.with_error(ErrorCode.NOT_COORDINATOR, "lost").partitions == {P2: ErrorCode.NOT_COORDINATOR}
     assert harness.shard.is_settled(ID)
     assert harness.verify(CURRENT, P2).partitions == {P2: ABORTABLE}
     assert harness.add(CURRENT, P2).error is NONE

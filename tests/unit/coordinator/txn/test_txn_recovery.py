@@ -126,9 +126,9 @@ def test_whoever_comes_with_an_identity_of_a_doubtful_id_is_fenced_and_a_new_one
     before = harness.init().identity
     harness.shard._entries[ID].is_doubtful = True
     for outcome in (
-        harness.shard.add_partitions(ID, *before, [HERE], version, START_MS),
-        harness.shard.verify_partitions(ID, *before, [HERE]),
-        harness.shard.end_txn(ID, *before, True, version, START_MS),
+        harness.shard.add_partitions(ID, before, [HERE], version, START_MS),
+        harness.shard.verify_partitions(ID, before, [HERE]),
+        harness.shard.end_txn(ID, before, True, version, START_MS),
         harness.shard.init_producer_id(ID, TIMEOUT_MS, before, False, False, START_MS),
     ):
         assert outcome.response.error is ErrorCode.PRODUCER_FENCED

@@ -178,15 +178,13 @@ class Harness:
         version: TransactionVersion = TV2,
         transactional_id: str = ID,
     ) -> TxnOutcome[PartitionsResult]:
-        return self.shard.add_partitions(
-            transactional_id, presented.producer_id, presented.epoch, partitions or (P0,), version, self.now_ms
-        )
+        return self.shard.add_partitions(transactional_id, presented, partitions or (P0,), version, self.now_ms)
 
     def add(self, presented: ProducerIdAndEpoch, *partitions: TopicPartition, **options: Any) -> PartitionsResult:
         return self.commit(self.add_outcome(presented, *partitions, **options))
 
     def verify(self, presented: ProducerIdAndEpoch, *partitions: TopicPartition) -> PartitionsResult:
-        outcome = self.shard.verify_partitions(ID, presented.producer_id, presented.epoch, partitions or (P0,))
+        outcome = self.shard.verify_partitions(ID, presented, partitions or (P0,))
         assert not outcome.records
         return outcome.response
 
@@ -198,9 +196,7 @@ class Harness:
         version: TransactionVersion = TV2,
         transactional_id: str = ID,
     ) -> TxnOutcome[EndTxnResult]:
-        return self.shard.end_txn(
-            transactional_id, presented.producer_id, presented.epoch, commit, version, self.now_ms
-        )
+        return self.shard.end_txn(transactional_id, presented, commit, version, self.now_ms)
 
     def end(self, presented: ProducerIdAndEpoch, *, commit: bool, version: TransactionVersion = TV2) -> EndTxnResult:
         return self.commit(self.end_outcome(presented, commit=commit, version=version))
