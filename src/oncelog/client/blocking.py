@@ -42,6 +42,14 @@ class Blocking:
             )
         return self._thread.run(coroutine)
 
+    def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """A plain function, called on the loop."""
+
+        async def call() -> T:
+            return function(*args, **kwargs)
+
+        return self._run(call())
+
     def close(self) -> None:
         """Close the connections. Calls that still wait end with ConnectionLost."""
         if os.getpid() == self._pid:

@@ -16,7 +16,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from typing import Any, Final, NamedTuple, Self
 
 from oncelog.client.blocking import Blocking, blocking, delegating
-from oncelog.client.cluster import Cluster
 from oncelog.client.connections import open_cluster
 from oncelog.client.consumer_config import ConsumerConfig
 from oncelog.client.consumer_core import ConsumerCore
@@ -26,7 +25,7 @@ from oncelog.client.consumer_records import ConsumerRecord, iter_records
 from oncelog.client.deadline import Deadline
 from oncelog.client.errors import KafkaError
 from oncelog.client.fetcher import FetchedChunk
-from oncelog.client.offsets import OffsetAndMetadata, Offsets
+from oncelog.client.offsets import Offsets
 from oncelog.core.ids import TopicPartition
 
 Deserializer = Callable[[str, bytes | None], Any]
@@ -47,8 +46,7 @@ class _Unread(NamedTuple):
 class _RecordTaker:
     """Takes records out of chunks, up to a number of them, and leaves the rest where it is."""
 
-    def __init__(self, core: ConsumerCore, key: Deserializer | None, value: Deserializer | None) -> None:
-        self._core = core
+    def __init__(self, key: Deserializer | None, value: Deserializer | None) -> None:
         self._key = key
         self._value = value
         self._iterators: dict[TopicPartition, tuple[FetchedChunk, Iterator[ConsumerRecord]]] = {}
@@ -132,11 +130,11 @@ class Consumer(Blocking):
         key_deserializer: Deserializer | None = None,
         value_deserializer: Deserializer | None = None,
     ) -> None:
-        settings = config if isinstance(config, ConsumerConfig) else ConsumerConfig.parse(config)
+        settings = ConsumerConfig.parse(config)
         super().__init__(settings.client)
         self.settings = settings
-        self.core: ConsumerCore = self._run(_make_core(self.cluster, settings))
-        self._taker = _RecordTaker(self.core, key_deserializer, value_deserializer)
+        self.core = self._call(ConsumerCore, self.cluster, settings)
+        self._taker = _RecordTaker(key_deserializer, value_deserializer)
         self._callbacks: dict[Change, OnChange | None] = {}
         self._closed = False
 
@@ -156,11 +154,7 @@ class Consumer(Blocking):
         `on_revoked` runs while the partitions are still this consumer's, so it may commit. `on_lost` runs when they
         are not any more; without it `on_revoked` is called then too.
         """
-        self._callbacks = {
-            Change.ASSIGNED: on_assigned,
-            Change.REVOKED: on_revoked,
-            Change.LOST: on_lost or on_revoked,
-        }
+        self._callbacks = {Change.ASSIGNED: on_assigned, Change.REVOKED: on_revoked, Change.LOST: on_lost or on_revoked}
         self._run(self.core.subscribe(topics, pattern))
 
     def unsubscribe(self) -> None:
@@ -204,12 +198,12 @@ class Consumer(Blocking):
                 return
             while rebalance is not None:
                 self._call_back(rebalance)
-                rebalance = self._run(_handled(self.core, rebalance))
+                rebalance = self._call(self.core.handled, rebalance)
 
     def _call_back(self, rebalance: Rebalance) -> None:
         callback = self._callbacks.get(rebalance.change)
         if rebalance.change is Change.ASSIGNED:
-            self._run(_added(self.core, rebalance.partitions))
+            self._call(self.core.added, rebalance.partitions)
         if callback is not None:
             callback(rebalance.partitions)
 
@@ -240,7 +234,7 @@ class Consumer(Blocking):
     ) -> None:
         """Commit without waiting. `on_done` runs on the client's event loop thread and must not block."""
         if offsets is None:
-            offsets = self._run(_positions_now(self.core))
+            offsets = self._call(self.core.positions_to_commit)
         future = self._thread.submit(self.core.commit(offsets))
         if on_done is not None:
             future.add_done_callback(lambda done: on_done(done.exception()))
@@ -264,22 +258,6 @@ class Consumer(Blocking):
                 self._run(self.core.close())
 
 
-async def _make_core(cluster: Cluster, settings: ConsumerConfig) -> ConsumerCore:
-    return ConsumerCore(cluster, settings)
-
-
-async def _handled(core: ConsumerCore, rebalance: Rebalance) -> Rebalance | None:
-    return core.handled(rebalance)
-
-
-async def _added(core: ConsumerCore, partitions: list[TopicPartition]) -> None:
-    core.added(partitions)
-
-
-async def _positions_now(core: ConsumerCore) -> dict[TopicPartition, OffsetAndMetadata]:
-    return core.positions_to_commit()
-
-
 class AsyncConsumer:
     """The consumer for asyncio programs; make and use it on one event loop. Calls are those of `Consumer`."""
 
@@ -290,10 +268,10 @@ class AsyncConsumer:
         key_deserializer: Deserializer | None = None,
         value_deserializer: Deserializer | None = None,
     ) -> None:
-        self.settings = config if isinstance(config, ConsumerConfig) else ConsumerConfig.parse(config)
+        self.settings = ConsumerConfig.parse(config)
         self.cluster = open_cluster(self.settings.client)
         self.core = ConsumerCore(self.cluster, self.settings)
-        self._taker = _RecordTaker(self.core, key_deserializer, value_deserializer)
+        self._taker = _RecordTaker(key_deserializer, value_deserializer)
         self._callbacks: dict[Change, AsyncOnChange | None] = {}
 
     async def subscribe(
@@ -306,11 +284,7 @@ class AsyncConsumer:
         on_lost: AsyncOnChange | None = None,
     ) -> None:
         """As `Consumer.subscribe`; the callbacks may be coroutine functions."""
-        self._callbacks = {
-            Change.ASSIGNED: on_assigned,
-            Change.REVOKED: on_revoked,
-            Change.LOST: on_lost or on_revoked,
-        }
+        self._callbacks = {Change.ASSIGNED: on_assigned, Change.REVOKED: on_revoked, Change.LOST: on_lost or on_revoked}
         await self.core.subscribe(topics, pattern)
 
     async def unsubscribe(self) -> None:

@@ -68,8 +68,10 @@ class ConsumerConfig:
         return self.fetch.isolation
 
     @classmethod
-    def parse(cls, properties: Mapping[str, Any]) -> ConsumerConfig:
-        """Raises ConfigurationError that names the settings at fault."""
+    def parse(cls, properties: Mapping[str, Any] | ConsumerConfig) -> ConsumerConfig:
+        """Raises ConfigurationError that names the settings at fault. What is parsed already is left as it is."""
+        if isinstance(properties, ConsumerConfig):
+            return properties
         settings = parse_settings(CONSUMER_TABLE, properties)
         group_id = settings.optional_text("group.id")
         _check_group(settings, group_id)

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Final, NamedTuple
 
 from oncelog.client.blocking import Blocking
-from oncelog.client.cluster import Cluster
 from oncelog.client.config import ClientConfig
 from oncelog.client.deadline import Deadline
 from oncelog.client.errors import ConnectionLost, KafkaError, TimedOut, error_of, is_retriable
@@ -84,87 +83,6 @@ def chunk_of(
     )
 
 
-class RangeFetcher:
-    """The asynchronous reader of one range."""
-
-    def __init__(
-        self,
-        cluster: Cluster,
-        partition: TopicPartition,
-        start: int,
-        end: int,
-        *,
-        settings: FetchSettings,
-        check_crcs: bool = True,
-        idle_timeout_ms: float = 60_000,
-    ) -> None:
-        self._cluster = cluster
-        self._partition = partition
-        self._position = start
-        self._end = end
-        self._settings = settings
-        self._check_crcs = check_crcs
-        self._idle_timeout_ms = idle_timeout_ms
-
-    async def chunks(self) -> AsyncIterator[FetchedChunk]:
-        """Raises KafkaError: OFFSET_OUT_OF_RANGE when data was deleted, TimedOut when nothing comes for too long."""
-        ahead: asyncio.Task[FetchedChunk] | None = None
-        try:
-            if self._position < self._end:
-                ahead = asyncio.create_task(self._next_chunk(self._position))
-            while ahead is not None:
-                chunk = await ahead
-                following = chunk.next_offset < self._end
-                ahead = asyncio.create_task(self._next_chunk(chunk.next_offset)) if following else None
-                yield chunk
-        finally:
-            if ahead is not None:
-                ahead.cancel()
-                await asyncio.gather(ahead, return_exceptions=True)
-
-    async def _next_chunk(self, position: int) -> FetchedChunk:
-        """The next answer that moves the position."""
-        backoff = self._cluster.backoff()
-        deadline = Deadline(self._idle_timeout_ms)
-        last: KafkaError | None = None
-        while True:
-            try:
-                answer = await self._ask(position, deadline)
-                chunk = chunk_of(self._partition, position, self._end, answer, self._settings, self._check_crcs)
-                if chunk is None:
-                    self._settings = self._settings.grown()
-                elif chunk.next_offset > position:
-                    return chunk
-                last = None
-            except KafkaError as error:
-                if not is_retriable(error):
-                    raise
-                self._cluster.routes.forget_leader(self._partition)
-                last = error
-            if deadline.expired:
-                reason = f"last failure: {last}" if last else "an open transaction or missing data holds it back"
-                raise TimedOut(f"{self._partition} offers nothing at offset {position} up to {self._end}: {reason}")
-            if last is not None:
-                await self._cluster.pause(backoff, deadline)
-
-    async def _ask(self, position: int, deadline: Deadline) -> PartitionData:
-        connection = await self._cluster.leader(self._partition, deadline, "fetch")
-        positions = {self._partition: position}
-        answers = await fetch(connection, positions, self._settings, self._cluster.config.request_timeout_ms)
-        answer = answers.get(self._partition)
-        if answer is None:
-            raise ConnectionLost(f"the answer leaves out {self._partition}")
-        if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            raise KafkaError(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{self._partition} has no offset {position} any more, or not yet, of the range up to {self._end} "
-                "that was asked for",
-            )
-        if answer.error_code:
-            raise error_of(answer.error_code, f"fetching {self._partition} at offset {position}")
-        return answer
-
-
 class RangeReader(Blocking):
     """Reads ranges of partitions, whole answers of the broker at a time: the next one comes while you use the last.
 
@@ -195,21 +113,69 @@ class RangeReader(Blocking):
 
         Raises KafkaError: OFFSET_OUT_OF_RANGE when some of them were deleted, TimedOut when nothing comes for too long.
         """
-        fetcher = RangeFetcher(
-            self.cluster,
-            TopicPartition(topic, partition),
-            start,
-            end,
-            settings=self._settings,
-            check_crcs=self._check_crcs,
-            idle_timeout_ms=self._idle_timeout_ms,
-        )
-        chunks = fetcher.chunks()
+        place = TopicPartition(topic, partition)
+        chunks = self._chunks(place, start, end)
         try:
             while (chunk := self._run(_next(chunks))) is not None:
                 yield chunk
         finally:
             self._run(_close(chunks))
+
+    async def _chunks(self, partition: TopicPartition, start: int, end: int) -> AsyncIterator[FetchedChunk]:
+        ahead: asyncio.Task[FetchedChunk] | None = None
+        try:
+            if start < end:
+                ahead = asyncio.create_task(self._next_chunk(partition, start, end))
+            while ahead is not None:
+                chunk = await ahead
+                following = chunk.next_offset < end
+                ahead = asyncio.create_task(self._next_chunk(partition, chunk.next_offset, end)) if following else None
+                yield chunk
+        finally:
+            if ahead is not None:
+                ahead.cancel()
+                await asyncio.gather(ahead, return_exceptions=True)
+
+    async def _next_chunk(self, partition: TopicPartition, position: int, end: int) -> FetchedChunk:
+        """The next answer that moves the position."""
+        cluster = self.cluster
+        backoff, deadline = cluster.backoff(), cluster.deadline(self._idle_timeout_ms)
+        last: KafkaError | None = None
+        while True:
+            try:
+                answer = await self._ask(partition, position, end, deadline)
+                chunk = chunk_of(partition, position, end, answer, self._settings, self._check_crcs)
+                if chunk is None:
+                    self._settings = self._settings.grown()
+                elif chunk.next_offset > position:
+                    return chunk
+                last = None
+            except KafkaError as error:
+                if not is_retriable(error):
+                    raise
+                cluster.routes.forget_leader(partition)
+                last = error
+            if deadline.expired:
+                reason = f"last failure: {last}" if last else "an open transaction or missing data holds it back"
+                raise TimedOut(f"{partition} offers nothing at offset {position} up to {end}: {reason}")
+            if last is not None:
+                await cluster.pause(backoff, deadline)
+
+    async def _ask(self, partition: TopicPartition, position: int, end: int, deadline: Deadline) -> PartitionData:
+        connection = await self.cluster.leader(partition, deadline, "fetch")
+        answers = await fetch(connection, {partition: position}, self._settings, self.config.request_timeout_ms)
+        answer = answers.get(partition)
+        if answer is None:
+            raise ConnectionLost(f"the answer leaves out {partition}")
+        if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{partition} has no offset {position} any more, or not yet, of the range up to {end} that was asked "
+                "for",
+            )
+        if answer.error_code:
+            raise error_of(answer.error_code, f"fetching {partition} at offset {position}")
+        return answer
 
 
 async def _next(chunks: AsyncIterator[FetchedChunk]) -> FetchedChunk | None:

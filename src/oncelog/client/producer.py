@@ -21,7 +21,6 @@ from typing import Any, Final, Self
 
 from oncelog.client.accumulator import RecordFuture, WaitingBatch
 from oncelog.client.blocking import Blocking, blocking, delegating
-from oncelog.client.cluster import Cluster
 from oncelog.client.connections import open_cluster
 from oncelog.client.deadline import Deadline
 from oncelog.client.encoded_batch import EncodedBatch
@@ -143,10 +142,10 @@ class Producer(Blocking):
         key_serializer: Serializer | None = None,
         value_serializer: Serializer | None = None,
     ) -> None:
-        settings = config if isinstance(config, ProducerConfig) else ProducerConfig.parse(config)
+        settings = ProducerConfig.parse(config)
         super().__init__(settings.client)
         self.settings = settings
-        self.core: ProducerCore = self._run(_make_core(self.cluster, settings))
+        self.core = self._call(ProducerCore, self.cluster, settings)
         self._appender = _RecordAppender(self.core, key_serializer, value_serializer)
         self._closed = False
 
@@ -238,24 +237,14 @@ class Producer(Blocking):
             yield self
             self.commit_transaction()
         except BaseException:
-            self._abort_if_possible()
+            self._run(self.core.abort_if_possible())
             raise
-
-    def _abort_if_possible(self) -> None:
-        if self.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
-            # The error that led here is the one to report; a producer that cannot even abort says so on its next use.
-            with contextlib.suppress(KafkaError):
-                self.abort_transaction()
 
     def close(self, timeout_ms: float = CLOSE_TIMEOUT_MS) -> None:
         """Deliver what is waiting, abort an open transaction, close the connections. Bounded by the timeout."""
         if not self._closed:
             self._closed = True
             self._run(self.core.close(timeout_ms))
-
-
-async def _make_core(cluster: Cluster, settings: ProducerConfig) -> ProducerCore:
-    return ProducerCore(cluster, settings)
 
 
 class AsyncProducer:
@@ -268,7 +257,7 @@ class AsyncProducer:
         key_serializer: Serializer | None = None,
         value_serializer: Serializer | None = None,
     ) -> None:
-        self.settings = config if isinstance(config, ProducerConfig) else ProducerConfig.parse(config)
+        self.settings = ProducerConfig.parse(config)
         self.cluster = open_cluster(self.settings.client)
         self.core = ProducerCore(self.cluster, self.settings)
         self._appender = _RecordAppender(self.core, key_serializer, value_serializer)
@@ -329,9 +318,7 @@ class AsyncProducer:
             yield self
             await self.commit_transaction()
         except BaseException:
-            if self.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
-                with contextlib.suppress(KafkaError):
-                    await self.abort_transaction()
+            await self.core.abort_if_possible()
             raise
 
     async def close(self, timeout_ms: float = CLOSE_TIMEOUT_MS) -> None:

@@ -67,8 +67,10 @@ class ProducerConfig:
     ignore_keys: bool = setting(PRODUCER_TABLE["partitioner.ignore.keys"])
 
     @classmethod
-    def parse(cls, properties: Mapping[str, Any]) -> ProducerConfig:
-        """Raises ConfigurationError that names the settings at fault."""
+    def parse(cls, properties: Mapping[str, Any] | ProducerConfig) -> ProducerConfig:
+        """Raises ConfigurationError that names the settings at fault. What is parsed already is left as it is."""
+        if isinstance(properties, ProducerConfig):
+            return properties
         settings = parse_settings(PRODUCER_TABLE, properties)
         _check_transactions(settings)
         idempotent = _idempotence(settings)

@@ -163,6 +163,12 @@ class ProducerCore:
         async with self._transactional():
             await self._abort()
 
+    async def abort_if_possible(self) -> None:
+        """After an error, which is the one to report: a producer that cannot even abort says so on its next use."""
+        if self.state.current in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
+            with contextlib.suppress(KafkaError):
+                await self.abort_transaction()
+
     async def _abort(self) -> None:
         self.state.on(Event.ABORT)
         if self._adding is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -27,6 +27,7 @@ from oncelog.storage.time_index import TimeIndex, TimestampEntry
 from oncelog.storage.txn_index import ENTRY_SIZE_BYTES, AbortedTxn, decode_entries
 
 Entry = TypeVar("Entry")
+T = TypeVar("T")
 TxnIndexContent = tuple[list[tuple[int, AbortedTxn]], int]
 """Entries with their versions, and how many bytes follow the last whole one."""
 
@@ -70,46 +71,37 @@ def read_txn_index(path: Path) -> TxnIndexContent:
 
 
 def read_snapshot(path: Path) -> list[ProducerEntry]:
-    try:
-        return decode_snapshot(path.read_bytes())
-    except CorruptSnapshotError as error:
-        raise Unreadable(str(error)) from error
+    return _decoded(path, decode_snapshot)
 
 
 def read_epochs(path: Path) -> list[EpochStart]:
     """An empty file, which Kafka leaves where nothing was ever written, has no epochs."""
-    content = path.read_bytes()
-    if not content:
-        return []
-    try:
-        return decode_epochs(content)
-    except CorruptCheckpointError as error:
-        raise Unreadable(str(error)) from error
+    return _decoded(path, lambda content: decode_epochs(content) if content else [])
 
 
 def read_checkpoint(path: Path) -> dict[TopicPartition, int]:
-    try:
-        return decode_offsets(path.read_bytes())
-    except CorruptCheckpointError as error:
-        raise Unreadable(str(error)) from error
+    return _decoded(path, decode_offsets)
 
 
 def read_properties(path: Path) -> dict[str, str]:
     """`meta.properties` and `partition.metadata`, without the comments."""
-    try:
-        return parse_properties(path.read_text())
-    except (ConfigError, UnicodeDecodeError) as error:
-        raise Unreadable(str(error)) from error
+    return _decoded(path, lambda content: parse_properties(content.decode()))
 
 
 def read_json_file(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_bytes() or b"{}")
-    except ValueError as error:
-        raise Unreadable(f"it is not JSON: {error}") from error
+    content = _decoded(path, lambda content: json.loads(content or b"{}"))
     if not isinstance(content, dict):
         raise Unreadable(f"expected a JSON object, found {type(content).__name__}")
     return content
+
+
+def _decoded(path: Path, decode: Callable[[bytes], T]) -> T:
+    try:
+        return decode(path.read_bytes())
+    except json.JSONDecodeError as error:
+        raise Unreadable(f"it is not JSON: {error}") from error
+    except (CorruptSnapshotError, CorruptCheckpointError, ConfigError, UnicodeDecodeError) as error:
+        raise Unreadable(str(error)) from error
 
 
 def read_journal(path: Path) -> Iterator[dict[str, Any]]:

@@ -131,19 +131,15 @@ def attempts_of(events: Iterable[TransactionEvent]) -> list[Attempt]:
 def _follow(attempt: Attempt, event: TransactionEvent) -> None:
     if event.what == GREW:
         attempt.partitions = event.partitions
-    elif event.what in (COMMITTING, ABORTING, TIMED_OUT):
-        attempt.outcome = (
-            "committed" if event.what == COMMITTING else "timed out" if event.what == TIMED_OUT else "aborted"
-        )
+    elif event.what in _OUTCOME_OF:
+        attempt.outcome = _OUTCOME_OF[event.what]
         attempt.partitions = event.partitions or attempt.partitions
         attempt.ended_ms = event.time_ms
     elif event.what in (COMMITTED, ABORTED):
         attempt.ended_ms = event.time_ms
 
 
-def join_offsets(
-    attempts: Iterable[Attempt], written: Mapping[Identity, Mapping[TopicPartition, tuple[int, str]]]
-) -> None:
+def join_offsets(attempts: Iterable[Attempt], written: Mapping[Identity, Written]) -> None:
     """Give attempts the batch and the offsets that were written with their producer id and epoch."""
     for attempt in attempts:
         found = written.get((attempt.producer_id, attempt.producer_epoch), {})

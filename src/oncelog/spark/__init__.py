@@ -27,24 +27,6 @@ if TYPE_CHECKING:
     from oncelog.spark.topic_plan import DataLost
     from oncelog.spark.transactor import DriverFenced
 
-_HOMES = {
-    "CannotResume": "oncelog.spark.resume",
-    "DataLost": "oncelog.spark.topic_plan",
-    "DriverFenced": "oncelog.spark.transactor",
-    "JavaMissing": "oncelog.spark.java",
-    "OptionError": "oncelog.spark.source_options",
-    "RowError": "oncelog.spark.routing",
-    "UnsafeSetting": "oncelog.spark.spark_session",
-    "explain": "oncelog.spark.spark_session",
-    "last_progress": "oncelog.spark.batch_report",
-    "on_progress": "oncelog.spark.batch_report",
-    "read_table": "oncelog.spark.tables",
-    "register": "oncelog.spark.spark_session",
-    "session": "oncelog.spark.spark_session",
-    "write_batch": "oncelog.spark.batch_write",
-    "write_stream": "oncelog.spark.sink",
-}
-
 __all__ = [
     "CannotResume",
     "DataLost",
@@ -64,7 +46,23 @@ __all__ = [
 ]
 
 
+_MODULES = {
+    "batch_report": ("last_progress", "on_progress"),
+    "batch_write": ("write_batch",),
+    "java": ("JavaMissing",),
+    "resume": ("CannotResume",),
+    "routing": ("RowError",),
+    "sink": ("write_stream",),
+    "source_options": ("OptionError",),
+    "spark_session": ("UnsafeSetting", "explain", "register", "session"),
+    "tables": ("read_table",),
+    "topic_plan": ("DataLost",),
+    "transactor": ("DriverFenced",),
+}
+
+
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"oncelog.spark.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from oncelog.client import ClientConfig, SharedTransaction, worker_client
 from oncelog.spark.demo.events import EventLog
@@ -33,10 +33,6 @@ _running = threading.local()
 def running_lane() -> str:
     """The query whose batch this thread runs."""
     return str(_running.lane)
-
-
-class BatchFunction(Protocol):
-    def __call__(self, frame: DataFrame, batch_id: int) -> None: ...
 
 
 def plain_orders(config: ClientConfig, topic: str, *, may_run_again: bool) -> TaskOrders:

@@ -148,13 +148,10 @@ class Demo:
                 progress.console.print(f"[red]kill -9[/red] {victim}, in the middle of a batch; started again")
             announced = len(chaos.done)
             for guarantee, bar in bars.items():
-                progress.update(bar, completed=min(self._behind(order, guarantee), self.records))
+                progress.update(bar, completed=min(order.events.position(guarantee), self.records))
             time.sleep(STEP_S)
         for bar in bars.values():
             progress.update(bar, completed=self.records)
-
-    def _behind(self, order: DriverOrder, guarantee: str) -> int:
-        return order.events.position(guarantee)
 
     def _check(self, outcome: Outcome) -> None:
         known: Truth = truth(self.records)
