@@ -14,7 +14,7 @@ from oncelog.protocol.compression import Codec
 
 _INT, _LONG = ConfigType.INT, ConfigType.LONG
 _BOOLEAN, _STRING = ConfigType.BOOLEAN, ConfigType.STRING
-CODECS: Final = {"none": Codec.NONE, "gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
+CODECS: Final = {codec.name.lower(): codec for codec in Codec}
 ACKS: Final = {"all": -1, "-1": -1, "0": 0, "1": 1}
 IN_FLIGHT: Final = "max.in.flight.requests.per.connection"
 
