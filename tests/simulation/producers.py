@@ -321,7 +321,7 @@ class TxnClient(Producer):
         self.txn_timeout_ms = timeout_ms
         self.transaction: Transaction | None = None
         network = ActorNetwork(self, dialect.versions, 2 if dialect.bumps_epochs else 1, self.call_of)
-        self.conversation = AsyncTransactionClient(network.cluster())
+        self.transactions = AsyncTransactionClient(network.cluster())
         self._added: set[Place] = set()
         self._is_begun = False
         self._numbers = 0
@@ -366,9 +366,9 @@ class TxnClient(Producer):
     def initialise(self, expected: Identity | None = None, **options: bool) -> Script[None]:
         """Without `expected` as a new instance that fences its predecessors; with it to get a new epoch (KIP-360)."""
         held = None if expected is None else _identity(expected)
-        init = self.conversation.init(self.transactional_id, self.txn_timeout_ms, held, **options)
+        init = self.transactions.init(self.transactional_id, self.txn_timeout_ms, held, **options)
         yield from self.converse("InitProducerId", init)
-        self.adopt(Identity(*self.conversation.identity))
+        self.adopt(Identity(*self.transactions.identity))
         self._is_fresh = True
         self.history.note_dialect(self.identity, self.dialect.bumps_epochs)
         self.trace(f"is {self.identity.producer_id}/{self.identity.epoch} ({self.dialect.name})")
@@ -394,9 +394,9 @@ class TxnClient(Producer):
         self._is_begun = True
         if new:
             doomed = any(place in self.history.doomed for place in new)
-            deadline = self.conversation.cluster.deadline(UNKNOWN_TOPIC_MS) if doomed else None
+            deadline = self.transactions.cluster.deadline(UNKNOWN_TOPIC_MS) if doomed else None
             partitions = [TopicPartition(*place) for place in new]
-            added = self.conversation.add_partitions(partitions, deadline=deadline)
+            added = self.transactions.add_partitions(partitions, deadline=deadline)
             yield from self.converse("AddPartitionsToTxn", added)
             self._added.update(new)
         yield from self.send_all(batches)
@@ -409,12 +409,12 @@ class TxnClient(Producer):
             transaction.offsets[member.group_id, place] = offset
         self._is_begun = True
         named = {TopicPartition(*place): offset for place, offset in offsets.items()}
-        yield from self.converse("TxnOffsetCommit", self.conversation.commit_offsets(member, named))
+        yield from self.converse("TxnOffsetCommit", self.transactions.commit_offsets(member, named))
 
     def fetch_offsets(self, group_id: str, places: Sequence[Place]) -> Script[dict[Place, int]]:
         """The committed offsets, once no transaction is about to change them (KIP-447); -1 where there is none."""
         partitions = [TopicPartition(*place) for place in places]
-        found = yield from play(self.conversation.fetch_offsets(group_id, partitions))
+        found = yield from play(self.transactions.fetch_offsets(group_id, partitions))
         return {(p.topic, p.partition): found[p].offset if p in found else -1 for p in partitions}
 
     def _witness_offsets(self, request: OffsetFetchRequest, response: Any) -> None:
@@ -443,7 +443,7 @@ class TxnClient(Producer):
             return
         verb = "commit" if commit else "abort"
         try:
-            yield from play(self.conversation.end(commit))
+            yield from play(self.transactions.end(commit))
         except TransactionError as error:
             self.trace(f"{verb} of {transaction.name}: {int(error.code)}")
             self.note_setback(f"{verb}: {int(error.code)}")
@@ -453,7 +453,7 @@ class TxnClient(Producer):
             self.transaction = None
         self.trace(f"{verb} of {transaction.name}: 0")
         if self.dialect.bumps_epochs:
-            self.adopt(Identity(*self.conversation.identity))
+            self.adopt(Identity(*self.transactions.identity))
             self._is_fresh = True
             self.history.note_dialect(self.identity, True)
 

@@ -45,7 +45,7 @@ class Participant(TxnProducer):
     def _come_back(self) -> Script[bool]:
         """Whether a transaction of this id was found open."""
         yield from self.initialise(two_phase=True, keep_prepared=True)
-        return self.conversation.prepared.producer_id >= 0
+        return self.transactions.prepared.producer_id >= 0
 
     def _settle(self) -> Script[None]:
         vote = self.history.votes[self.transactional_id]

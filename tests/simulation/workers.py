@@ -45,7 +45,7 @@ class LostMembership(Exception):
 class Worker(TxnClient):
     def __init__(self, history: History, name: str, transactional_id: str, dialect: Dialect, timeout_ms: int) -> None:
         super().__init__(history, name, transactional_id, dialect, timeout_ms)
-        self._member = GroupMember(self.conversation.cluster, GROUP_CONFIG, lambda: None)
+        self._member = GroupMember(self.transactions.cluster, GROUP_CONFIG, lambda: None)
         self._positions: dict[Place, int] = {}
 
     def timeout_ms(self, calls: list[Call]) -> int:

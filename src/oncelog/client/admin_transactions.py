@@ -144,8 +144,8 @@ class TransactionAdmin(AdminBase):
         """Abort what each id has open and shut out its present producer. Returns the new identities."""
         fenced = {}
         for transactional_id in transactional_ids:
-            conversation = AsyncTransactionClient(self.cluster)
-            fenced[transactional_id] = await conversation.init(transactional_id, deadline=self._deadline())
+            owner = AsyncTransactionClient(self.cluster)
+            fenced[transactional_id] = await owner.init(transactional_id, deadline=self._deadline())
         return fenced
 
     async def force_terminate_transaction(self, transactional_id: str) -> None:

@@ -1,4 +1,4 @@
-"""Which errors of the transactional conversation end it, and how: the table of semantics, one row per code.
+"""Which errors end a transaction, and which its producer: one row per code.
 
 Retriable codes never get here: they are retried until the deadline. A code without a row is fatal on the coordinator's
 APIs and abortable on Produce, where the transaction can still be thrown away.

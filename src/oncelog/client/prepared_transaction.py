@@ -87,18 +87,18 @@ async def resume(cluster: Cluster, prepared: PreparedTransaction, *, skip_epoch:
 
     `skip_epoch`: before TV2, take the next epoch out of use.
     """
-    conversation = AsyncTransactionClient(cluster)
+    client = AsyncTransactionClient(cluster)
     try:
-        await conversation.resume(prepared.shared, commit=True)
+        await client.resume(prepared.shared, commit=True)
     except FatalError as error:
         if error.code not in _NOT_OPEN:
             raise
         await _raise_unless_ended(cluster, prepared, error)
         return Completion.ENDED_BEFORE
-    if skip_epoch and not conversation.uses_tv2:
+    if skip_epoch and not client.uses_tv2:
         # Committed, whoever owns the id by now.
         with contextlib.suppress(FatalError):
-            await conversation.fresh_epoch()
+            await client.fresh_epoch()
     return Completion.COMMITTED
 
 

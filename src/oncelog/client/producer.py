@@ -156,7 +156,7 @@ class Producer(Blocking):
 
     @property
     def transaction_version(self) -> int:
-        return self.core.conversation.transaction_version
+        return self.core.transactions.client.transaction_version
 
     def send(
         self,

@@ -27,7 +27,7 @@ class Gate(Protocol):
     def admits(self, partition: TopicPartition) -> bool:
         """Whether batches for this partition may be sent now; if not, `Sender.look` is called again when they may."""
 
-    def explain(self, partition: TopicPartition, error: KafkaError) -> KafkaError:
+    def explain(self, error: KafkaError) -> KafkaError:
         """Take note of a failed batch, and give the error that its records are to see."""
 
 
@@ -129,7 +129,7 @@ class Sender:
 
     def _delivered(self, batch: WaitingBatch, outcome: Delivery | KafkaError) -> None:
         if self._gate is not None and isinstance(outcome, KafkaError):
-            outcome = self._gate.explain(batch.partition, outcome)
+            outcome = self._gate.explain(outcome)
         self._complete(batch, outcome)
         if not self._is_to_look:
             # Not at once: a broken stream answers to every batch while it is being filled.

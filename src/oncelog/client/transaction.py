@@ -1,4 +1,4 @@
-"""The transactional conversation with a cluster, without the records.
+"""Transactions with the coordinators of a cluster, without the records.
 
 `TransactionClient` owns a transactional id: it initialises, adds partitions and offsets, and ends transactions. The
 records may be produced by anyone to whom it is shared (`batch_producer`), so one transaction can span many tasks on
@@ -58,7 +58,7 @@ _NOT_OPEN: Final = (ErrorCode.INVALID_TXN_STATE, ErrorCode.PRODUCER_FENCED)
 
 
 class AsyncTransactionClient:
-    """The conversation for asyncio programs; `TransactionClient` is the same for threads."""
+    """For asyncio programs; `TransactionClient` is the same for threads."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -380,7 +380,7 @@ def _identity(producer_id: int, epoch: int) -> ProducerIdAndEpoch:
 
 
 class TransactionClient(Blocking):
-    """The transactional conversation for threads: every call blocks, retries what may be retried, and is bounded.
+    """Transactions for threads, without the records: every call blocks, retries what may be retried, and is bounded.
 
     Calls of several threads are carried out side by side; what one transaction needs done in order (add, produce, end)
     is for the caller to order. What `share` returns may be handed to other processes; this object may not.
