@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from oncelog.client import Producer, ProducerFenced
+from oncelog.console.visits import Sessions
 from oncelog.testing import BrokerProcess
 from tests.browser.conftest import TOPIC, fill
-from tests.unit.console.conftest import BROKER_SETTINGS, serving
+from tests.unit.console.conftest import BROKER_SETTINGS, served, serving
+from tests.unit.console.test_log_in import secured_broker, settings_of
 
 Tab = Callable[..., Any]
 PAGES = {
@@ -82,6 +84,35 @@ def test_the_overview_speaks_of_a_transaction_that_others_wait_for(tab: Tab, slo
     seen(page.locator("h1")).to_have_text(f"Transactions of {TOPIC}")
     page.go_back()
     seen(page.locator("h1")).to_have_text("Overview")
+
+
+def test_logging_in_and_out(chromium: Any, tmp_path: Path) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    with secured_broker(tmp_path) as servers:
+        settings = settings_of(servers)
+        sessions = Sessions(settings)
+        with served(sessions, settings) as served_console:
+            context = chromium.new_context(
+                base_url=f"http://{served_console.host}", viewport={"width": 320, "height": 700}
+            )
+            page = context.new_page()
+            page.goto("/topics?q=t")
+            assert Axe().run(page).response["violations"] == []
+            for password in ("wrong", "pencil"):
+                page.get_by_label("User").fill("sam")
+                page.get_by_label("Password").fill(password)
+                page.get_by_role("button", name="Log in").click()
+                if password == "wrong":
+                    seen(page.get_by_role("alert")).to_contain_text("the password is another one")
+            seen(page.locator("h1")).to_have_text("Topics")
+            assert page.url.endswith("/topics?q=t")
+            seen(page.get_by_role("link", name="tea")).to_have_count(1)
+            assert Axe().run(page).response["violations"] == []
+            page.get_by_role("button", name="Log out").click()
+            seen(page.locator("h1")).to_have_text("Log in")
+            context.close()
+        sessions.close()
 
 
 def test_two_tabs_see_the_same(tab: Tab, slow: Producer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -22,6 +23,13 @@ from oncelog.cli.console_process import require_console
               help="Where changes are logged, one JSON object a line.")  # fmt: skip
 @click.option("--hanging-after", default="15m", show_default=True, metavar="DURATION",
               help="A transaction may be taken for hanging when its producer was silent for so long.")  # fmt: skip
+@click.option("--log-in", is_flag=True,
+              help="Visitors log in as users of the cluster, and see what its ACLs allow them.")  # fmt: skip
+@click.option("--certificate", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+              help="A PEM file: pages are served with TLS.")  # fmt: skip
+@click.option("--key", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Its key, a PEM file.")
+@click.option("--host-name", "host_names", multiple=True, metavar="NAME",
+              help="A name of the console in addresses, besides those of loopback; may be repeated.")  # fmt: skip
 @click.option("--until-stdin-ends", is_flag=True, hidden=True)
 @cluster_options
 def console_command(
@@ -30,6 +38,10 @@ def console_command(
     allow_changes: bool,
     audit_log: Path,
     hanging_after: str,
+    log_in: bool,
+    certificate: Path | None,
+    key: Path | None,
+    host_names: tuple[str, ...],
     until_stdin_ends: bool,
 ) -> None:
     """Show a cluster in a browser: who holds readers back, transactions as they happen, groups, messages.
@@ -41,15 +53,23 @@ def console_command(
     from oncelog.console.server import bind, run
     from oncelog.console.settings import ConsoleSettings, parse_listen
 
+    if (certificate is None) != (key is None):
+        raise click.UsageError("--certificate and --key belong together")
     try:
-        host, port = parse_listen(listen)
+        host, port = parse_listen(listen, is_protected=log_in and certificate is not None)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--listen") from None
+    if host in ("0.0.0.0", "::") and not host_names:
+        raise click.UsageError(f"--listen {listen} needs the name that browsers use for this machine: --host-name NAME")
     settings = ConsoleSettings(
-        access.client_config(),
+        (_without_user(access) if log_in else access).client_config(),
         access.command_options(),
         audit_log if allow_changes else None,
         parsing.duration_ms(hanging_after),
+        log_in=log_in,
+        host_names=frozenset(name.lower() for name in (host, *host_names)),
+        certificate=certificate,
+        key=key,
     )
     try:
         listener = bind(host, port)
@@ -58,8 +78,21 @@ def console_command(
     shown_host = f"[{host}]" if ":" in host else host
 
     def ready() -> None:
-        click.echo(f"oncelog console on http://{shown_host}:{listener.getsockname()[1]}/")
+        scheme = "https" if certificate is not None else "http"
+        click.echo(f"oncelog console on {scheme}://{shown_host}:{listener.getsockname()[1]}/")
         sys.stdout.flush()
 
     with listener:
         run(settings, listener, ready, sys.stdin.buffer if until_stdin_ends else None)
+
+
+def _without_user(access: ClusterAccess) -> ClusterAccess:
+    """For a console whose visitors log in: the settings name a mechanism, and each visitor brings the user."""
+    given = {**access.file_settings, **access.settings}
+    if not given.get("security.protocol", "").upper().startswith("SASL_"):
+        raise click.UsageError("--log-in needs a cluster with SASL: --set security.protocol=SASL_SSL, or in --config")
+    for name in ("sasl.username", "sasl.password", "sasl.jaas.config"):
+        if name in given:
+            raise click.UsageError(f"{name} is not for a console with --log-in: its visitors bring their own")
+    # The client checks its settings as a whole; these two are replaced by those of each visitor.
+    return replace(access, settings={**access.settings, "sasl.username": "nobody", "sasl.password": "none"})

@@ -19,17 +19,25 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import (
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from oncelog import __version__
 from oncelog.console import changes
-from oncelog.console.events import EventStreams
-from oncelog.console.guard import Guard
+from oncelog.console.guard import SAFE_METHODS, Guard
 from oncelog.console.page import BadInput, Busy, Console, NotThere, NotYet, Page, Problem, Query, Unreachable
 from oncelog.console.pages import brokers, groups, overview, pipelines, topics, transactions
+from oncelog.console.settings import ConsoleSettings
+from oncelog.console.visits import COOKIE, SESSION_S, LogInFailed, Sessions, Visit, Visits
 from oncelog.console.watch import status_row
 from oncelog.core.display import count_of, show_bytes, show_duration, show_time
 from oncelog.core.errors import RETRIABLE, KafkaError
@@ -42,6 +50,9 @@ THREADS: Final = 8
 WAITING_MAX: Final = 64
 """Requests that may wait for one of the threads."""
 FORM_BYTES_MAX: Final = 256 * 1024
+LOG_IN_PATH: Final = "/log-in"
+FAILED_LOG_IN_S: Final = 1.0
+"""How long the answer to a failed log-in takes at least: guessing is slow."""
 STATIC: Final = Path(__file__).parent / "static"
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -49,11 +60,14 @@ MakePage = Callable[..., Page]
 Change = Callable[[Console, Query, str], str]
 
 
-def make_application(console: Console) -> ASGIApp:
-    renderer = Renderer(console)
-    streams = EventStreams(console.watch)
+def make_application(visits: Visits, settings: ConsoleSettings) -> ASGIApp:
+    renderer = Renderer(visits)
 
     async def events(request: Request) -> Response:
+        visit = visits.find(request.cookies)
+        if visit is None:
+            return PlainTextResponse("Log in first.\n", 401)
+        streams = visit.streams
         if streams.is_full:
             return await renderer.problem(request, Busy("There are too many open streams.", "Close some tabs."))
         try:
@@ -65,11 +79,11 @@ def make_application(console: Console) -> ASGIApp:
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        console.watch.start()
+        visits.start()
         try:
             yield
         finally:
-            console.watch.stop()
+            visits.stop()
 
     page = renderer.page
     application = Starlette(
@@ -96,20 +110,63 @@ def make_application(console: Console) -> ASGIApp:
             Route("/changes/reset", page(changes.reset_dialog)),
             Route("/changes/reset", renderer.change(changes.reset_change), methods=["POST"]),
             Route("/events", events),
+            *(
+                log_in_routes(visits, renderer, is_secure=settings.certificate is not None)
+                if isinstance(visits, Sessions)
+                else ()
+            ),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
         exception_handlers={HTTPException: renderer.http_error, Exception: renderer.unexpected},
         lifespan=lifespan,
     )
     # Around everything, also around the page that tells of a fault.
-    return Guard(application)
+    return Guard(application, settings.host_names)
+
+
+def log_in_routes(sessions: Sessions, renderer: Renderer, *, is_secure: bool) -> list[Route]:
+    async def form(request: Request) -> Response:
+        return renderer.log_in_form(request, request.query_params.get("next", "/"))
+
+    async def log_in(request: Request) -> Response:
+        where = "/"
+        try:
+            fields = Query(await read_form(request))
+            where = _local_path(fields.text("next"))
+            user, password = fields.required("user"), fields.required("password")
+            token = await renderer.in_thread(partial(sessions.log_in, user, password))
+        except Problem as problem:
+            if isinstance(problem, LogInFailed):
+                await anyio.sleep(FAILED_LOG_IN_S)
+            return renderer.log_in_form(request, where, problem)
+        answer = RedirectResponse(where, status_code=303)
+        answer.set_cookie(COOKIE, token, max_age=SESSION_S, httponly=True, samesite="strict", secure=is_secure)
+        return answer
+
+    async def log_out(request: Request) -> Response:
+        await renderer.in_thread(partial(sessions.log_out, request.cookies.get(COOKIE, "")))
+        answer = RedirectResponse(LOG_IN_PATH, status_code=303)
+        answer.delete_cookie(COOKIE, httponly=True, samesite="strict", secure=is_secure)
+        return answer
+
+    return [
+        Route(LOG_IN_PATH, form),
+        Route(LOG_IN_PATH, log_in, methods=["POST"]),
+        Route("/log-out", log_out, methods=["POST"]),
+    ]
+
+
+def _local_path(text: str) -> str:
+    """A path of the console: a link that logs in must not lead elsewhere."""
+    is_local = text.startswith("/") and not text.startswith("//") and "\\" not in text
+    return text if is_local else "/"
 
 
 class Renderer:
     """Turns pages and problems into answers."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self, visits: Visits) -> None:
+        self._visits = visits
         self._threads = anyio.CapacityLimiter(THREADS)
         self._templates = Environment(
             loader=PackageLoader("oncelog.console"),
@@ -130,10 +187,13 @@ class Renderer:
 
     def page(self, make: MakePage) -> Endpoint:
         async def endpoint(request: Request) -> Response:
+            visit = self._visits.find(request.cookies)
+            if visit is None:
+                return _to_log_in(request)
             try:
                 query = Query(dict(request.query_params))
-                found = await self._in_thread(partial(make, self._console, query, **request.path_params))
-                return self._answer(request, found.template, found.title, found.data, 200, is_live=found.live)
+                found = await self.in_thread(partial(make, visit.console, query, **request.path_params))
+                return self._answer(request, visit, found.template, found.title, found.data, 200, is_live=found.live)
             except (Problem, KafkaError) as error:
                 return await self.problem(request, _as_problem(error))
 
@@ -141,26 +201,43 @@ class Renderer:
 
     def change(self, make: Change) -> Endpoint:
         async def endpoint(request: Request) -> Response:
+            visit = self._visits.find(request.cookies)
+            if visit is None:
+                return _to_log_in(request)
             client = request.client.host if request.client is not None else "unknown"
+            if visit.user is not None:
+                client = f"{visit.user} from {client}"
             try:
-                form = Query(await _form(request))
-                where = await self._in_thread(partial(make, self._console, form, client))
+                form = Query(await read_form(request))
+                where = await self.in_thread(partial(make, visit.console, form, client))
                 return RedirectResponse(quote(where), status_code=303)
             except (Problem, KafkaError) as error:
                 return await self.problem(request, _as_problem(error))
 
         return endpoint
 
-    async def _in_thread(self, call: Callable[[], Any]) -> Any:
+    async def in_thread(self, call: Callable[[], Any]) -> Any:
         if self._threads.statistics().tasks_waiting >= WAITING_MAX:
             raise Busy("Too many pages wait for the cluster.", "Try again in some seconds.")
         return await anyio.to_thread.run_sync(call, limiter=self._threads)
 
     async def problem(self, request: Request, problem: Problem) -> Response:
+        visit = self._visits.find(request.cookies)
+        if visit is None:
+            return _to_log_in(request)
         data = {"problem": problem.title, "text": problem.text, "advice": problem.advice, "retry": False}
         is_passing = isinstance(problem, Unreachable | NotYet)
         data["retry"] = is_passing or isinstance(problem, Busy)
-        return self._answer(request, "problem.html", problem.title, data, problem.status, is_live=is_passing)
+        return self._answer(request, visit, "problem.html", problem.title, data, problem.status, is_live=is_passing)
+
+    def log_in_form(self, request: Request, where: str, problem: Problem | None = None) -> Response:
+        text = self._templates.get_template("log_in.html").render(
+            title="Log in",
+            nonce=request.state.nonce,
+            next=where,
+            problem=f"{problem.text} {problem.advice}" if problem is not None else "",
+        )
+        return HTMLResponse(text, 200 if problem is None else problem.status)
 
     async def http_error(self, request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
@@ -177,9 +254,17 @@ class Renderer:
         return await self.problem(request, problem)
 
     def _answer(
-        self, request: Request, template: str, title: str, data: dict[str, Any], code: int, *, is_live: bool
+        self,
+        request: Request,
+        visit: Visit,
+        template: str,
+        title: str,
+        data: dict[str, Any],
+        code: int,
+        *,
+        is_live: bool,
     ) -> Response:
-        console = self._console
+        console = visit.console
         status = status_row(console.watch.state, console.admin.config.bootstrap_servers, console.now_ms())
         vary = {"Vary": "Accept"}
         if _wants_json(request):
@@ -196,8 +281,16 @@ class Renderer:
             token=console.token,
             now_ms=console.now_ms(),
             allow_changes=console.settings.allow_changes,
+            user=visit.user,
         )
         return HTMLResponse(text, code, headers=vary)
+
+
+def _to_log_in(request: Request) -> Response:
+    if _wants_json(request) or request.method not in SAFE_METHODS:
+        return PlainTextResponse("Log in first.\n", 401)
+    where = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    return RedirectResponse(f"{LOG_IN_PATH}?{urlencode({'next': where})}", status_code=303)
 
 
 def _wants_json(request: Request) -> bool:
@@ -220,11 +313,12 @@ def _as_problem(error: Problem | KafkaError) -> Problem:
     if error.code in RETRIABLE:
         return Unreachable(text, "The console goes on trying.")
     problem = Problem(text)
-    problem.status, problem.title = 502, "The cluster has refused"
+    is_denied = error.code.name.endswith("AUTHORIZATION_FAILED")
+    problem.status, problem.title = (403, "ACLs do not allow this") if is_denied else (502, "The cluster has refused")
     return problem
 
 
-async def _form(request: Request) -> dict[str, str]:
+async def read_form(request: Request) -> dict[str, str]:
     """The fields of a form. Only the plain encoding is taken, which browsers use by default."""
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/x-www-form-urlencoded":
         raise BadInput("A form is sent as application/x-www-form-urlencoded.")

@@ -2,7 +2,8 @@
 
 A console on loopback can still be reached by web pages of others, through the browser of whoever visits them. So
 
-- the Host header must name this machine: a page whose name was bound to 127.0.0.1 afterwards is refused;
+- the Host header must name this machine, or be a name that the console was given: a page whose name was bound to
+  127.0.0.1 afterwards is refused;
 - a request that another site's page makes is refused, unless it is a visitor who follows a link;
 - a request that may change something must come from a page of the console;
 - an answer may load nothing from elsewhere, and may not be framed.
@@ -11,6 +12,7 @@ A console on loopback can still be reached by web pages of others, through the b
 from __future__ import annotations
 
 import secrets
+from collections.abc import Collection
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -30,8 +32,9 @@ _POLICY: Final = (
 class Guard:
     """ASGI middleware. The nonce of an answer is in `request.state.nonce`."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, host_names: Collection[str] = ()) -> None:
         self._app = app
+        self._host_names = host_names
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -45,7 +48,7 @@ class Guard:
                 add_headers(MutableHeaders(scope=message), nonce)
             await send(message)
 
-        problem = refusal(scope["method"], Headers(scope=scope))
+        problem = refusal(scope["method"], Headers(scope=scope), self._host_names)
         if problem:
             await PlainTextResponse(f"{problem}\n", 403)(scope, receive, send_guarded)
         else:
@@ -61,10 +64,11 @@ def add_headers(headers: MutableHeaders, nonce: str) -> None:
     headers.setdefault("Cache-Control", "no-store")
 
 
-def refusal(method: str, headers: Headers) -> str:
+def refusal(method: str, headers: Headers, host_names: Collection[str] = ()) -> str:
     """Why a request is refused; empty if it is not."""
     host = headers.get("host", "")
-    if not is_loopback(_host_name(host)):
+    name = _host_name(host)
+    if name not in host_names and not is_loopback(name):
         return f"The console answers to the names of this machine alone, such as 127.0.0.1, not to {host!r}."
     site = headers.get("sec-fetch-site")
     if method in SAFE_METHODS:

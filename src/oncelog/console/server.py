@@ -9,7 +9,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from types import FrameType
 from typing import BinaryIO, Final
 
@@ -19,11 +18,10 @@ from oncelog.client.admin import Admin
 from oncelog.console.application import make_application
 from oncelog.console.page import Console
 from oncelog.console.settings import ConsoleSettings
+from oncelog.console.visits import OneVisit, Sessions, Visits, for_pages
 from oncelog.console.watch import ClusterWatch
 from oncelog.monitoring.snapshot import Poller
 
-PAGE_TIMEOUT_MS: Final = 5_000
-"""How long a page waits for the cluster at most: people do not wait longer."""
 CONNECTIONS_MAX: Final = 200
 BACKLOG: Final = 128
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -36,9 +34,9 @@ class ConsoleServer(uvicorn.Server):
     This one ends the streams, and a signal is the usual way to end it: the exit code is 0, as of `oncelog serve`.
     """
 
-    def __init__(self, config: uvicorn.Config, console: Console) -> None:
+    def __init__(self, config: uvicorn.Config, visits: Visits) -> None:
         super().__init__(config)
-        self._console = console
+        self._visits = visits
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -54,12 +52,12 @@ class ConsoleServer(uvicorn.Server):
                 signal.signal(one, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._console.watch.stop()
+        self._visits.stop()
         super().handle_exit(sig, frame)
 
     def stop(self) -> None:
         """From another thread."""
-        self._console.watch.stop()
+        self._visits.stop()
         self.should_exit = True
 
 
@@ -76,9 +74,9 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def make_server(console: Console) -> ConsoleServer:
+def make_server(visits: Visits, settings: ConsoleSettings) -> ConsoleServer:
     config = uvicorn.Config(
-        make_application(console),
+        make_application(visits, settings),
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -86,25 +84,37 @@ def make_server(console: Console) -> ConsoleServer:
         limit_concurrency=CONNECTIONS_MAX,
         ws="none",
         proxy_headers=False,
+        ssl_certfile=settings.certificate,
+        ssl_keyfile=settings.key,
     )
-    return ConsoleServer(config, console)
+    return ConsoleServer(config, visits)
 
 
 def run(
     settings: ConsoleSettings, listener: socket.socket, ready: Callable[[], None], until_ended: BinaryIO | None = None
 ) -> None:
     """Serves until a signal comes, or until a pipe is closed at its other end. The cluster need not answer yet."""
-    client = replace(
-        settings.client, default_api_timeout_ms=min(settings.client.default_api_timeout_ms, PAGE_TIMEOUT_MS)
-    )
-    with Admin(client) as pages, Admin(client) as polls:
-        watch = ClusterWatch(Poller(polls), settings.poll_interval_ms)
-        console = Console(settings, pages, watch, secrets.token_urlsafe(24))
-        server = make_server(console)
+    with _visits(settings) as visits:
+        server = make_server(visits, settings)
         if until_ended is not None:
             threading.Thread(target=_stop_at_end, args=(server, until_ended), daemon=True).start()
         ready()
         server.run(sockets=[listener])
+
+
+@contextmanager
+def _visits(settings: ConsoleSettings) -> Iterator[Visits]:
+    if settings.log_in:
+        sessions = Sessions(settings)
+        try:
+            yield sessions
+        finally:
+            sessions.close()
+        return
+    client = for_pages(settings.client)
+    with Admin(client) as pages, Admin(client) as polls:
+        watch = ClusterWatch(Poller(polls), settings.poll_interval_ms)
+        yield OneVisit(Console(settings, pages, watch, secrets.token_urlsafe(24)))
 
 
 def _stop_at_end(server: ConsoleServer, pipe: BinaryIO) -> None:

@@ -24,22 +24,28 @@ class ConsoleSettings:
     """Changes are allowed if there is one."""
     hanging_after_ms: int = HANGING_AFTER_MS
     poll_interval_ms: int = 1_000
+    log_in: bool = False
+    """Visitors log in as users of the cluster."""
+    host_names: frozenset[str] = frozenset()
+    """Names besides those of loopback that requests may be addressed to."""
+    certificate: Path | None = None
+    key: Path | None = None
 
     @property
     def allow_changes(self) -> bool:
         return self.audit_log is not None
 
 
-def parse_listen(text: str) -> tuple[str, int]:
-    """Host and port of a loopback address; raises ValueError for others, because the console has no log-in."""
+def parse_listen(text: str, *, is_protected: bool = False) -> tuple[str, int]:
+    """Host and port. Raises ValueError for another address than loopback, unless visitors log in through TLS."""
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
         raise ValueError(f"{text!r} is not an address such as {DEFAULT_LISTEN}")
-    if not is_loopback(host):
+    if not is_protected and not is_loopback(host):
         raise ValueError(
-            f"{host!r} is not a loopback address. The console has no log-in, so it listens on this machine alone: use "
-            f"{DEFAULT_LISTEN}, and an SSH tunnel from elsewhere"
+            f"{host!r} is not a loopback address. Without --log-in, --certificate and --key the console listens on "
+            f"this machine alone: use {DEFAULT_LISTEN}, and an SSH tunnel from elsewhere"
         )
     return host, int(port)
 

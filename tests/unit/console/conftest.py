@@ -20,6 +20,7 @@ from oncelog.client import Admin, ClientConfig, Producer
 from oncelog.console.page import Console
 from oncelog.console.server import bind, make_server
 from oncelog.console.settings import ConsoleSettings
+from oncelog.console.visits import OneVisit, Visits
 from oncelog.console.watch import ClusterWatch
 from oncelog.monitoring.snapshot import Poller
 from oncelog.testing import BrokerProcess, broker
@@ -89,17 +90,23 @@ class Browser:
 def serving(servers: str, audit_log: Path | None = None, **settings: Any) -> Iterator[Browser]:
     client = ClientConfig(bootstrap_servers=servers, default_api_timeout_ms=5_000)
     chosen = ConsoleSettings(client, ("-b", servers), audit_log, poll_interval_ms=50, **settings)
-    with Admin(client) as pages, Admin(client) as polls, bind("127.0.0.1", 0) as listener:
-        console = Console(chosen, pages, ClusterWatch(Poller(polls), chosen.poll_interval_ms), TOKEN)
-        server = make_server(console)
+    with Admin(client) as pages, Admin(client) as polls:
+        visits = OneVisit(Console(chosen, pages, ClusterWatch(Poller(polls), chosen.poll_interval_ms), TOKEN))
+        with served(visits, chosen) as found:
+            # Known as there or as not there: a first poll takes its time on a busy machine.
+            wait_until(lambda: found.get("/?format=json").json["status"]["number"] > 0)
+            yield found
+
+
+@contextmanager
+def served(visits: Visits, settings: ConsoleSettings) -> Iterator[Browser]:
+    with bind("127.0.0.1", 0) as listener:
+        server = make_server(visits, settings)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:
             wait_until(lambda: server.started or not thread.is_alive())
-            found = Browser(listener.getsockname()[1])
-            # Known as there or as not there: a first poll takes its time on a busy machine.
-            wait_until(lambda: found.get("/?format=json").json["status"]["number"] > 0)
-            yield found
+            yield Browser(listener.getsockname()[1])
         finally:
             server.stop()
             thread.join(30)

@@ -22,6 +22,5 @@ def broker(console: Console, query: Query, node_id: int) -> Page:
     if found is None:
         raise NotThere(f"There is no broker {node_id} in the cluster now.")
     resource = ConfigResource(ResourceType.BROKER, str(node_id))
-    entries = console.recent.get(("broker", node_id), lambda: console.admin.describe_configs(resource))
-    data = {**found.as_row(), "settings": settings_rows(entries)}
+    data = {**found.as_row(), "settings": settings_rows(console, resource)}
     return Page("broker.html", f"Broker {node_id}", data, live=False)

@@ -9,6 +9,7 @@ from oncelog.client.admin import ConfigResource, ConfigSource, ResourceType
 from oncelog.client.visibility import IsolationLevel
 from oncelog.console import lanes, messages
 from oncelog.console.page import BadInput, Console, Page, Query, paged
+from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import TopicPartition, uuid_to_text
 from oncelog.monitoring.offsets import PartitionOffsets, partition_offsets
 from oncelog.monitoring.positions import PositionKind, find_offsets, parse_position
@@ -64,22 +65,25 @@ def _topic_row(topic: Topic, is_held: bool) -> dict[str, Any]:
 
 def topic(console: Console, query: Query, name: str) -> Page:
     found = console.topic(name)
-    entries = console.recent.get(
-        ("settings", name), lambda: console.admin.describe_configs(ConfigResource(ResourceType.TOPIC, name))
-    )
     data = {
         "topic": name,
         "id": uuid_to_text(found.info.topic_id),
         "internal": found.info.is_internal,
         "partitions": [one.as_row() for one in found.partitions],
-        "settings": settings_rows(entries),
+        "settings": settings_rows(console, ConfigResource(ResourceType.TOPIC, name)),
         "commands": [console.command("topic", "describe", name), console.command("config", "show", "topic", name)],
     }
     return Page("topic.html", f"Topic {name}", data)
 
 
-def settings_rows(entries: dict[str, Any]) -> list[dict[str, Any]]:
-    """Those that differ from their defaults first."""
+def settings_rows(console: Console, resource: ConfigResource) -> list[dict[str, Any]] | None:
+    """Those that differ from their defaults first. None: whoever asks may not see them."""
+    try:
+        entries = console.recent.get(("settings", resource), lambda: console.admin.describe_configs(resource))
+    except KafkaError as error:
+        if error.code not in (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED):
+            raise
+        return None
     ordered = sorted(entries.values(), key=lambda entry: (entry.is_default, entry.name))
     return [
         {
