@@ -107,7 +107,7 @@ def test_logging_in_and_out(chromium: Any, tmp_path: Path) -> None:
                     seen(page.get_by_role("alert")).to_contain_text("the password is another one")
             seen(page.locator("h1")).to_have_text("Topics")
             assert page.url.endswith("/topics?q=t")
-            seen(page.get_by_role("link", name="tea")).to_have_count(1)
+            seen(page.get_by_role("link", name="tea", exact=True)).to_have_count(1)
             assert Axe().run(page).response["violations"] == []
             page.get_by_role("button", name="Log out").click()
             seen(page.locator("h1")).to_have_text("Log in")
