@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -11,6 +12,7 @@ from oncelog.security.acl import ANY, Acl, AclAuthorizer, AclFilter, Operation, 
 if TYPE_CHECKING:
     from oncelog.protocol.messages.create_acls import AclCreation
     from oncelog.server.broker import Broker
+    from oncelog.server.context import RequestContext
 
 E = TypeVar("E", bound=IntEnum)
 
@@ -49,6 +51,11 @@ def acl_of(creation: AclCreation) -> Acl:
     if problem is not None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Invalid ACL creation: {problem}.")
     return acl
+
+
+def tell_of_acls(context: RequestContext, acls: Iterable[Acl], done: str) -> None:
+    for acl in acls:
+        context.tell_change(acl.resource.name, acl.name, f"{done} {acl}")
 
 
 def filter_of(fields: FilterFields) -> AclFilter:

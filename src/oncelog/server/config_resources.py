@@ -160,7 +160,13 @@ def _propose(
         entry = entry_of(broker, name, wanted, validate_only)
         return None if validate_only else entry
 
-    return broker.metadata.propose(topic_subject(name) if is_topic else f"broker {name}", decide)
+    def tell(error: KafkaError | None) -> KafkaError | None:
+        if error is None and not validate_only:
+            now = ", ".join(f"{key}={text}" for key, text in _current(broker, resource_type, name).items())
+            context.tell_change("TOPIC" if is_topic else "BROKER", name, f"settings are now: {now or 'the defaults'}")
+        return error
+
+    return broker.metadata.propose(topic_subject(name) if is_topic else f"broker {name}", decide).map(tell)
 
 
 def _change_one(

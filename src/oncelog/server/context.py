@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 
 from oncelog.core.errors import KafkaError
+from oncelog.protocol.api_keys import ApiKey
+from oncelog.server import audit
 from oncelog.server.authorization import (
     ANONYMOUS,
     CLUSTER_NAME,
@@ -18,8 +19,6 @@ from oncelog.server.authorization import (
     Operation,
     Resource,
 )
-
-log = logging.getLogger("oncelog.server")
 
 
 @dataclass(slots=True)
@@ -54,23 +53,37 @@ class RequestContext:
     client_id: str
     peer: Peer
     authorizer: Authorizer = field(default_factory=AllowClients)
+    api_key: int | None = None
 
     def may(self, operation: Operation, resource: Resource, name: str = CLUSTER_NAME) -> bool:
+        """For what is left out of an answer, or has another way to be allowed. `permits` is for what is refused."""
         return self.authorizer.allows(self.peer.principal, self.peer.client_host, operation, resource, name)
 
     def may_any(self, operation: Operation, resource: Resource) -> bool:
         return self.authorizer.allows_any(self.peer.principal, self.peer.client_host, operation, resource)
 
+    def permits(self, operation: Operation, resource: Resource, name: str = CLUSTER_NAME) -> bool:
+        if self.may(operation, resource, name):
+            return True
+        self._tell("refused", operation=operation.name, resource=resource.name, name=name)
+        return False
+
     def require(self, operation: Operation, resource: Resource, name: str = CLUSTER_NAME) -> None:
         """Raises the refusal of the kind of resource. It says nothing about whether the resource exists."""
-        if not self.may(operation, resource, name):
-            log.info(
-                "%s from %s may not %s on %s %s (client %s)",
-                self.peer.principal, self.peer.client_host, operation.name, resource.name, name, self.client_id,
-            )  # fmt: skip
+        if not self.permits(operation, resource, name):
             raise KafkaError(
                 REFUSALS[resource], f"{self.peer.principal} has no {operation.name} on {resource.name} {name!r}"
             )
+
+    def tell_change(self, resource: str, name: str, detail: str) -> None:
+        """To the audit log. For what has been done."""
+        self._tell("changed", resource=resource, name=name, detail=detail)
+
+    def _tell(self, event: str, **fields: str) -> None:
+        peer = self.peer
+        who = {"principal": peer.principal, "host": peer.client_host, "listener": peer.listener}
+        api = {} if self.api_key is None else {"api": ApiKey(self.api_key).stem}
+        audit.tell(event, peer.principal, {**who, "client_id": self.client_id, **api, **fields})
 
     def operations_on_cluster(self) -> int:
         """Nobody is told who may not describe the cluster."""

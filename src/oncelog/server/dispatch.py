@@ -117,7 +117,7 @@ class Dispatcher:
 
     def _answer(self, header: RequestHeader, version: int, body: Any, peer: Peer, started_s: float) -> Answer:
         key = header.api_key
-        context = RequestContext(version, header.client_id or "", peer, self._broker.authorizer)
+        context = RequestContext(version, header.client_id or "", peer, self._broker.authorizer, key)
         answer = self._handler(key)(self._broker, body, context)
         if isinstance(answer, GeneratorType):
             answer = self._broker.turns.run(answer, peer)

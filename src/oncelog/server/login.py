@@ -30,6 +30,7 @@ from oncelog.protocol.schema import Message
 from oncelog.security.plain import PlainServer
 from oncelog.security.sasl import PLAIN, AuthenticationFailed, ServerMechanism, Step
 from oncelog.security.scram import ScramMechanism, ScramServer
+from oncelog.server import audit
 from oncelog.server.context import Peer
 from oncelog.server.dispatch import Buffers, LastAnswer, UnservedRequest
 
@@ -181,7 +182,8 @@ class Login:
         """Held back: whoever tries passwords is to wait, also for the connection to end."""
         self.state = State.FAILED
         self._broker.metrics.rejected(ErrorCode.SASL_AUTHENTICATION_FAILED.name)
-        log.warning("a login from %s on listener %s failed: %s", peer.client_host, self._listener.name, reason)
+        where = {"host": peer.client_host, "listener": self._listener.name, "mechanism": self._mechanism_name}
+        audit.tell("login-failed", peer.client_host, {**where, "detail": reason}, level=logging.WARNING)
         promise: Promise[Buffers | None] = Promise()
         delay_ms = self._broker.settings.integer("connection.failed.authentication.delay.ms")
         self._broker.scheduler.call_later_ms(delay_ms, lambda: promise.resolve(LastAnswer(answer)))

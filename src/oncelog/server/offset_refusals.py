@@ -17,7 +17,7 @@ Refusal = Callable[[int], ErrorCode]
 
 
 def refusal_of(broker: Broker, context: RequestContext, topic: str) -> Refusal:
-    if not context.may(Operation.READ, Resource.TOPIC, topic):
+    if not context.permits(Operation.READ, Resource.TOPIC, topic):
         return refuse_all(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     has_partition, unknown = broker.metadata.has_partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return lambda index: ErrorCode.NONE if has_partition(topic, index) else unknown

@@ -1,8 +1,8 @@
 """The broker's own log, on the standard error: whatever clients send, it stays readable and small, and holds up nobody.
 
 * Control characters are escaped, and long values and lines are cut: a client id cannot forge a line, or fill a disk.
-* Of one kind, which is a place in the source that logs, `KIND_LINES_MAX` lines are written in `WINDOW_S` seconds. The
-  others are counted, and their number is a line of its own. Debugging has no such limit.
+* Of one kind, which is a place in the source that logs or what the record names, `KIND_LINES_MAX` lines are written in
+  `WINDOW_S` seconds. The others are counted, and their number is a line of its own. Debugging has no such limit.
 * A line is written at once if that does not block. If nobody reads the pipe, lines wait in a queue of bounded size, for
   a thread that may block; what does not fit is counted, and told when there is room again.
 """
@@ -52,6 +52,8 @@ def shortened(text: str, chars_max: int) -> str:
 
 def message_of(record: logging.LogRecord) -> str:
     args = record.args
+    if hasattr(record, "audit"):
+        return str(record.msg)
     if isinstance(args, tuple):
         args = tuple(shortened(arg, VALUE_CHARS_MAX) if isinstance(arg, str) else arg for arg in args)
     text = str(record.msg) % args if args else str(record.msg)
@@ -76,7 +78,7 @@ class JsonFormatter(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": message_of(record),
+            **(getattr(record, "audit", None) or {"message": message_of(record)}),
         }
         if record.exc_info:
             entry["exception"] = shortened(self.formatException(record.exc_info), TRACE_CHARS_MAX)
@@ -110,7 +112,7 @@ class OperatorLog(logging.Handler):
         super().__init__()
         self._descriptor = descriptor
         self._clock_s = clock_s
-        self._windows: dict[tuple[str, int], _Window] = {}
+        self._windows: dict[tuple[object, ...], _Window] = {}
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
         self._dropped = 0
@@ -124,7 +126,7 @@ class OperatorLog(logging.Handler):
 
     def _is_within_limit(self, record: logging.LogRecord) -> bool:
         now_s = self._clock_s()
-        kind = (record.pathname, record.lineno)
+        kind = getattr(record, "kind", (record.pathname, record.lineno))
         window = self._windows.get(kind)
         if window is None or now_s - window.begin_s >= WINDOW_S:
             self.tell_of_left_out()

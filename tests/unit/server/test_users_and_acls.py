@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -152,6 +153,10 @@ def test_deleting_by_filter_tells_what_it_was(node: BrokerInProcess) -> None:
     assert [row[0] for row in described(node)] == ["milk"]
 
 
+def audited(caplog: pytest.LogCaptureFixture) -> list[dict[str, str]]:
+    return [json.loads(record.getMessage()) for record in caplog.records if record.name == "oncelog.audit"]
+
+
 def test_without_an_authorizer_there_are_none(tmp_path: Path) -> None:
     node = BrokerInProcess(tmp_path / "data")
     assert create(node, creation()) == [54]
@@ -168,7 +173,12 @@ def test_whoever_may_not_alter_the_cluster_changes_nothing(
     with caplog.at_level(logging.INFO):
         assert create(node, creation()) == [31]
         assert list(alter(node, upsertion("eve")).values()) == [31]
-    assert "User:eve from 127.0.0.1 may not ALTER on CLUSTER" in caplog.text
+    refused = audited(caplog)
+    assert [entry["api"] for entry in refused] == ["CreateAcls", "AlterUserScramCredentials"]
+    assert refused[0] == {
+        "event": "refused", "principal": "User:eve", "host": "127.0.0.1", "listener": "PLAINTEXT", "client_id": "test",
+        "operation": "ALTER", "resource": "CLUSTER", "name": "kafka-cluster", "api": "CreateAcls",
+    }  # fmt: skip
     node.peer = ADMIN
     assert described(node) == []
     assert not node.broker.metadata.users
@@ -248,8 +258,10 @@ def test_changes_are_told_in_the_log_without_keys(node: BrokerInProcess, caplog:
     with caplog.at_level(logging.DEBUG):
         alter(node, upsertion("eve"))
         create(node, creation())
-    assert "User:admin from 127.0.0.1 sets the SCRAM-SHA-256 credential of user eve" in caplog.text
-    assert "adds an ACL: ALLOW READ to User:eve" in caplog.text
+    told = [(entry["event"], entry["principal"], entry["name"], entry["detail"]) for entry in audited(caplog)]
+    assert told[0] == ("changed", "User:admin", "eve", "set its SCRAM-SHA-256 credential")
+    assert told[1][:3] == ("changed", "User:admin", "tea")
+    assert told[1][3].startswith("added ALLOW READ to User:eve")
     assert "stored_key" not in caplog.text
 
 

@@ -252,7 +252,7 @@ class _Fetch:
             target.topic = topic.name
         if not self._is_replica:
             self._context.require(Operation.READ, Resource.TOPIC, target.topic)
-        elif not self._context.may(Operation.CLUSTER_ACTION, Resource.CLUSTER):
+        elif not self._context.permits(Operation.CLUSTER_ACTION, Resource.CLUSTER):
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         return self._broker.partitions.get(target.topic, target.partition)
 

@@ -81,7 +81,9 @@ def _answer(
     found, name = (yield from _find(broker, asked, context)), asked.name or ""
     if not may_create or found.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return Promise.resolved(found)
-    if not context.may(Operation.CREATE, Resource.CLUSTER) and not context.may(Operation.CREATE, Resource.TOPIC, name):
+    if not context.may(Operation.CREATE, Resource.CLUSTER) and not context.permits(
+        Operation.CREATE, Resource.TOPIC, name
+    ):
         return Promise.resolved(_failed(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
     return broker.auto_create_topic(name).map(
         lambda topic: _failed(name, topic.code) if isinstance(topic, KafkaError) else at_once(_describe(broker, topic))
@@ -93,12 +95,12 @@ def _find(broker: Broker, asked: MetadataRequestTopic, context: RequestContext) 
         topic = broker.metadata.topics_by_id.get(asked.topic_id)
         if topic is None:
             return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=asked.topic_id)
-        if not context.may(Operation.DESCRIBE, Resource.TOPIC, topic.name):
+        if not context.permits(Operation.DESCRIBE, Resource.TOPIC, topic.name):
             refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             return MetadataResponseTopic(error_code=refused, name=None, topic_id=asked.topic_id)
         return (yield from _describe(broker, topic))
     name = asked.name or ""
-    if not context.may(Operation.DESCRIBE, Resource.TOPIC, name):
+    if not context.permits(Operation.DESCRIBE, Resource.TOPIC, name):
         return _failed(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     topic = broker.metadata.topics.get(name)
     if topic is not None:

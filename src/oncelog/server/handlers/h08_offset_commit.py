@@ -23,7 +23,7 @@ Answer = OffsetCommitResponse | Promise[OffsetCommitResponse]
 
 
 def handle(broker: Broker, request: OffsetCommitRequest, context: RequestContext) -> Answer:
-    if not context.may(Operation.READ, Resource.GROUP, request.group_id):
+    if not context.permits(Operation.READ, Resource.GROUP, request.group_id):
         refused = refuse_all(ErrorCode.GROUP_AUTHORIZATION_FAILED)
         return OffsetCommitResponse(topics=[_answer(topic, refused) for topic in request.topics])
     response = OffsetCommitResponse(

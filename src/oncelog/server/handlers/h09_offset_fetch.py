@@ -82,7 +82,7 @@ def _as_single(fetched: OffsetFetchResponseGroup, group: OffsetFetchRequestGroup
 def _fetch_group(
     broker: Broker, context: RequestContext, group: OffsetFetchRequestGroup, require_stable: bool, by_id: bool
 ) -> Steps[OffsetFetchResponseGroup]:
-    if not context.may(Operation.DESCRIBE, Resource.GROUP, group.group_id):
+    if not context.permits(Operation.DESCRIBE, Resource.GROUP, group.group_id):
         return OffsetFetchResponseGroup(group_id=group.group_id, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     try:
         shard = broker.groups.shard_of(group.group_id)
@@ -131,7 +131,7 @@ def _name(broker: Broker, context: RequestContext, topic: OffsetFetchRequestTopi
         topic.name, topic.topic_id = known.name, known.topic_id
     elif by_id:
         return ErrorCode.UNKNOWN_TOPIC_ID
-    may_see = context.may(Operation.DESCRIBE, Resource.TOPIC, topic.name)
+    may_see = context.permits(Operation.DESCRIBE, Resource.TOPIC, topic.name)
     return ErrorCode.NONE if may_see else ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 

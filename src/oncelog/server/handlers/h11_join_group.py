@@ -17,7 +17,7 @@ _NULLABLE_PROTOCOL_VERSION = 7
 def handle(
     broker: Broker, request: JoinGroupRequest, context: RequestContext
 ) -> JoinGroupResponse | Promise[JoinGroupResponse]:
-    if not context.may(Operation.READ, Resource.GROUP, request.group_id):
+    if not context.permits(Operation.READ, Resource.GROUP, request.group_id):
         return JoinGroupResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     client = JoiningClient(context.client_id, f"/{context.peer.client_host}", context.api_version)
     answer = broker.groups.run(

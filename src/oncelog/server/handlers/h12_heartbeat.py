@@ -13,7 +13,7 @@ from oncelog.server.context import RequestContext
 def handle(
     broker: Broker, request: HeartbeatRequest, context: RequestContext
 ) -> HeartbeatResponse | Promise[HeartbeatResponse]:
-    if not context.may(Operation.READ, Resource.GROUP, request.group_id):
+    if not context.permits(Operation.READ, Resource.GROUP, request.group_id):
         return HeartbeatResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     return broker.groups.run(
         request.group_id,

@@ -15,7 +15,7 @@ _SEVERAL_MEMBERS_VERSION = 3
 def handle(
     broker: Broker, request: LeaveGroupRequest, context: RequestContext
 ) -> LeaveGroupResponse | Promise[LeaveGroupResponse]:
-    if not context.may(Operation.READ, Resource.GROUP, request.group_id):
+    if not context.permits(Operation.READ, Resource.GROUP, request.group_id):
         return LeaveGroupResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     several = context.api_version >= _SEVERAL_MEMBERS_VERSION
     if not several:

@@ -15,7 +15,7 @@ _PROTOCOL_REQUIRED_VERSION = 5
 def handle(
     broker: Broker, request: SyncGroupRequest, context: RequestContext
 ) -> SyncGroupResponse | Promise[SyncGroupResponse]:
-    if not context.may(Operation.READ, Resource.GROUP, request.group_id):
+    if not context.permits(Operation.READ, Resource.GROUP, request.group_id):
         return SyncGroupResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     has_protocol = request.protocol_type is not None and request.protocol_name is not None
     if context.api_version >= _PROTOCOL_REQUIRED_VERSION and not has_protocol:

@@ -46,7 +46,13 @@ def _answer(
         created = _create(broker, wanted, validate_only)
     except KafkaError as error:
         created = Promise.resolved(error)
-    return created.map(lambda topic: _result(broker, context, wanted.name, topic))
+
+    def answer(topic: Topic | KafkaError) -> CreatableTopicResult:
+        if isinstance(topic, Topic) and not validate_only:
+            context.tell_change("TOPIC", topic.name, f"created with {topic.partition_count} partition(s)")
+        return _result(broker, context, wanted.name, topic)
+
+    return created.map(answer)
 
 
 def _result(broker: Broker, context: RequestContext, name: str, topic: Topic | KafkaError) -> CreatableTopicResult:

@@ -56,7 +56,13 @@ def _answer(
             raise KafkaError(disabled, "Topic deletion is disabled: delete.topic.enable is false.")
     except KafkaError as error:
         return Promise.resolved(_result(wanted.name, wanted.topic_id, error))
-    return broker.topics.delete(topic).map(lambda error: _result(topic.name, topic.topic_id, error))
+
+    def answer(error: KafkaError | None) -> DeletableTopicResult:
+        if error is None:
+            context.tell_change("TOPIC", topic.name, "deleted")
+        return _result(topic.name, topic.topic_id, error)
+
+    return broker.topics.delete(topic).map(answer)
 
 
 def _result(name: str | None, topic_id: uuid.UUID, error: KafkaError | None) -> DeletableTopicResult:

@@ -59,6 +59,7 @@ def _delete(
         code = error.code if isinstance(error, KafkaError) else ErrorCode.KAFKA_STORAGE_ERROR
         return _refusal(wanted.partition_index, code)
     moved.append(partition.log)
+    context.tell_change("TOPIC", topic, f"records of partition {wanted.partition_index} deleted below {low_watermark}")
     return DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=low_watermark)
 
 

@@ -31,7 +31,7 @@ def handle(
 ) -> Promise[AddPartitionsToTxnResponse]:
     version = context.api_version
     if version >= _BROKER_VERSION:
-        if not context.may(Operation.CLUSTER_ACTION, Resource.CLUSTER):
+        if not context.permits(Operation.CLUSTER_ACTION, Resource.CLUSTER):
             refused = AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
             return Promise.resolved(refused)
         return gather([_add(broker, context, transaction) for transaction in request.transactions]).map(
@@ -83,9 +83,9 @@ def _refused(
 ) -> dict[TopicPartition, ErrorCode]:
     """Other brokers were checked already, and ask on behalf of clients that they have checked."""
     if context.api_version < _BROKER_VERSION:
-        if not context.may(Operation.WRITE, Resource.TRANSACTIONAL_ID, transactional_id):
+        if not context.permits(Operation.WRITE, Resource.TRANSACTIONAL_ID, transactional_id):
             return dict.fromkeys(wanted, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        forbidden = {entry for entry in wanted if not context.may(Operation.WRITE, Resource.TOPIC, entry.topic)}
+        forbidden = {entry for entry in wanted if not context.permits(Operation.WRITE, Resource.TOPIC, entry.topic)}
     else:
         forbidden = set()
     unknown = [entry for entry in wanted if entry not in forbidden and not broker.metadata.has_partition(*entry)]

@@ -17,7 +17,7 @@ from oncelog.server.context import RequestContext
 
 def handle(broker: Broker, request: EndTxnRequest, context: RequestContext) -> Promise[EndTxnResponse]:
     version = context.api_version
-    if not context.may(Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id):
+    if not context.permits(Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id):
         refused = EndTxnResponse(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         return Promise.resolved(refused)
     answer = broker.transactions.run(

@@ -28,11 +28,16 @@ Written = tuple[TopicPartition, ErrorCode]
 def handle(
     broker: Broker, request: WriteTxnMarkersRequest, context: RequestContext
 ) -> Promise[WriteTxnMarkersResponse]:
-    if not context.may(Operation.CLUSTER_ACTION, Resource.CLUSTER):
+    if not context.permits(Operation.CLUSTER_ACTION, Resource.CLUSTER):
         code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         broker.log_refusal("WriteTxnMarkers", code, "it takes ClusterAction: see oncelog.cluster.action.enable")
         refused = [_refused(marker) for marker in request.markers]
         return Promise.resolved(WriteTxnMarkersResponse(markers=refused))
+    for marker in request.markers:
+        end = "commit" if marker.transaction_result else "abort"
+        context.tell_change(
+            "PRODUCER", str(marker.producer_id), f"{end} its transaction on {len(_partitions(marker))} partition(s)"
+        )
     return gather([_write(broker, marker) for marker in request.markers]).map(
         lambda results: WriteTxnMarkersResponse(markers=results)
     )

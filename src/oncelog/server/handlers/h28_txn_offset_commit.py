@@ -54,9 +54,9 @@ class _TxnOffsetCommit:
 
     def run(self) -> Promise[TxnOffsetCommitResponse]:
         request = self._request
-        if not self._context.may(Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id):
+        if not self._context.permits(Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id):
             return self._refuse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        if not self._context.may(Operation.READ, Resource.GROUP, request.group_id):
+        if not self._context.permits(Operation.READ, Resource.GROUP, request.group_id):
             return self._refuse(ErrorCode.GROUP_AUTHORIZATION_FAILED)
         if not self._has_partitions():
             return Promise.resolved(self._response)

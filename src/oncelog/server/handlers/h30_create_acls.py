@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import logging
-
 from oncelog.cluster.journal import JournalEntry
 from oncelog.cluster.metadata_entries import acls_entry
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.promise import Promise
 from oncelog.protocol.messages.create_acls import AclCreation, AclCreationResult, CreateAclsRequest, CreateAclsResponse
 from oncelog.security.acl import Acl
-from oncelog.server.acl_requests import acl_of, require_acls
+from oncelog.server.acl_requests import acl_of, require_acls, tell_of_acls
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
-
-log = logging.getLogger("oncelog.server")
 
 
 def handle(broker: Broker, request: CreateAclsRequest, context: RequestContext) -> Promise[CreateAclsResponse]:
@@ -26,18 +22,20 @@ def handle(broker: Broker, request: CreateAclsRequest, context: RequestContext) 
         return Promise.resolved(CreateAclsResponse(results=[_result(error) for _ in request.creations]))
     checked = [_checked(creation) for creation in request.creations]
     wanted = [each for each in checked if isinstance(each, Acl)]
+    new: list[Acl] = []
 
     def decide() -> JournalEntry | None:
-        new = [acl for acl in dict.fromkeys(wanted) if acl not in broker.metadata.acls]
-        for acl in new:
-            log.info("%s from %s adds an ACL: %s", context.peer.principal, context.peer.client_host, acl)
+        new.extend(acl for acl in dict.fromkeys(wanted) if acl not in broker.metadata.acls)
         return acls_entry(new) if new else None
 
-    return broker.metadata.propose("acls", decide).map(
-        lambda error: CreateAclsResponse(
+    def answer(error: KafkaError | None) -> CreateAclsResponse:
+        if error is None:
+            tell_of_acls(context, new, "added")
+        return CreateAclsResponse(
             results=[_result(each if isinstance(each, KafkaError) else error) for each in checked]
         )
-    )
+
+    return broker.metadata.propose("acls", decide).map(answer)
 
 
 def _checked(creation: AclCreation) -> Acl | KafkaError:

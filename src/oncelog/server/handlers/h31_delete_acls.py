@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 from oncelog.cluster.journal import JournalEntry
 from oncelog.cluster.metadata_entries import acls_entry
 from oncelog.core.errors import ErrorCode, KafkaError
@@ -16,12 +14,10 @@ from oncelog.protocol.messages.delete_acls import (
     DeleteAclsResponse,
 )
 from oncelog.security.acl import Acl, AclFilter
-from oncelog.server.acl_requests import filter_of, require_acls
+from oncelog.server.acl_requests import filter_of, require_acls, tell_of_acls
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
-
-log = logging.getLogger("oncelog.server")
 
 
 def handle(broker: Broker, request: DeleteAclsRequest, context: RequestContext) -> Promise[DeleteAclsResponse]:
@@ -32,17 +28,18 @@ def handle(broker: Broker, request: DeleteAclsRequest, context: RequestContext) 
         return Promise.resolved(DeleteAclsResponse(filter_results=[_failed(error) for _ in request.filters]))
     checked = [_checked(wanted) for wanted in request.filters]
     matching: list[list[Acl]] = []
+    gone: list[Acl] = []
 
     def decide() -> JournalEntry | None:
         for wanted in checked:
             found = filter(wanted.matches, broker.metadata.acls) if isinstance(wanted, AclFilter) else ()
             matching.append(list(found))
-        gone = list(dict.fromkeys(acl for acls in matching for acl in acls))
-        for acl in gone:
-            log.info("%s from %s deletes an ACL: %s", context.peer.principal, context.peer.client_host, acl)
+        gone.extend(dict.fromkeys(acl for acls in matching for acl in acls))
         return acls_entry([], gone) if gone else None
 
     def answer(error: KafkaError | None) -> DeleteAclsResponse:
+        if error is None:
+            tell_of_acls(context, gone, "deleted")
         failed = [wanted if isinstance(wanted, KafkaError) else error for wanted in checked]
         results = [
             _deleted(acls) if failure is None else _failed(failure)

@@ -38,7 +38,13 @@ def _answer(
         return Promise.resolved(_result(wanted.name, error))
     assignments = None if wanted.assignments is None else [entry.broker_ids for entry in wanted.assignments]
     changed = broker.topics.set_partition_count(wanted.name, wanted.count, assignments, validate_only=validate_only)
-    return changed.map(lambda error: _result(wanted.name, error))
+
+    def answer(error: KafkaError | None) -> CreatePartitionsTopicResult:
+        if error is None and not validate_only:
+            context.tell_change("TOPIC", wanted.name, f"has {wanted.count} partition(s) now")
+        return _result(wanted.name, error)
+
+    return changed.map(answer)
 
 
 def _result(name: str, error: KafkaError | None) -> CreatePartitionsTopicResult:

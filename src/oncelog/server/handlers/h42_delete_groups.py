@@ -18,11 +18,18 @@ def handle(broker: Broker, request: DeleteGroupsRequest, context: RequestContext
 
 
 def _delete(broker: Broker, context: RequestContext, name: str) -> Promise[DeletableGroupResult]:
-    if not context.may(Operation.DELETE, Resource.GROUP, name):
+    if not context.permits(Operation.DELETE, Resource.GROUP, name):
         refused = ErrorCode.GROUP_AUTHORIZATION_FAILED
         return Promise.resolved(DeletableGroupResult(group_id=name, error_code=refused))
-    return broker.groups.run(
+    deleted: Promise[DeletableGroupResult] = broker.groups.run(
         name,
         lambda shard, reply, _: shard.delete_group(name, reply),
         lambda error: DeletableGroupResult(group_id=name, error_code=error),
     )
+
+    def tell(result: DeletableGroupResult) -> DeletableGroupResult:
+        if result.error_code == ErrorCode.NONE:
+            context.tell_change("GROUP", name, "deleted")
+        return result
+
+    return deleted.map(tell)

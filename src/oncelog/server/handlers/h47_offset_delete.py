@@ -20,7 +20,7 @@ from oncelog.server.offset_refusals import refusal_of
 def handle(
     broker: Broker, request: OffsetDeleteRequest, context: RequestContext
 ) -> OffsetDeleteResponse | Promise[OffsetDeleteResponse]:
-    if not context.may(Operation.DELETE, Resource.GROUP, request.group_id):
+    if not context.permits(Operation.DELETE, Resource.GROUP, request.group_id):
         return OffsetDeleteResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     response = OffsetDeleteResponse(topics=[_answer(broker, context, topic) for topic in request.topics])
     return broker.groups.run(

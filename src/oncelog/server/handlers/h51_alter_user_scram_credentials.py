@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 
 from oncelog.cluster.journal import JournalEntry
@@ -27,8 +26,6 @@ from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 
-log = logging.getLogger("oncelog.server")
-
 _Results = dict[str, KafkaError | None]
 
 
@@ -43,9 +40,10 @@ def handle(
     except KafkaError as error:
         return Promise.resolved(_answer(dict.fromkeys(names, error)))
 
+    given: dict[ScramUser, ScramCredential] = {}
+    removed: list[ScramUser] = []
+
     def decide() -> JournalEntry | None:
-        given: dict[ScramUser, ScramCredential] = {}
-        removed: list[ScramUser] = []
         for change in changes:
             try:
                 if names[change.name] > 1:
@@ -60,10 +58,11 @@ def handle(
                     raise KafkaError(ErrorCode.RESOURCE_NOT_FOUND, text)
             except KafkaError as error:
                 results[change.name] = error
-        _tell(context, given, removed)
         return users_entry(given, removed) if given or removed else None
 
     def answer(error: KafkaError | None) -> AlterUserScramCredentialsResponse:
+        if error is None:
+            _tell(context, given, removed)
         return _answer({name: result or error for name, result in results.items()})
 
     return broker.metadata.propose("users", decide).map(answer)
@@ -92,11 +91,10 @@ def _credential(user: ScramUser, given: ScramCredentialUpsertion) -> ScramCreden
 
 
 def _tell(context: RequestContext, given: dict[ScramUser, ScramCredential], removed: list[ScramUser]) -> None:
-    who = (context.peer.principal, context.peer.client_host)
     for user in given:
-        log.info("%s from %s sets the %s credential of user %s", *who, user.mechanism.sasl_name, user.name)
+        context.tell_change("USER", user.name, f"set its {user.mechanism.sasl_name} credential")
     for user in removed:
-        log.info("%s from %s deletes the %s credential of user %s", *who, user.mechanism.sasl_name, user.name)
+        context.tell_change("USER", user.name, f"deleted its {user.mechanism.sasl_name} credential")
 
 
 def _answer(results: _Results) -> AlterUserScramCredentialsResponse:

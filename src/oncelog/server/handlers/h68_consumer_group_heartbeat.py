@@ -19,7 +19,7 @@ from oncelog.server.context import RequestContext
 def handle(
     broker: Broker, request: ConsumerGroupHeartbeatRequest, context: RequestContext
 ) -> ConsumerGroupHeartbeatResponse:
-    if not context.may(Operation.READ, Resource.GROUP, request.group_id):
+    if not context.permits(Operation.READ, Resource.GROUP, request.group_id):
         return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     return ConsumerGroupHeartbeatResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,

@@ -37,7 +37,8 @@ def handle(
     response = DescribeTopicPartitionsResponse(next_cursor=None)
     for name in names:
         yield
-        if not context.may(Operation.DESCRIBE, Resource.TOPIC, name):
+        is_allowed = context.permits if request.topics else context.may
+        if not is_allowed(Operation.DESCRIBE, Resource.TOPIC, name):
             if request.topics:
                 response.topics.append(_failed(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED, NOT_ASKED))
             continue
