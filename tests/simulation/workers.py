@@ -83,7 +83,7 @@ class Worker(TxnClient):
         self.trace(f"owns {sorted(self._positions)} in generation {self._member.generation_id}")
 
     def _heartbeat(self) -> Script[None]:
-        yield from play(self._member.beat())
+        yield from play(self._member.heartbeat())
         if self._member.lost or self._member.rejoin_needed:
             raise LostMembership
 

@@ -23,7 +23,7 @@ class Closing:
 @pytest.fixture
 def running(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     running: set[str] = set()
-    monkeypatch.setattr(sink, "_entered", {})
+    monkeypatch.setattr(sink, "_open_sinks", {})
     monkeypatch.setattr(sink, "is_running", lambda _, query_id: query_id in running)
     return running
 
@@ -42,38 +42,38 @@ def is_closed(one: ExactlyOnceSink) -> bool:
 def test_connections_of_queries_that_ended_are_closed_by_the_next(running: set[str]) -> None:
     first, second, third = make_sink(), make_sink(), make_sink()
     running |= {"a", "b"}
-    first.enter("a")
-    second.enter("b")
-    first.enter("a")
+    first.claim("a")
+    second.claim("b")
+    first.claim("a")
     assert not is_closed(first)
     running.remove("a")
     running.add("c")
-    third.enter("c")
+    third.claim("c")
     assert [is_closed(one) for one in (first, second, third)] == [True, False, False]
 
 
 def test_a_query_in_its_last_batch_is_left_alone(running: set[str]) -> None:
     ending, second, third = make_sink(), make_sink(), make_sink()
-    ending.enter("a")
+    ending.claim("a")
     running |= {"b", "c"}
     with ending._busy:
-        second.enter("b")
+        second.claim("b")
     assert not is_closed(ending)
-    third.enter("c")
+    third.claim("c")
     assert is_closed(ending)
 
 
 def test_connections_of_the_run_before_are_closed_by_a_query_that_comes_back(running: set[str]) -> None:
     before, after = make_sink(), make_sink()
     running.add("a")
-    before.enter("a")
-    after.enter("a")
+    before.claim("a")
+    after.claim("a")
     assert (is_closed(before), is_closed(after)) == (True, False)
 
 
 def test_connections_of_a_session_that_was_stopped_are_closed(running: set[str]) -> None:
     before, after = make_sink(context=None), make_sink()
     running |= {"a", "b"}
-    before.enter("a")
-    after.enter("b")
+    before.claim("a")
+    after.claim("b")
     assert is_closed(before)

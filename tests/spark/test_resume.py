@@ -14,7 +14,15 @@ from oncelog.core.sink_note import METADATA_BYTES_MAX, Note
 from oncelog.spark.micro_batch import MicroBatch
 from oncelog.spark.offsets import Offsets, StreamOffset, merge, parse_source_offset, uneven
 from oncelog.spark.planning import OffsetRange, bounds_text
-from oncelog.spark.resume import CannotResume, NewCheckpoint, Verdict, check_tables, judge, news, offsets_to_commit
+from oncelog.spark.resume import (
+    CannotResume,
+    NewCheckpoint,
+    Verdict,
+    changed_offsets,
+    check_tables,
+    judge,
+    offsets_to_commit,
+)
 
 P0, P1, P2 = (TopicPartition("orders", number) for number in range(3))
 BATCH_ID_PARTITION = TopicPartition("out", 0)
@@ -329,12 +337,12 @@ def test_a_batch_that_is_run_again_for_its_state_must_read_the_tables_it_read() 
 def test_only_what_moved_is_committed_and_the_first_partition() -> None:
     found = committed("q", 3, {P0: 10, P1: 5, P2: 7})
     now = offsets_to_commit(batch(4, {P0: 10, P1: 6, P2: 7}), BATCH_ID_PARTITION)
-    assert news(now, found) == {P0: now[P0], P1: now[P1]}
-    assert news(now, committed("another", 3, {P0: 10, P1: 6, P2: 7})) == now
-    assert news(now, {}) == now
+    assert changed_offsets(now, found) == {P0: now[P0], P1: now[P1]}
+    assert changed_offsets(now, committed("another", 3, {P0: 10, P1: 6, P2: 7})) == now
+    assert changed_offsets(now, {}) == now
     uneven_now = offsets_to_commit(batch(4, {P0: 10, P2: 7}, uneven_end={P2: (7, 9)}), BATCH_ID_PARTITION)
-    assert news(uneven_now, found) == uneven_now
-    assert news(offsets_to_commit(batch(4, {}), BATCH_ID_PARTITION), {}).keys() == {BATCH_ID_PARTITION}
+    assert changed_offsets(uneven_now, found) == uneven_now
+    assert changed_offsets(offsets_to_commit(batch(4, {}), BATCH_ID_PARTITION), {}).keys() == {BATCH_ID_PARTITION}
 
 
 @given(
@@ -358,7 +366,7 @@ def test_the_verdict_is_the_same_as_if_all_offsets_were_committed(
     for number, (start, end) in enumerate(planned[:done]):
         offsets = offsets_to_commit(batch(number, end, start), BATCH_ID_PARTITION)
         everything = {**everything, **offsets}
-        moved = {**moved, **(news(offsets, moved) if number else offsets)}
+        moved = {**moved, **(changed_offsets(offsets, moved) if number else offsets)}
     number = data.draw(st.integers(0, len(steps) - 1))
     begin = data.draw(st.integers(0, number))
     one = batch(number, planned[number][1], planned[begin][0], plan=data.draw(st.sampled_from([number, 99])))

@@ -87,11 +87,11 @@ def test_a_table_that_was_cut_is_not_taken() -> None:
 
 def test_after_a_large_batch_the_next_ones_are_not_tried() -> None:
     small = SmallBatches()
-    assert small.may_have(batch(0, 10))
-    assert not small.may_have(batch(0, BATCH_OFFSETS + 1))
+    assert small.may_be_small(batch(0, 10))
+    assert not small.may_be_small(batch(0, BATCH_OFFSETS + 1))
     small.was_large(batch(3, 10))
-    assert not small.may_have(batch(3 + LARGE_RUN, 10))
-    assert small.may_have(batch(4 + LARGE_RUN, 10))
+    assert not small.may_be_small(batch(3 + LARGE_RUN, 10))
+    assert small.may_be_small(batch(4 + LARGE_RUN, 10))
 
 
 HEADERS = "array(struct('h' as key, cast(repeat('x', 200000) as binary) as value)) as headers"

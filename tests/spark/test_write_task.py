@@ -12,7 +12,7 @@ from oncelog.client.errors import FatalError
 from oncelog.core.errors import ErrorCode
 from oncelog.spark import write_task
 from oncelog.spark.routing import RowError
-from oncelog.spark.transactor import _may_help, _plain
+from oncelog.spark.transactor import _is_worth_a_retry, _readable
 from oncelog.spark.write_job import TaskFailed, TaskRanAgain, _written
 from oncelog.spark.write_task import write_stage
 from tests.spark.test_routing import make_orders
@@ -58,8 +58,8 @@ def test_an_unexpected_failure_comes_with_its_traceback(monkeypatch: pytest.Monk
 def test_a_bad_row_is_told_as_such_and_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TaskFailed) as caught:
         _written(run(monkeypatch, RowError("a row cannot be written: why")))
-    assert not _may_help(caught.value)
-    plain = _plain(caught.value, None)  # type: ignore[arg-type]
+    assert not _is_worth_a_retry(caught.value)
+    plain = _readable(caught.value, None)  # type: ignore[arg-type]
     assert isinstance(plain, RowError)
     assert str(plain) == "a row cannot be written: why"
 

@@ -122,7 +122,7 @@ class Curve:
 
     @property
     def exponent(self) -> float | None:
-        """Of the cost over the last two points."""
+        """The exponent of the cost over the last two points."""
         if len(self.points) < 2 or not self.is_whole:
             return None
         (low_x, low), (high_x, high) = self.points[-2:]

@@ -38,7 +38,7 @@ class Entry:
     """When the run began that it was measured in."""
 
     def problem(self, side: str) -> str:
-        """Of the first round that went wrong."""
+        """The problem of the first round that went wrong."""
         return next((entry.problem for entry in self.rounds.get(side, ()) if entry.problem), "")
 
     def to_dict(self) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class Choice:
     only: tuple[str, ...] = ()
     rounds: int | None = None
     settings: tuple[tuple[str, str], ...] = ()
-    """Of the client, for all workloads."""
+    """Settings of the client, for all workloads."""
     catalogue: tuple[Group, ...] = catalogue.FULL
 
     @property

@@ -179,10 +179,10 @@ class BatchProducer(Blocking):
             await self._open([new[partition] for partition in sorted(new)])
         for target, batch, delivered in unsent:
             if target.stream is not None:
-                target.stream.append(batch, deadline, functools.partial(_hand_over, delivered))
+                target.stream.append(batch, deadline, functools.partial(_set_outcome, delivered))
 
     async def _reach_leaders(self, partitions: Collection[TopicPartition], deadline: Deadline) -> None:
-        """Of all together: streams that each look for theirs would not share requests."""
+        """Connect to all leaders first: streams that each look for theirs would not share requests."""
         cluster = self.cluster
         away = [partition for partition in partitions if cluster.open_leader(partition) is None]
         if unknown := {partition.topic for partition in away if cluster.routes.leader(partition) is None}:
@@ -243,7 +243,7 @@ def _as_encoded(batches: Iterable[EncodedBatch | Readable]) -> Iterable[EncodedB
             yield from split_batches(batch)
 
 
-def _hand_over(delivered: Future[Delivery], outcome: Delivery | KafkaError) -> None:
+def _set_outcome(delivered: Future[Delivery], outcome: Delivery | KafkaError) -> None:
     if delivered.done():
         return
     if isinstance(outcome, KafkaError):

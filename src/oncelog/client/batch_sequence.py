@@ -113,7 +113,7 @@ class BatchSequence:
         self.in_flight = 0
         self.resume_at_s = 0.0
         self.moved = False
-        """The leader is to be looked for again. Whoever does that takes it back."""
+        """The leader is to be looked for again. Whoever does that resets it."""
         self._backoff = backoff
         self._mode = mode
         self._transactional = transactional
@@ -140,7 +140,7 @@ class BatchSequence:
         return not self._waiting and not self._recovering and self._has_window(retried=False)
 
     def append(self, batch: EncodedBatch, deadline: Deadline, delivered: Delivered) -> None:
-        """Queue a batch behind the others; `delivered` is told where it is, or why it is nowhere."""
+        """Queue a batch behind the others; `delivered` is called with its place, or with why it was not written."""
         if self.broken is not None:
             delivered(self.broken)
             return
@@ -294,7 +294,7 @@ class BatchSequence:
         return failure
 
     def _bump_epoch(self) -> None:
-        """So that what was given up can never arrive."""
+        """Take a new epoch, so that what was given up can never arrive."""
         if self.identity.epoch >= EPOCH_EXHAUSTED and self._renewable:
             self._lacks_identity = True
         else:

@@ -27,7 +27,7 @@ class Blocking:
 
     def __init__(self, config: ClientConfig | Blocking) -> None:
         self._owner = config if isinstance(config, Blocking) else None
-        """Of the connections, if not this client. Referred to here, it stays in use as long as this client is."""
+        """The client whose connections this one uses, if not its own. The reference keeps them open."""
         self.config: ClientConfig = config.config if isinstance(config, Blocking) else config
         self.cluster: Cluster = config.cluster if isinstance(config, Blocking) else open_cluster(config)
         self._pid = os.getpid()

@@ -26,7 +26,7 @@ Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 BATCH_BYTES: Final = 512 * 1024
-"""Of one encoded batch, uncompressed. Half of Kafka's default `message.max.bytes`, so that it fits everywhere."""
+"""The size of an encoded batch, uncompressed: half of Kafka's default `message.max.bytes`, so it fits everywhere."""
 _RECORD_OVERHEAD_BYTES_MAX: Final = 32
 _ROWS_BYTES_MAX: Final = 1 << 30
 """Columns larger than this are encoded in several passes: Arrow's offsets have 32 bits."""

@@ -58,7 +58,7 @@ class Connection(asyncio.BufferedProtocol):
     async def _negotiate(self) -> None:
         known: asyncio.Future[None] = self._loop.create_future()
         self.wire.negotiate(self._loop.time(), lambda error: _settle(known, error))
-        self._watch_the_time(self.wire.deadline_s)
+        self._set_timer(self.wire.deadline_s)
         await known
 
     def __str__(self) -> str:
@@ -95,7 +95,7 @@ class Connection(asyncio.BufferedProtocol):
     ) -> None:
         """Send a request now, behind those sent before; `answered` is called with its answer."""
         now_s = self._loop.time()
-        self._watch_the_time(self.wire.send(request, now_s, answered, version_max=version_max, timeout_ms=timeout_ms))
+        self._set_timer(self.wire.send(request, now_s, answered, version_max=version_max, timeout_ms=timeout_ms))
 
     def post(
         self, request: Message, *, version_max: int | None = None, timeout_ms: float | None = None
@@ -133,7 +133,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # Time
 
-    def _watch_the_time(self, deadline_s: float | None) -> None:
+    def _set_timer(self, deadline_s: float | None) -> None:
         """One timer for all requests, set for the earliest deadline; answers leave it alone."""
         if deadline_s is None or self.wire.closed:
             return
@@ -141,14 +141,14 @@ class Connection(asyncio.BufferedProtocol):
             if self._timer.when() <= deadline_s:
                 return
             self._timer.cancel()
-        self._timer = self._loop.call_at(deadline_s, self._on_time)
+        self._timer = self._loop.call_at(deadline_s, self._on_timer)
 
-    def _on_time(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         self.wire.expire(self._loop.time())
         if self.wire.closed:
             self.close()
-        self._watch_the_time(self.wire.deadline_s)
+        self._set_timer(self.wire.deadline_s)
 
     # Bytes
 

@@ -40,7 +40,7 @@ class _Unread(NamedTuple):
 
     error: Exception
     offsets: dict[TopicPartition, int]
-    """By partition: the first of its records."""
+    """The offset of the first record, by partition."""
 
 
 class _RecordTaker:

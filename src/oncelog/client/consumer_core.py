@@ -62,7 +62,7 @@ class ConsumerCore:
 
     def _go_on(self) -> None:
         self._changed.set()
-        self.fetcher.look()
+        self.fetcher.start_fetches()
 
     def _fail(self, error: KafkaError) -> None:
         self._error = self._error or error
@@ -112,9 +112,9 @@ class ConsumerCore:
             self._refresh_if_due()
             self._find_positions()
             if self._hand_out(take) or deadline.expired:
-                self.fetcher.look()
+                self.fetcher.start_fetches()
                 return None
-            self.fetcher.look()
+            self.fetcher.start_fetches()
             await self._wait(deadline)
 
     async def _wait(self, deadline: Deadline) -> None:

@@ -34,7 +34,7 @@ class ConsumerFetcher:
         self._failed = failed
         self._settings = config.fetch
 
-    def look(self) -> None:
+    def start_fetches(self) -> None:
         """Start requests for all that can be fetched and is not being fetched. Called again when a task has ended."""
         wanted: dict[int, dict[TopicPartition, PartitionPosition]] = {}
         leaderless = set()

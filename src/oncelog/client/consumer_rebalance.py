@@ -46,7 +46,7 @@ class Rebalances:
     def __init__(self, member: GroupMember, positions: Positions) -> None:
         self.phase = Phase.OUT
         self.topics: frozenset[str] = frozenset()
-        """With which the present membership was joined, or is being joined."""
+        """The topics that the present membership was joined with, or is being joined with."""
         self.member = member
         self._positions = positions
         self._target: list[TopicPartition] | None = None

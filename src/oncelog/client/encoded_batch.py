@@ -1,4 +1,4 @@
-"""A record batch that is encoded but not yet anybody's: who sends it, and as which sequence number, is stamped on last.
+"""A record batch that is encoded, but without a producer: id, epoch and sequence number are written into it last.
 
 The same batch can so be sent again under another epoch without touching its records. Only the 40 header bytes that the
 CRC covers are checksummed anew; the CRC of the records is carried on.

@@ -222,10 +222,10 @@ class GroupMember:
                 await self.leave("max.poll.interval.ms went by without a poll", wait=False)
                 self._lose()
                 return
-            if not await self.beat():
+            if not await self.heartbeat():
                 return
 
-    async def beat(self) -> bool:
+    async def heartbeat(self) -> bool:
         """One heartbeat; whether to go on with them."""
         request = HeartbeatRequest(
             group_id=self.group_id,
@@ -241,9 +241,9 @@ class GroupMember:
         except KafkaError:
             self._cluster.routes.forget_coordinator(CoordinatorKind.GROUP, self.group_id)
             return True
-        return self._judge(response.error_code)
+        return self._on_heartbeat_answer(response.error_code)
 
-    def _judge(self, code: int) -> bool:
+    def _on_heartbeat_answer(self, code: int) -> bool:
         """What a heartbeat's answer means; whether to go on with heartbeats."""
         if code in (ErrorCode.NONE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS):
             return True

@@ -58,7 +58,7 @@ class PartitionStream:
         return self.sequence.next_sequence
 
     def append(self, batch: EncodedBatch, deadline: Deadline, delivered: Delivered) -> None:
-        """Queue a batch behind the others; `delivered` is told where it is, or why it is nowhere."""
+        """Queue a batch behind the others; `delivered` is called with its place, or with why it was not written."""
         self.sequence.append(batch, deadline, delivered)
         self._pump()
 

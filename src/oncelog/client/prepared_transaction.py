@@ -18,7 +18,7 @@ from oncelog.client.errors import (
 )
 from oncelog.client.shared_transaction import SharedTransaction
 from oncelog.client.transaction import AsyncTransactionClient
-from oncelog.core.ids import ProducerEpoch, ProducerId, ProducerIdAndEpoch
+from oncelog.core.ids import ProducerIdAndEpoch
 
 _NOT_OPEN: Final = frozenset(
     {
@@ -59,7 +59,7 @@ class PreparedTransaction(NamedTuple):
 
     @property
     def identity(self) -> ProducerIdAndEpoch:
-        return ProducerIdAndEpoch(ProducerId(self.producer_id), ProducerEpoch(self.producer_epoch))
+        return ProducerIdAndEpoch.of(self.producer_id, self.producer_epoch)
 
     @property
     def shared(self) -> SharedTransaction:

@@ -151,7 +151,7 @@ class Producer(Blocking):
 
     @property
     def state(self) -> State:
-        """Of the transactions; meaningless without a transactional id."""
+        """The state of the transactions; meaningless without a transactional id."""
         return self.core.state.current
 
     @property

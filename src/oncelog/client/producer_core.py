@@ -61,7 +61,7 @@ class ProducerCore:
             self.sender.fail_waiting(error)
         finally:
             self._adding = None
-        self.sender.look()
+        self.sender.send_ready()
 
     # Transactions
 
@@ -107,7 +107,7 @@ class ProducerCore:
             await self._end(commit=True)
 
     async def abort_transaction(self) -> None:
-        """Throw away what was sent since `begin_transaction`; after an AbortableError this is the way on."""
+        """Throw away what was sent since `begin_transaction`; call it after an AbortableError."""
         async with self._transactional():
             await self._abort()
 

@@ -1,4 +1,4 @@
-"""The event loop's half of a producer: takes batches out of the accumulator and sees to their delivery."""
+"""The part of a producer on the event loop: takes batches out of the accumulator and delivers them."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from oncelog.client.partition_stream import Delivery, Mode, PartitionStream
 from oncelog.client.partitioner import Partitioner
 from oncelog.client.produce_channel import ProduceChannel
 from oncelog.client.producer_config import ProducerConfig
-from oncelog.core.ids import NO_IDENTITY, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
+from oncelog.core.ids import NO_IDENTITY, ProducerIdAndEpoch, TopicPartition
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 NO_TRANSACTION_TIMEOUT_MS = 2**31 - 1
 
 
 class Gate(Protocol):
-    """What a transaction has to say about sending."""
+    """What a transaction lets the sender send."""
 
     def admits(self, partition: TopicPartition) -> bool:
-        """Whether batches for this partition may be sent now; if not, `Sender.look` is called again when they may."""
+        """Whether batches for this partition may be sent now. `Sender.send_ready` is called when that changes."""
 
     def explain(self, error: KafkaError) -> KafkaError:
         """Take note of a failed batch, and give the error that its records are to see."""
@@ -43,7 +43,7 @@ class Sender:
         self._mode = Mode.GIVEN if gate is not None else Mode.IDEMPOTENT if config.idempotent else Mode.PLAIN
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_s = 0.0
-        self._is_to_look = False
+        self._is_scheduled = False
         self.identity = NO_IDENTITY
         self._getting_identity: asyncio.Task[None] | None = None
         self._streams: dict[TopicPartition, PartitionStream] = {}
@@ -62,14 +62,14 @@ class Sender:
         self.on_room: Callable[[], None] = lambda: None
         """Called on the loop whenever memory was released."""
 
-    # When to look
+    # When to send
 
     def wake(self, delay_s: float) -> None:
-        self._loop.call_soon_threadsafe(self._look_in, delay_s)
+        self._loop.call_soon_threadsafe(self._wake_in, delay_s)
 
-    def _look_in(self, delay_s: float) -> None:
+    def _wake_in(self, delay_s: float) -> None:
         if delay_s <= 0:
-            self.look()
+            self.send_ready()
             return
         at_s = self._loop.time() + delay_s
         if self._timer is not None:
@@ -81,11 +81,11 @@ class Sender:
 
     def _due(self) -> None:
         self._timer = None
-        self.look()
+        self.send_ready()
 
-    def look(self) -> None:
-        """Send every batch that is ready and has room in flight."""
-        self._is_to_look = False
+    def send_ready(self) -> None:
+        """Send every batch that is ready, as far as batches may be in flight."""
+        self._is_scheduled = False
         if self._mode is Mode.IDEMPOTENT and self.identity == NO_IDENTITY:
             if self._getting_identity is None:
                 self._getting_identity = asyncio.create_task(self._get_identity())
@@ -96,7 +96,7 @@ class Sender:
                 self._fill(partition, now_s)
         next_s = self.accumulator.next_ready_s()
         if next_s is not None and next_s > now_s:
-            self._look_in(next_s - now_s)
+            self._wake_in(next_s - now_s)
 
     def _fill(self, partition: TopicPartition, now_s: float) -> None:
         stream = self._stream(partition)
@@ -131,10 +131,10 @@ class Sender:
         if self._gate is not None and isinstance(outcome, KafkaError):
             outcome = self._gate.explain(outcome)
         self._complete(batch, outcome)
-        if not self._is_to_look:
+        if not self._is_scheduled:
             # Not at once: a broken stream answers to every batch while it is being filled.
-            self._is_to_look = True
-            self._loop.call_soon(self.look)
+            self._is_scheduled = True
+            self._loop.call_soon(self.send_ready)
 
     def _complete(self, batch: WaitingBatch, outcome: Delivery | BaseException) -> None:
         self.accumulator.complete(batch, outcome)
@@ -155,7 +155,7 @@ class Sender:
             self.fail_waiting(error)
         finally:
             self._getting_identity = None
-        self.look()
+        self.send_ready()
 
     async def _ask_identity(self) -> ProducerIdAndEpoch:
         """A producer id for an idempotent producer; any broker gives one."""
@@ -166,7 +166,7 @@ class Sender:
             response = await connection.call(request, InitProducerIdResponse)
             if response.error_code:
                 raise error_of(response.error_code, "getting a producer id")
-            return ProducerIdAndEpoch(ProducerId(response.producer_id), ProducerEpoch(response.producer_epoch))
+            return ProducerIdAndEpoch.of(response.producer_id, response.producer_epoch)
 
         deadline = self._cluster.deadline(self._config.delivery_timeout_ms)
         return await self._cluster.retrying("getting a producer id", attempt, deadline)
@@ -176,7 +176,7 @@ class Sender:
     async def flush(self) -> None:
         """Wait until every record appended so far is delivered or given up."""
         batches = self.accumulator.make_all_ready()
-        self.look()
+        self.send_ready()
         waits = [asyncio.wrap_future(batch.delivered) for batch in batches]
         if waits:
             await asyncio.wait(waits)
@@ -189,7 +189,7 @@ class Sender:
             self._complete(batch, error)
 
     async def abandon(self, reason: KafkaError) -> bool:
-        """Give up everything, and wait until nothing is in flight. Whether sequence numbers are in doubt by that."""
+        """Give up everything, and wait until nothing is in flight. Returns whether sequence numbers are in doubt."""
         self.fail_waiting(reason)
         doubtful = False
         for stream in self._streams.values():

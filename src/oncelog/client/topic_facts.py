@@ -33,7 +33,7 @@ class TopicFacts:
     """One of the cluster's own, which only its brokers write to."""
     is_compacted: bool = False
     message_bytes_max: int | None = None
-    """The largest batch of records it takes; None when we are not told."""
+    """The largest batch of records it takes; None when the broker does not say."""
 
     def record_bytes_max(self, otherwise: int) -> int:
         """The largest batch it takes, `otherwise` at most."""
@@ -48,7 +48,7 @@ class TopicLookup(AdminBase):
         self._settings: dict[str, tuple[Mapping[str, str | None], float]] = {}
 
     async def facts(self, names: Collection[str]) -> dict[str, TopicFacts]:
-        """Of the topics there are now; others are left out."""
+        """The facts of topics that exist now; others are left out."""
         await self.cluster.refresh(names, self._deadline())
         found = {name: self.cluster.topics[name] for name in names if name in self.cluster.topics}
         await self._renew_settings(found)

@@ -27,7 +27,7 @@ from oncelog.client.producer_config import PRODUCER_TABLE
 from oncelog.client.shared_transaction import SharedTransaction
 from oncelog.client.topic_facts import TopicLookup
 from oncelog.core.errors import RETRIABLE, ErrorCode
-from oncelog.core.ids import NO_IDENTITY, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
+from oncelog.core.ids import NO_IDENTITY, ProducerIdAndEpoch, TopicPartition
 from oncelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from oncelog.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -48,7 +48,7 @@ R = TypeVar("R", bound=Message)
 
 TRANSACTION_TIMEOUT_MS: Final = PRODUCER_TABLE.defaults.integer("transaction.timeout.ms")
 TWO_PHASE_VERSION: Final = 6
-"""Of InitProducerId: the first with `enable2Pc` and `keepPreparedTxn` (KIP-939)."""
+"""The first version of InitProducerId with `enable2Pc` and `keepPreparedTxn` (KIP-939)."""
 
 # A transaction is one protocol from its first request to its last: mixing the versions of the two would let the
 # coordinator add a partition twice or expect an epoch that nobody was told.
@@ -105,8 +105,8 @@ class AsyncTransactionClient:
         self._timeout_ms = timeout_ms
         self._two_phase = two_phase
         self.transaction_version = await self._learn_version(deadline)
-        self.identity = _identity(response.producer_id, response.producer_epoch)
-        self.prepared = _identity(response.ongoing_txn_producer_id, response.ongoing_txn_producer_epoch)
+        self.identity = ProducerIdAndEpoch.of(response.producer_id, response.producer_epoch)
+        self.prepared = ProducerIdAndEpoch.of(response.ongoing_txn_producer_id, response.ongoing_txn_producer_epoch)
         return self.identity
 
     prepared: ProducerIdAndEpoch = NO_IDENTITY
@@ -276,7 +276,7 @@ class AsyncTransactionClient:
     def _ended(self, commit: bool, response: EndTxnResponse, what: str) -> ProducerIdAndEpoch:
         self._raise_first(Step.COMMIT if commit else Step.ABORT, [(response.error_code, what)])
         if response.producer_id >= 0:
-            self.identity = _identity(response.producer_id, response.producer_epoch)
+            self.identity = ProducerIdAndEpoch.of(response.producer_id, response.producer_epoch)
         return self.identity
 
     async def _ask_end(self, commit: bool, deadline: Deadline) -> EndTxnResponse:
@@ -373,10 +373,6 @@ class AsyncTransactionClient:
         failures.sort(key=lambda failure: failure[0] == ErrorCode.OPERATION_NOT_ATTEMPTED)
         for code, what in failures:
             raise transaction_error(step, code, f"{what}, transactional id {self.transactional_id}")
-
-
-def _identity(producer_id: int, epoch: int) -> ProducerIdAndEpoch:
-    return ProducerIdAndEpoch(ProducerId(producer_id), ProducerEpoch(epoch))
 
 
 class TransactionClient(Blocking):

@@ -192,7 +192,7 @@ class Wire:
 
     def _take(self, frame: memoryview) -> None:
         if not self._waiting:
-            raise MalformedRequest("an answer to nothing")
+            raise MalformedRequest("an answer without a request")
         waiting = self._waiting[0]
         header_version = response_header_version(waiting.api_key, waiting.version)
         correlation_id, position = parse_response_header(frame, header_version)

@@ -25,7 +25,7 @@ FACTS_AGE_S = 10.0
 FACTS_AGE_MAX_S = 60.0
 """How long it goes on with that while it is looked up again; after so long a pause it waits for the answer."""
 CLIENTS_MAX = 8
-"""So many are kept although nobody uses them."""
+"""How many are kept although nobody uses them."""
 
 
 class WorkerClient(Admin):
@@ -55,7 +55,7 @@ class WorkerClient(Admin):
         return {name: self._facts[name][0] for name in topics if name in self._facts}
 
     def _age_s(self, topic: str) -> float:
-        """Of what is known of it. A topic that was not there is asked for again."""
+        """The age of what is known of a topic; infinite for one that was not there."""
         return time.monotonic() - self._facts[topic][1] if topic in self._facts else math.inf
 
     def _is_renewing(self) -> bool:

@@ -87,8 +87,8 @@ def _value(cls: type[Message], data: bytes | None) -> dict[str, Any] | None:
     shown = to_json(message, version)
     if isinstance(message, GroupMetadataValue) and message.protocol_type == "consumer":
         for member, described in zip(message.members, shown["members"], strict=True):
-            _open_up(described, "subscription", member.subscription, decode_subscription)
-            _open_up(described, "assignment", member.assignment, decode_assignment)
+            _decode_field(described, "subscription", member.subscription, decode_subscription)
+            _decode_field(described, "assignment", member.assignment, decode_assignment)
     return {"version": str(version), "data": shown}
 
 
@@ -99,7 +99,7 @@ def _without_null_struct(cls: type[Message], data: bytes) -> bytes:
     return data
 
 
-def _open_up(described: dict[str, Any], name: str, data: bytes, decode: Callable[[bytes], Message]) -> None:
+def _decode_field(described: dict[str, Any], name: str, data: bytes, decode: Callable[[bytes], Message]) -> None:
     """Show bytes that consumers have encoded as an object, if they can be decoded."""
     with contextlib.suppress(MalformedRequest):
         message = decode(data)

@@ -143,7 +143,7 @@ class KafkaDump:
 
 
 def _last_offsets_at(log: Path, positions: set[int]) -> dict[int, int]:
-    """By position, for those at which a batch starts."""
+    """The last offsets of the batches that start at these positions."""
     batches = BatchFile(log).batches(whole=False) if log.exists() else ()
     return {batch.position: batch.header.last_offset for batch in batches if batch.position in positions}
 

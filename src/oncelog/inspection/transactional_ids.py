@@ -32,7 +32,7 @@ class StateChange(NamedTuple):
 
 @dataclass(slots=True)
 class TransactionalIds:
-    """By producer id, and the last state of each id."""
+    """The names of producer ids, and the last state of each transactional id."""
 
     names: dict[int, str] = field(default_factory=dict)
     states: dict[str, TransactionLogValue] = field(default_factory=dict)

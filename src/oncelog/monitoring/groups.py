@@ -53,7 +53,7 @@ class Group:
 
     @property
     def lag(self) -> int:
-        """Of all partitions together, as far as it is known."""
+        """The lag of all partitions together, as far as it is known."""
         return sum(max(one.lag.total, 0) for one in self.partitions if one.lag is not None)
 
     def as_row(self) -> dict[str, Any]:

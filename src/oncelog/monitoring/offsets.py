@@ -45,7 +45,7 @@ class Lag(NamedTuple):
 
     total: int
     held_back: int
-    """Of these, what read_committed readers cannot get now."""
+    """The part of it that read_committed readers cannot get now."""
 
     @property
     def visible(self) -> int:

@@ -38,7 +38,7 @@ from oncelog.monitoring.transaction_history import (
 )
 
 OFFSETS_MAX: Final = 20_000
-"""So many last offsets of each of the two topics are looked at."""
+"""How many offsets at the end of each of the two topics are read."""
 
 _OUTCOME_OF: Final = {COMMITTING: "committed", ABORTING: "aborted", TIMED_OUT: "timed out"}
 
@@ -93,7 +93,7 @@ class Attempt:
     batch_id: int | None = None
     """None if the attempt ended before its offsets were written, or if they are gone."""
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
-    """Of the input, committed together with the output."""
+    """Offsets of the input, committed together with the output."""
 
     def as_row(self, now_ms: int) -> dict[str, Any]:
         end_ms = self.ended_ms if self.ended_ms is not None else now_ms

@@ -22,7 +22,7 @@ class PositionKind(Enum):
     OFFSET = "offset"
     TIME_MS = "time"
     RELATIVE = "relative"
-    """So many offsets or records forward or back; from where, depends on the command."""
+    """A number of offsets or records forward or back; the command says from where."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ class TransactionSpan:
     producer_epoch: int
     first_offset: int
     last_offset: int
-    """Of its data."""
+    """The last offset of its data."""
     first_timestamp: int
     last_timestamp: int
     records: int = 0

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 REPORTS_MAX = 100
-"""Of a query, the newest: as many as Spark keeps of its own."""
+"""How many reports of a query are kept, the newest: as many as Spark keeps of its own."""
 SOURCE_CLASS = "PythonMicroBatchStream"
 
 
@@ -30,10 +30,10 @@ class BatchReport:
     batch_id: int
     attempts: int
     producer: ProducerIdAndEpoch | None = None
-    """With which it was written; None when it was skipped, because it had been committed before."""
+    """The producer that wrote it; None when it was skipped, because it had been committed before."""
     rows: int = 0
     size_bytes: int = 0
-    """Of the record batches, as they were sent."""
+    """The size of the record batches, as they were sent."""
     rows_by_topic: Mapping[str, int] = field(default_factory=dict)
     write_ms: int = 0
     commit_ms: int = 0

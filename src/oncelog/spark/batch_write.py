@@ -74,7 +74,7 @@ def write_batch(
 
 
 class _Call:
-    """One call of `write_batch`, which may take several attempts. What is committed tells the next one of the last."""
+    """One call of `write_batch`, in one or more attempts. Each sees in the committed offsets what the last did."""
 
     def __init__(self, frame: DataFrame, options: SinkOptions, run_id: str | None) -> None:
         self._frame = frame

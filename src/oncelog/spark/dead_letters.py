@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from oncelog.spark.write_job import TaskOrders
 
 TEXT_LENGTH_MAX = 300
-"""Of a header that tells what was wrong: names of topics have 249 characters, but rows may hold anything."""
+"""The longest header that says what was wrong: names of topics have 249 characters, but rows may hold anything."""
 LEFT_OUT = ((), ("headers",), ("value",), ("value", "headers"), ("key", "headers"), ("key", "value", "headers"))
 """What a letter does without, as little as makes it small enough."""
 

@@ -34,7 +34,7 @@ class MicroBatch:
     end: Offsets
     query_name: str | None = None
     run_id: str = ""
-    """Of this start of the query."""
+    """The id of this start of the query."""
     only_kafka: bool = False
     """Whether all sources of the query have Kafka's offsets."""
     planned_ms: int | None = None
@@ -144,7 +144,7 @@ def _below(node: Any) -> Sequence[Any]:
 
 
 def _ranges(execution: Any, batch_id: int) -> tuple[list[SourceRange], bool]:
-    """Of each source whose offsets are Kafka's; and whether those are all that have any offsets."""
+    """The range of each source whose offsets are Kafka's; and whether those are all that have any offsets."""
     logged = execution.offsetLog().get(batch_id)
     invariant(logged.isDefined(), f"batch {batch_id} is in the offset log before it runs")
     ends = elements(logged.get().offsets())
@@ -165,7 +165,7 @@ def _ranges(execution: Any, batch_id: int) -> tuple[list[SourceRange], bool]:
 
 
 def source_range(start: StreamOffset | None, end: StreamOffset) -> SourceRange:
-    """From where the last batch ended; where this one is the first to read a partition, its end tells the beginning.
+    """From where the last batch ended. Where this batch is the first to read, its end offset has the start.
 
     A source that has nothing new ends a batch with the very offset that the last one ended with.
     """
@@ -177,7 +177,7 @@ def source_range(start: StreamOffset | None, end: StreamOffset) -> SourceRange:
 
 
 def _start(execution: Any, started: Any, source: Any) -> StreamOffset | None:
-    """Where the last batch has ended in a source. Of the first one the plan tells, unless its end does."""
+    """Where the last batch ended in a source. For the first batch it is in the plan, unless it is in the end offset."""
     offset = started.get(source)
     if not offset.isDefined():
         leaves = elements(execution.lastExecution().logical().collectLeaves())
@@ -190,5 +190,5 @@ def _start(execution: Any, started: Any, source: Any) -> StreamOffset | None:
 
 
 def elements(sequence: Any) -> Sequence[Any]:
-    """Of a Scala sequence."""
+    """The elements of a Scala sequence."""
     return [sequence.apply(i) for i in range(sequence.size())]

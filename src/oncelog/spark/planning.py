@@ -17,7 +17,7 @@ DIGEST = "sha256:"
 
 
 TASKS_ALONE = 64
-"""So many tasks a batch may have however few records each of them reads: enough for as many cores."""
+"""A batch may have this many tasks however few records each of them reads: enough for as many cores."""
 TASK_OFFSETS = 10_000
 
 

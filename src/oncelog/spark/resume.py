@@ -89,9 +89,9 @@ def offsets_to_commit(
     return {batch_id_partition: OffsetAndMetadata(batch.batch_id, note(batch_id_partition))}
 
 
-def news(offsets: Committed, committed: Committed) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Those of a batch's offsets that the group does not have yet, and always the first one: it has the note of the
-    batch, also where nothing moved."""
+def changed_offsets(offsets: Committed, committed: Committed) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Those of a batch's offsets that the group does not have yet, and always the first one, which has the note of the
+    batch."""
     first = min(offsets)
     return {p: offset for p, offset in offsets.items() if p == first or _is_new(offset, committed.get(p))}
 

@@ -27,7 +27,7 @@ from oncelog.spark.batch_report import REPORTS_MAX, BatchReport
 from oncelog.spark.checkpoint import DEFAULT_LOCATION, is_made_up
 from oncelog.spark.identity import Identity
 from oncelog.spark.micro_batch import MicroBatch, is_running, keeps_state, running_batch
-from oncelog.spark.resume import Committed, Verdict, check_tables, judge, news, offsets_to_commit
+from oncelog.spark.resume import Committed, Verdict, changed_offsets, check_tables, judge, offsets_to_commit
 from oncelog.spark.rows import plain_columns
 from oncelog.spark.sink_options import (
     SinkOptions,
@@ -107,7 +107,7 @@ def write_stream(
 
 
 @dataclass(frozen=True)
-class GroupState:
+class KnownGroup:
     """What a run of a query knows of its group: fetched once, and then kept up with what the sink commits itself.
 
     It is asked for again after any failure. Whether somebody else has written is looked up before each commit, for the
@@ -119,9 +119,9 @@ class GroupState:
     all_committed_s: float = -math.inf
     """When this run has last committed all its offsets."""
 
-    def after(self, offsets: Committed, *, is_all: bool) -> GroupState:
+    def after(self, offsets: Committed, *, is_all: bool) -> KnownGroup:
         all_committed_s = time.monotonic() if is_all else self.all_committed_s
-        return GroupState(self.run_id, {**self.committed, **offsets}, all_committed_s)
+        return KnownGroup(self.run_id, {**self.committed, **offsets}, all_committed_s)
 
 
 class GroupMoved(RuntimeError):
@@ -130,14 +130,14 @@ class GroupMoved(RuntimeError):
 
 @dataclass
 class ExactlyOnceSink:
-    """The function given to `foreachBatch`. `written` tells of the last batch, None when it was skipped."""
+    """The function given to `foreachBatch`. `written` describes the last batch; None when it was skipped."""
 
     spark: SparkSession
     transactor: Transactor
     written: Written | None = None
     _columns: dict[str, Column] | None = None
     _committed_for: str | None = None
-    _group: GroupState | None = None
+    _group: KnownGroup | None = None
     _reports: deque[BatchReport] = field(default_factory=lambda: deque(maxlen=REPORTS_MAX))
     _has_tables: bool | None = None
     _small: SmallBatches = field(default_factory=SmallBatches)
@@ -158,7 +158,7 @@ class ExactlyOnceSink:
         refuse_other_offset_logs(self.spark)
         batch = running_batch(self.spark, frame, batch_id)
         refuse_made_up_checkpoint(self.spark, batch)
-        self.enter(batch.query_id)
+        self.claim(batch.query_id)
         if self._has_tables is None:
             self._has_tables = has_tables(self.spark, batch.query_id)
         what = f"batch {batch_id} of query {batch.query_id}"
@@ -172,19 +172,19 @@ class ExactlyOnceSink:
             renew_tables(self.spark, batch.query_id)
 
     def report(self, batch_id: int) -> BatchReport | None:
-        """Of one of the newest batches."""
+        """The report of one of the newest batches."""
         return next((report for report in reversed(self._reports) if report.batch_id == batch_id), None)
 
-    def enter(self, query_id: str) -> None:
-        """Close what queries that are over have left open: nobody tells a sink that a batch was its last."""
-        with _entering:
-            if _entered.get(query_id) is self:
+    def claim(self, query_id: str) -> None:
+        """Note that this sink serves the query, and close those of ended queries, which Spark does not tell."""
+        with _open_sinks_lock:
+            if _open_sinks.get(query_id) is self:
                 return
-            for other_id, other in list(_entered.items()):
+            for other_id, other in list(_open_sinks.items()):
                 is_over = other_id == query_id or not other._is_running(other_id)
                 if other is self or (is_over and other._close_unless_busy()):
-                    del _entered[other_id]
-            _entered[query_id] = self
+                    del _open_sinks[other_id]
+            _open_sinks[query_id] = self
 
     def _close_unless_busy(self) -> bool:
         """A query that was told to stop may still be in its last batch, and waiting for it could be mutual."""
@@ -204,7 +204,7 @@ class ExactlyOnceSink:
         options, producer = self.transactor.options, identity.client.identity
         group, self._group = self._group, None
         if group is None or group.run_id != batch.run_id:
-            group = GroupState(batch.run_id, identity.client.fetch_offsets(options.group_id))
+            group = KnownGroup(batch.run_id, identity.client.fetch_offsets(options.group_id))
         committed = group.committed
         known = only_existing_partitions(options, batch, committed)
         tables = self._tables_read(batch)
@@ -231,7 +231,9 @@ class ExactlyOnceSink:
         written_s = time.monotonic()
         # 3. Input offsets, and the note that this batch is done, join the transaction.
         failpoints.hit("spark.sink.before_offsets")
-        committing = news(offsets, committed) if group.all_committed_s > time.monotonic() - ALL_OFFSETS_S else offsets
+        committing = (
+            changed_offsets(offsets, committed) if group.all_committed_s > time.monotonic() - ALL_OFFSETS_S else offsets
+        )
         self._check_unmoved(identity, committed, committing)
         identity.client.commit_offsets(options.group_id, committing)
         # 4. The decision: output, offsets and note become visible together.
@@ -263,7 +265,7 @@ class ExactlyOnceSink:
                 raise GroupMoved(f"{partition}: somebody else has committed an offset for group {group} meanwhile")
 
     def _tables_read(self, batch: MicroBatch) -> str | None:
-        """Of a query with state, which must read the same when a batch is run again. None: there is nothing to note."""
+        """What a query with state read, and must read again when a batch is run again. None: nothing to note."""
         if not self._has_tables or not keeps_state(self.spark, batch.query_id):
             return None
         return tables_read(self.spark, batch.query_id)
@@ -287,14 +289,14 @@ class ExactlyOnceSink:
         )
 
 
-_entered: dict[str, ExactlyOnceSink] = {}
-"""By the id of the query: the sinks of this process that have connections, those of the last query that ended too."""
-_entering = threading.Lock()
+_open_sinks: dict[str, ExactlyOnceSink] = {}
+"""The sinks of this process that have connections, by query id; the last query that ended may be among them."""
+_open_sinks_lock = threading.Lock()
 
 
 def sink_of(query_id: str) -> ExactlyOnceSink | None:
-    """Of a query of this process, as long as it runs and until another one is started."""
-    return _entered.get(query_id)
+    """The sink of a query of this process, while it runs and until another one is started."""
+    return _open_sinks.get(query_id)
 
 
 def only_existing_partitions(options: SinkOptions, batch: MicroBatch, committed: Committed) -> MicroBatch:

@@ -26,9 +26,9 @@ BATCH_OFFSETS = 5_000
 COLLECTED_BYTES = 128 * 1024 * 1024
 """About what the driver gets to hold at most, whatever becomes of those records."""
 ROWS_MIN = 1024
-"""So many rows are few, however few the input records were: state has rows of its own."""
+"""This many rows always count as few, however few the input records were: state has rows of its own."""
 TASKS_OF_ALL = 8
-"""So many tasks may each hand over all rows of a batch."""
+"""Up to this many tasks may each hand over all rows of a batch."""
 ROWS_PER_RECORD = 2
 """Each of more tasks may hand over so many times its share, the largest partition included."""
 COLUMN_BYTES_MIN = 256
@@ -37,7 +37,7 @@ LARGE_RUN = 50
 """After a batch that was not small, so many are not taken for small."""
 TOO_LONG = "oncelog_too_long"
 _TASK_ROW_BITS = (1 << 33) - 1
-"""Of what Spark calls a monotonically increasing id: the number of the row within its task."""
+"""The bits of Spark's monotonically increasing id that number the row within its task."""
 
 
 class NotSmall(Exception):
@@ -76,7 +76,7 @@ class SmallBatches:
         self._large_until = 0
         self._selections: dict[Limits, tuple[Column, list[Column]]] = {}
 
-    def may_have(self, batch: MicroBatch) -> bool:
+    def may_be_small(self, batch: MicroBatch) -> bool:
         bound = batch.size_bound
         return bound is not None and bound <= BATCH_OFFSETS and batch.batch_id >= self._large_until
 

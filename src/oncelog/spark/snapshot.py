@@ -84,6 +84,6 @@ def latest_per_key(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch
 
 
 def _latest(rows: pa.Table) -> pa.Table:
-    """Of each key the last row."""
+    """The last row of each key."""
     numbered = pa.table({"key": rows.column("key"), "row": np.arange(rows.num_rows)})
     return rows.take(numbered.group_by("key").aggregate([("row", "max")]).column("row_max"))

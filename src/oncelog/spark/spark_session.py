@@ -100,7 +100,7 @@ def session(
 
 
 def _defaults(submitted: SparkConf) -> dict[str, str]:
-    """What spark-submit was told stays as it is."""
+    """Settings given to spark-submit stay as they are."""
     return {setting.key: setting.value for setting in SETTINGS if submitted.get(setting.key) is None}
 
 

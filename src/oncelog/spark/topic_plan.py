@@ -181,7 +181,7 @@ class TopicPlan:
         return self.ranges(begin, {p: offset for p, offset in end.ends.items() if p.topic not in again})
 
     def _begin_of_earlier_version(self, ends: Offsets, *, is_first: bool) -> Offsets:
-        """Where a batch began whose plan does not tell. Only what cannot have changed since is believed."""
+        """Where a batch began whose plan does not say so. Only what cannot have changed since is used."""
         position = self._options.starting if is_first else Position(everywhere=EARLIEST)
         found = self._resolve(position, "starting") if is_first else self._list(ends, EARLIEST)
         given = position.offsets or {}

@@ -43,8 +43,8 @@ class Transactor:
                 written = attempt(identity)
             except Exception as error:  # noqa: BLE001  # whatever it was, the transaction must not stay open
                 self._recover(identity, what, error)
-                if number >= self.options.batch_attempts or not _may_help(error) or not wanted():
-                    raise _plain(error, self.options)  # noqa: B904  # mostly the error itself
+                if number >= self.options.batch_attempts or not _is_worth_a_retry(error) or not wanted():
+                    raise _readable(error, self.options)  # noqa: B904  # mostly the error itself
                 logger.warning("%s failed (attempt %d of %d): %s", what, number, self.options.batch_attempts, error)
                 continue
             if written is None:
@@ -86,14 +86,14 @@ class Transactor:
         )
 
 
-def _may_help(error: Exception) -> bool:
+def _is_worth_a_retry(error: Exception) -> bool:
     """Wrong settings, contradictions and rows that no topic can take stay what they are."""
     if isinstance(error, KafkaError) and error.code == ErrorCode.INVALID_TRANSACTION_TIMEOUT:
         return False
     return not isinstance(error, OptionError | CannotResume | RowError) and ROW_ERROR_MARK not in str(error)
 
 
-def _plain(error: Exception, options: SinkOptions) -> Exception:
+def _readable(error: Exception, options: SinkOptions) -> Exception:
     """The error as a person wants to read it."""
     if isinstance(error, KafkaError) and error.code == ErrorCode.INVALID_TRANSACTION_TIMEOUT:
         return OptionError(

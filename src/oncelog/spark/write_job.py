@@ -78,7 +78,7 @@ class TaskOrders:
     topic: str | None
     dead_letter_topic: str | None
     first_partition: int
-    """Of rows without key and partition: task 0 writes here, task 1 to the next, and so on round the topic."""
+    """For rows without key and partition: task 0 writes here, task 1 to the next, and so on round the topic."""
     mode: WriteMode = WriteMode.SHUFFLED
     writing_tasks: int = 1
     """How many tasks the second stage has, when there is one."""
@@ -87,7 +87,7 @@ class TaskOrders:
 
     @property
     def partition_count(self) -> int:
-        """Of the sink's topic, 0 when it has none."""
+        """The partitions of the sink's topic; 0 when it has none."""
         return 0 if self.topic is None else self.transaction.topics[self.topic].partitions
 
 
@@ -140,7 +140,7 @@ def _collected(
     frame: DataFrame, columns: Mapping[str, Column], batch: MicroBatch, small: SmallBatches
 ) -> pa.Table | None:
     """The rows, if the driver may write them."""
-    if not small.may_have(batch):
+    if not small.may_be_small(batch):
         return None
     allowed = small.limits(batch, task_count(frame), len(columns))
     if allowed is None:

@@ -37,11 +37,11 @@ RESULT_FIELDS, ENCODED_FIELDS = (
 Addressed = tuple[TopicPartition, EncodedBatch]
 
 GATHERED_BYTES = 64 * 1024
-"""Of rows for each output partition: gathered before they are encoded."""
+"""How much of rows is gathered for each output partition before it is encoded."""
 GATHERED_BYTES_MAX = 32 * 1024 * 1024
 """For all of them: what a task may hold of rows."""
 SHUFFLED_BYTES = 8 * 1024 * 1024
-"""Of record batches, in one Arrow batch to the shuffle."""
+"""How much of record batches goes into one Arrow batch to the shuffle."""
 
 
 def encode_stage(orders: TaskOrders, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -169,7 +169,7 @@ def test_what_a_heartbeat_is_answered(code: ErrorCode, goes_on: bool, rejoins: b
     group = Group()
     group.join()
     group.answers[HeartbeatRequest] = [HeartbeatResponse(error_code=code)]
-    assert run(group.member.beat()) is goes_on
+    assert run(group.member.heartbeat()) is goes_on
     assert (group.member.rejoin_needed, group.member.lost) == (rejoins, lost)
     assert (group.member.fatal is not None) == (code == ErrorCode.FENCED_INSTANCE_ID)
     assert group.changes == (1 if rejoins or lost else 0)
@@ -179,8 +179,8 @@ def test_a_heartbeat_without_an_answer_looks_for_the_coordinator() -> None:
     group = Group()
     group.join()
     group.answers[HeartbeatRequest] = [ConnectionLost("gone")]
-    assert run(group.member.beat())
-    assert run(group.member.beat())
+    assert run(group.member.heartbeat())
+    assert run(group.member.heartbeat())
     assert len(group.sent(FindCoordinatorRequest)) == 2
 
 

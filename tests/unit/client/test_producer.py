@@ -241,11 +241,11 @@ def test_a_slow_broker_blocks_the_sender_no_longer_than_it_may(topic: str, make:
     client.send(topic, b"x", partition=0)
     client.flush()
     # Frozen: nothing is taken out, so the buffer fills.
-    client.core.sender.look = lambda: None
+    client.core.sender.send_ready = lambda: None
     with pytest.raises(BufferExhausted):
         for _ in range(100):
             client.send(topic, b"x" * 1000, partition=0)
-    del client.core.sender.look
+    del client.core.sender.send_ready
 
 
 def test_the_partitioner_rotates_to_another_partition() -> None:

@@ -55,7 +55,7 @@ class PartitionGrowth(OwnBrokerCell):
     """A topic of x partitions, all of them written to."""
 
     _create_s: float | None = None
-    """Of a topic that no round has used yet."""
+    """How long it took to create the topic, if no round has used it yet."""
 
     def prepare(self) -> None:
         self._broker = self.bench.new_broker(self.workload.name)

@@ -41,7 +41,7 @@ def verify_path(path: Path, *, deep: bool = True) -> Report:
         _check_identity(data_folder, report)
         _check_journal(data_folder, report)
         _check_topic_ids(folders, report)
-        _check_strangers(state, {folder.partition for folder in folders}, report)
+        _check_entries_without_folder(state, {folder.partition for folder in folders}, report)
     _check_hanging(data_folder, open_transactions, report)
     return report
 
@@ -155,7 +155,7 @@ def _check_topic_ids(folders: Iterable[PartitionFolder], report: Report) -> None
             )
 
 
-def _check_strangers(state: FolderState, there: set[TopicPartition], report: Report) -> None:
+def _check_entries_without_folder(state: FolderState, there: set[TopicPartition], report: Report) -> None:
     for partition in sorted(state.recovery_points.keys() - there):
         report.note(
             "checkpoint.stranger",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 FINDINGS_PER_CHECK_MAX: Final = 20
-"""Of one kind in one file. Further ones are only counted: one damaged file could fill the screen."""
+"""How many findings of one kind in one file are kept. Further ones are only counted."""
 
 
 class Severity(Enum):

@@ -39,7 +39,7 @@ class SegmentFacts:
     largest_batch_bytes: int = 0
     largest_timestamp: int = NO_TIMESTAMP
     last_offsets: dict[int, int] = field(default_factory=dict)
-    """By position, of batches to which the offset index points."""
+    """The last offsets of batches to which the offset index points, by position."""
     times: dict[int, TimeFact] = field(default_factory=dict)
     """By offset in the time index."""
     abort_markers: dict[int, int] = field(default_factory=dict)

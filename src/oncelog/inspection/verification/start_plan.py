@@ -36,7 +36,7 @@ class StartPlan:
     scan_position: int
     """Byte in that segment."""
     end_offset: int
-    """Of all that is in the files, whole or not in order."""
+    """The end of all that is in the files, damaged or not."""
 
     def scans(self, base_offset: int, position: int) -> bool:
         """Whether the batch at that place is checked."""
@@ -48,7 +48,7 @@ class StartPlan:
         return self.scan_base is not None and base_offset >= self.scan_base
 
     def severity_of_missing(self, base_offset: int, offset: int, otherwise: Severity) -> Severity:
-        """Of something that follows what is in the log at `offset`, and is not there.
+        """How bad it is that something is missing which is written after what is in the log at `offset`.
 
         A kill comes between the two, and the scan makes up for it. Below the recovery point it was there once.
         """

@@ -22,7 +22,7 @@ class Audit:
     """Transactions committed on one partition and aborted on another."""
     open: int = 0
     hidden_records: int = 0
-    """Of aborted transactions, in the logs and never to be seen."""
+    """Records of aborted transactions: in the logs, and never visible."""
     visible_records: int = 0
     committed_records: int = 0
 

@@ -96,7 +96,7 @@ class Chaos:
         self._config = ClientConfig(
             bootstrap_servers=order.servers, default_api_timeout_ms=2_000, allow_auto_create_topics=False
         )
-        self._deeds: dict[str, Callable[[], bool]] = {
+        self._kills: dict[str, Callable[[], bool]] = {
             "driver": self._kill_driver,
             "executor": self._kill_executor,
             "broker": self._kill_broker,
@@ -118,7 +118,7 @@ class Chaos:
         if self._driver.poll() is not None:
             # It has finished meanwhile: there is nothing left that a kill could disturb.
             self._pending.clear()
-        elif self._deeds[kill]():
+        elif self._kills[kill]():
             self.done.append(kill)
             self._pending.pop(0)
         self._order.hold.release()

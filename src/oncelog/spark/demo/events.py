@@ -19,7 +19,7 @@ class Event:
     batch: int = -1
     rows: int = 0
     position: int = 0
-    """Of a query: how many input records lie behind it."""
+    """How many input records a query has read."""
 
 
 class EventLog:

@@ -42,12 +42,12 @@ def statements(outcome: Outcome) -> list[tuple[bool, str]]:
 
 def notes(outcome: Outcome) -> dict[str, str]:
     """The result of each query in a few words, for the picture."""
-    found = {guarantee: harm(outcome, guarantee) for guarantee in GUARANTEES}
+    found = {guarantee: deviations(outcome, guarantee) for guarantee in GUARANTEES}
     found["revenue"] = f"{outcome.wrong_windows:,} wrong" if outcome.wrong_windows else "right to the cent"
     return found
 
 
-def harm(outcome: Outcome, guarantee: str) -> str:
+def deviations(outcome: Outcome, guarantee: str) -> str:
     orders, dead = outcome.orders[guarantee], outcome.dead_letters[guarantee]
     numbers = {
         "doubled": orders.doubled + dead.doubled,
@@ -68,7 +68,7 @@ def print_report(outcome: Outcome, console: Console) -> None:
     for holds, text in statements(outcome):
         console.print(f"[green]proven[/green]  {text}" if holds else f"[red]FAILED[/red]  {text}")
     for guarantee in GUARANTEES[1:]:
-        console.print(f"[yellow]beside[/yellow]  {guarantee}: {harm(outcome, guarantee)}")
+        console.print(f"[yellow]beside[/yellow]  {guarantee}: {deviations(outcome, guarantee)}")
 
 
 def write_report(outcome: Outcome, folder: Path) -> tuple[Path, Path]:

@@ -68,6 +68,6 @@ def read_topic(
 
 
 def topic_offsets(client: WorkerClient, topic: str, which: int, isolation: IsolationLevel) -> Offsets:
-    """Of all partitions of a topic."""
+    """The offsets of all partitions of a topic."""
     partitions = client.partitions_of([topic]).get(topic, [])
     return list_offsets(client, dict.fromkeys(partitions, which), isolation)
