@@ -82,7 +82,7 @@ def background() -> Iterator[Background]:
         pipe = subprocess.PIPE
         # Where this runs in the background of a shell, Ctrl-C is ignored, and children would inherit that.
         child = subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env={**os.environ}, preexec_fn=_heed_ctrl_c
+            command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env={**os.environ}, preexec_fn=heed_signals
         )
         started.append(child)
         return child
@@ -98,7 +98,7 @@ def background() -> Iterator[Background]:
                     stream.close()
 
 
-def _heed_ctrl_c() -> None:
+def heed_signals() -> None:
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 

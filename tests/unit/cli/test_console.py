@@ -13,13 +13,16 @@ import pytest
 from click.testing import CliRunner
 
 from oncelog.cli.main import cli
+from tests.unit.cli.conftest import heed_signals
 from tests.waiting import wait_until
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_it_names_its_address_serves_without_a_cluster_and_ends_at_a_signal(number: signal.Signals) -> None:
     command = [sys.executable, "-m", "oncelog", "console", "-b", "127.0.0.1:1", "--listen", "127.0.0.1:0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_signals
+    )
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
