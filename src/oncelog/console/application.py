@@ -33,6 +33,7 @@ from starlette.types import ASGIApp
 
 from oncelog import __version__
 from oncelog.console import changes
+from oncelog.console.export import FORMATS, export
 from oncelog.console.guard import SAFE_METHODS, Guard
 from oncelog.console.page import BadInput, Busy, Console, NotThere, NotYet, Page, Problem, Query, Unreachable
 from oncelog.console.pages import brokers, groups, overview, pipelines, topics, transactions
@@ -193,6 +194,9 @@ class Renderer:
             try:
                 query = Query(dict(request.query_params))
                 found = await self.in_thread(partial(make, visit.console, query, **request.path_params))
+                kind = query.text("format")
+                if kind in FORMATS:
+                    return _download(found, kind)
                 return self._answer(request, visit, found.template, found.title, found.data, 200, is_live=found.live)
             except (Problem, KafkaError) as error:
                 return await self.problem(request, _as_problem(error))
@@ -284,6 +288,14 @@ class Renderer:
             user=visit.user,
         )
         return HTMLResponse(text, code, headers=vary)
+
+
+def _download(page: Page, kind: str) -> Response:
+    if "rows" not in page.data:
+        raise BadInput("This page has no rows to export.", "As JSON it has everything: ?format=json")
+    name = f"{page.template.removesuffix('.html')}.{kind}"
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(export(page.data["rows"], kind), media_type=FORMATS[kind], headers=headers)
 
 
 def _to_log_in(request: Request) -> Response:

@@ -1,0 +1,32 @@
+"""The rows of a page as a file: JSON lines, or CSV for spreadsheets."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+FORMATS: Final = {"jsonl": "application/x-ndjson", "csv": "text/csv; charset=utf-8"}
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+"""What a text begins with that a spreadsheet would run."""
+
+
+def export(rows: Sequence[Mapping[str, Any]], kind: str) -> str:
+    return _csv(rows) if kind == "csv" else "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
+
+
+def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(columns)
+    writer.writerows([_cell(row.get(name)) for name in columns] for row in rows)
+    return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, str):
+        return f"'{value}" if value.startswith(_FORMULA) else value
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict | bool) else value
