@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 from oncelog.cli.extras import require_extra
@@ -18,9 +19,10 @@ def require_console() -> None:
 
 
 @contextmanager
-def console_process(servers: str, listen: str) -> Iterator[None]:
+def console_process(servers: str, listen: str, client_file: Path | None = None) -> Iterator[None]:
     """It ends with the block, and with this process, however that ends: its standard input is closed then."""
     command = [sys.executable, "-m", "oncelog", "console", "-b", servers, "--listen", listen, "--until-stdin-ends"]
+    command += [] if client_file is None else ["--config", str(client_file)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE)
     try:
         yield

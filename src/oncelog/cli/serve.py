@@ -6,12 +6,24 @@ import logging
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from oncelog import __version__
 from oncelog.cli.console_process import console_process, require_console
-from oncelog.core.config import ConfigError
+from oncelog.cli.extras import require_extra
+from oncelog.core.config import ConfigError, Settings
+
+if TYPE_CHECKING:
+    from oncelog.cli.secure_start import SecureStart
+
+
+def _secure_start(folder: Path) -> SecureStart:
+    require_extra("security", "what makes certificates", "cryptography")
+    from oncelog.cli.secure_start import SecureStart
+
+    return SecureStart(folder)
 
 
 @click.command("serve")
@@ -23,6 +35,8 @@ from oncelog.core.config import ConfigError
 @click.option("--config", "config_file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
               help="A server.properties file with Kafka's keys.")  # fmt: skip
 @click.option("--set", "assignments", metavar="KEY=VALUE", multiple=True, help="A broker setting; may be repeated.")
+@click.option("--secure", is_flag=True,
+              help="Turn on TLS, a login and ACLs; certificates and a user are made at the first start.")  # fmt: skip
 @click.option("--metrics-port", type=int, help="Serve Prometheus metrics on this port.")
 @click.option("--console", "console_listen", is_flag=False, flag_value="127.0.0.1:8080", metavar="[HOST:PORT]",
               help="Show it in a browser, at this address: see 'oncelog console'.  [127.0.0.1:8080]")  # fmt: skip
@@ -36,6 +50,7 @@ def serve_command(
     advertised_listener: str | None,
     config_file: Path | None,
     assignments: tuple[str, ...],
+    secure: bool,
     metrics_port: int | None,
     console_listen: str | None,
     log_level: str,
@@ -74,15 +89,25 @@ def serve_command(
         folder = Path(settings.optional_text("log.dirs") or server_main.DEFAULT_DATA_DIR)
 
         logging.getLogger("oncelog.server").info("oncelog %s, data in %s", __version__, folder.absolute())
+        secured = _secure_start(folder) if secure else None
+        if secured is not None:
+            made = server_main.load_settings(None, (), secured.settings(settings))
+            settings = Settings(made.table, {**settings.values, **made.values}, pinned=settings.pinned | made.pinned)
+
         with ExitStack() as children:
 
             def ready(address: Address) -> None:
+                if secured is not None:
+                    servers = secured.servers(settings, address)
+                    secured.write_client_file(servers)
+                    click.echo(secured.instructions(servers))
                 click.echo(f"oncelog ready on {address}")
                 sys.stdout.flush()
                 if console_listen is not None:
-                    children.enter_context(console_process(str(address), console_listen))
+                    client_file = secured.client_file if secured is not None else None
+                    children.enter_context(console_process(str(address), console_listen, client_file))
 
-            server_main.run(folder, settings, ready)
+            server_main.run(folder, settings, ready, secured.users if secured is not None else None)
     except (ConfigError, LogDirError) as error:
         raise click.ClickException(str(error)) from error
     except OSError as error:

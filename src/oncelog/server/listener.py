@@ -122,14 +122,15 @@ def _addresses(text: str, key: str) -> Iterator[tuple[str, Address]]:
         if name in seen:
             raise ConfigError(f"{key}: there are two listeners with the name {name}; each needs one of its own")
         seen.add(name)
-        yield name, _address(part, rest, key)
+        yield name, parse_address(rest, key)
 
 
-def _address(part: str, rest: str, key: str) -> Address:
-    host, colon, port_text = rest.rpartition(":")
+def parse_address(text: str, key: str) -> Address:
+    """Raises ConfigError with the name of the setting."""
+    host, colon, port_text = text.rpartition(":")
     host = host.strip("[]")
     if not colon or not port_text.isdigit() or int(port_text) > 65_535:
-        raise ConfigError(f"{key}: {part!r} is not of the form HOST:PORT, such as 127.0.0.1:9092")
+        raise ConfigError(f"{key}: {text!r} is not of the form HOST:PORT, such as 127.0.0.1:9092")
     return Address(host or LOOPBACK, int(port_text))
 
 
@@ -138,7 +139,7 @@ def _advertised(settings: Settings, bound: Mapping[str, Address]) -> dict[str, A
     if not text:
         return {}
     if "://" not in text and "," not in text and len(bound) == 1:
-        return {name: _address(text, text, "advertised.listeners") for name in bound}
+        return {name: parse_address(text, "advertised.listeners") for name in bound}
     advertised = dict(_addresses(text, "advertised.listeners"))
     unknown = advertised.keys() - bound.keys()
     if unknown:

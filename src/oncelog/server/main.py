@@ -15,7 +15,7 @@ from oncelog.core.config import ConfigError, Settings
 from oncelog.core.properties import decode_properties, parse_properties
 from oncelog.server.allocator import keep_freed_memory
 from oncelog.server.listener import Address
-from oncelog.server.server import Server
+from oncelog.server.server import Server, Users
 
 log = logging.getLogger("oncelog.server")
 
@@ -63,12 +63,14 @@ def _kill_self() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def run(data_dir: Path, settings: Settings, on_ready: Callable[[Address], None]) -> None:
+def run(
+    data_dir: Path, settings: Settings, on_ready: Callable[[Address], None], first_users: Users | None = None
+) -> None:
     """Serves until a signal asks to stop."""
     os.umask(int(settings.text("oncelog.umask"), 8))
     keep_freed_memory()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_serve(data_dir, settings, on_ready))
+        runner.run(_serve(data_dir, settings, on_ready, first_users or {}))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -80,14 +82,14 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-async def _serve(data_dir: Path, settings: Settings, on_ready: Callable[[Address], None]) -> None:
+async def _serve(data_dir: Path, settings: Settings, on_ready: Callable[[Address], None], first_users: Users) -> None:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for signal_number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         # A hang-up that is ignored stays so, as `nohup` wants it.
         if signal_number != signal.SIGHUP or signal.getsignal(signal_number) is not signal.SIG_IGN:
             loop.add_signal_handler(signal_number, stopping.set)
-    server = Server(data_dir, settings)
+    server = Server(data_dir, settings, first_users)
     try:
         on_ready(await server.start())
         await stopping.wait()

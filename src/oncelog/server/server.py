@@ -6,10 +6,14 @@ import asyncio
 import logging
 import random
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from oncelog.cluster.metadata_entries import ScramUser, users_entry
 from oncelog.core.config import ConfigError, Settings
+from oncelog.core.errors import KafkaError
+from oncelog.security.scram import ScramCredential
 from oncelog.server.allocator import give_freed_memory_back
 from oncelog.server.broker import Broker, Environment
 from oncelog.server.connection import Connection
@@ -32,8 +36,12 @@ _BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 """Linux has it. Elsewhere every crash may have been one of the machine."""
 
 
+Users = Mapping[ScramUser, ScramCredential]
+
+
 class Server:
-    def __init__(self, data_dir: Path, settings: Settings) -> None:
+    def __init__(self, data_dir: Path, settings: Settings, first_users: Users | None = None) -> None:
+        """`first_users` are added unless they exist."""
         loop = asyncio.get_running_loop()
         self._loop = loop
         self._worker = LoopWorker(loop)
@@ -49,6 +57,7 @@ class Server:
         self._data_dir = data_dir
         self._broker: Broker | None = None
         self._settings = settings
+        self._first_users = first_users or {}
         self._connections: set[Connection] = set()
         self._connections_peak = 0
         """Since memory was last given back."""
@@ -72,12 +81,24 @@ class Server:
         if any(listener.protocol.has_sasl for listener in listeners):
             self.broker.make_secret()
         self.broker.start()
+        await self._add_users()
         await self._serve_metrics(bound[0].host)
         for server in self._servers:
             await server.start_serving()
         if self._settings.integer("connections.max.idle.ms") >= 0:
             self._loop.call_later(self._idle_interval_s(), self._close_idle)
         return bound[0]
+
+    async def _add_users(self) -> None:
+        metadata = self.broker.metadata
+        new = {user: credential for user, credential in self._first_users.items() if user not in metadata.users}
+        if not new:
+            return
+        stored: asyncio.Future[KafkaError | None] = self._loop.create_future()
+        metadata.propose("users", lambda: users_entry(new)).then(stored.set_result)
+        error = await stored
+        if error is not None:
+            raise error
 
     async def _listen(self, listener: Listener) -> Address:
         """Where it is bound. Nobody is served yet."""

@@ -1,0 +1,165 @@
+"""`oncelog serve --secure`: one command, and every client connects as it is told; others do not."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oncelog.client import Admin, Producer
+from oncelog.core.properties import parse_properties
+from oncelog.security.jaas import parse_jaas
+
+
+class Secured:
+    def __init__(self, folder: Path) -> None:
+        self.data_dir = folder / "data"
+        self.made = folder / "data-secure"
+        self.process: subprocess.Popen[str] | None = None
+        self.said = ""
+
+    def start(self, *arguments: str) -> None:
+        command = [sys.executable, "-m", "oncelog", "serve", "--data-dir", str(self.data_dir), "--secure"]
+        command += ["--listen", "127.0.0.1:0", *arguments]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        assert self.process.stdout is not None
+        lines = []
+        while not lines or not lines[-1].startswith("oncelog ready on"):
+            lines.append(self.process.stdout.readline())
+            assert lines[-1], "".join(lines)
+        self.said = "".join(lines)
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.terminate()
+            assert self.process.wait(30) == 0
+
+    @property
+    def client_settings(self) -> dict[str, str]:
+        return dict(parse_properties((self.made / "client.properties").read_text()))
+
+    @property
+    def login(self) -> tuple[str, str]:
+        options = parse_jaas(self.client_settings["sasl.jaas.config"], key="").options
+        return options["username"], options["password"]
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    secured = Secured(tmp_path_factory.mktemp("secured"))
+    secured.start()
+    with Admin(secured.client_settings) as admin:
+        admin.create_topics(["tea"])
+    yield secured
+    secured.stop()
+
+
+def test_passwords_and_keys_are_for_their_owner_alone(secured: Secured) -> None:
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in secured.made.iterdir()}
+    assert modes == {"ca.pem": 0o644, "broker.pem": 0o600, "client.properties": 0o600}
+    assert stat.S_IMODE(secured.made.stat().st_mode) == 0o700
+    assert secured.login[1] not in secured.said, "terminals are recorded"
+    assert "PRIVATE KEY" not in (secured.made / "ca.pem").read_text()
+
+
+def test_our_commands_connect_as_they_are_told(secured: Secured) -> None:
+    (told,) = [line.split(maxsplit=1)[1] for line in secured.said.splitlines() if line.startswith("  oncelog ")]
+    run = subprocess.run([sys.executable, "-m", *told.split()], capture_output=True, text=True, timeout=60)
+    assert (run.returncode, "tea" in run.stdout) == (0, True), run.stderr
+
+
+def test_a_client_without_password_or_trust_gets_nowhere(secured: Secured) -> None:
+    settings = {**secured.client_settings, "default.api.timeout.ms": "5000"}
+    wrong = {**settings, "sasl.jaas.config": settings["sasl.jaas.config"].replace(secured.login[1], "guess")}
+    without_trust = {key: text for key, text in settings.items() if "truststore" not in key}
+    for refused in (wrong, without_trust):
+        with pytest.raises(Exception, match=r"(?i)authenti|certificate"), Admin(refused) as admin:
+            admin.list_topics()
+
+
+def test_confluent_kafka_connects_as_it_is_told(secured: Secured) -> None:
+    confluent = pytest.importorskip("confluent_kafka.admin")
+    admin = confluent.AdminClient(eval_told(secured, "confluent-kafka"))
+    assert "tea" in admin.list_topics(timeout=30).topics
+
+
+def test_kafka_python_connects_as_it_is_told(secured: Secured) -> None:
+    kafka = pytest.importorskip("kafka")
+    consumer = eval_call(secured, "kafka-python", kafka.KafkaConsumer)
+    assert "tea" in consumer.topics()
+    consumer.close()
+
+
+def test_aiokafka_connects_as_it_is_told(secured: Secured) -> None:
+    aiokafka = pytest.importorskip("aiokafka")
+
+    async def topics() -> set[str]:
+        consumer = eval_call(secured, "aiokafka", aiokafka.AIOKafkaConsumer)
+        await consumer.start()
+        try:
+            return set(await consumer.topics())
+        finally:
+            await consumer.stop()
+
+    assert "tea" in asyncio.run(topics())
+
+
+def told(secured: Secured, client: str) -> str:
+    """The text for a client: from its name to the next one's."""
+    lines = secured.said.splitlines()
+    (first,) = [number for number, line in enumerate(lines) if line.startswith(f"  {client} ")]
+    text = [lines[first].split(maxsplit=1)[1]]
+    for line in lines[first + 1 :]:
+        if not line.startswith("      "):
+            break
+        text.append(line.strip())
+    return " ".join(text)
+
+
+def eval_told(secured: Secured, client: str) -> dict[str, Any]:
+    found: dict[str, Any] = eval(told(secured, client), {"PASSWORD": secured.login[1]})
+    return found
+
+
+def eval_call(secured: Secured, client: str, called: Any) -> Any:
+    names = {"PASSWORD": secured.login[1], "ssl": ssl, "called": called}
+    return eval(f"called({told(secured, client)})", names)
+
+
+def test_another_start_keeps_certificates_and_password(tmp_path: Path) -> None:
+    secured = Secured(tmp_path)
+    secured.start()
+    before = {name: (secured.made / name).read_bytes() for name in ("ca.pem", "broker.pem")}, secured.login
+    secured.stop()
+    secured.start()
+    try:
+        assert before == (
+            {name: (secured.made / name).read_bytes() for name in ("ca.pem", "broker.pem")},
+            secured.login,
+        )
+        with Producer(secured.client_settings) as producer, Admin(secured.client_settings) as admin:
+            admin.create_topics(["tea"])
+            producer.send("tea", b"a").result(20)
+    finally:
+        secured.stop()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--set", "ssl.client.auth=required"], "ssl.client.auth: --secure makes this setting itself"),
+        (["--listen", "SSL://127.0.0.1:0"], "--secure makes one listener"),
+    ],
+)
+def test_what_it_would_have_to_undo_is_refused(tmp_path: Path, arguments: list[str], text: str) -> None:
+    command = [sys.executable, "-m", "oncelog", "serve", "--data-dir", str(tmp_path / "data"), "--secure", *arguments]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (run.returncode, text in run.stderr) == (1, True), run.stderr
+    assert not (tmp_path / "data").exists()
