@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.oncelog-ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-crash test-hostile test-mutants test-browser lint bench bench-quick bench-spark simulate clean
+.PHONY: help setup demo test test-fast test-crash test-connectors test-hostile test-mutants test-browser lint bench bench-quick bench-spark simulate clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ test-fast: setup ## unit tests of the broker, under a minute
 KILLS ?= 200
 test-crash: setup ## hundreds of kill -9, at random and at every failpoint: make test-crash KILLS=500
 	ONCELOG_CRASH_KILLS=$(KILLS) $(BIN)/python -m pytest -q tests/crash
+
+test-connectors: setup ## connectors under all faults, on a PostgreSQL of their own, two minutes
+	ONCELOG_CONNECTORS=all $(BIN)/python -m pytest -q tests/connect
 
 test-hostile: setup ## requests that cost more than they look like, and what a broker spends on them
 	$(BIN)/python -m pytest -q tests/hostile

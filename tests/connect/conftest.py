@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -13,6 +14,13 @@ from oncelog.testing.broker import BrokerProcess, broker
 from tests.connect.postgres import PostgresServer, postgres_server
 
 _numbers = itertools.count()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if os.environ.get("ONCELOG_CONNECTORS") != "all":
+        for item in items:
+            if item.get_closest_marker("long"):
+                item.add_marker(pytest.mark.skip(reason="make test-connectors runs it"))
 
 
 @pytest.fixture

@@ -64,12 +64,12 @@ class PostgresServer:
             "port": self.port,
             "unix_socket_directories": self.folder,
             "wal_level": "logical",
-            "max_replication_slots": 20,
-            "max_wal_senders": 20,
+            "max_replication_slots": 80,
+            "max_wal_senders": 40,
             "max_prepared_transactions": 10,
             "fsync": "off",  # processes are killed here, never the machine
             "shared_buffers": "32MB",
-            "max_connections": 60,
+            "max_connections": 100,
             **self._settings,
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
@@ -115,7 +115,11 @@ class PostgresServer:
         process, self._process = self._process, None
         if process is not None:
             process.send_signal(number)
-            process.wait(60)
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
             janitor.leave("process", process.pid)
 
 

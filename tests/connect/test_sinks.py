@@ -131,6 +131,7 @@ def test_rows_are_appended_and_deletes_refused(target: Target, topic: str) -> No
         target.drain(topic, end, table="events", mode="append")
 
 
+@pytest.mark.long
 def test_truncate_empties_the_table(target: Target, topic: str) -> None:
     send(target.servers, topic, (1, {"id": 1}), (2, {"id": 2}))
     send(target.servers, topic, ({}, None), headers={"op": "t"})
@@ -138,6 +139,7 @@ def test_truncate_empties_the_table(target: Target, topic: str) -> None:
     assert target.execute("select id from items") == [(3,)]
 
 
+@pytest.mark.long
 def test_debezium_envelopes_are_understood(target: Target, topic: str) -> None:
     end = send(
         target.servers,
@@ -174,7 +176,8 @@ def test_only_committed_records_are_written_and_offsets_skip_the_rest(target: Ta
     assert (99,) in target.execute("select id from items")
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", [point if point in ("sink.after_rows", "sink.after_offsets", "sink.after_commit")
+                                   else pytest.param(point, marks=pytest.mark.long) for point in POINTS])  # fmt: skip
 def test_a_kill_at_any_point_leaves_each_row_once(target: Target, topic: str, point: str) -> None:
     end = send(target.servers, topic, *((None, {"n": n, "source": point}) for n in range(25)))
     nth = 1 if "claim" in point else 2
@@ -187,7 +190,7 @@ def test_a_kill_at_any_point_leaves_each_row_once(target: Target, topic: str, po
     assert sorted(target.execute("select n from events")) == [(n,) for n in range(25)]
 
 
-@pytest.mark.parametrize("seed", [1])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(10, 13))])
 def test_kills_at_random_leave_the_committed_stream(target: Target, topic: str, seed: int) -> None:
     dice = random.Random(seed)
     expected: dict[int, int] = {}
@@ -312,6 +315,7 @@ def test_partitions_that_are_added_are_read_from_their_beginning(target: Target,
     assert target.execute("select id from items order by id") == [(0,), (1,), (2,)]
 
 
+@pytest.mark.long
 def test_a_missing_table_or_key_is_refused_with_what_to_do(target: Target, topic: str) -> None:
     end = send(target.servers, topic, (1, {"n": 1}))
     with pytest.raises(Refused, match="there is no table nowhere"):

@@ -15,7 +15,7 @@ from oncelog.cli.output import output_option, print_json, print_table, show_time
 
 if TYPE_CHECKING:
     from oncelog.connect.kinds import Kind
-    from oncelog.connect.supervisor import Status
+    from oncelog.connect.progress import Status
 
 _FILE = click.argument("file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 STATUS_EVERY_S = 5.0

@@ -13,9 +13,13 @@ from oncelog.client import Admin, KafkaError
 from oncelog.connect.database_sink import DatabaseSink
 from oncelog.connect.errors import ConnectorStopped
 from oncelog.connect.progress import Progress
-from oncelog.connect.settings import ConnectorConfigError, SinkSettings, sink_settings
+from oncelog.connect.settings import ConnectorConfigError, SinkSettings, SourceSettings, sink_settings, source_settings
 from oncelog.connect.sink import Instance
 from oncelog.connect.sink_task import SinkTask
+from oncelog.connect.source_log import SourceLog
+from oncelog.connect.source_task import SourceTask
+
+SOURCE_BATCH_BYTES: Final = 256 * 1024
 
 
 class Finding(NamedTuple):
@@ -46,6 +50,9 @@ class Kind(ABC):
     @abstractmethod
     def check(self) -> Iterator[Finding]:
         """What it needs of the cluster and of the database."""
+
+    def close(self) -> None:  # noqa: B027  # most have nothing that outlives a task
+        """When no more tasks are made."""
 
 
 class SinkKind(Kind):
@@ -116,6 +123,41 @@ class PostgresSinkKind(SinkKind):
         return PostgresSink(self._settings, self._instance)
 
 
+class PostgresSourceKind(Kind):
+    """Its log outlives reconnections to the database: so it notices when a newer instance has taken over."""
+
+    def __init__(self, settings: SourceSettings) -> None:
+        self.name = settings.name
+        self.temporary = _postgres_errors()
+        self._settings = settings
+        self._log: SourceLog | None = None
+
+    @contextmanager
+    def task(self, progress: Progress) -> Iterator[SourceTask]:
+        from oncelog.connect.postgres_source import PostgresSource
+
+        settings = self._settings
+        if self._log is None:
+            producer = {
+                "transaction.timeout.ms": settings.transaction_timeout_ms,
+                "compression.type": settings.compression_type,
+                "batch.size": SOURCE_BATCH_BYTES,
+            }
+            self._log = SourceLog(settings.name, settings.client, producer)
+        with closing(PostgresSource(settings, self._log.partitions_of)) as source:
+            yield SourceTask(settings, source, self._log, progress)
+
+    def close(self) -> None:
+        if self._log is not None:
+            self._log.close()
+
+    def check(self) -> Iterator[Finding]:
+        from oncelog.connect.postgres_check import check_source
+
+        yield from check_topics(self._settings.client, ())
+        yield from check_source(self._settings)
+
+
 def _postgres_errors() -> tuple[type[Exception], ...]:
     if importlib.util.find_spec("psycopg") is None:
         raise ConnectorConfigError("the driver of PostgreSQL is missing: pip install 'oncelog[connect]'")
@@ -126,5 +168,6 @@ def _postgres_errors() -> tuple[type[Exception], ...]:
 
 KINDS: Final[Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any]], Kind]]] = {
     "sqlite-sink": lambda given, client: SqliteSinkKind(sink_settings(given, client)),
+    "postgres-source": lambda given, client: PostgresSourceKind(source_settings(given, client)),
     "postgres-sink": lambda given, client: PostgresSinkKind(sink_settings(given, client)),
 }

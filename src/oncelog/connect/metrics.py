@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from oncelog.connect.supervisor import Status
+from oncelog.connect.progress import Status
 
 _COUNTERS = {
     "records": "Records written and committed.",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(slots=True)
@@ -23,3 +24,28 @@ class Progress:
         self.commits += 1
         self.position = position
         self.lag = lag
+
+
+@dataclass(slots=True)
+class Status:
+    name: str
+    progress: Progress = field(default_factory=Progress)
+    state: str = "starting"
+    restarts: int = 0
+    error: str = ""
+    since_ms: int = 0
+
+    def as_row(self) -> dict[str, Any]:
+        is_running = self.state == "starting" and self.progress.commits > 0
+        return {
+            "connector": self.name,
+            "state": "running" if is_running else self.state,
+            "records": self.progress.records,
+            "commits": self.progress.commits,
+            "dead_letters": self.progress.dead_letters,
+            "restarts": self.restarts,
+            "lag": self.progress.lag,
+            "position": self.progress.position,
+            "error": self.error,
+            "since_ms": self.since_ms,
+        }

@@ -18,9 +18,9 @@ class ConnectorConfigError(ConfigError):
 
 
 def _name_problem(text: str) -> str | None:
-    if re.fullmatch(r"[a-zA-Z0-9._-]{1,200}", text):
+    if re.fullmatch(r"[a-zA-Z0-9._-]{1,40}", text):
         return None
-    return "letters, digits, dots, underscores and hyphens; keep it for ever: what is committed is found by it"
+    return "up to 40 letters, digits, dots, underscores and hyphens; keep it for ever: what is committed is found by it"
 
 
 def _given(text: Any) -> str | None:
@@ -52,6 +52,67 @@ SINK_TABLE = ConfigTable(
     ],
     error=ConnectorConfigError,
 )  # fmt: skip
+
+
+SOURCE_TABLE = ConfigTable(
+    "source connector",
+    [
+        ConfigKey("name", _STRING, "", "Names the connector for ever.", check=_name_problem),
+        ConfigKey("url", _STRING, "", "The database, postgresql://...; its user needs the attribute REPLICATION.",
+                  check=_given, sensitive=True),
+        ConfigKey("publication", _STRING, "", "The publication whose tables are copied.", check=_given),
+        ConfigKey("slot", _STRING, None, "The replication slot, made at the first start; without it, oncelog_NAME.",
+                  check=lambda text: None if re.fullmatch(r"[a-z0-9_]{1,63}", text)
+                  else "lower case letters, digits and underscores"),
+        ConfigKey("topic", _STRING, "{schema}.{table}", "The topic of a table; {database} may be used too.",
+                  check=_given),
+        ConfigKey("format", _STRING, "rows", "What values are: JSON objects of columns, or Debezium's envelope.",
+                  allowed=FORMATS),
+        ConfigKey("snapshot_rows", _INT, 0,
+                  "Rows of one transaction of the first snapshot; 0: all of it is one transaction.", low=0),
+        ConfigKey("batch_rows", _INT, 5000, "Behind so many changes a transaction is committed.", low=1),
+        ConfigKey("batch_ms", _INT, 50, "How long changes wait for more before they are committed.", low=0),
+        ConfigKey("transaction_timeout_ms", _INT, 900_000,  # what brokers allow by default
+                  "A source transaction, or the snapshot, must be written within it.", low=1000),
+        ConfigKey("compression_type", _STRING, "none", "How batches of records are compressed.",
+                  allowed=("none", "gzip", "snappy", "lz4", "zstd")),
+        ConfigKey("accept_timeline", _INT, 0, "A timeline that the server may have changed to, after a fail-over.",
+                  low=0),
+    ],
+    error=ConnectorConfigError,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSettings:
+    name: str
+    client: Mapping[str, Any]
+    """Settings of all Kafka clients, by Kafka's names."""
+    url: str
+    publication: str
+    slot: str
+    topic: str = setting(SOURCE_TABLE["topic"])
+    format: str = setting(SOURCE_TABLE["format"])
+    snapshot_rows: int = setting(SOURCE_TABLE["snapshot_rows"])
+    batch_rows: int = setting(SOURCE_TABLE["batch_rows"])
+    batch_ms: int = setting(SOURCE_TABLE["batch_ms"])
+    transaction_timeout_ms: int = setting(SOURCE_TABLE["transaction_timeout_ms"])
+    compression_type: str = setting(SOURCE_TABLE["compression_type"])
+    accept_timeline: int = setting(SOURCE_TABLE["accept_timeline"])
+
+
+def source_settings(given: Mapping[str, Any], client: Mapping[str, Any]) -> SourceSettings:
+    """Raises ConnectorConfigError, which names the setting."""
+    settings = SOURCE_TABLE.parse({**dict.fromkeys(("name", "url", "publication"), ""), **given})
+    name = settings.text("name")
+    return settings.bind(
+        SourceSettings,
+        client=client,
+        name=name,
+        url=settings.text("url"),
+        publication=settings.text("publication"),
+        slot=settings.optional_text("slot") or "oncelog_" + re.sub(r"[^a-z0-9_]", "_", name.lower())[:55],
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Self
 
 from oncelog.client import Admin, Consumer, KafkaError, NewTopic, Producer, TopicPartition
-from oncelog.connect.supervisor import Status
+from oncelog.connect.progress import Status
 
 STATUS_TOPIC: Final = "oncelog-connect"
 READ_TIMEOUT_MS: Final = 10_000

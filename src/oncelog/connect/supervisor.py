@@ -15,43 +15,32 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from oncelog.client import KafkaError
 from oncelog.connect.errors import ConnectorStopped
 from oncelog.connect.kinds import Kind
-from oncelog.connect.progress import Progress
+from oncelog.connect.progress import Status
 from oncelog.core.config import ConfigError
+from oncelog.core.errors import ErrorCode
 
 PAUSE_FIRST_S: Final = 0.5
 PAUSE_MAX_S: Final = 60.0
+PERMANENT: Final = frozenset(
+    (
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ErrorCode.INVALID_TRANSACTION_TIMEOUT,
+    )
+)
+"""Errors of a broker that another start would find again."""
 logger = logging.getLogger("oncelog.connect")
-
-
-@dataclass(slots=True)
-class Status:
-    name: str
-    progress: Progress = field(default_factory=Progress)
-    state: str = "starting"
-    restarts: int = 0
-    error: str = ""
-    since_ms: int = 0
-
-    def as_row(self) -> dict[str, Any]:
-        is_running = self.state == "starting" and self.progress.commits > 0
-        return {
-            "connector": self.name,
-            "state": "running" if is_running else self.state,
-            "records": self.progress.records,
-            "commits": self.progress.commits,
-            "dead_letters": self.progress.dead_letters,
-            "restarts": self.restarts,
-            "lag": self.progress.lag,
-            "position": self.progress.position,
-            "error": self.error,
-            "since_ms": self.since_ms,
-        }
 
 
 class SupervisedConnector:
@@ -83,6 +72,8 @@ class SupervisedConnector:
         except Exception as error:  # noqa: BLE001  # the last resort of a thread: say it, rather than die unseen
             logger.error("%s: %s", self.status.name, traceback.format_exc())
             self._change("stopped", f"{type(error).__name__}: {error}")
+        finally:
+            self._kind.close()
 
     def _supervise(self) -> None:
         pause_s = PAUSE_FIRST_S
@@ -96,6 +87,8 @@ class SupervisedConnector:
                     task.run(self._stopping)
                 return
             except temporary as error:
+                if isinstance(error, KafkaError) and error.code in PERMANENT:
+                    raise ConnectorStopped(str(error)) from error
                 pause_s = PAUSE_FIRST_S if self.status.progress.commits > commits else min(pause_s * 2, PAUSE_MAX_S)
                 self.status.restarts += 1
                 self._change("waiting", f"{type(error).__name__}: {error}")

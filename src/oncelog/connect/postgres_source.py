@@ -1,0 +1,322 @@
+"""Changes of PostgreSQL by logical replication: the connections around `pgoutput`, `change_format` and `source_resume`.
+
+Two connections: one for the replication stream, one for questions and for the rows of a snapshot. Slot and snapshot are
+made together (`SNAPSHOT 'export'`), so that the rows are exactly what the stream does not send.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import psycopg
+from psycopg import pq
+
+from oncelog.connect.change_format import ChangeFormat, Table, Transaction, identity_columns
+from oncelog.connect.errors import Refused
+from oncelog.connect.pgoutput import (
+    Begin,
+    Column,
+    Commit,
+    Data,
+    Delete,
+    Insert,
+    Keepalive,
+    Relation,
+    Truncate,
+    Update,
+    decode_stream,
+    encode_status,
+    lsn_text,
+    parse_lsn,
+)
+from oncelog.connect.settings import SourceSettings
+from oncelog.connect.source import Event, Idle, Resume, SourceCommit, SourceRecord, Stored
+from oncelog.connect.source_resume import Server, Slot, check_slot, decide
+from oncelog.core.failpoints import hit
+
+STATUS_EVERY_S: Final = 10.0
+CHECK_EVERY_S: Final = 60.0
+RELEASE_TIMEOUT_S: Final = 20.0
+EVENTS_MAX: Final = 2000
+"""Of one read, so that memory stays bounded however large a transaction is."""
+_OPTIONS: Final = (
+    "-c datestyle=ISO -c intervalstyle=postgres -c timezone=UTC -c extra_float_digits=1 -c bytea_output=hex "
+    "-c client_encoding=UTF8 -c statement_timeout=0 -c idle_in_transaction_session_timeout=0"
+)
+_SLOT: Final = """
+    select coalesce(confirmed_flush_lsn, '0/0')::text, coalesce(wal_status, 'lost'), active_pid, plugin, database
+    from pg_replication_slots where slot_name = %s
+"""
+_COLUMNS: Final = """
+    select a.attname, a.atttypid::bigint, coalesce(a.attnum = any(i.indkey), false)
+    from pg_attribute a left join pg_index i on i.indrelid = a.attrelid and i.indisprimary
+    where a.attrelid = to_regclass(%s) and a.attnum > 0 and not a.attisdropped and a.attgenerated = ''
+    order by a.attnum
+"""
+
+
+def _quoted(*names: str) -> str:
+    return ".".join('"' + name.replace('"', '""') + '"' for name in names)
+
+
+class PostgresSource:
+    def __init__(self, settings: SourceSettings, partitions_of: Callable[[str], int]) -> None:
+        self.settings = settings
+        self._partitions_of = partitions_of
+        self._application = f"oncelog-connect-{settings.name}"
+        self._sql = psycopg.connect(
+            settings.url, autocommit=True, options=_OPTIONS, application_name=f"{self._application}-sql"
+        )
+        self._replication = psycopg.connect(
+            settings.url, autocommit=True, options=_OPTIONS, application_name=self._application, replication="database"
+        )
+        self._pg = self._replication.pgconn
+        [(self._database,)] = self._sql.execute("select current_database()").fetchall()
+        self._format = ChangeFormat(settings.format, settings.name, self._database)
+        self._tables: dict[int, Table] = {}
+        self._generation = 1
+        self._is_streaming = False
+        self._is_skipping = False
+        self._position = 0
+        self._confirmed = 0
+        self._reported_s = self._checked_s = time.monotonic()
+        self.snapshot_position = 0
+        self.seen_position = 0
+
+    def close(self) -> None:
+        self._replication.close()
+        self._sql.close()
+
+    # Where to go on
+
+    def resume(self, stored: Stored | None) -> Resume:
+        self.require_publication()
+        self._release_slot()
+        resume = decide(self.settings.name, self.settings.slot, stored, self.server(), self.settings.accept_timeline)
+        if resume.snapshot is not None:
+            self._generation = resume.snapshot.generation
+        return resume
+
+    def require_publication(self) -> None:
+        found = self._sql.execute("select from pg_publication where pubname = %s", (self.settings.publication,))
+        if not found.fetchall():
+            raise Refused(
+                f"there is no publication {self.settings.publication} in the database {self._database}: create "
+                f"publication {_quoted(self.settings.publication)} for table ..."
+            )
+
+    def server(self) -> Server:
+        [(system, timeline, wal_lsn, _)] = self._replication.execute("IDENTIFY_SYSTEM").fetchall()
+        return Server(str(system), int(timeline), parse_lsn(wal_lsn), self._slot())
+
+    def _slot(self) -> Slot | None:
+        found = self._sql.execute(_SLOT, (self.settings.slot,)).fetchone()
+        if found is None:
+            return None
+        confirmed, wal_status, _, plugin, database = found
+        if plugin != "pgoutput" or database != self._database:
+            raise Refused(
+                f"the replication slot {self.settings.slot} is of the plug-in {plugin} in the database {database}, not "
+                f"of pgoutput in {self._database}: name another one with slot = ..."
+            )
+        return Slot(parse_lsn(confirmed), wal_status)
+
+    def _release_slot(self) -> None:
+        """End a predecessor's connection, which the server may take for alive. The log has fenced it already."""
+        deadline_s = time.monotonic() + RELEASE_TIMEOUT_S
+        while (user := self._slot_user()) is not None:
+            pid, application = user
+            if application == self._application:
+                self._sql.execute("select pg_terminate_backend(%s)", (pid,))
+            if time.monotonic() > deadline_s:
+                raise ConnectionError(f"the replication slot {self.settings.slot} is used by {application}, pid {pid}")
+            time.sleep(0.05)
+
+    def _slot_user(self) -> tuple[int, str] | None:
+        found = self._sql.execute(
+            "select s.active_pid, coalesce(a.application_name, '?') from pg_replication_slots s "
+            "left join pg_stat_activity a on a.pid = s.active_pid where s.slot_name = %s and s.active_pid is not null",
+            (self.settings.slot,),
+        ).fetchone()
+        return None if found is None else (found[0], found[1])
+
+    def current_position(self) -> int:
+        [(lsn,)] = self._sql.execute("select pg_current_wal_flush_lsn()::text").fetchall()
+        return parse_lsn(lsn)
+
+    def position_text(self, position: int) -> str:
+        return lsn_text(position)
+
+    # The snapshot
+
+    def snapshot(self) -> Iterator[SourceRecord]:
+        slot = self.settings.slot
+        if self._slot() is not None:
+            # Of a snapshot that was not completed: what is stored says so, and nothing was streamed from it.
+            self._sql.execute("select pg_drop_replication_slot(%s)", (slot,))
+        [(_, consistent_point, snapshot_name, _)] = self._replication.execute(
+            f"CREATE_REPLICATION_SLOT {_quoted(slot)} LOGICAL pgoutput EXPORT_SNAPSHOT".encode()
+        ).fetchall()
+        self.snapshot_position = parse_lsn(consistent_point)
+        hit("source.snapshot.slot_made")
+        now_ms = int(time.time() * 1000)
+        self._format.begin(Transaction("", self.snapshot_position, now_ms, self._generation))
+        with self._sql.transaction():
+            self._sql.execute("set transaction isolation level repeatable read read only")
+            self._sql.execute(f"set transaction snapshot '{snapshot_name}'".encode())
+            for relation, condition in self.published():
+                yield from self._rows(relation, condition)
+                hit("source.snapshot.table")
+
+    def published(self) -> list[tuple[Relation, str]]:
+        """The tables of the publication with their columns, and which rows of them."""
+        has_filters = self._sql.info.server_version >= 150000
+        more = "attnames, rowfilter" if has_filters else "null::name[], null"
+        query = f"select schemaname, tablename, {more} from pg_publication_tables where pubname = %s order by 1, 2"
+        found = self._sql.execute(query.encode(), (self.settings.publication,)).fetchall()
+        tables = []
+        for schema, name, columns, condition in found:
+            known = self._columns(schema, name)
+            wanted = tuple(column for column in known if columns is None or column.name in columns)
+            tables.append((Relation(0, schema, name, "d", wanted), condition or ""))
+        return tables
+
+    def _columns(self, schema: str, name: str) -> list[Column]:
+        """The flag is for the primary key here."""
+        found = self._sql.execute(_COLUMNS, (_quoted(schema, name),)).fetchall()
+        return [Column(column, type_oid, is_key) for column, type_oid, is_key in found]
+
+    def _rows(self, relation: Relation, condition: str) -> Iterator[SourceRecord]:
+        table = self._table(relation)
+        names = ", ".join(_quoted(column.name) for column in relation.columns)
+        query = f"select {names} from {_quoted(relation.schema, relation.name)}"
+        query += f" where {condition}" if condition else ""
+        with self._sql.cursor() as cursor, cursor.copy(f"copy ({query}) to stdout".encode()) as copy:
+            for row in copy.rows():
+                yield from self._format.insert(table, list(row), "r")
+
+    def _table(self, relation: Relation) -> Table:
+        topic = self.settings.topic
+        parts = {"database": self._database, "schema": relation.schema, "table": relation.name}
+        for name, value in parts.items():
+            topic = topic.replace("{" + name + "}", value)
+        return Table(relation, _topic_name(topic), self._key(relation))
+
+    def _key(self, relation: Relation) -> list[str]:
+        """With the identity "full" all columns are marked: then the key is the primary key, if there is one."""
+        if relation.identity in "di":
+            return identity_columns(relation.columns)
+        names = {column.name for column in relation.columns}
+        return [c.name for c in self._columns(relation.schema, relation.name) if c.is_identity and c.name in names]
+
+    # The stream
+
+    def stream(self, position: int) -> None:
+        publication = self.settings.publication.replace('"', '""').replace("'", "''")
+        command = (
+            f"START_REPLICATION SLOT {_quoted(self.settings.slot)} LOGICAL {lsn_text(position)} "
+            f"(proto_version '1', publication_names '\"{publication}\"', messages 'true')"
+        )
+        if self._sql.info.server_version < 140000:
+            command = command.replace(", messages 'true'", "")
+        result = self._pg.exec_(command.encode())
+        if result.status != pq.ExecStatus.COPY_BOTH:
+            raise psycopg.OperationalError(f"replication does not start: {result.error_message.decode().strip()}")
+        self._position = self._confirmed = position
+        self._is_streaming = True
+
+    def read(self, timeout_s: float) -> list[Event]:
+        self._look_after()
+        events: list[Event] = []
+        while len(events) < EVENTS_MAX:
+            size, data = self._pg.get_copy_data(1)
+            if size > 0:
+                events += self._events(bytes(data))
+            elif size == 0:
+                if events or not self._wait(timeout_s):
+                    break
+            else:
+                self._fail()
+        return events
+
+    def _wait(self, timeout_s: float) -> bool:
+        """Whether something has come."""
+        ready, _, _ = select.select([self._pg.socket], [], [], timeout_s)
+        if ready:
+            self._pg.consume_input()
+        return bool(ready)
+
+    def _fail(self) -> None:
+        """The stream has ended: its result says why."""
+        self._is_streaming = False
+        result = self._pg.get_result()
+        message = "" if result is None else result.error_message.decode(errors="replace").strip()
+        message = message or self._pg.error_message.decode(errors="replace").strip()
+        raise psycopg.OperationalError(f"the replication stream has ended: {message or 'the server closed it'}")
+
+    def _events(self, data: bytes) -> list[Event]:
+        chunk = decode_stream(data)
+        self.seen_position = max(self.seen_position, chunk.end_lsn)
+        if isinstance(chunk, Keepalive):
+            return [Idle(chunk.end_lsn, chunk.reply_wanted)]
+        return self._changes(chunk)
+
+    def _changes(self, chunk: Data) -> list[Event]:
+        message = chunk.message
+        if isinstance(message, Begin):
+            # The server leaves out what is before the position that was asked for; this is the second bolt.
+            self._is_skipping = message.final_lsn < self._position
+            self._format.begin(Transaction.of(message))
+        elif isinstance(message, Relation):
+            self._tables[message.oid] = self._table(message)
+        elif isinstance(message, Commit):
+            if not self._is_skipping:
+                self._position = message.end_lsn
+                return [SourceCommit(message.end_lsn)]
+        elif not self._is_skipping:
+            return self._records(message)
+        return []
+
+    def _records(self, message: Any) -> list[Event]:
+        if isinstance(message, Insert):
+            return [*self._format.insert(self._tables[message.oid], message.new)]
+        if isinstance(message, Update):
+            return [*self._format.update(self._tables[message.oid], message.old, message.new)]
+        if isinstance(message, Delete):
+            return [*self._format.delete(self._tables[message.oid], message.old)]
+        if isinstance(message, Truncate):
+            tables = [self._tables[oid] for oid in message.oids]
+            return [r for table in tables for r in self._format.truncate(table, self._partitions_of(table.topic))]
+        return []
+
+    def confirm(self, position: int) -> None:
+        self._confirmed = max(self._confirmed, position)
+        self._report()
+
+    def _look_after(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._reported_s > STATUS_EVERY_S:
+            self._report()
+        if now_s - self._checked_s > CHECK_EVERY_S:
+            self._checked_s = now_s
+            slot = self._slot()
+            if slot is not None:
+                check_slot(self.settings.slot, slot)
+
+    def _report(self) -> None:
+        if not self._is_streaming:
+            return
+        self._pg.put_copy_data(encode_status(self._confirmed, int(time.time() * 1000)))
+        while self._pg.flush():
+            select.select([], [self._pg.socket], [], 1.0)
+        self._reported_s = time.monotonic()
+
+
+def _topic_name(text: str) -> str:
+    """What a topic's name may not have becomes an underscore."""
+    return "".join(letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "_" for letter in text)[
+        :249
+    ]

@@ -1,0 +1,117 @@
+"""What a source must offer to be copied exactly once: a position that grows with every commit, and changes after it.
+
+`source_task` drives a source and keeps its position in the log, in the transactions that hold the records:
+
+    resume     what is stored, or nothing: whether to take a snapshot first. Refuses what could lose or repeat something
+    snapshot   rows as of one moment, and the position that belongs to it
+    stream     changes behind a position, whole transactions in the order of their commits
+    confirm    everything up to a position is in the log: the source may forget it
+
+A source with a log of its own (PostgreSQL, MySQL, MongoDB) fits. Its position is a number of 63 bits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple, Protocol
+
+NOTE_VERSION: Final = 1
+Header = tuple[str, bytes | None]
+
+
+class Note(NamedTuple):
+    """What is stored beside a position, so that it is never used where it means nothing."""
+
+    system: str
+    """The identity of the database server."""
+    timeline: int
+    slot: str
+    generation: int
+    """Of the snapshot: one more for each that was begun."""
+    is_snapshot: bool
+    """A snapshot was begun and is not complete."""
+
+    def text(self) -> str:
+        return json.dumps({"version": NOTE_VERSION, **self._asdict()})
+
+    @classmethod
+    def parse(cls, text: str) -> Note:
+        """Raises ValueError."""
+        found = json.loads(text)
+        if not isinstance(found, dict) or found.pop("version", None) != NOTE_VERSION or set(found) != set(cls._fields):
+            raise ValueError(f"{text!r} is not the note of a connector, or of a version that is not known here")
+        return cls(**found)
+
+
+class Stored(NamedTuple):
+    position: int
+    note: Note
+
+
+class SourceRecord(NamedTuple):
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: list[Header]
+    timestamp_ms: int
+    partition: int | None = None
+    """None: by key."""
+
+
+class SourceCommit(NamedTuple):
+    """Behind the records of a transaction."""
+
+    position: int
+
+
+class Idle(NamedTuple):
+    """There is nothing between the last commit and this position that is for us."""
+
+    position: int
+    is_urgent: bool
+    """The source waits for its confirmation."""
+
+
+Event = SourceRecord | SourceCommit | Idle
+
+
+class Resume(NamedTuple):
+    """What to do first."""
+
+    snapshot: Note | None
+    """The note to store before the snapshot is begun, or None to go on with the stored position."""
+
+
+class Source(Protocol):
+    def resume(self, stored: Stored | None) -> Resume:
+        """Raises Refused."""
+
+    def snapshot(self) -> Iterator[SourceRecord]:
+        """Take a new snapshot. `snapshot_position` is known afterwards."""
+
+    @property
+    def snapshot_position(self) -> int: ...
+
+    def stream(self, position: int) -> None:
+        """Begin to read behind a position."""
+
+    def read(self, timeout_s: float) -> list[Event]:
+        """What is at hand, or comes within the time."""
+
+    def confirm(self, position: int) -> None: ...
+
+    def current_position(self) -> int:
+        """The end of the source's log now."""
+
+    @property
+    def seen_position(self) -> int:
+        """How far the source's log is, as it was last told."""
+
+    def position_text(self, position: int) -> str: ...
+
+    def close(self) -> None: ...
+
+
+def header(name: str, value: Any) -> Header:
+    return name, str(value).encode()
