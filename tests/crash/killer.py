@@ -85,5 +85,5 @@ def work_until_killed(broker: BrokerProcess, failpoint: str, work: Callable[[], 
 
 
 def _revive(broker: BrokerProcess) -> None:
-    assert broker.wait(240) == -9
+    assert broker.wait_for_exit(240) == -9
     broker.start()

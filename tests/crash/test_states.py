@@ -103,7 +103,7 @@ def test_a_decided_transaction_ends_as_its_log_says_without_its_producer(
         # The broker dies of it; with nobody to ask, librdkafka gives up when its time is over.
         producer.commit_transaction(1) if commit else producer.abort_transaction(1)
     del producer
-    assert broker.wait(20) == -9
+    assert broker.wait_for_exit(20) == -9
     assert last_state(broker.data_dir, ID) == (PREPARE_COMMIT if commit else PREPARE_ABORT)
     broker.start()
     assert state_of(broker) == ("CompleteCommit" if commit else "CompleteAbort")

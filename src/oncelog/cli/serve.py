@@ -44,6 +44,7 @@ def _secure_start(folder: Path) -> SecureStart:
               type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False))  # fmt: skip
 @click.option("--log-format", default="text", show_default=True, type=click.Choice(["text", "json"]))
 @click.option("--failpoint", "failpoints", multiple=True, hidden=True)
+@click.option("--take-orders", "takes_orders", is_flag=True, hidden=True)
 def serve_command(
     data_dir: Path | None,
     listen: str | None,
@@ -56,6 +57,7 @@ def serve_command(
     log_level: str,
     log_format: str,
     failpoints: tuple[str, ...],
+    takes_orders: bool,
 ) -> None:
     """Run a broker that Kafka clients can use.
 
@@ -107,7 +109,8 @@ def serve_command(
                     client_file = secured.client_file if secured is not None else None
                     children.enter_context(console_process(str(address), console_listen, client_file))
 
-            server_main.run(folder, settings, ready, secured.users if secured is not None else None)
+            users = secured.users if secured is not None else None
+            server_main.run(folder, settings, ready, users, takes_orders=takes_orders)
     except (ConfigError, LogDirError) as error:
         raise click.ClickException(str(error)) from error
     except OSError as error:

@@ -150,6 +150,10 @@ class Dispatcher:
 
         return self._broker.worker.run(lambda: _frame(key, version, correlation_id, message)).map(encoded)
 
+    def wrap_handler(self, key: ApiKey, wrap: Callable[[Handler], Handler]) -> None:
+        """For tests that need wrong or missing answers."""
+        self._loaded[key] = wrap(self._handler(key))
+
     def _handler(self, key: int) -> Handler:
         handler = self._loaded.get(key)
         if handler is None:

@@ -64,13 +64,18 @@ def _kill_self() -> None:
 
 
 def run(
-    data_dir: Path, settings: Settings, on_ready: Callable[[Address], None], first_users: Users | None = None
+    data_dir: Path,
+    settings: Settings,
+    on_ready: Callable[[Address], None],
+    first_users: Users | None = None,
+    *,
+    takes_orders: bool = False,
 ) -> None:
-    """Serves until a signal asks to stop."""
+    """Serves until a signal asks to stop. Whoever holds its standard input may give it orders, see `orders`."""
     os.umask(int(settings.text("oncelog.umask"), 8))
     keep_freed_memory()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_serve(data_dir, settings, on_ready, first_users or {}))
+        runner.run(_serve(data_dir, settings, on_ready, first_users or {}, takes_orders))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -82,7 +87,13 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-async def _serve(data_dir: Path, settings: Settings, on_ready: Callable[[Address], None], first_users: Users) -> None:
+async def _serve(
+    data_dir: Path,
+    settings: Settings,
+    on_ready: Callable[[Address], None],
+    first_users: Users,
+    takes_orders: bool,
+) -> None:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for signal_number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -92,6 +103,10 @@ async def _serve(data_dir: Path, settings: Settings, on_ready: Callable[[Address
     server = Server(data_dir, settings, first_users)
     try:
         on_ready(await server.start())
+        if takes_orders:
+            from oncelog.server.orders import Orders
+
+            Orders(server).listen(loop)
         await stopping.wait()
         log.info("stopping")
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import shutil
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -63,6 +64,7 @@ class Server:
         """Since memory was last given back."""
         self._connections_max = shares.connections
         self._servers: list[asyncio.Server] = []
+        self._bound: list[tuple[Listener, Address]] = []
         self._metrics: MetricsPort | None = None
 
     @property
@@ -73,21 +75,32 @@ class Server:
 
     async def start(self) -> Address:
         """Takes the addresses before the folder: if another has one, nothing has been written. Returns the first."""
-        listeners = parse_listeners(self._settings)
-        bound = [await self._listen(listener) for listener in listeners]
-        self._broker = Broker(self._data_dir, self._settings, self._environment)
-        for listener, address in zip(listeners, bound, strict=True):
-            self._announce(listener, address)
-        if any(listener.protocol.has_sasl for listener in listeners):
-            self.broker.make_secret()
-        self.broker.start()
-        await self._add_users()
-        await self._serve_metrics(bound[0].host)
+        self._bound = [(listener, await self._listen(listener)) for listener in parse_listeners(self._settings)]
+        await self._start_broker()
         for server in self._servers:
             await server.start_serving()
         if self._settings.integer("connections.max.idle.ms") >= 0:
             self._loop.call_later(self._idle_interval_s(), self._close_idle)
-        return bound[0]
+        return self._bound[0][1]
+
+    async def _start_broker(self) -> None:
+        self._broker = Broker(self._data_dir, self._settings, self._environment)
+        for listener, address in self._bound:
+            self._announce(listener, address)
+        if any(listener.protocol.has_sasl for listener, _ in self._bound):
+            self.broker.make_secret()
+        self.broker.start()
+        await self._add_users()
+        await self._serve_metrics(self._bound[0][1].host)
+
+    async def reset(self) -> None:
+        """As if this had just been started on an empty folder: all data and all connections go, the address stays."""
+        await self._stop_broker(clean=False)
+        old = self._data_dir.with_name(f"{self._data_dir.name}.reset-{uuid.uuid4()}")
+        self._data_dir.rename(old)
+        self._worker.run(lambda: shutil.rmtree(old, ignore_errors=True))
+        await self._start_broker()
+        self._close_connections()  # of clients that came back too soon
 
     async def _add_users(self) -> None:
         metadata = self.broker.metadata
@@ -144,15 +157,21 @@ class Server:
     async def stop(self) -> None:
         for server in self._servers:
             server.close()
-        for connection in list(self._connections):
-            connection.close()
+        await self._stop_broker(clean=True)
+        self._worker.close()
+
+    async def _stop_broker(self, *, clean: bool) -> None:
+        self._close_connections()
         if self._metrics is not None:
             self._metrics.close()
         if self._broker is not None:
             self._broker.end_work()
             await self._until_idle()
-            self._broker.stop()
-        self._worker.close()
+            self._broker.stop(clean=clean)
+
+    def _close_connections(self) -> None:
+        for connection in list(self._connections):
+            connection.close()
 
     async def _until_idle(self) -> None:
         """What an fsync has committed may lead to appends, and these to fsyncs: as markers follow a decision."""

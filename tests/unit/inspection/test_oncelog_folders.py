@@ -141,7 +141,7 @@ def test_what_a_kill_leaves_half_done_is_a_note_since_the_next_start_finishes_it
     try:
         with contextlib.suppress(KafkaError, TimeoutError):
             work(broker.bootstrap_servers)
-        broker.wait(10)
+        broker.wait_for_exit(10)
         found = verify_path(broker.data_dir).findings
         assert check in {finding.check for finding in found}
         assert {finding.severity for finding in found} == {Severity.NOTE}

@@ -138,7 +138,7 @@ class Stage:
         return self._threads.submit(call)
 
     def await_death(self) -> None:
-        self.broker.wait(WAIT_S)
+        self.broker.wait_for_exit(WAIT_S)
 
     def kill(self) -> None:
         self.broker.kill()

@@ -1,0 +1,252 @@
+"""Brokers by fork: a process that has imported everything once makes a new broker in a few milliseconds.
+
+The launcher gets a message per broker over a socket: arguments, environment and folder, with descriptors for its
+standard streams and one on which it writes the exit code. It ends when its owner does. Linux only.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any, Final, NoReturn
+
+MESSAGE_BYTES_MAX: Final = 1 << 20
+_DESCRIPTORS: Final = 4
+_PROGRAM: Final = "oncelog.cli.main"
+_MODULES: Final = (_PROGRAM, "oncelog.cli.serve", "oncelog.server.main", "oncelog.server.orders")
+_HANDLERS: Final = "oncelog.server.handlers"
+
+
+class LaunchedProcess:
+    """A process that the launcher has forked: as much of `Popen` as a broker needs."""
+
+    def __init__(self, pid: int, stdin: IO[str], stdout: IO[str], status: int) -> None:
+        self.pid = pid
+        self.stdin = stdin
+        self.stdout = stdout
+        self._status = status
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        return self._code if self._code is not None else self._read_code(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        code = self._code if self._code is not None else self._read_code(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired("oncelog serve", timeout or 0)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def _read_code(self, timeout: float | None) -> int | None:
+        if not select.select([self._status], [], [], timeout)[0]:
+            return None
+        text = os.read(self._status, 64)
+        os.close(self._status)
+        if text:
+            self._code = int(text)
+        else:  # the launcher is gone, and nobody would ever learn how the broker ends
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+            self._code = -signal.SIGKILL
+        return self._code
+
+
+class Launcher:
+    """The owner's side. The process is started with the first broker."""
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+
+    def launch(self, arguments: Sequence[str], stderr: int) -> LaunchedProcess:
+        """Runs `oncelog ARGUMENTS`."""
+        stdin_read, stdin_write = os.pipe()
+        stdout_read, stdout_write = os.pipe()
+        status_read, status_write = os.pipe()
+        message = json.dumps({"arguments": list(arguments), "environment": dict(os.environ), "folder": str(Path.cwd())})
+        given = [stdin_read, stdout_write, stderr, status_write]
+        try:
+            with self._lock:
+                pid = self._ask(message.encode(), given)
+        except BaseException:
+            for descriptor in (stdin_write, stdout_read, status_read):
+                os.close(descriptor)
+            raise
+        finally:
+            for descriptor in (stdin_read, stdout_write, status_write):
+                os.close(descriptor)
+        return LaunchedProcess(pid, os.fdopen(stdin_write, "w"), os.fdopen(stdout_read), status_read)
+
+    def _ask(self, message: bytes, descriptors: Sequence[int]) -> int:
+        for is_last in (False, True):
+            if self._socket is None:
+                self._socket = self._start()
+            try:
+                socket.send_fds(self._socket, [message], descriptors)
+                answer = self._socket.recv(64)
+            except (BrokenPipeError, ConnectionResetError):
+                answer = b""
+            if answer:
+                return int(answer)
+            self._close()
+            if is_last:
+                break
+        raise RuntimeError("the process that starts brokers has ended; its last words are on the standard error")
+
+    def _start(self) -> socket.socket:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", f"from {__name__} import main; main({theirs.fileno()})"],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+            )
+        return ours
+
+    def _close(self) -> None:
+        connection, self._socket = self._socket, None
+        process, self._process = self._process, None
+        if connection is not None:
+            connection.close()
+        if process is not None:
+            process.wait()
+
+    def close(self) -> None:
+        with self._lock:
+            self._close()
+
+    def forget(self) -> None:
+        """In a forked child: the launcher is the parent's."""
+        if self._socket is not None:
+            self._socket.close()
+        if self._process is not None:
+            self._process.returncode = 0  # it is not this process that waits for it
+        self._begin()
+
+
+class _Forking:
+    """The launcher's side."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._statuses: dict[int, int] = {}
+        self._woken, waking = os.pipe()
+        os.set_blocking(waking, False)
+        signal.set_wakeup_fd(waking)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def run(self) -> None:
+        while True:
+            ready = select.select([self._connection.fileno(), self._woken], [], [])[0]
+            if self._woken in ready:
+                os.read(self._woken, 4096)
+                self._report_ended()
+            if self._connection.fileno() in ready and not self._launch():
+                return
+
+    def _launch(self) -> bool:
+        message, descriptors, _, _ = socket.recv_fds(self._connection, MESSAGE_BYTES_MAX, _DESCRIPTORS)
+        if not message:
+            return False
+        *streams, status = descriptors
+        pid = os.fork()
+        if pid == 0:
+            self._become_broker(json.loads(message), streams)
+        for descriptor in streams:
+            os.close(descriptor)
+        self._statuses[pid] = status
+        self._connection.send(str(pid).encode())
+        return True
+
+    def _become_broker(self, given: dict[str, Any], streams: Sequence[int]) -> NoReturn:
+        code = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            for number, descriptor in enumerate(streams):
+                os.dup2(descriptor, number)
+            os.closerange(3, max(streams) + 64)
+            code = _run_command(given)
+        except BaseException:  # noqa: BLE001  a fork must not go on as if it were the launcher
+            traceback.print_exc()
+        finally:
+            with contextlib.suppress(OSError):
+                sys.stdout.flush()
+            os._exit(code)
+
+    def _report_ended(self) -> None:
+        while self._statuses:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            descriptor = self._statuses.pop(pid)
+            with contextlib.suppress(BrokenPipeError):
+                os.write(descriptor, str(os.waitstatus_to_exitcode(status)).encode())
+            os.close(descriptor)
+
+
+def _run_command(given: dict[str, Any]) -> int:
+    os.environ.clear()
+    os.environ.update(given["environment"])
+    os.chdir(given["folder"])
+    sys.argv = ["oncelog", *given["arguments"]]
+    try:
+        importlib.import_module(_PROGRAM).main()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0
+
+
+def _import_everything() -> None:
+    """By name, as the interpreter does with a program: this package is below the command line that it runs."""
+    for name in _MODULES:
+        importlib.import_module(name)
+    handlers = importlib.import_module(_HANDLERS)
+    for module in pkgutil.iter_modules(handlers.__path__):
+        importlib.import_module(f"{_HANDLERS}.{module.name}")
+    with contextlib.suppress(ImportError):
+        importlib.import_module("uvloop")
+    gc.collect()
+    gc.freeze()
+
+
+def main(descriptor: int) -> None:
+    """The launcher's program."""
+    _import_everything()
+    with socket.socket(fileno=descriptor) as connection:
+        _Forking(connection).run()
+
+
+launcher: Final = Launcher()
+atexit.register(launcher.close)
+os.register_at_fork(after_in_child=launcher.forget)
