@@ -39,7 +39,7 @@ class ConsumerFetcher:
         wanted: dict[int, dict[TopicPartition, PartitionPosition]] = {}
         leaderless = set()
         for entry in self._positions:
-            if not entry.fetchable:
+            if not entry.fetchable or ("reset", entry.partition) in self._tasks:
                 continue
             leader = self._cluster.routes.leader(entry.partition)
             if leader is None:
@@ -72,7 +72,7 @@ class ConsumerFetcher:
 
     def _take(self, entry: PartitionPosition, offset: int, answer: PartitionData) -> None:
         if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            entry.fetch_position = -1
+            # Not fetched from while that goes on, and for a pause if it fails; then this is tried once more.
             self._tasks.start(("reset", entry.partition), self._lookup.reset, entry, entry.version, offset)
             return
         if answer.error_code:

@@ -55,21 +55,15 @@ class OffsetLookup:
 
     async def reset(self, entry: PartitionPosition, version: int, asked: int) -> None:
         """A broker has no such offset: go on where the policy says, unless the application goes elsewhere meanwhile."""
-        try:
-            if self._config.offset_reset == "none":
-                raise KafkaError(
-                    ErrorCode.OFFSET_OUT_OF_RANGE,
-                    f"{entry.partition} has no offset {asked} any more, or not yet, and auto.offset.reset=none: "
-                    "seek to where to go on",
-                )
-            found = await self._by_policy([entry.partition])
-            if entry.version == version:
-                entry.seek(found[entry.partition])
-        except KafkaError:
-            if entry.version == version:
-                # The next fetch finds it out of range again, and this is tried once more.
-                entry.fetch_position = asked
-            raise
+        if self._config.offset_reset == "none":
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{entry.partition} has no offset {asked} any more, or not yet, and auto.offset.reset=none: "
+                "seek to where to go on",
+            )
+        found = await self._by_policy([entry.partition])
+        if entry.version == version:
+            entry.seek(found[entry.partition])
 
     async def _by_policy(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         if partitions and self._config.offset_reset == "none":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,6 +22,7 @@ from oncelog.client import (
     NewTopic,
     Producer,
     TopicPartition,
+    consumer_fetcher,
 )
 from oncelog.client.encoded_batch import EncodedBatch, split_batches
 from oncelog.client.errors import ErrorCode
@@ -143,6 +145,32 @@ def test_offsets_that_are_gone_follow_the_reset_policy(consumer: Any, full_topic
     with pytest.raises(KafkaError, match=r"auto\.offset\.reset=none") as caught:
         drain(strict, 1, 3)
     assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_an_offset_that_is_gone_is_asked_for_with_pauses(
+    consumer: Any, full_topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a policy only the application can go on. Until it does, the broker is not asked as fast as it answers."""
+    asked: list[float] = []
+    fetch = consumer_fetcher.fetch
+
+    async def counted(*given: Any) -> Any:
+        asked.append(time.monotonic())
+        return await fetch(*given)
+
+    monkeypatch.setattr(consumer_fetcher, "fetch", counted)
+    strict = consumer(auto_offset_reset="none", retry_backoff_ms=100)
+    place = TopicPartition(full_topic, 0)
+    strict.assign([place])
+    strict.seek(place, 10 * COUNT)
+    deadline_s = time.monotonic() + 20
+    while len(asked) < 4 and time.monotonic() < deadline_s:
+        with pytest.raises(KafkaError, match="seek to where to go on"):
+            drain(strict, 1, 10)
+    assert len(asked) == 4
+    assert all(later - earlier > 0.05 for earlier, later in itertools.pairwise(asked))
+    strict.seek(place, 0)
+    wait_until(lambda: strict.poll(1_000))
 
 
 def test_without_a_committed_offset_and_without_a_policy_there_is_an_error(

@@ -75,13 +75,23 @@ def test_who_began_before_begins_there_again() -> None:
     assert asked.network.count("ListOffsetsRequest") == 0
 
 
-def test_an_offset_that_is_gone_is_fetched_again_when_nothing_else_is_to_be_done() -> None:
-    asked = Asked("none")
+def test_an_offset_that_is_gone_is_replaced_by_that_of_the_policy_if_there_is_one() -> None:
+    asked = Asked("latest")
     asked.entry.seek(3)
-    asked.entry.fetch_position = -1
-    with pytest.raises(KafkaError, match="seek to where to go on"):
-        run(asked.lookup.reset(asked.entry, asked.entry.version, 3))
-    assert asked.entry.fetch_position == 3
+    run(asked.lookup.reset(asked.entry, asked.entry.version, 3))
+    assert asked.entry.fetch_position == END
+    strict = Asked("none")
+    strict.entry.seek(3)
+    with pytest.raises(KafkaError, match=r"orders-0 has no offset 3 any more.*seek to where to go on"):
+        run(strict.lookup.reset(strict.entry, strict.entry.version, 3))
+    assert strict.entry.fetch_position == 3
+
+
+def test_a_seek_of_the_application_wins_over_a_reset() -> None:
+    asked = Asked("latest", meanwhile=7)
+    asked.entry.seek(3)
+    run(asked.lookup.reset(asked.entry, asked.entry.version, 3))
+    assert asked.entry.position == 7
 
 
 def test_without_a_policy_a_partition_without_a_committed_offset_is_an_error() -> None:

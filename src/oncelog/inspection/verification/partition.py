@@ -8,7 +8,7 @@ from typing import Final
 
 from oncelog.core.ids import TopicPartition
 from oncelog.inspection.layout import Kind, PartitionFolder, StoredFile
-from oncelog.inspection.verification.checkpoint_checks import LogEnd, check_checkpoints
+from oncelog.inspection.verification.checkpoint_checks import check_checkpoints
 from oncelog.inspection.verification.epoch_checks import EpochChecks
 from oncelog.inspection.verification.finding import Report
 from oncelog.inspection.verification.folder_state import FolderState
@@ -70,7 +70,7 @@ def verify_partition(
     producers.finish(folder.path, end, [facts.base_offset for facts in segments], was_clean=state.is_clean)
     epochs.finish(end, has_batches=any(facts.batches for facts in segments))
     if not is_metadata:
-        check_checkpoints(state, LogEnd(folder.partition, end), report)
+        check_checkpoints(state, folder.partition, end, report)
     return [
         UnfinishedTransaction(folder.partition, producer_id, first_offset)
         for producer_id, first_offset in producers.open_transactions.items()

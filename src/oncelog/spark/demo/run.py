@@ -26,7 +26,7 @@ STEP_S = 0.1
 
 
 @dataclass(slots=True)
-class Outcome:
+class DemoResult:
     records: int
     seconds: float = 0.0
     kills: list[str] = field(default_factory=list)
@@ -58,18 +58,18 @@ class Demo:
     master: str = ""
     prefix: str = "demo"
 
-    def run(self) -> Outcome:
+    def run(self) -> DemoResult:
         began_s = time.monotonic()
-        outcome = Outcome(self.records)
+        result = DemoResult(self.records)
         with self._progress() as progress:
             self._write_input(progress)
-            self._run_pipeline(progress, outcome)
+            self._run_pipeline(progress, result)
             checking = progress.add_task("checking every record", total=None)
-            self._check(outcome)
+            self._check(result)
             progress.update(checking, total=1, completed=1)
-        outcome.seconds = time.monotonic() - began_s
-        outcome.events = self._order().events.read()
-        return outcome
+        result.seconds = time.monotonic() - began_s
+        result.events = self._order().events.read()
+        return result
 
     def _progress(self) -> Progress:
         columns = (SpinnerColumn(), TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn())
@@ -99,7 +99,7 @@ class Demo:
         for written in write_orders(self._config, self.topics.orders, self.records):
             progress.update(bar, completed=written)
 
-    def _run_pipeline(self, progress: Progress, outcome: Outcome) -> None:
+    def _run_pipeline(self, progress: Progress, result: DemoResult) -> None:
         if self.cluster is not None:
             bar = progress.add_task("starting the Spark cluster", total=None)
             self.cluster.start()
@@ -120,7 +120,7 @@ class Demo:
             driver.kill()
         for lane in ("driver", "executor", "broker") if self.cluster is not None else ("driver", "broker"):
             order.events.add(lane, "down")
-        outcome.kills = chaos.done
+        result.kills = chaos.done
 
     def _supervise(
         self,
@@ -153,14 +153,14 @@ class Demo:
         for bar in bars.values():
             progress.update(bar, completed=self.records)
 
-    def _check(self, outcome: Outcome) -> None:
+    def _check(self, result: DemoResult) -> None:
         known: Truth = truth(self.records)
         config, topics = self._config, self.topics
         for guarantee in GUARANTEES:
-            outcome.orders[guarantee] = tally_orders(config, topics.enriched(guarantee), known)
-            outcome.dead_letters[guarantee] = tally_broken(config, topics.dead_letters(guarantee), known)
-        outcome.windows = len(known.revenue)
-        outcome.wrong_windows = revenue_errors(config, topics.revenue, known)
-        outcome.committed = input_is_committed(config, topics.query_id("exactly-once"), topics.orders)
+            result.orders[guarantee] = tally_orders(config, topics.enriched(guarantee), known)
+            result.dead_letters[guarantee] = tally_broken(config, topics.dead_letters(guarantee), known)
+        result.windows = len(known.revenue)
+        result.wrong_windows = revenue_errors(config, topics.revenue, known)
+        result.committed = input_is_committed(config, topics.query_id("exactly-once"), topics.orders)
         written = [topics.enriched("exactly-once"), topics.dead_letters("exactly-once"), topics.revenue]
-        outcome.audit = audit(config, written)
+        result.audit = audit(config, written)
