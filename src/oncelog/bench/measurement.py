@@ -73,4 +73,4 @@ class Measurement:
 
     @classmethod
     def failed(cls, why: str) -> Self:
-        return cls(failure=why or "failed without a word")
+        return cls(failure=why or "failed without a message")

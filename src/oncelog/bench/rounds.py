@@ -23,7 +23,7 @@ from oncelog.bench.results import Entry, Results
 from oncelog.bench.side import Side
 from oncelog.bench.workload import Workload
 
-INTERRUPTED: Final = "INTERRUPTED: the last workload has only the rounds that were finished, which nobody read back."
+INTERRUPTED: Final = "INTERRUPTED: the last workload has only the rounds that were finished, not read back."
 Progress = Callable[[str], None]
 Finished = Callable[[Entry], None]
 """Called with each workload that has completed all its rounds."""
@@ -99,7 +99,7 @@ class GroupRun:
         for name, cell in cells.items():
             found = None if entry.problem(name) else _guarded(cell.verify)
             if found is not None and found.problem:
-                self._keep(entry, name, Measurement.failed(f"looked at closely: {found.problem} {found.note}".strip()))
+                self._keep(entry, name, Measurement.failed(f"verification: {found.problem} {found.note}".strip()))
 
     def _close(self, cells: dict[str, Cell], entry: Entry) -> None:
         for name, cell in cells.items():

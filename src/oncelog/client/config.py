@@ -218,7 +218,7 @@ def parse_settings(table: ConfigTable, properties: Mapping[str, Any], prefix: st
 
 
 def check_security(properties: Mapping[str, Any]) -> None:
-    """For settings of which others take their part: raise ConfigurationError if they ask for a connection that this
+    """For settings that go to another client too: raise ConfigurationError if they ask for a connection that this
     client cannot make."""
     asked = properties.keys() - _idle_security(properties)
     CLIENT_TABLE.parse({name: properties[name] for name in asked if name.startswith(SECURITY)})
@@ -227,8 +227,8 @@ def check_security(properties: Mapping[str, Any]) -> None:
 def _idle_security(
     properties: Mapping[str, Any], prefix: str = "", error: type[ConfigError] = ConfigurationError
 ) -> set[str]:
-    """Kafka gives `sasl.` and `ssl.` no meaning where the protocol has neither. Where it is not said, they are no
-    request for less security than they sound like: raises `error`."""
+    """Kafka ignores `sasl.` and `ssl.` settings if the protocol uses neither. If no protocol is given, ignoring them
+    could connect with less security than was meant: raises `error`."""
     key = f"{prefix}security.protocol"
     protocol = str(properties.get(key, "")).upper()
     used = [family for family, ending in (("sasl.", "SASL_"), ("ssl.", "SSL")) if _has(protocol, ending)]

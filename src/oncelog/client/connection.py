@@ -102,8 +102,8 @@ class Connection(asyncio.BufferedProtocol):
     ) -> asyncio.Future[None] | None:
         """Send a request that the broker does not answer: Produce with acks=0.
 
-        No answer says when to go on. So whoever sends much waits for the future, if there is one: it is done when the
-        broker takes what was sent, or fails with ConnectionLost.
+        There is no answer to wait for. Whoever sends much waits for the future, if there is one: it is done when the
+        broker has taken what was sent, or fails with ConnectionLost.
         """
         self.wire.post(request, version_max)
         if self._held_back is not None:

@@ -53,7 +53,7 @@ class Connections:
     async def _open(self, host: str, port: int) -> Connection:
         settings = self._config.tls
         if settings is not None and self._tls is None:
-            # It reads files, of which the system has many.
+            # It reads the system's certificates, which are many files.
             self._tls = await asyncio.to_thread(client_context, settings)
         return await Connection.open(self._config, host, port, self._tls)
 

@@ -15,7 +15,7 @@ CONCURRENT_LONGEST_MS: Final = 50.0
 
 
 class Deadline:
-    """A moment on a steady clock by which an operation ends, one way or the other."""
+    """A moment on a steady clock by which an operation ends, with a result or an error."""
 
     __slots__ = ("_now_s", "at_s")
 
@@ -33,7 +33,7 @@ class Deadline:
 
 
 class Backoff:
-    """Pauses that double from a first to a longest one, spread by a fifth so that clients do not march in step.
+    """Pauses that double from a first to a longest one, spread by a fifth so that clients do not retry all at once.
 
     After CONCURRENT_TRANSACTIONS they are short ones.
     """

@@ -48,7 +48,7 @@ JOIN_CHANNEL: Final = "join"
 """JoinGroup waits for the other members; commits and heartbeats must not wait behind it."""
 JOIN_MARGIN_MS: Final = 5_000
 LEAVE_TIMEOUT_MS: Final = 5_000
-"""Longer than this nobody who closes a consumer waits for a coordinator that is not there."""
+"""How long closing a consumer waits for a coordinator that is not there."""
 NO_GENERATION: Final = -1
 
 _START_OVER: Final = frozenset(

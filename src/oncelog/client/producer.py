@@ -228,7 +228,7 @@ class Producer(Blocking):
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Self]:
-        """Begin; commit at the end of the block, abort when it raises or the commit cannot be.
+        """Begin; commit at the end of the block, abort when it raises or the commit fails.
 
         A block that raises leaves a prepared transaction as it is: the other side may have decided for it.
         """
@@ -309,7 +309,7 @@ class AsyncProducer:
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Self]:
-        """Begin; commit at the end of the block, abort when it raises or the commit cannot be.
+        """Begin; commit at the end of the block, abort when it raises or the commit fails.
 
         A block that raises leaves a prepared transaction as it is: the other side may have decided for it.
         """

@@ -86,7 +86,7 @@ class ProducerCore:
         await self.sender.flush()
 
     async def begin_transaction(self) -> None:
-        """What is sent from now on belongs together."""
+        """Records that are sent from now on belong to one transaction."""
         async with self._transactional() as transactions:
             transactions.begin()
 

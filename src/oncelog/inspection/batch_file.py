@@ -124,7 +124,7 @@ def _problem_at(descriptor: int, position: int, end: int) -> TornEnd:
     magic = int.from_bytes(head[16:17], "big", signed=True)
     size = length + LENGTH_OVERHEAD_BYTES
     if length < _MESSAGE_BYTES_MIN:
-        return TornEnd(position, left, f"a batch of {size} bytes cannot be")
+        return TornEnd(position, left, f"a batch cannot have {size} bytes")
     if size > left:
         return TornEnd(position, left, f"the batch has {size} bytes, of which {left} are there")
     if magic in (0, 1):

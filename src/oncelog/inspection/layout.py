@@ -5,7 +5,7 @@
 
 A segment file may carry a second suffix: `.deleted` (to be removed), `.cleaned` and `.swap` (written by the cleaner).
 While there is a `.swap` file, a broker that runs is putting it in the place of others, one file after the other. So a
-folder is listed again then, but not for ever: the file may be all that a crash has left of the broker.
+folder is listed again then, but not for ever: a crash may have left the file behind.
 """
 
 from __future__ import annotations

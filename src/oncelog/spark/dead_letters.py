@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 TEXT_LENGTH_MAX = 300
 """The longest header that says what was wrong: names of topics have 249 characters, but rows may hold anything."""
 LEFT_OUT = ((), ("headers",), ("value",), ("value", "headers"), ("key", "headers"), ("key", "value", "headers"))
-"""What a letter does without, as little as makes it small enough."""
+"""What is left out of a letter that is too large, in the order in which it is tried."""
 
 
 class Letter(NamedTuple):

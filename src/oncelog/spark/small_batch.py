@@ -34,7 +34,7 @@ ROWS_PER_RECORD = 2
 COLUMN_BYTES_MIN = 256
 """Below that most batches would be computed twice."""
 LARGE_RUN = 50
-"""After a batch that was not small, so many are not taken for small."""
+"""After a batch that was not small, this many are not tried as small ones."""
 TOO_LONG = "oncelog_too_long"
 _TASK_ROW_BITS = (1 << 33) - 1
 """The bits of Spark's monotonically increasing id that number the row within its task."""

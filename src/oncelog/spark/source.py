@@ -9,7 +9,7 @@ What a batch reads is decided once, when it is planned, and kept in Spark's chec
 initial offset whenever it runs the first batch again, so that one is only a mark.
 
 Reading is read_committed unless told otherwise. Ranges are of offsets, not of records: markers, aborted data and
-compaction leave gaps, over which a task steps without a word.
+compaction leave gaps, which a task skips silently.
 """
 
 from __future__ import annotations

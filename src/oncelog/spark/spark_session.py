@@ -114,8 +114,8 @@ def _loopback(submitted: SparkConf, master: str) -> dict[str, str]:
 def _write_no_checksum_files(spark: SparkSession) -> None:
     """Beside local checkpoints: half the file operations of a micro-batch.
 
-    Said to the file system that this JVM keeps, as no setting says it: `fs.file.impl` could name one without checksums,
-    but snapshots of RocksDB are copied with a LocalFileSystem, and would fail on any other.
+    Set on the file system object of this JVM, because no setting does it: `fs.file.impl` could name one without
+    checksums, but snapshots of RocksDB are copied with a LocalFileSystem, and would fail on any other.
     """
     context = spark.sparkContext
     jvm: Any = context._jvm

@@ -87,7 +87,7 @@ class Transactor:
 
 
 def _is_worth_a_retry(error: Exception) -> bool:
-    """Wrong settings, contradictions and rows that no topic can take stay what they are."""
+    """Wrong settings, contradictions and rows that no topic can take fail again."""
     if isinstance(error, KafkaError) and error.code == ErrorCode.INVALID_TRANSACTION_TIMEOUT:
         return False
     return not isinstance(error, OptionError | CannotResume | RowError) and ROW_ERROR_MARK not in str(error)

@@ -102,7 +102,7 @@ def test_a_close_look_after_the_rounds_voids_all_of_them(tmp_path: Path) -> None
 
     entry = run(FakeCluster({"one": 1.0}, answer), tmp_path, CONSUME).entries["consume-x"]
     assert [kept.problem for kept in entry.rounds["one"]] == [
-        "", "", "", "looked at closely: 2 errors 2 records differ",
+        "", "", "", "verification: 2 errors 2 records differ",
     ]  # fmt: skip
 
 

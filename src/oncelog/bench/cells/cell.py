@@ -67,7 +67,7 @@ class Cell(ABC):
     def measure(self) -> Measurement: ...
 
     def verify(self) -> Measurement | None:
-        """A close look at everything that arrived, once after the last round, off the clock."""
+        """Checks everything that arrived, once after the last round and not timed."""
         return None
 
     def close(self) -> None:  # noqa: B027
