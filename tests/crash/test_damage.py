@@ -34,7 +34,7 @@ def original(request: pytest.FixtureRequest, tmp_path: Path) -> Original:
     node = BrokerInProcess(tmp_path / "data", SETTINGS)
     fill(node)
     if request.param == "killed after a checkpoint":
-        node.broker.log_dir.checkpoint(node.broker.high_watermarks())
+        node.broker.log_dir.checkpoint(node.broker.upkeep.high_watermarks())
     was_stopped = request.param == "stopped"
     node.broker.stop(clean=was_stopped)
     return Original(tmp_path / "data", was_stopped)

@@ -167,7 +167,7 @@ STORAGE_MUTANTS = [
     ),
     Mutant(
         "a log without descriptors waits for a restart",
-        "oncelog.storage.log",
+        "oncelog.storage.log_health",
         "errno.ENOMEM, *OUT_OF_DESCRIPTORS)",
         "errno.ENOMEM)",
         (suite("tests/unit/storage/test_disk_trouble.py"),),

@@ -54,7 +54,8 @@ _Found = Mapping[str, Mapping[int, Log]]
 
 
 def complete_internal_topics(metadata: MetadataStore, settings: Settings) -> None:
-    """Those that an earlier version adopted have no settings, and retention would delete what is in them."""
+    """Give internal topics without settings, as an earlier version adopted them, their settings: retention would delete
+    their records."""
     for name in INTERNAL_TOPICS & metadata.topics.keys():
         configs = metadata.topics[name].configs
         if "cleanup.policy" not in configs:
@@ -65,7 +66,7 @@ def complete_internal_topics(metadata: MetadataStore, settings: Settings) -> Non
 def adopt_folders(
     log_dir: LogDir, metadata: MetadataStore, settings: Settings, survey: LogSurvey | None
 ) -> list[Topic]:
-    """At a first start, or when the journal has lost its end. Otherwise a folder that it does not know is set aside.
+    """Adopt folders that the journal does not know at a first start, or if it has lost its end. Else set them aside.
 
     Returns what was adopted. The logs were opened before anybody knew their settings, and still have the defaults.
     `survey` is None when there is no reason to doubt the journal.
@@ -106,7 +107,7 @@ def _doubt_journal(metadata: MetadataStore, survey: LogSurvey) -> None:
 
 
 def _unknown_logs(log_dir: LogDir, metadata: MetadataStore) -> _Found:
-    """Of topics that the journal does not know. One that lost its end may know an older topic by the same name."""
+    """The logs of topics that the journal does not know. Without its end it may know an older topic by that name."""
     found: dict[str, dict[int, Log]] = defaultdict(dict)
     for (name, index), partition_log in log_dir.logs.items():
         topic = metadata.topics.get(name)
@@ -119,7 +120,7 @@ def _is_of_another(partition_log: Log, topic: Topic) -> bool:
     try:
         return partition_log.topic_id not in (None, topic.topic_id)
     except CorruptPartitionMetadataError as error:
-        log.warning("%s is taken for one of the topic that the journal has: %s", partition_log.topic_partition, error)
+        log.warning("%s is assumed to belong to the topic in the journal: %s", partition_log.topic_partition, error)
         return False
 
 
@@ -132,7 +133,7 @@ def _adopt_partitions(log_dir: LogDir, metadata: MetadataStore) -> None:
 
 
 def _go_above(log_dir: LogDir, metadata: MetadataStore, survey: LogSurvey) -> None:
-    """Nothing is given out that a log has seen. With a journal that is whole, this changes nothing."""
+    """Make sure that no number is given out that a log has seen. With an intact journal this changes nothing."""
     highest_id = survey.producer_id
     if metadata.is_new or metadata.is_cut:
         logs = [each for (topic, _), each in log_dir.logs.items() if topic == TRANSACTION_STATE_TOPIC]

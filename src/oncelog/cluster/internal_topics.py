@@ -1,4 +1,4 @@
-"""The settings of the coordinators' topics: what is in them counts until it is superseded, however old it is."""
+"""The settings of the coordinators' topics: they are compacted, and their records do not expire by age."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from oncelog.protocol.messages.cluster_metadata import MetadataRecord
 from oncelog.protocol.primitives import MalformedRequest
 from oncelog.protocol.schema import Message
 from oncelog.storage.log_dir import CLUSTER_METADATA_TOPIC
-from oncelog.storage.segment import LOG_SUFFIX
+from oncelog.storage.segment_names import LOG_SUFFIX
 
 log = logging.getLogger("oncelog.server")
 
@@ -46,7 +46,7 @@ NOTHING_LOADED: Final = LoadedImage(EMPTY_IMAGE, is_complete=False)
 
 
 def load_image(data_folder: Path) -> LoadedImage:
-    """As much of it as can be read. What cannot is told in the operator's log."""
+    """The image as far as it can be read. Errors are logged."""
     folder = data_folder / f"{CLUSTER_METADATA_TOPIC}-0"
     return _Loader(folder).load() if folder.is_dir() else NOTHING_LOADED
 
@@ -61,12 +61,12 @@ def snapshot_files(folder: Path) -> dict[SnapshotName, Path]:
 
 
 def segment_files(folder: Path) -> list[Path]:
-    """By offset."""
+    """The segment files in the order of their offsets."""
     return sorted(folder.glob(f"*{LOG_SUFFIX}"))
 
 
 def records_of(path: Path, start_offset: int = 0) -> Iterator[MetadataRecord]:
-    """Of a snapshot or segment. Raises KafkaError or MalformedRequest where it is damaged."""
+    """The records of a snapshot or segment. Raises KafkaError or MalformedRequest where it is damaged."""
     for batch in read_batches(path.read_bytes(), start_offset):
         yield from batch.records
 
@@ -97,7 +97,7 @@ class _Loader:
                 self._read_segment(path, newest.end_offset)
         except CorruptBatchError as error:
             # A torn end is what a kill leaves, and nobody was told that it is there.
-            log.info("%s ends with what is no batch: %s", segments[-1], error)
+            log.info("%s does not end with a whole batch: %s", segments[-1], error)
 
     def _read_segment(self, path: Path, start_offset: int) -> None:
         for message in map(self._known, records_of(path, start_offset)):

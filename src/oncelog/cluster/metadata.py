@@ -88,8 +88,8 @@ class MetadataStore:
         self._proposals: list[_Proposal] = []
         self._is_writing = False
         self.followers: list[Callable[[Change], Promise[None] | None]] = []
-        """Told of each change. One that needs the disk for it returns a promise, which the answer waits for, and so do
-        the decisions that come next."""
+        """Called with each change. A follower that needs the disk returns a promise, which the answer and the next
+        decisions wait for."""
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[uuid.UUID, Topic] = {}
         self.partitions_in_all = 0
@@ -186,7 +186,7 @@ class MetadataStore:
         return known is not None and 0 <= index < known.partition_count
 
     def ids_of(self, names: Iterable[str]) -> dict[str, uuid.UUID]:
-        """Of those topics that exist, by name."""
+        """The ids of those topics that exist, by name."""
         return {name: self.topics[name].topic_id for name in names if name in self.topics}
 
     def partition_state(self, topic: Topic, index: int) -> PartitionState:
@@ -226,11 +226,11 @@ class MetadataStore:
             self.commit(producer_ids_entry(self.producer_ids_apart_from(highest)))
 
     def producer_ids_apart_from(self, highest: int) -> int:
-        """Where to go on when `highest` was given out, and nobody knows what else."""
+        """The next producer id to give out if `highest` was given out and others above it may have been."""
         return (max(highest, self.next_producer_id - 1) // PRODUCER_IDS_APART + 1) * PRODUCER_IDS_APART
 
     def has_given_out(self, producer_id: int) -> bool:
-        """Or may have, as one of a block."""
+        """Whether a producer id may have been given out: it is in a reserved block."""
         return producer_id < self.next_producer_id
 
     def raise_incarnation(self, incarnation: int) -> None:
@@ -297,14 +297,14 @@ class MetadataStore:
         self._worker.run(lambda: self._journal.append(*entries)).then(done)
 
     def commit(self, entry: JournalEntry) -> None:
-        """At the start and the stop: the change is on disk and applied when this returns."""
+        """Change the metadata at the start or the stop. The change is on disk and applied when this returns."""
         invariant(not self._is_writing, "the metadata is changed on the spot while a worker writes to its journal")
         if not self.is_new and not self.is_cut:
             self._journal.append(entry)
         self._apply_and_tell(entry)
 
     def _rewrite_if_grown(self) -> None:
-        """A long journal is as good as a short one: if it cannot be rewritten, the change that it was for holds."""
+        """If the journal cannot be rewritten it only stays long: the changes in it hold."""
         needed = len(self.topics) + len(self.broker_configs) + len(self.users) + len(self.acls) + 2
         if self._journal.changes <= max(_REWRITE_CHANGES_MIN, _REWRITE_GROWTH * needed, self._rewrite_above):
             self._end_writing()
@@ -343,7 +343,7 @@ class MetadataStore:
             try:
                 promise = follower(change)
             except Exception:
-                log.exception("a change of the metadata holds, but could not be followed: %s", entry["kind"])
+                log.exception("a change of the metadata is applied, but acting on it failed: %s", entry["kind"])
             else:
                 followed += [promise] if promise is not None else []
         return followed
@@ -405,8 +405,8 @@ def _kafka_error(error: Exception | None) -> KafkaError | None:
 
 
 def _resolve(promise: Promise[KafkaError | None], error: KafkaError | None) -> None:
-    """Whoever waits must not keep others from their turn."""
+    """An error of one callback does not keep the others from their turn."""
     try:
         promise.resolve(error)
     except Exception:
-        log.exception("what waited for a change of the metadata failed")
+        log.exception("a callback for a change of the metadata failed")

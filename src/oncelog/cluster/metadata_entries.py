@@ -37,6 +37,7 @@ class Topic:
     partition_count: int
     configs: dict[str, str] = field(default_factory=dict)
     born: int = 0
+    """The incarnation of the broker that created the topic."""
 
 
 class ScramUser(NamedTuple):
@@ -117,7 +118,7 @@ def secret_entry(secret: bytes) -> JournalEntry:
 
 
 def without_secrets(entry: JournalEntry) -> JournalEntry:
-    """As it may be shown to people."""
+    """The entry without the secrets, to be shown to people."""
     if entry.get("kind") == "secret":
         return {"kind": "secret"}
     if entry.get("kind") != "users":

@@ -117,7 +117,7 @@ class QuorumLog:
         """None while nobody is known to lead."""
         self.quorum = Quorum()
         self.image = EMPTY_IMAGE
-        """That of the last update."""
+        """The image of the last update."""
         self.last_offset = _NO_OFFSET
         """The last offset that the image contains."""
 

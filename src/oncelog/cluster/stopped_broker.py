@@ -1,4 +1,4 @@
-"""Settings, users and ACLs in the folder of a broker that does not run: for whoever was kept out by one of them."""
+"""Changes settings, users and ACLs in the folder of a broker that is stopped, if one of them keeps its operator out."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class StoppedBroker:
         self._node = str(node_id)
 
     def settings(self, kind: str, name: str) -> dict[Source, dict[str, str]]:
-        """What was changed, by where it was."""
+        """The settings that were changed, by their source."""
         if kind == "topic":
             return {Source.TOPIC: self._topic_configs(name)}
         self._check_node(name)
@@ -47,7 +47,7 @@ class StoppedBroker:
         self._store(source, name, {**configs, **settings})
 
     def remove(self, kind: str, name: str, names: tuple[str, ...]) -> None:
-        """From wherever they are: of a broker also what is set for all."""
+        """Remove settings. Those of a broker are also removed where they are set for all brokers."""
         found = self.settings(kind, name)
         absent = set(names).difference(*found.values())
         if absent:

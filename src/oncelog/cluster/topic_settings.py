@@ -72,7 +72,7 @@ class BrokerSettings:
         self.settings = Settings(self.table, merged)
 
     def _safe(self, stored: Mapping[str, str]) -> Mapping[str, ConfigValue]:
-        """What was stored before there were minimums keeps nobody out either."""
+        """Stored values below a minimum, from before there were minimums, are raised to it."""
         return {name: _at_least(self.table.key(name), value) for name, value in self.table.parse(stored).values.items()}
 
     def synonyms(self, key: ConfigKey) -> list[Synonym]:
@@ -86,7 +86,7 @@ class BrokerSettings:
         return found
 
     def keys_without_effect(self) -> list[ConfigKey]:
-        """Those of Kafka that were set, in the broker's file or while it runs."""
+        """The keys of Kafka without effect here that were set, in the broker's file or while it runs."""
         names = {name for _, values in self._layers for name in values if name not in self.table}
         return [self.table.key(name) for name in sorted(names)]
 

@@ -27,7 +27,7 @@ V = TypeVar("V")
 
 
 class Change(NamedTuple, Generic[V]):
-    """None stands for "was not there" or "is gone"."""
+    """None means that the entry did not exist before, or does not exist any more."""
 
     before: V | None
     after: V | None
@@ -47,9 +47,9 @@ class Delta:
     brokers: Mapping[NodeId, Change[BrokerRegistration]]
     controllers: Mapping[NodeId, Change[RegisterControllerRecord]]
     topics: Mapping[UUID, Change[TopicImage]]
-    """Those made or removed."""
+    """Topics that were created or removed."""
     partitions: Mapping[TopicIdPartition, Change[PartitionImage]]
-    """With those of topics made or removed."""
+    """Including those of topics that were created or removed."""
     settings: Mapping[Resource, Change[Mapping[str, str]]]
     quotas: Mapping[QuotaEntity, Change[Mapping[str, float]]]
     next_producer_id: int | None

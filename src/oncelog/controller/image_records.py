@@ -26,7 +26,8 @@ _LEVELS: Final[dict[type[Message], tuple[tuple[int, int], ...]]] = {
     RegisterBrokerRecord: ((30, 4), (17, 3), (8, 2), (0, 1)),
     PartitionRecord: ((23, 2), (17, 1), (0, 0)),
 }
-"""From which metadata.version on which version of a record is written, newest first. Others have one version."""
+"""Pairs of metadata.version and the record version that is written from it on, newest first. Other records have one
+version."""
 
 
 class VersionedRecord(NamedTuple):

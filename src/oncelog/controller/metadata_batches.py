@@ -26,7 +26,7 @@ class MetadataBatch(NamedTuple):
     header: BatchHeader
     records: list[MetadataRecord]
     controls: list[Message]
-    """Without those of unknown types, which do not change what records mean."""
+    """Control records of known types. Others do not change what records mean."""
 
 
 def read_batches(data: Readable, start_offset: int = 0) -> Iterator[MetadataBatch]:
@@ -48,7 +48,7 @@ def read_batches(data: Readable, start_offset: int = 0) -> Iterator[MetadataBatc
 
 
 def whole_batches(data: Readable) -> Readable:
-    """Without a last batch that was cut off, which an answer to Fetch may end with."""
+    """The data without a last batch that is cut off. An answer to Fetch may end with one."""
     position = 0
     while position + LENGTH_OVERHEAD_BYTES <= len(data):
         end = position + LENGTH_OVERHEAD_BYTES + int.from_bytes(data[position + 8 : position + 12], "big")

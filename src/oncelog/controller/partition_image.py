@@ -16,7 +16,7 @@ from oncelog.core.ids import NULL_UUID, LeaderEpoch, NodeId
 from oncelog.protocol.messages.cluster_metadata import PartitionChangeRecord, PartitionRecord
 
 MIGRATING_DIRECTORY: Final = NULL_UUID
-"""Of a replica whose directory nobody has told: records before metadata.version 17 have none."""
+"""The directory of a replica while it is unknown: records before metadata.version 17 have none."""
 _NO_LEADER_CHANGE: Final = -2
 _NO_RECOVERY_CHANGE: Final = -1
 
@@ -35,7 +35,7 @@ class PartitionImage:
     leader: NodeId
     """-1: none."""
     is_recovering: bool
-    """From an unclean election."""
+    """Whether it recovers from an unclean election."""
     leader_epoch: LeaderEpoch
     partition_epoch: int
 

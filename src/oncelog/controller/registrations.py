@@ -34,7 +34,7 @@ class BrokerRegistration:
     is_migrating_zk_broker: bool
     directories: tuple[UUID, ...]
     cordoned_directories: tuple[UUID, ...] | None
-    """Those that take no new replicas; None before the broker has told."""
+    """Directories that take no new replicas; None before the broker has reported them."""
 
     @classmethod
     def from_record(cls, record: RegisterBrokerRecord) -> Self:

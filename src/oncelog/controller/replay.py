@@ -87,7 +87,7 @@ class Replay:
         self._delegation_tokens = _Section(image.delegation_tokens)
         self._next_producer_id = image.next_producer_id
         self._own_partitions: dict[UUID, dict[int, PartitionImage]] = {}
-        """Of topics that changed since the last image."""
+        """The partitions of topics that changed since the last image."""
         self._transaction: list[Message] | None = None
 
     def apply(self, record: Message) -> None:
@@ -105,7 +105,7 @@ class Replay:
         return self._transaction is not None
 
     def image(self) -> Image:
-        """Without what a transaction that has not ended holds."""
+        """The image, without the records of a transaction that has not ended."""
         self._own_partitions.clear()
         return Image(
             features=self._features.give_away(),
@@ -215,7 +215,7 @@ class Replay:
         partitions[record.partition_id] = old.merged(record)
 
     def _clear_elr(self, record: ClearElrRecord) -> None:
-        """Of a topic, or of all of them if it has no name."""
+        """Clear the ELR of a topic, or of all topics if the record has no name."""
         if record.topic_name and record.topic_name not in self._topic_ids.current:
             raise InvalidMetadata(f"the ELR of topic {record.topic_name} is cleared, but the topic is not there")
         ids = [self._topic_ids.current[record.topic_name]] if record.topic_name else list(self._topics.current)
@@ -232,7 +232,7 @@ class Replay:
         return topic
 
     def _partitions(self, topic_id: UUID) -> dict[int, PartitionImage]:
-        """Of a topic that is about to change."""
+        """The partitions of a topic that is about to change."""
         own = self._own_partitions.get(topic_id)
         if own is None:
             topic = self._topic(topic_id)

@@ -24,7 +24,7 @@ from oncelog.storage import checkpoints, clean_shutdown, leader_epochs, meta_pro
 from oncelog.storage.folder_lock import LOCK_FILE
 from oncelog.storage.folder_names import parse_folder_name
 from oncelog.storage.interrupted_files import CLEANED_SUFFIX, SWAP_SUFFIX
-from oncelog.storage.segment import (
+from oncelog.storage.segment_names import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,

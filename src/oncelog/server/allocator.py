@@ -25,7 +25,7 @@ def _of_c_library(name: str) -> Any:
 
 
 def keep_freed_memory() -> None:
-    """For a process that is a broker and nothing else: it applies to all of it."""
+    """Only for a process that is nothing but a broker: the setting applies to the whole process."""
     mallopt = _of_c_library("mallopt")
     if mallopt is not None:
         mallopt(_TRIM_THRESHOLD, KEPT_BYTES)

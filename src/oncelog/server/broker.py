@@ -1,4 +1,4 @@
-"""The broker without its sockets: everything a handler can reach, and the work that recurs.
+"""The broker without its sockets: everything a handler can reach, its start and its stop.
 
 It runs on whatever scheduler and worker it is given: an event loop with threads in a server, a virtual clock in a
 simulation. Nothing in here waits or blocks longer than a file operation on the page cache.
@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -47,27 +46,23 @@ from oncelog.server.flusher import Flusher
 from oncelog.server.group_runtime import GroupRuntime
 from oncelog.server.listener import LOOPBACK, Address
 from oncelog.server.log_starts import LogStarts
+from oncelog.server.log_upkeep import LogUpkeep
 from oncelog.server.markers import MarkerSender
 from oncelog.server.memory_budget import MemoryBudget
 from oncelog.server.metrics import Metrics
 from oncelog.server.recurring import RecurringWork
-from oncelog.server.repeated_errors import RepeatedErrors
 from oncelog.server.turns import Turns
 from oncelog.server.txn_runtime import TxnRuntime
 from oncelog.storage import clean_shutdown
-from oncelog.storage.deletions import FolderRenames, unlink_all
-from oncelog.storage.log import Log
+from oncelog.storage.deletions import FolderRenames
 from oncelog.storage.log_config import LogConfig
-from oncelog.storage.log_dir import CLUSTER_METADATA_TOPIC, CheckpointResult, LogDir
+from oncelog.storage.log_dir import CLUSTER_METADATA_TOPIC, LogDir
 
 log = logging.getLogger("oncelog.server")
 
 _ALL_ADDRESSES: Final = ("0.0.0.0", "::")
 _NONCE_BITS: Final = 128
 _SECRET_BITS: Final = 256
-FLUSH_CHECK_INTERVAL_MS: Final = 1_000
-REPAIR_CHECK_INTERVAL_MS: Final = 1_000
-DELETE_CHECK_INTERVAL_MS: Final = 10_000
 
 
 class Node(NamedTuple):
@@ -81,16 +76,16 @@ class Node(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What differs between a server and a simulation."""
+    """Everything in which a server and a simulation differ."""
 
     scheduler: Scheduler
     worker: Worker
     new_uuid: Callable[[], uuid.UUID]
     random_below: Callable[[int], int]
     boot_id: str | None = None
-    """Another one after each start of the machine. None where the system has no such thing."""
+    """Changes with each start of the machine. None where the system has no such id."""
     open_files_max: int | None = None
-    """If there are descriptors for fewer log files than the settings want."""
+    """The limit of open log files, if there are fewer descriptors than the settings ask for."""
 
 
 class Broker:
@@ -103,7 +98,7 @@ class Broker:
         self.node_id = NodeId(settings.integer("node.id"))
         self._static_settings = settings
         self.advertised: dict[str, Address] = {"PLAINTEXT": Address(LOOPBACK, 0)}
-        """What clients are told to connect to, by listener."""
+        """The addresses that clients are told to connect to, by listener."""
         self.metrics = Metrics()
         self.turns = Turns(self.scheduler)
         self.recurring = RecurringWork(self.scheduler)
@@ -153,15 +148,14 @@ class Broker:
         self.transactions = TxnRuntime(self)
         self.groups = GroupRuntime(self)
         self.cleaner = LogCleaner(self)
-        self.log_starts = LogStarts(self._write_checkpoint)
+        self.upkeep = LogUpkeep(self)
+        self.log_starts = LogStarts(self.upkeep.write_checkpoint)
         self.metadata.followers.append(self._follow_metadata)
         self.dispatcher = Dispatcher(self)
-        self._is_checkpointing = False
-        self._errors = RepeatedErrors(log)
         self._has_ended = False
         self.stopped = False
 
-    # -- identity and settings
+    # Identity and settings
 
     @property
     def cluster_id(self) -> str:
@@ -171,29 +165,29 @@ class Broker:
         return self.scheduler.now_ms()
 
     def steady_ms(self) -> int:
-        """For time-outs: goes on at its pace when the time of day is set."""
+        """The clock for time-outs: it is not affected when the time of day is set."""
         return self._steady_clock.now_ms()
 
     def cautious_ms(self) -> int:
-        """For what is deleted by its age: a time of day that was set ahead is not believed before it has lasted."""
+        """The clock for deletion by age: a time of day that was set ahead counts only when it has lasted."""
         return self._cautious_clock.now_ms()
 
     def new_member_suffix(self) -> str:
         return str(self._environment.new_uuid())
 
     def new_nonce(self) -> str:
-        """That nobody can guess, and that was never used before."""
+        """A random text that nobody can guess and that was never used before."""
         return f"{self._environment.random_below(1 << _NONCE_BITS):032x}"
 
     @property
     def secret(self) -> bytes:
-        """Random, and the same for ever. Without it nobody can tell a salt of a user that is not there from others."""
+        """Random bytes, made once. They give unknown users a salt that cannot be told from that of a known user."""
         if self.metadata.secret is None:
             raise RuntimeError("make_secret was not called")
         return self.metadata.secret
 
     def make_secret(self) -> None:
-        """At the start, if there is none and somebody may need it."""
+        """Make the secret at the start if there is none."""
         if self.metadata.secret is None:
             value = self._environment.random_below(1 << _SECRET_BITS)
             self.metadata.commit(secret_entry(value.to_bytes(_SECRET_BITS // 8, "big")))
@@ -271,7 +265,7 @@ class Broker:
             topic = Topic(name, NULL_UUID, 1, internal_topic_configs(name, self.settings))
         return self.log_config(topic)
 
-    # -- topics that come to be by themselves
+    # Topics that come to be by themselves
 
     def auto_create_topic(self, name: str) -> Promise[Topic | KafkaError]:
         if name in INTERNAL_TOPICS:
@@ -289,7 +283,7 @@ class Broker:
         count = internal_partition_count(name, self.settings)
         return self.topics.ensure(name, count, internal_topic_configs(name, self.settings))
 
-    # -- start, recurring work, stop
+    # Start and stop
 
     def start(self) -> None:
         if self.acks_fsync:
@@ -298,95 +292,15 @@ class Broker:
         self.transactions.start()
         self.groups.start()
         self.cleaner.start()
-        settings = self.settings
-        self.recurring.every(
-            "retention", settings.integer("log.retention.check.interval.ms"), self._delete_old_segments
-        )
-        self.recurring.every(
-            "checkpoint", settings.integer("log.flush.offset.checkpoint.interval.ms"), self._checkpoint
-        )
-        self.recurring.every("flush", FLUSH_CHECK_INTERVAL_MS, self._flush_due_logs)
-        self.recurring.every("repair", REPAIR_CHECK_INTERVAL_MS, self._repair_logs)
-        self.recurring.every("deletes", DELETE_CHECK_INTERVAL_MS, self._unlink_deleted)
-        self.recurring.every(
-            "producer expiry", settings.integer("producer.id.expiration.check.interval.ms"), self._expire_producers
-        )
-
-    def _delete_old_segments(self) -> None:
-        for key in list(self.log_dir.logs):
-            with self._apart("retention", key):
-                partition = self.partitions.find(key.topic, key.partition)
-                if partition is None:
-                    continue
-                deleted = partition.log.delete_old_segments(self.cautious_ms(), high_watermark=partition.high_watermark)
-                if deleted:
-                    log.info("%s: %d old segment(s) deleted", partition.topic_partition, deleted)
-
-    @contextmanager
-    def _apart(self, work: str, key: TopicPartition) -> Iterator[None]:
-        """What goes wrong with one log must not keep the others from their turn."""
-        try:
-            yield
-        except (OSError, KafkaError) as error:
-            self._errors.report((work, key), "%s of %s failed and will be tried again: %s", work, key, error)
-        else:
-            self._errors.clear((work, key))
-
-    def _unlink_deleted(self) -> None:
-        paths = self.log_dir.deletions.take_due(self.steady_ms())
-        if paths:
-            self.worker.run(lambda: unlink_all(paths)).then(_raise_unexpected)
-
-    def _checkpoint(self) -> None:
-        if self._is_checkpointing:
-            return
-        written = self._write_checkpoint()
-        self._is_checkpointing = True
-
-        def done(result: CheckpointResult | Exception) -> None:
-            self._is_checkpointing = False
-            if isinstance(result, Exception):
-                raise result
-
-        written.then(done)
-
-    def _write_checkpoint(self, flushed: Iterable[Log] | None = None) -> Promise[CheckpointResult | Exception]:
-        work = self.log_dir.prepare_checkpoint(self.high_watermarks(), flushed)
-
-        def finish(result: CheckpointResult | Exception) -> CheckpointResult | Exception:
-            if not self.stopped and not isinstance(result, Exception):
-                self.log_dir.finish_checkpoint(work, result)
-            return result
-
-        return self.worker.run(work.run).map(finish)
-
-    def high_watermarks(self) -> dict[TopicPartition, int]:
-        return {partition.topic_partition: partition.high_watermark for partition in self.partitions}
-
-    def _repair_logs(self) -> None:
-        """Appends repair a log themselves, but a client that only reads would wait for one without end."""
-        for partition in self.partitions:
-            if partition.log.can_be_repaired:
-                with self._apart("repair", partition.topic_partition):
-                    partition.repair_log()
-
-    def _flush_due_logs(self) -> None:
-        for partition in self.partitions:
-            if partition.log.is_flush_due(self.now_ms()):
-                with self._apart("flush", partition.topic_partition):
-                    self.flusher.flush(partition.log)
-
-    def _expire_producers(self) -> None:
-        for partition in self.partitions:
-            partition.log.producer_state.expire(self.cautious_ms())
+        self.upkeep.start()
 
     def later(self, delay_ms: int, callback: Callable[[], None]) -> None:
-        """For work in slices, 0 for the next turn: what is left of it when the broker ends is not done."""
+        """Call back after a delay, 0 for the next turn of the loop, unless the broker has ended by then."""
         self.scheduler.call_later_ms(delay_ms, lambda: None if self._has_ended else callback())
 
     def end_work(self) -> None:
-        """Nothing new is begun. What workers have in hand must come to its end before a clean stop: they write files
-        that would be older than the last ones, and an fsync that fails is told to one of them only."""
+        """Begin nothing new. Work on worker threads must be finished before a clean stop: it would write files that are
+        older than those of the stop, and the kernel reports a failed fsync only once."""
         if self._has_ended:
             return
         self._has_ended = True
@@ -403,7 +317,7 @@ class Broker:
         self.end_work()
         self.flusher.stop()
         if clean:
-            self.log_dir.close(self.high_watermarks(), broker_epoch=self._note_stop())
+            self.log_dir.close(self.upkeep.high_watermarks(), broker_epoch=self._note_stop())
         else:
             self.log_dir.abandon()
         self.metadata.close()
@@ -415,7 +329,7 @@ class Broker:
             log.error("the next start will read all logs, because this stop could not be noted: %s", error)
         return self.metadata.incarnation
 
-    # -- telling the operator
+    # Telling the operator
 
     def log_rejection(self, api: str, topic: str, index: int, transactional_id: str | None, error: KafkaError) -> None:
         self.metrics.rejected(error.code.name)
@@ -449,11 +363,6 @@ def _tell_of_jump(by_ms: int) -> None:
         by_ms // 1000,
         JUMP_BELIEVED_AFTER_MS // 60_000,
     )
-
-
-def _raise_unexpected(result: Exception | None) -> None:
-    if result is not None:
-        raise result
 
 
 _ORDINARY_REJECTIONS = frozenset(

@@ -45,11 +45,11 @@ INTERNAL_ACTIVE_BYTES: Final = 6 * 1024 * 1024
 """Of all partitions of an internal topic together: about fifty thousand records. With less, the cleaner would not
 keep up with groups that commit as fast as they can: each of its passes costs the same few fsyncs."""
 INTERNAL_LOOK_INTERVAL_MS: Final = 1_000
-"""While there is something to do for the cleaner. Every look in vain doubles it."""
+"""The interval of checks while there is work. Every check that finds none doubles it."""
 INTERNAL_LOOK_INTERVAL_MAX_MS: Final = 4_000
 """Groups that begin to commit as fast as they can write about as much until then as they may leave."""
 POSTPONED_LOOKS: Final = 4
-"""For how many times `log.cleaner.backoff.ms` a log that failed comes after all others."""
+"""A log whose cleaning failed comes after all others for so many times `log.cleaner.backoff.ms`."""
 INTERNAL_CHECKPOINT_INTERVAL_MS: Final = 1_000
 """Passes over internal logs are small and many; if their checkpoint is lost, they are done again."""
 COLD_LOGS_PER_LOOK: Final = 16
@@ -61,9 +61,9 @@ class LogCleaner:
         self._broker = broker
         self.first_dirty: dict[TopicPartition, int] = {}
         self.uncleanable: set[TopicPartition] = set()
-        """Found damaged. They are left alone until the next start."""
+        """Damaged logs. They are not cleaned before the next start."""
         self._postponed: dict[TopicPartition, int] = {}
-        """Failed for a reason that may pass. Until then all others come first."""
+        """Logs that failed for a reason that may pass, and the time until which all others come first."""
         self._errors = RepeatedErrors(log)
         self.passes = 0
         self._current: CleaningPass | None = None
@@ -142,7 +142,7 @@ class LogCleaner:
         for partition in candidates:
             if len(partition.log.segments) == 1:
                 continue
-            with self._excusing(partition.log):
+            with self._isolated(partition.log):
                 found = find_cleanable(
                     partition.log,
                     self.first_dirty.get(partition.topic_partition),
@@ -176,7 +176,7 @@ class LogCleaner:
                 if internal_only or cold >= COLD_LOGS_PER_LOOK:
                     continue
                 cold += 1
-            with self._excusing(partition_log):
+            with self._isolated(partition_log):
                 partition = self._broker.partitions.find(key.topic, key.partition)
                 if partition is not None:
                     partition_log.load()
@@ -184,7 +184,7 @@ class LogCleaner:
         return found
 
     def _roll_early(self, candidates: Sequence[Partition], now_ms: int) -> None:
-        """Of the internal log with most to clean. Not of all at once: a roll takes the loop a millisecond, and logs
+        """Roll the internal log with most to clean. Not all at once: a roll takes the loop a millisecond, and logs
         that take turns have less between them at any time than logs that grow and are cleaned together."""
         due: list[tuple[int, Partition]] = []
         for partition in candidates:
@@ -198,7 +198,7 @@ class LogCleaner:
         if due:
             self._interval_ms = INTERNAL_LOOK_INTERVAL_MS
             partition_log = max(due, key=lambda one: one[0])[1].log
-            with self._excusing(partition_log):
+            with self._isolated(partition_log):
                 partition_log.roll(now_ms)
 
     # Cleaning one log
@@ -308,7 +308,7 @@ class LogCleaner:
             self._write_checkpoint(lambda: self._end_pass(look_at_once=True))
 
     def _write_checkpoint(self, done: Callable[[], None]) -> None:
-        """After the renames in the folders of logs that were cleaned are durable."""
+        """Write the first dirty offsets, after the renames in the folders of cleaned logs are durable."""
         log_dir = self._broker.log_dir
         offsets = {partition: offset for partition, offset in self.first_dirty.items() if partition in log_dir.logs}
         number = log_dir.checkpoint_files.take_number()
@@ -334,19 +334,19 @@ class LogCleaner:
         self._look_later(0 if look_at_once else self._broker.settings.integer("log.cleaner.backoff.ms"))
 
     def _fail(self, partition_log: Log, error: Exception) -> None:
-        self._excuse(partition_log, error)
+        self._on_error(partition_log, error)
         self._end_pass()
 
     @contextmanager
-    def _excusing(self, partition_log: Log) -> Iterator[None]:
-        """What goes wrong with one log must not keep the others from being cleaned."""
+    def _isolated(self, partition_log: Log) -> Iterator[None]:
+        """An error of one log does not keep the others from being cleaned."""
         try:
             yield
         except Exception as error:  # noqa: BLE001  whatever it is concerns this log only
-            self._excuse(partition_log, error)
+            self._on_error(partition_log, error)
 
-    def _excuse(self, partition_log: Log, error: Exception) -> None:
-        """From its turn, or for good if the log is damaged."""
+    def _on_error(self, partition_log: Log, error: Exception) -> None:
+        """Clean the log later, or never again before the next start if it is damaged."""
         partition = partition_log.topic_partition
         backoff_ms = self._broker.settings.integer("log.cleaner.backoff.ms")
         self._postponed[partition] = self._broker.steady_ms() + POSTPONED_LOOKS * backoff_ms

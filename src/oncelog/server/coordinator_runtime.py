@@ -45,9 +45,9 @@ class LiveShard(Generic[S]):
         self.partition = partition
         self.epoch: LeaderEpoch = partition.leader_epoch
         self.is_stale = False
-        """The log may hold records that were not applied."""
+        """Whether the log may hold records that were not applied."""
         self.replay_offset = 0
-        """Of the record that was replayed last while loading."""
+        """The offset of the last record that was replayed while loading."""
 
 
 class CoordinatorRuntime(Generic[S, E]):
@@ -79,7 +79,7 @@ class CoordinatorRuntime(Generic[S, E]):
     def __iter__(self) -> Iterator[LiveShard[S]]:
         return iter(list(self._live.values()))
 
-    # -- leadership
+    # Leadership
 
     def start(self) -> None:
         """Loads what has data. Other partitions are loaded when somebody asks for them."""
@@ -151,7 +151,7 @@ class CoordinatorRuntime(Generic[S, E]):
         return _ShardReplayer(live, self._broker.steady_ms(), self._log)
 
     def _refuse(self, live: LiveShard[S], error: Exception) -> None:
-        """Until the next start, or the next election of its leader, as in Kafka: it has only a part of its state."""
+        """The shard has a part of its state only. As in Kafka it refuses until the next start or election."""
         live.shard.refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE
         self._log.error(
             "%s could not be loaded: replaying it failed at or after offset %d. Requests for what it coordinates get "
@@ -160,7 +160,7 @@ class CoordinatorRuntime(Generic[S, E]):
             live.partition.topic_partition, live.replay_offset, exc_info=error,
         )  # fmt: skip
 
-    # -- decide, log, apply
+    # Decide, log, apply
 
     def write(
         self,

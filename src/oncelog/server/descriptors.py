@@ -12,7 +12,7 @@ OPEN_FILES_MIN: Final = 16
 
 
 def raise_limit() -> int:
-    """As `ulimit -n` up to its hard limit; what the process may open from then on."""
+    """Raise the soft limit of open files to the hard limit, as `ulimit -n` does. Returns the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         try:

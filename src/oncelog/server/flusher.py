@@ -26,7 +26,7 @@ log = logging.getLogger("oncelog.server")
 PARALLEL_FLUSHES_MAX: Final = 3
 """fsyncs of different files that wait for the disk together cost little more than one of them."""
 RETRY_MS: Final = 100
-"""After a file could not be opened for its fsync, for want of descriptors; twice as long after each time in vain."""
+"""The pause after a file could not be opened for its fsync. It doubles with each attempt that fails."""
 RETRY_MAX_MS: Final = 5_000
 
 

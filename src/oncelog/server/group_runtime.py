@@ -46,12 +46,12 @@ class GroupRuntime:
             carry_out=lambda reply: reply.reply_to(reply.response),
         )
         self._empty = GroupShard(self._config, new_member_suffix=broker.new_member_suffix)
-        """What is asked for groups before anybody has made one."""
+        """Answers for all groups as long as the topic does not exist."""
         self._deadlines: dict[int, _Deadline] = {}
         self._deleted_topics: dict[int, list[tuple[str, uuid.UUID]]] = {}
-        """Deleted while a shard was loading: told to it as soon as it is there."""
+        """Topics that were deleted while a shard was loading, by shard. It removes their offsets once it is loaded."""
 
-    # -- shards
+    # Shards
 
     def start(self) -> None:
         self.shards.start()
@@ -73,7 +73,7 @@ class GroupRuntime:
         return self.shards.live(index).shard.is_loaded
 
     def shard_of(self, group_id: str) -> GroupShard:
-        """For reading. While it cannot be asked, raises what clients are to be told."""
+        """The shard of a group, to be read. Raises the error for the client while the shard cannot be used."""
         if not self.shards.has_topic:
             return self._empty
         try:
@@ -98,7 +98,7 @@ class GroupRuntime:
         if deadline is not None:
             deadline.timer.cancel()
 
-    # -- operations
+    # Operations
 
     def run(
         self,
@@ -133,7 +133,7 @@ class GroupRuntime:
         if outcome.records:
             self._reschedule(live)  # they may not be committed yet, and time goes on meanwhile
 
-    # -- time
+    # Time
 
     def _reschedule(self, live: LiveShard[GroupShard]) -> None:
         due_ms = live.shard.next_deadline_ms()
@@ -153,7 +153,7 @@ class GroupRuntime:
         if live.shard.is_loaded:
             self._write(live, live.shard.tick(self._broker.steady_ms(), self._broker.now_ms()))
 
-    # -- what other parts of the broker ask for
+    # What other parts of the broker ask for
 
     def complete_transaction(self, index: int, producer_id: int, *, commit: bool) -> None:
         """A marker in a partition of `__consumer_offsets` is committed."""

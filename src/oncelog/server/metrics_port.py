@@ -25,9 +25,9 @@ log = logging.getLogger("oncelog.server")
 CONNECTIONS_MAX: Final = 16
 REQUEST_BYTES_MAX: Final = 8_192
 LIFETIME_S: Final = 10.0
-"""Of a connection. It is what Prometheus waits for, too, unless told otherwise."""
+"""The longest life of a connection, as long as the default scrape time-out of Prometheus."""
 PAGE_AGE_S: Final = 1.0
-"""Whoever asks more often gets the same page again."""
+"""Within this time the same page is served again."""
 _END_OF_REQUEST: Final = b"\r\n\r\n"
 _PATHS: Final = ("/", "/metrics")
 
@@ -55,7 +55,7 @@ class MetricsPort:
             client.abort()
 
     def page(self) -> Promise[bytes | Exception]:
-        """One that is being made is for all who ask meanwhile."""
+        """The current page, or the one that is being made. It is shared by all who ask meanwhile."""
         if self._page is None or (self._page.done and self._loop.time() >= self._page_expires_s):
             read = self._collector.read()
             self._page = self._worker.run(lambda: generate_latest(read))

@@ -38,7 +38,7 @@ def set_up_logging(level: str, style: str = "text") -> None:
 
 
 def printable(text: str) -> str:
-    """Without what would move a cursor, begin a line or cannot be encoded."""
+    """The text with characters escaped that would move the cursor, begin a line or cannot be encoded."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

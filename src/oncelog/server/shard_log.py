@@ -38,7 +38,7 @@ LOAD_RETRY_MS_MAX: Final = 10_000
 
 
 class Replayer(Protocol):
-    """What a shard does with what its log holds."""
+    """Receives the records and markers of a log in their order."""
 
     def on_record(self, header: BatchHeader, offset: int, key: bytes, value: bytes | None) -> None: ...
 
@@ -53,7 +53,7 @@ def append_records(
     producer: ProducerIdAndEpoch | None = None,
     guard: VerificationGuard | None = None,
 ) -> AppendInfo:
-    """One batch; with a producer it is part of that producer's transaction."""
+    """Append the records as one batch, with a producer as part of its transaction."""
     batch = build_batch(
         [Record(i, 0, record.key, record.value) for i, record in enumerate(records)],
         timestamp_ms=now_ms,
@@ -93,7 +93,7 @@ def replay_log(partition: Partition, replayer: Replayer) -> Iterator[None]:
 
 
 def _stored_batches(partition: Partition) -> Iterator[FileBatch]:
-    """All that are intact. Compaction may put other segments in the place of those that are left to read."""
+    """All intact batches. Compaction may replace segments that are not read yet."""
     log = partition.log
     offset, end_offset = log.log_start_offset, log.log_end_offset
     while offset < end_offset:
@@ -179,13 +179,15 @@ def load_shard(
             refuse(error)
             return
         if retry_ms == LOAD_RETRY_MS:
-            logger.error("%s cannot be read, which is tried until it can be: %s", partition.topic_partition, error)
+            logger.error(
+                "%s cannot be read now and will be tried again until it can be: %s", partition.topic_partition, error
+            )
         next_retry_ms = min(2 * retry_ms, LOAD_RETRY_MS_MAX)
         later(retry_ms, lambda: load_shard(partition, later, begin, done, refuse, next_retry_ms))
 
     def loaded() -> None:
         if retry_ms != LOAD_RETRY_MS:
-            logger.info("%s could be read at last", partition.topic_partition)
+            logger.info("%s can be read again", partition.topic_partition)
         done()
 
     run_slices(replay_log(partition, begin()), lambda again: later(0, again), loaded, failed)

@@ -70,7 +70,7 @@ class TxnRuntime:
         survey = broker.log_survey
         self._producer_epochs = {} if survey is None else survey.producer_epochs
         self._open_transactions = [] if survey is None else survey.open_transactions
-        """Of partitions, at the start after a crash, as long as no shard has said that it knows them."""
+        """Transactions open on partitions at a start after a crash, which no shard has claimed yet."""
         self._unloaded: set[int] = set()
         """Shards with data that have not been loaded since the start."""
         self._parked: dict[str, deque[_Parked]] = {}
@@ -82,7 +82,7 @@ class TxnRuntime:
         broker.markers.on_acknowledged = self._markers_acknowledged
         broker.markers.on_given_up = self._markers_given_up
 
-    # -- shards
+    # Shards
 
     def start(self) -> None:
         self._unloaded = self.shards.with_data()
@@ -112,7 +112,7 @@ class TxnRuntime:
         return TxnShard(index, self._config, self._broker.producer_ids.take)
 
     def _find(self, transactional_id: str) -> LiveShard[TxnShard] | TxnShard:
-        """The shard of an id. Where there is none, one that is never loaded, which refuses everything."""
+        """The shard of an id. If its partition cannot be used, a shard that is never loaded and refuses everything."""
         index = self.partition_of(transactional_id)
         try:
             return self.shards.live(index)
@@ -125,7 +125,7 @@ class TxnRuntime:
             return shard
 
     def shard_of(self, transactional_id: str) -> TxnShard:
-        """For reading. Before anybody has made an id, an empty one."""
+        """The shard of an id, to be read. An empty one as long as the topic does not exist."""
         if not self.shards.has_topic:
             shard = self._new_shard(self.partition_of(transactional_id))
             shard.on_loaded(CoordinatorEpoch(0), self._broker.steady_ms())
@@ -166,7 +166,7 @@ class TxnRuntime:
         return live.partition.log.leader_epochs.start_offset_from(epoch, live.partition.log.log_end_offset)
 
     def _abort_unknown_transactions(self) -> None:
-        """What is open on a partition and known to no shard: nobody else would ever end it."""
+        """Abort transactions that are open on a partition and known to no shard: nothing else would ever end them."""
         if self._unloaded:
             return
         unknown, self._open_transactions = self._open_transactions, []
@@ -200,7 +200,7 @@ class TxnRuntime:
 
         self._broker.recurring.every(name, interval_ms, run)
 
-    # -- operations
+    # Operations
 
     def run(self, transactional_id: str, operation: Callable[[TxnShard], TxnOutcome[R]]) -> Promise[R]:
         """Runs an operation on the shard of an id, logs and applies what it decides, and promises its answer."""
@@ -245,14 +245,14 @@ class TxnRuntime:
         self.shards.write(live, outcome, settled=lambda: self._wake(live, outcome.transactional_id or ""))
 
     def _send_in_next_turn(self, order: SendMarkers) -> None:
-        """The answer leaves first: nobody waits for the markers to get it."""
+        """In the next turn of the loop, so that the answer leaves before the markers are written."""
         self._broker.scheduler.call_later_ms(0, lambda: self._send_markers(order))
 
     def _send_markers(self, order: SendMarkers) -> None:
         if not self._broker.stopped:  # else the next start finds the decision in the log
             self._broker.markers.send(order)
 
-    # -- parking
+    # Parking
 
     def _park(
         self, transactional_id: str, operation: Callable[[TxnShard], TxnOutcome[R]], promise: Promise[R], answer: R
@@ -305,7 +305,7 @@ class TxnRuntime:
         if not waiting and self._parked.get(transactional_id) is waiting:
             del self._parked[transactional_id]
 
-    # -- markers
+    # Markers
 
     def _markers_acknowledged(self, order: SendMarkers, partitions: frozenset[TopicPartition]) -> None:
         if not order.transactional_id:
@@ -329,7 +329,7 @@ class TxnRuntime:
             return
         log.warning("%s", self.shard_of(order.transactional_id).markers_given_up(order, code))
 
-    # -- what other parts of the broker ask for
+    # What other parts of the broker ask for
 
     def enlist(
         self,

@@ -48,7 +48,7 @@ class KeptBatch(NamedTuple):
     header: BatchHeader
     data: bytes
     aborted: AbortedTxn | None = None
-    """To be entered into the transaction index."""
+    """The entry for the transaction index, if the batch needs one."""
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ class PlacedBatches(NamedTuple):
 
 
 def place_batches(batches: list[CheckedBatch], next_offset: int, leader_epoch: int) -> PlacedBatches:
-    """As a leader does: offsets from `next_offset` on, and its epoch."""
+    """Give batches their offsets from `next_offset` on and the leader epoch, as a leader does."""
     placed = PlacedBatches([], [], [], sum([len(batch.body) for batch in batches]))
     for header, body, control in batches:
         placed.headers.append(BatchHeader(next_offset, header[1], leader_epoch, *header[3:]))
@@ -35,7 +35,7 @@ def place_batches(batches: list[CheckedBatch], next_offset: int, leader_epoch: i
 def accept_batches(
     batches: list[CheckedBatch], next_offset: int, leader_epoch: int, partition: TopicPartition
 ) -> PlacedBatches:
-    """As a follower does: the leader's offsets and epochs, which may skip offsets but not go back.
+    """Keep the offsets and epochs of the leader, as a follower does. They may skip offsets but not go back.
 
     A leader that lost its office while it answered may send batches of a later epoch: these are left out.
     """

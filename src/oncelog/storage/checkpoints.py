@@ -72,15 +72,15 @@ class CheckpointFiles:
         self._folder = folder
         self._lock = threading.Lock()
         self._sums = _read_sums(folder / SUMS)
-        """By file name: the sums of contents that it may have."""
+        """The checksums that the content of each file may have, by file name."""
         self._written: dict[str, int] = {}
-        """By file name: the sum of what it has now, as far as that is known."""
+        """The checksum of the current content of each file, if it is known."""
         self._numbers = itertools.count(1)
         self._newest: dict[str, int] = {}
-        """By file name: the number of what it has now."""
+        """The number of the current content of each file."""
 
     def take_number(self) -> int:
-        """For offsets that are collected now and written later."""
+        """A number for offsets that are collected now and written later."""
         return next(self._numbers)
 
     def has_newest(self, number: int, names: Iterable[str]) -> bool:

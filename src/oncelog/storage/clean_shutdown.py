@@ -53,6 +53,6 @@ def take_marker(folder: Path) -> bool:
         version = json.loads(content)["version"]
     except (ValueError, KeyError, TypeError) as error:
         # Kafka up to 3.8 wrote an empty file, which means the same.
-        logger.debug("%s has no content to speak of: %s", path, error)
+        logger.debug("%s has no content that can be read: %s", path, error)
         return True
     return bool(version == _VERSION)

@@ -26,7 +26,7 @@ class CleanedTransactions:
     def __init__(self, aborted: Iterable[AbortedTxn]) -> None:
         self._waiting = sorted(aborted, key=lambda txn: txn.first_offset, reverse=True)
         self._aborted: dict[int, AbortedTxn] = {}
-        """By producer: begun, and the marker not seen yet."""
+        """Aborted transactions that have begun and whose marker is not seen yet, by producer."""
         self._aborted_with_data: set[int] = set()
         self._committed_with_data: set[int] = set()
 

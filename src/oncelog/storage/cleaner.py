@@ -40,14 +40,9 @@ from oncelog.storage.interrupted_files import CLEANED_SUFFIX
 from oncelog.storage.log_place import LogPlace
 from oncelog.storage.offset_map import OffsetMap
 from oncelog.storage.record_slices import records_section, slice_records, sole_key
-from oncelog.storage.segment import (
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    Segment,
-    file_name,
-)
+from oncelog.storage.segment import Segment
 from oncelog.storage.segment_batches import FileBatch
+from oncelog.storage.segment_names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, file_name
 from oncelog.storage.segment_swap import CleanedSegment
 from oncelog.storage.txn_index import AbortedTxn, CorruptTxnIndexError
 

@@ -72,7 +72,7 @@ def _first_uncleanable(
 
 
 def _is_overdue(dirty: Sequence[Segment], config: LogConfig, now_ms: int) -> bool:
-    """By the first batch of each segment, because that is known without reading it."""
+    """The age of a segment is that of its first batch, because that is known without reading the segment."""
     limit_ms = now_ms - config.max_compaction_lag_ms
     return any(0 < segment.first_timestamp_ms < limit_ms for segment in dirty)
 
@@ -84,7 +84,7 @@ class SourceSegment(NamedTuple):
     size_bytes: int
     next_base_offset: int
     paths: tuple[Path, Path]
-    """Of its offset index and its time index."""
+    """The files of its offset index and its time index."""
 
 
 def group_segments(sources: Sequence[SourceSegment], config: LogConfig) -> list[list[SourceSegment]]:

@@ -84,5 +84,5 @@ def unlink_all(paths: Sequence[Path]) -> None:
 
 
 def unlink_at_once(paths: Sequence[Path], delay_ms: int) -> None:
-    """For a log that is opened on its own, without a queue."""
+    """Used for a log that is opened on its own, without a queue."""
     unlink_all(paths)

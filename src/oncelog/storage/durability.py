@@ -56,7 +56,7 @@ class Durability:
         return is_below
 
     def is_due(self, now_ms: int, flush_ms: int) -> bool:
-        """Also when the clock was set back, so that nobody knows for how long it has been due."""
+        """Whether the oldest append is older than `flush_ms`, or its age is unknown because the clock was set back."""
         return self._first_unflushed_ms is not None and not 0 <= now_ms - self._first_unflushed_ms < flush_ms
 
     def prepare(self, files: LogFiles, end_offset: int, *, batches_only: bool) -> FlushWork | None:

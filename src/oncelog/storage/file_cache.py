@@ -75,7 +75,7 @@ class FileCache:
         return descriptor
 
     def _try_to_open(self, path: Path, flags: int) -> int | None:
-        """None if others have taken the descriptors of the process, and there is one here to be given up for this."""
+        """None if the process has no descriptor left and the cache has one that can be closed for this file."""
         try:
             return os.open(path, flags, 0o644)
         except OSError as error:

@@ -36,7 +36,7 @@ class FlushWork:
     end_offset: int
     """Everything below is on disk when the work is done."""
     generation: int
-    """Of the log when the work was made: a truncation since makes `end_offset` meaningless."""
+    """The generation of the log when the work was made: after a truncation `end_offset` means nothing."""
     is_complete: bool = True
     """Whether indexes and all else that is rebuilt after a crash are included, so that the recovery point may move."""
     folder_changes: int = 0

@@ -31,7 +31,7 @@ _MAGIC_POSITION: Final = 16
 
 
 def intact_batches(segment: Segment, end_offset: int) -> Iterator[FileBatch]:
-    """Those below `end_offset`, in the order of the file. What is damaged is said and left out; raises OSError."""
+    """The intact batches below `end_offset`, in the order of the file. Damage is logged. Raises OSError."""
     window = _Window(segment)
     before = last = segment.base_offset - 1
     position = size = 0
@@ -56,7 +56,7 @@ def intact_batches(segment: Segment, end_offset: int) -> Iterator[FileBatch]:
 
 
 class _Window:
-    """The bytes of a segment, of which a stretch is in memory."""
+    """The bytes of a segment, a part of which is in memory."""
 
     __slots__ = ("_data", "_segment", "_start", "end")
 
@@ -67,7 +67,7 @@ class _Window:
         self.end = segment.size_bytes
 
     def _hold(self, position: int, size: int) -> int:
-        """Where in the stretch a position is; `size` bytes from there on are in it."""
+        """The index of a position in the part in memory, which has at least `size` bytes from there on."""
         start = position - self._start
         if start < 0 or start + size > len(self._data):
             self._data = self._segment.read_bytes(position, min(max(size, READ_BYTES), self.end - position))

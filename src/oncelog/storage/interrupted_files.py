@@ -18,7 +18,7 @@ from typing import Final
 
 from oncelog.protocol.batch import HEADER_BYTES, LENGTH_OVERHEAD_BYTES, read_header
 from oncelog.storage.atomic_file import TEMPORARY_SUFFIX
-from oncelog.storage.segment import DELETED_SUFFIX, LOG_SUFFIX, SEGMENT_SUFFIXES, file_name, offset_of
+from oncelog.storage.segment_names import DELETED_SUFFIX, LOG_SUFFIX, SEGMENT_SUFFIXES, file_name, offset_of
 
 CLEANED_SUFFIX: Final = ".cleaned"
 SWAP_SUFFIX: Final = ".swap"

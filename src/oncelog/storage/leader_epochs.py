@@ -117,7 +117,7 @@ class LeaderEpochs:
 
 
 def first_epoch_start(folder: Path) -> int:
-    """From which offset on the epochs in the folder of a log are known; 0 if there are none, or damaged ones."""
+    """The start offset of the first leader epoch in the folder of a log; 0 if there is none, or the file is damaged."""
     try:
         first = LeaderEpochs.load(folder / FILE_NAME).earliest
     except (FileNotFoundError, CorruptCheckpointError):

@@ -10,13 +10,9 @@ fsyncs them first, so that below it they can be believed.
 After a clean stop the start and the end of a log are known from checkpoints. Its folder is not even listed until
 something else is asked of it: `files` is made at first use.
 
-An error before or during a write leaves the log as it was. One after it means that the batches are on disk and what
-follows from them is not: such a log refuses to go on until it is opened again, which brings both together. The next
-append tries that if the disk was full or no descriptor was left. After any other error only the operator can know what
-the disk is worth.
+A log has offsets and settings. The rest is done by
 
-A log has offsets, settings and perhaps an error. The rest is done by
-
+    LogHealth       whether an error keeps it from going on, and whether it can be repaired
     LogFiles        its segments and the files beside them: rolling, cutting, deleting, swapping
     LogReader       from offsets to batches
     TxnIndexKeeper  aborted transactions
@@ -25,12 +21,10 @@ A log has offsets, settings and perhaps an error. The rest is done by
 
 from __future__ import annotations
 
-import errno
 import logging
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -44,11 +38,12 @@ from oncelog.storage.append_checks import check_batches
 from oncelog.storage.atomic_file import replace_file
 from oncelog.storage.batch_placement import PlacedBatches, accept_batches, place_batches
 from oncelog.storage.durability import Durability
-from oncelog.storage.file_cache import OUT_OF_DESCRIPTORS
 from oncelog.storage.flush_work import FileNotOpened, FlushWork
+from oncelog.storage.indexed_batches import FoundTimestamp
 from oncelog.storage.leader_epochs import EpochEnd, LeaderEpochs
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.log_files import LogFiles, SegmentLeftBehindError
+from oncelog.storage.log_health import LogHealth
 from oncelog.storage.log_place import LogPlace
 from oncelog.storage.log_reader import ReadResult
 from oncelog.storage.producer_replay import complete_txn
@@ -62,12 +57,9 @@ from oncelog.storage.producer_state import (
 )
 from oncelog.storage.recovery import load_log
 from oncelog.storage.retention import count_deletable
-from oncelog.storage.segment import FoundTimestamp, Segment, segment_number
+from oncelog.storage.segment import Segment, segment_number
 from oncelog.storage.segment_swap import CleanedSegment
 from oncelog.storage.txn_index import AbortedTxn
-
-_TRANSIENT: Final = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, *OUT_OF_DESCRIPTORS)
-"""Errors that say nothing about the disk, or only that it is full."""
 
 REPAIR_SPACE_BYTES: Final = 64 * 1024
 """Must be free on the disk before a log is repaired."""
@@ -112,8 +104,7 @@ class Log:
         self._clean = clean
         self._on_truncated = on_truncated
         self._given_recovery_point = recovery_point
-        self._failure = ""
-        self._can_be_repaired = False
+        self._health = LogHealth(place)
         self._latest_ms = place.now_ms
         """The clock at the last append, or when the log was opened."""
         self.log_start_offset = log_start_offset or 0
@@ -156,7 +147,7 @@ class Log:
         Origin REPLICATION keeps the offsets and epochs that the leader has given; all others get them here.
         """
         self._latest_ms = now_ms
-        if self._failure:
+        if self._health.failure:
             self.repair()
         files = self._open_files()
         state = files.producer_state
@@ -191,7 +182,7 @@ class Log:
             failpoints.hit("log.append.before_write")
             segment.write(placed.buffers, placed.size_bytes)
         except OSError as error:
-            raise self._storage_error(f"nothing was appended: {error}") from error
+            raise self._health.error(f"nothing was appended: {error}") from error
         completed: list[CompletedTxn] = []
         try:
             failpoints.hit("log.append.after_write")
@@ -211,10 +202,10 @@ class Log:
             self.log_end_offset = last_offset + 1
             self.durability.on_append(now_ms)
         except Exception as error:
-            if not self._failure:
-                self._fail("an append failed half way", error)
+            if not self._health.failure:
+                self._health.fail("an append failed half way", error)
             if isinstance(error, OSError):
-                raise self._storage_error(self._failure) from error
+                raise self._health.error() from error
             raise
         self._flush_if_due()
         return AppendInfo(
@@ -249,13 +240,11 @@ class Log:
         It is noted before anything is appended, because a follower may have an epoch that this log has never seen, and
         must be told where the known ones end.
         """
-        try:
+        with self._health.refusing(f"leader epoch {leader_epoch} could not be noted"):
             self._open_files().leader_epochs.assign(leader_epoch, self.log_end_offset)
-        except OSError as error:
-            raise self._storage_error(f"leader epoch {leader_epoch} could not be noted: {error}") from error
 
     def _flush_if_due(self) -> None:
-        """By `flush.messages`."""
+        """Flush if `flush.messages` have been appended since the last flush."""
         if self.log_end_offset - self.durability.recovery_point >= self.config.flush_messages:
             self.flush()
 
@@ -313,7 +302,7 @@ class Log:
                 min_one_batch=min_one_batch,
             )
         except OSError as error:
-            raise self._storage_error(f"could not read offset {offset}: {error}") from error
+            raise self._health.error(f"could not read offset {offset}: {error}") from error
 
     def available_bytes(self, offset: int, *, end_offset: int) -> int:
         """How many bytes there are to read from `offset` on, without reading them; 0 outside of the log."""
@@ -344,7 +333,7 @@ class Log:
         return self.leader_epochs.end_offset_for_epoch(epoch, self.log_end_offset)
 
     def divergence(self, last_epoch: int, end_offset: int) -> EpochEnd | None:
-        """Where this log parts from one that ends at `end_offset` with a batch of `last_epoch`. None: it does not."""
+        """Where this log diverges from one that ends at `end_offset` with epoch `last_epoch`; None if it does not."""
         found = self.end_offset_for_epoch(last_epoch)
         if found.epoch < 0:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.topic_partition}: epoch {last_epoch} is unknown")
@@ -354,10 +343,8 @@ class Log:
 
     def roll(self, now_ms: int) -> Segment:
         """Start a new segment at the end of the log. Nothing happens if the active one is empty."""
-        try:
+        with self._health.refusing("could not roll"):
             return self._roll(now_ms, self.log_end_offset)
-        except OSError as error:
-            raise self._storage_error(f"could not roll: {error}") from error
 
     def _roll(self, now_ms: int, base_offset: int) -> Segment:
         files = self.files
@@ -367,7 +354,7 @@ class Log:
         try:
             segment = files.roll(base_offset, self.config, now_ms)
         except SegmentLeftBehindError as error:
-            self._fail("a segment could be neither created nor removed", error)
+            self._health.fail("a segment could be neither created nor removed", error)
             raise
         self.durability.on_roll(active.base_offset)
         failpoints.hit("log.roll.after")
@@ -378,10 +365,10 @@ class Log:
 
         Kafka would leave the end at `offset` even within a batch. Then the end would jump back with the next restart.
         """
-        if self._failure:
+        if self._health.failure:
             self.repair()
         files = self._open_files()
-        with self._cutting():
+        with self._health.failing("a truncation failed half way"):
             if offset >= self.log_end_offset:
                 # The epoch of a leader that has written nothing is cut off as well: the next leader may not know it.
                 files.leader_epochs.truncate_from_end(self.log_end_offset)
@@ -396,16 +383,8 @@ class Log:
 
     def truncate_fully_and_start_at(self, offset: int, *, now_ms: int) -> None:
         """Remove everything; the log is empty and goes on at `offset`."""
-        with self._cutting():
+        with self._health.failing("a truncation failed half way"):
             self._start_over(offset, now_ms)
-
-    @contextmanager
-    def _cutting(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            self._fail("a truncation failed half way", error)
-            raise self._storage_error(self._failure) from error
 
     def _start_over(self, offset: int, now_ms: int) -> None:
         self._begin_cut()
@@ -470,8 +449,8 @@ class Log:
         return count
 
     def _try_to_roll(self, now_ms: int) -> bool:
-        """In vain, as on a full disk, the active segment has to stay. All before it can go, which may be what helps."""
-        if self._failure:
+        """If rolling fails, as on a full disk, the active segment stays. Deleting those before it may help."""
+        if self._health.failure:
             return False
         try:
             self.roll(now_ms)
@@ -485,7 +464,7 @@ class Log:
 
         An OSError says that nothing has happened but to snapshots.
         """
-        if self._failure or cleaned.generation != self.generation:
+        if self._health.failure or cleaned.generation != self.generation:
             return False
         files = self.files
         replaced = files.replaced_by(cleaned)
@@ -493,11 +472,8 @@ class Log:
             return False
         files.settle_snapshots(replaced)
         self.durability.folder_changes += 1
-        try:
+        with self._health.failing("a swap of segments failed half way"):
             files.swap(replaced, cleaned, self.config)
-        except OSError as error:
-            self._fail("a swap of segments failed half way", error)
-            raise self._storage_error(self._failure) from error
         return True
 
     # Flushing and closing
@@ -508,7 +484,7 @@ class Log:
         With `batches_only`, for an acknowledgement that must survive a power cut, it is the durable offset that moves:
         fewer files, and the same data are safe.
         """
-        if not self.is_loaded or self._failure:
+        if not self.is_loaded or self._health.failure:
             return None
         return self.durability.prepare(self.files, self.log_end_offset, batches_only=batches_only)
 
@@ -521,7 +497,7 @@ class Log:
             work.run()
         except OSError as error:
             self.finish_flush(work, error)
-            raise self._storage_error(self._failure or f"not flushed yet: {error}") from error
+            raise self._health.error(self._health.failure or f"not flushed yet: {error}") from error
         self.finish_flush(work)
 
     def finish_flush(self, work: FlushWork, error: Exception | None = None) -> None:
@@ -531,12 +507,10 @@ class Log:
         elif isinstance(error, FileNotOpened):
             self.durability.put_off(self.files)
         else:
-            # The kernel has dropped what it could not write: only recovery can tell what is there.
-            self._can_be_repaired = False
-            self._failure = f"fsync failed and the log must be recovered; restart the broker: {error}"
+            self._health.fail_fsync(error)
 
     def is_flush_due(self, now_ms: int) -> bool:
-        """By `flush.ms`."""
+        """Whether the oldest append that is not flushed is older than `flush.ms`."""
         return self.durability.is_due(now_ms, self.config.flush_ms)
 
     def close(self, clean: bool = True) -> bool:
@@ -547,16 +521,14 @@ class Log:
         try:
             return not self.is_loaded or self._close_files(clean)
         finally:
-            self._failure, self._can_be_repaired = self._failure or "it is closed", False
+            self._health.close()
 
     def _close_files(self, clean: bool) -> bool:
         files = self.files
-        is_clean = clean and not self._failure
+        is_clean = clean and not self._health.failure
         if is_clean:
-            try:
+            with self._health.refusing("could not be closed"):
                 self.durability.folder_changes += files.write_final_state(self.log_end_offset)
-            except OSError as error:
-                raise self._storage_error(f"could not be closed: {error}") from error
             self.flush()
             files.txn_indexes.write_notes()
             # Where an index could not be written, the flush did without it.
@@ -594,10 +566,10 @@ class Log:
         try:
             return self.files
         except OSError as error:
-            raise self._storage_error(f"could not be opened: {error}") from error
+            raise self._health.error(f"could not be opened: {error}") from error
 
     def reconfigure(self, config: LogConfig) -> None:
-        """From the next append on; index settings with the next segment."""
+        """The settings count from the next append on; those of indexes from the next segment on."""
         self.config = config
         if self.is_loaded:
             self.producer_state.producer_expiration_ms = config.producer_id_expiration_ms
@@ -646,27 +618,21 @@ class Log:
 
     @property
     def has_failed(self) -> bool:
-        return bool(self._failure)
+        return bool(self._health.failure)
 
     @property
     def can_be_repaired(self) -> bool:
-        return self.has_failed and self._can_be_repaired
-
-    def _fail(self, what: str, error: Exception) -> None:
-        self._can_be_repaired = isinstance(error, OSError) and error.errno in _TRANSIENT
-        self._failure = (
-            f"{what} and the log must be recovered{'' if self._can_be_repaired else '; restart the broker'}: {error}"
-        )
+        return self.has_failed and self._health.can_be_repaired
 
     def repair(self) -> None:
         """Open the log again after an append that failed half way. Until that succeeds it can be read as it was.
 
         The next append does it first; who only reads must ask for it.
         """
-        if not self._failure:
+        if not self._health.failure:
             return
-        if not self._can_be_repaired:
-            raise self._storage_error(self._failure)
+        if not self._health.can_be_repaired:
+            raise self._health.error()
         before = self.files
         try:
             # Nothing may be touched on a disk that is still full.
@@ -674,14 +640,11 @@ class Log:
             (self._place.folder / "space").unlink()
             files = self._load(clean=False, recovery_point=self.recovery_point)
         except OSError as error:
-            raise self._storage_error(f"{self._failure}. It could not be recovered yet: {error}") from error
+            raise self._health.error(f"{self._health.failure}. It could not be recovered yet: {error}") from error
         before.close()
         files.producer_state.on_high_watermark(before.producer_state.high_watermark)
         self.__dict__["files"] = files
-        self._failure, self._can_be_repaired = "", False
+        self._health.recover()
         self.durability.generation += 1
         self.durability.folder_changes += 1
         logger.warning("%s: recovered, and goes on at offset %d", self.topic_partition, self.log_end_offset)
-
-    def _storage_error(self, message: str) -> KafkaError:
-        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition} in {self._place.folder}: {message}")

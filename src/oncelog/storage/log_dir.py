@@ -69,7 +69,7 @@ class CheckpointWork:
     flushes: tuple[tuple[Log, FlushWork], ...]
     """The logs are for the owner of the broker's state."""
     offsets: Mapping[str, Mapping[TopicPartition, int]]
-    """As they are without the fsyncs."""
+    """The offsets as they are without the fsyncs."""
 
     def run(self) -> CheckpointResult:
         failed: dict[TopicPartition, OSError] = {}
@@ -103,7 +103,7 @@ class LogDir:
         self.deletions = DeletionQueue()
         self.checkpoint_files = CheckpointFiles(path)
         self.high_watermarks: dict[TopicPartition, int] = {}
-        """As the last checkpoint has them."""
+        """The high watermarks of the last checkpoint."""
         self._gone: set[TopicPartition] = set()
         """Partitions that are not here, but in the checkpoints on disk. A new log must not inherit their offsets."""
         self._lock = lock
@@ -352,7 +352,7 @@ class LogDir:
         self.checkpoint_files.write({name: self._offsets()[name]})
 
     def _write_checkpoints(self) -> None:
-        """As things are, without an fsync of the logs: what was there is vouched for as before, what is gone is not."""
+        """Write the offsets as they are, without an fsync of the logs, to remove deleted logs from the files."""
         self.checkpoint_files.write(self._offsets())
         self._gone.clear()
 
@@ -377,7 +377,11 @@ class LogDir:
         try:
             clean_shutdown.write_marker(self.path, broker_epoch)
         except OSError as error:
-            logger.error("%s: without its marker this clean stop will not be known as one: %s", self.path, error)
+            logger.error(
+                "%s: the marker of this clean stop could not be written, so the next start will recover all logs: %s",
+                self.path,
+                error,
+            )
             return False
         return True
 

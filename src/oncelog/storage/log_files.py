@@ -17,7 +17,8 @@ from oncelog.storage.log_place import LogPlace
 from oncelog.storage.log_reader import LogReader
 from oncelog.storage.producer_replay import restore_producer_state
 from oncelog.storage.producer_state import ProducerStateManager
-from oncelog.storage.segment import SEGMENT_SUFFIXES, Segment, file_name, segment_number
+from oncelog.storage.segment import Segment, segment_number
+from oncelog.storage.segment_names import SEGMENT_SUFFIXES, file_name
 from oncelog.storage.segment_swap import CleanedSegment, swap_in
 from oncelog.storage.snapshot_files import SnapshotFiles
 from oncelog.storage.txn_index_keeper import TxnIndexKeeper
@@ -80,7 +81,7 @@ class LogFiles:
         return self.segments[-1].truncate_to(offset)
 
     def forget_from(self, end_offset: int, now_ms: int) -> None:
-        """After a cut: epochs, snapshots and producers are those of `end_offset`."""
+        """After a cut: bring leader epochs, snapshots and producers to what they were at `end_offset`."""
         self.leader_epochs.truncate_from_end(end_offset)
         self.snapshots.remove_outside(self.segments[0].base_offset, end_offset)
         restore_producer_state(
@@ -109,7 +110,7 @@ class LogFiles:
         self.snapshots.remove_outside(self.segments[0].base_offset, end_offset)
 
     def _keep_producers(self, offset: int) -> None:
-        """From here on producers are known without the batches below `offset`, also if the snapshot there is lost."""
+        """Make sure of a snapshot at `offset`, so that producers are known without the batches below it."""
         if self.snapshots.is_intact(offset):
             self.snapshots.make_durable(offset)
         else:
@@ -151,7 +152,7 @@ class LogFiles:
         snapshots.end_transactions(first)
 
     def swap(self, replaced: Sequence[Segment], cleaned: CleanedSegment, config: LogConfig) -> None:
-        """On OSError only a start can tell what has happened."""
+        """After an OSError only the next start finds out what has happened."""
         created_ms = replaced[-1].created_ms
         segment = Segment(self.place, cleaned.base_offset, config, size_bytes=cleaned.size_bytes, now_ms=created_ms)
         segment.is_txn_index_checked = True

@@ -1,4 +1,4 @@
-"""Where a log is and what it needs of its surroundings."""
+"""The folder of a log, and what it shares with other logs: open files and the queue of deletions."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ RECORDS_PER_TURN: Final = 256
 
 _RECORD_ATTRIBUTES: Final = 0
 _SOLE_BATCH_LENGTH_MIN: Final = HEADER_BYTES - LENGTH_OVERHEAD_BYTES + 7
-"""Of a batch of one record, none of whose seven fields takes less than a byte."""
+"""The least length of a batch of one record: each of its seven fields takes at least a byte."""
 
 
 class RecordSlice(NamedTuple):

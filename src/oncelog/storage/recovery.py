@@ -39,8 +39,9 @@ from oncelog.storage.offset_index import RELATIVE_OFFSET_MAX
 from oncelog.storage.producer_replay import replay_batch, restore_producer_state
 from oncelog.storage.producer_state import ProducerStateManager
 from oncelog.storage.progress import Progress
-from oncelog.storage.segment import LOG_SUFFIX, SEGMENT_SUFFIXES, Segment, offset_of, segment_number
+from oncelog.storage.segment import Segment, segment_number
 from oncelog.storage.segment_batches import FileBatch
+from oncelog.storage.segment_names import LOG_SUFFIX, SEGMENT_SUFFIXES, offset_of
 from oncelog.storage.segment_notes import SegmentNotes
 from oncelog.storage.snapshot_files import SnapshotFiles, snapshot_offsets
 from oncelog.storage.txn_index import CorruptTxnIndexError

@@ -33,7 +33,7 @@ class SegmentNote(NamedTuple):
 
 
 class SegmentNotes:
-    """By base offset. A segment without a note was written by Kafka, or before there were notes."""
+    """The notes by base offset. A segment without a note was written by Kafka or by an old version."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -52,7 +52,7 @@ class SegmentNotes:
         return notes
 
     def write(self, notes: Mapping[int, SegmentNote]) -> None:
-        """If that fails, the old ones must do: nobody shall be refused anything for the sake of notes."""
+        """If the write fails, the old notes stay: nothing is refused because of notes."""
         if notes == self.by_base_offset:
             return
         try:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from oncelog.core import failpoints
 from oncelog.storage.interrupted_files import CLEANED_SUFFIX, SWAP_SUFFIX
-from oncelog.storage.segment import LOG_SUFFIX
+from oncelog.storage.segment_names import LOG_SUFFIX
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class CleanedSegment:
     replaces: tuple[tuple[int, int], ...]
     """Base offset and size of each segment that it was made from."""
     generation: int
-    """Of the log when the work began: a truncation since makes it worthless."""
+    """The generation of the log when the work began: a truncation since makes the segment unusable."""
 
 
 def swap_in(cleaned: Sequence[Path], remove_replaced: Callable[[], None]) -> None:

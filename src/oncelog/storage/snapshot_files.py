@@ -25,7 +25,7 @@ from oncelog.storage.producer_snapshot import (
     encode_known_before,
     without_transactions,
 )
-from oncelog.storage.segment import file_name, offset_of
+from oncelog.storage.segment_names import file_name, offset_of
 
 SNAPSHOT_SUFFIX: Final = ".snapshot"
 

@@ -44,7 +44,7 @@ class TxnIndexKeeper:
         self._now_ms = now_ms
 
     def check(self, segment: Segment) -> None:
-        """Before its first use. Afterwards the index of the segment can be believed."""
+        """Check the index of a segment before its first use. Afterwards it is right."""
         if segment.is_txn_index_checked:
             return
         if not (self._is_as_noted(segment) if segment.note is not None else self._is_plausible(segment)):
@@ -52,7 +52,7 @@ class TxnIndexKeeper:
         segment.is_txn_index_checked = True
 
     def check_below(self, end_offset: int) -> None:
-        """Of all segments that start below `end_offset`, so that their files can be believed."""
+        """Check the indexes of all segments that start below `end_offset`."""
         for segment in self._segments:
             if segment.base_offset < end_offset:
                 self.check(segment)
@@ -100,7 +100,7 @@ class TxnIndexKeeper:
         self.rebuild(self._segments[segment_number(self._segments, base_offset)])
 
     def write_notes(self, *, is_growing: bool = False) -> None:
-        """Of all segments of which something is known; `is_growing` says that the last one is appended to."""
+        """Write the notes of all segments that are known; `is_growing` says that the last one is appended to."""
         last = self._segments[-1]
         self.notes.write(
             {
@@ -111,7 +111,7 @@ class TxnIndexKeeper:
         )
 
     def forget(self, base_offsets: Iterable[int]) -> None:
-        """Segments whose files are about to change otherwise than by growing."""
+        """Remove the notes of segments whose files are about to change other than by appending."""
         gone = set(base_offsets)
         for segment in self._segments:
             if segment.base_offset in gone:

@@ -12,7 +12,7 @@ from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, LeaderEpoch, NodeId, TopicPartition
 from oncelog.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from oncelog.protocol.messages.end_txn import EndTxnRequest
-from oncelog.server.broker import REPAIR_CHECK_INTERVAL_MS
+from oncelog.server.log_upkeep import REPAIR_CHECK_INTERVAL_MS
 from tests.unit.server.harness import BrokerInProcess
 from tests.unit.server.held_worker import hold_worker
 from tests.unit.server.test_flusher import SETTINGS, commit_offset, error_of, fetch_offset, send, settle

@@ -23,7 +23,7 @@ def original(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     node = BrokerInProcess(root / "data", SETTINGS)
     fill(node)
     if request.param == "killed after a checkpoint":
-        node.broker.log_dir.checkpoint(node.broker.high_watermarks())
+        node.broker.log_dir.checkpoint(node.broker.upkeep.high_watermarks())
         for number in range(24, 28):
             data = keyed((f"k{number % 5}", f"value-{number}"))
             node.broker.partitions.get("plain", 0).append_as_leader(data, now_ms=0, origin=Origin.COORDINATOR)

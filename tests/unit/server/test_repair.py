@@ -11,7 +11,7 @@ from oncelog.core import failpoints
 from oncelog.core.errors import ErrorCode
 from oncelog.core.promise import Promise
 from oncelog.protocol.messages.heartbeat import HeartbeatRequest
-from oncelog.server.broker import REPAIR_CHECK_INTERVAL_MS
+from oncelog.server.log_upkeep import REPAIR_CHECK_INTERVAL_MS
 from tests.unit.server.harness import BrokerInProcess
 from tests.unit.server.test_flusher import SETTINGS, commit_offset, fetch_offset
 

@@ -18,7 +18,7 @@ from oncelog.storage.cleaner_plan import find_cleanable
 from oncelog.storage.deletions import unlink_at_once
 from oncelog.storage.interrupted_files import finish_interrupted_work
 from oncelog.storage.log import Log, LogPlace
-from oncelog.storage.segment import SEGMENT_SUFFIXES
+from oncelog.storage.segment_names import SEGMENT_SUFFIXES
 from tests.unit.storage.cleaner_harness import (
     COMPACTED,
     clean,

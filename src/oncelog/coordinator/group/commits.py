@@ -42,12 +42,12 @@ _Answer = OffsetCommitResponsePartition | TxnOffsetCommitResponsePartition
 NO_RETENTION: Final = -1
 NO_OFFSET_COMMITTED: Final = -1
 _GROUP_ID_NOT_FOUND_SINCE: Final = 9
-"""Of OffsetCommit. Older clients are told ILLEGAL_GENERATION."""
+"""The first version of OffsetCommit with this code. Older clients get ILLEGAL_GENERATION."""
 _GROUP_ID_NOT_FOUND_IN_TXN_SINCE: Final = 6
-"""Of TxnOffsetCommit (KIP-1319)."""
+"""The first version of TxnOffsetCommit with this code (KIP-1319)."""
 LONG_MAX: Final = 2**63 - 1
 CLEAN_UP_BYTES_MAX: Final = 262_144
-"""Of tombstones in one batch: well below `message.max.bytes`, whose default is 1 MiB."""
+"""The size of tombstones in one batch: well below `message.max.bytes`, whose default is 1 MiB."""
 RECORD_OVERHEAD_BYTES: Final = 20
 
 
@@ -63,7 +63,7 @@ class OffsetCommits:
         self._in_flight: Counter[str] = Counter()
         """Offsets of each group that are in the log, or on their way there, and not committed yet."""
 
-    # --- commit ----------------------------------------------------------------------------------------------------
+    # Commit
 
     def commit(
         self, request: OffsetCommitRequest, response: OffsetCommitResponse, reply: ReplyHandle, now_ms: int,
@@ -141,7 +141,7 @@ class OffsetCommits:
     def has_in_flight(self, group_id: str) -> bool:
         return group_id in self._in_flight
 
-    # --- fetch -----------------------------------------------------------------------------------------------------
+    # Fetch
 
     def committed_partitions(self, group_id: str) -> dict[str, list[int]]:
         """The partitions for which a group has committed offsets, by topic."""
@@ -174,7 +174,7 @@ class OffsetCommits:
             answer.metadata = committed.metadata
         return answer
 
-    # --- delete ----------------------------------------------------------------------------------------------------
+    # Delete
 
     def delete(self, group_id: str, response: OffsetDeleteResponse, reply: ReplyHandle) -> Outcome:
         """`response` has a place for each partition of the request; those with an error already are left out."""
@@ -199,7 +199,7 @@ class OffsetCommits:
         is_committed = self._offsets.get(group_id, partition) is not None
         return is_committed or self._offsets.is_unstable(group_id, partition)
 
-    # --- clean-up --------------------------------------------------------------------------------------------------
+    # Clean-up
 
     def topics_deleted(self, topics: Iterable[tuple[str, uuid.UUID]]) -> None:
         """The next clean-up is to forget the offsets of these."""
@@ -305,7 +305,7 @@ def _places(
 
 
 class _Sender(NamedTuple):
-    """Who commits. Without a generation, somebody who is no member."""
+    """The sender of a commit. Without a generation it is not a member."""
 
     generation_id: int
     member_id: str

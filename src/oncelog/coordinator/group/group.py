@@ -73,7 +73,7 @@ class ClassicGroup:
         group.topics = group.read_topics()
         return group
 
-    # --- state -----------------------------------------------------------------------------------------------------
+    # State
 
     def move_to(self, state: GroupState, now_ms: int) -> None:
         invariant(may_move(self.state, state), "group %s: no way from %s to %s", self.group_id, self.state, state)
@@ -104,7 +104,7 @@ class ClassicGroup:
     def uses_consumer_protocol(self) -> bool:
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
-    # --- members ---------------------------------------------------------------------------------------------------
+    # Members
 
     def check_member(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
         """NONE for a member; a static one must be the latest of its instance id."""
@@ -191,7 +191,7 @@ class ClassicGroup:
             self.move_to(GroupState.EMPTY, now_ms)
         self.topics = self.read_topics()
 
-    # --- protocols -------------------------------------------------------------------------------------------------
+    # Protocols
 
     def supports(self, protocol_type: str, names: Collection[str]) -> bool:
         """Whether someone who knows these protocols can be a member: one of them must be known to everybody."""
@@ -233,7 +233,7 @@ class ClassicGroup:
         """When a group of consumers cannot be read, any topic may be one of theirs."""
         return self.uses_consumer_protocol if self.topics is None else topic in self.topics
 
-    # --- views -----------------------------------------------------------------------------------------------------
+    # Views
 
     def join_response(self, member_id: str) -> JoinGroupResponse:
         """What a member of the current generation is told: the leader also who the others are."""

@@ -114,7 +114,7 @@ class Joining:
             return ErrorCode.INVALID_REQUEST
         return ErrorCode.NONE
 
-    # --- a group that did not exist --------------------------------------------------------------------------------
+    # A group that did not exist
 
     def _join_new_group(self, join: _Join) -> None:
         """The new group is logged, empty, with its first request; Kafka does so even for a request it refuses."""
@@ -142,10 +142,10 @@ class Joining:
         if group.group_id in self._logged:
             self._groups[group.group_id] = ClassicGroup.loaded(group.group_id, logged)
 
-    # --- size ------------------------------------------------------------------------------------------------------
+    # Size
 
     def _has_room(self, group: ClassicGroup, member_id: str) -> bool:
-        """While a round is open, those who have joined count, so that a limit that was lowered sheds the last ones."""
+        """In an open round only members that have joined count: if the limit was lowered, the last ones have to go."""
         if group.state is GroupState.EMPTY:
             return True
         if group.state is GroupState.PREPARING_REBALANCE:
@@ -153,7 +153,7 @@ class Joining:
         return member_id in group.members or len(group.members) < self._config.max_size
 
     def _has_memory(self, group: ClassicGroup | None, join: _Join) -> bool:
-        """For what a request would leave behind."""
+        """Whether there is room for what the request would keep in memory."""
         member_id = join.request.member_id
         total_bytes = sum(len(name) + len(metadata) for name, metadata in join.protocols.items())
         if group is not None:
@@ -169,7 +169,7 @@ class Joining:
         join.refuse(ErrorCode.GROUP_MAX_SIZE_REACHED)
         self._rebalancer.complete_if_ready(group, join.now_ms, join.out)
 
-    # --- newcomers -------------------------------------------------------------------------------------------------
+    # Newcomers
 
     def _join_as_newcomer(self, group: ClassicGroup, join: _Join) -> None:
         if not group.supports(join.request.protocol_type, join.protocols):
@@ -206,7 +206,7 @@ class Joining:
         reason = f"member {member_id} joins{join.because}"
         self._rebalancer.rebalance_or_complete(group, reason, join.now_ms, join.out)
 
-    # --- known members ---------------------------------------------------------------------------------------------
+    # Known members
 
     def _join_again(self, group: ClassicGroup, join: _Join) -> None:
         member_id, instance_id = join.request.member_id, join.request.group_instance_id
@@ -239,7 +239,7 @@ class Joining:
     def _update(self, group: ClassicGroup, member: Member, join: _Join) -> None:
         group.update(member, join.protocols, join.rebalance_timeout_ms, join.request.session_timeout_ms)
 
-    # --- static members that come back -----------------------------------------------------------------------------
+    # Static members that come back
 
     def _replace_static(self, group: ClassicGroup, join: _Join, instance_id: str, new_id: str) -> None:
         old_id = group.static_members[instance_id]

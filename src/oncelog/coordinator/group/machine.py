@@ -58,7 +58,7 @@ class GroupShard:
         self.membership = Membership(self._groups, self._rebalancer)
         self.commits = OffsetCommits(config, self._groups, self._offsets, self._rebalancer)
 
-    # --- durable state ---------------------------------------------------------------------------------------------
+    # Durable state
 
     @property
     def is_loaded(self) -> bool:
@@ -130,13 +130,13 @@ class GroupShard:
         return () if group is None else self.membership.adopt(group, record.metadata, now_ms)
 
     def _remove_live(self, group_id: str) -> None:
-        """Unless somebody has joined since its tombstone was decided: then the group goes on."""
+        """Remove a group from memory, unless a member has joined since its tombstone was decided."""
         group = self._groups.get(group_id)
         if group is not None and group.state is GroupState.EMPTY:
             del self._groups[group_id]
             self._rebalancer.forget_group(group)
 
-    # --- life cycle ------------------------------------------------------------------------------------------------
+    # Life cycle
 
     def loaded(self, now_ms: int) -> Outcome:
         """The partition has been replayed to its end: bring the groups to life."""
@@ -173,7 +173,7 @@ class GroupShard:
                 compensate(code, now_ms, out)
         return out
 
-    # --- time ------------------------------------------------------------------------------------------------------
+    # Time
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do next."""
@@ -202,7 +202,7 @@ class GroupShard:
         pause_ms = self._config.offsets_retention_check_interval_ms if is_done else _CLEAN_UP_PAUSE_MS
         self._timers.schedule(_CLEAN_UP, now_ms + pause_ms)
 
-    # --- administration --------------------------------------------------------------------------------------------
+    # Administration
 
     def topics_deleted(self, topics: Iterable[tuple[str, uuid.UUID]]) -> Outcome:
         """Forget the offsets of deleted topics."""

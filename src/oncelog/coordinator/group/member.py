@@ -73,7 +73,7 @@ class Member:
 
 
 def unique_protocols(protocols: Iterable[JoinGroupRequestProtocol]) -> dict[str, bytes]:
-    """By name; of a name given twice the first counts."""
+    """The protocols by name. If a name is given twice, the first one counts."""
     unique: dict[str, bytes] = {}
     for protocol in protocols:
         unique.setdefault(protocol.name, bytes(protocol.metadata))

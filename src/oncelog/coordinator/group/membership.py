@@ -24,7 +24,7 @@ class Membership:
         self._groups = groups
         self._rebalancer = rebalancer
 
-    # --- SyncGroup -------------------------------------------------------------------------------------------------
+    # SyncGroup
 
     def sync(self, request: SyncGroupRequest, reply: SyncReply, now_ms: int) -> Outcome:
         out = Outcome()
@@ -63,7 +63,7 @@ class Membership:
     def _undo_assign(
         self, group: ClassicGroup, generation_id: int, error: ErrorCode, now_ms: int, out: Outcome
     ) -> None:
-        """Without its assignment in the log the generation is worth nothing: the members are to start over."""
+        """A generation without its assignment in the log does not count: its members start over."""
         has_moved_on = group.generation_id != generation_id or self._groups.get(group.group_id) is not group
         if has_moved_on or group.state is not GroupState.COMPLETING_REBALANCE:
             return
@@ -86,7 +86,7 @@ class Membership:
             for member_id, reply in waiting.items()
         )
 
-    # --- Heartbeat -------------------------------------------------------------------------------------------------
+    # Heartbeat
 
     def heartbeat(self, request: HeartbeatRequest, reply: ReplyHandle, now_ms: int) -> Outcome:
         return Outcome().reply(reply, HeartbeatResponse(error_code=self._heartbeat(request, now_ms)))
@@ -106,7 +106,7 @@ class Membership:
         is_rebalancing = group.state is GroupState.PREPARING_REBALANCE
         return ErrorCode.REBALANCE_IN_PROGRESS if is_rebalancing else ErrorCode.NONE
 
-    # --- LeaveGroup ------------------------------------------------------------------------------------------------
+    # LeaveGroup
 
     def leave(self, request: LeaveGroupRequest, reply: ReplyHandle, now_ms: int) -> Outcome:
         out = Outcome()

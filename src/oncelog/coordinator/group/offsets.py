@@ -34,7 +34,7 @@ class CommittedOffset:
     """Set only when an old client asked for a retention of its own."""
     topic_id: uuid.UUID = NULL_UUID
     record_offset: int = -1
-    """Where in the log this was written."""
+    """The offset of its record in the log."""
 
 
 _NOTHING: Mapping[TopicPartition, CommittedOffset] = MappingProxyType({})
@@ -47,7 +47,7 @@ class OffsetStore:
         self._open: dict[str, dict[TopicPartition, set[int]]] = {}
         """Which producers have something pending, the way `_pending` is asked most: by group and partition."""
 
-    # --- reading ---------------------------------------------------------------------------------------------------
+    # Reading
 
     def get(self, group_id: str, partition: TopicPartition) -> CommittedOffset | None:
         return self._committed.get(group_id, _NOTHING).get(partition)
@@ -63,7 +63,7 @@ class OffsetStore:
         return group_id in self._open
 
     def groups_with_pending(self, producer_id: int | None = None) -> set[str]:
-        """Of one producer, or of all."""
+        """The groups with pending offsets of one producer, or of all."""
         return set(self._open) if producer_id is None else set(self._pending.get(producer_id, ()))
 
     def partitions_of_topic(self, topic: str, topic_id: uuid.UUID) -> Iterator[tuple[str, TopicPartition]]:
@@ -77,7 +77,7 @@ class OffsetStore:
                         seen.add((group_id, partition))
                         yield group_id, partition
 
-    # --- changing --------------------------------------------------------------------------------------------------
+    # Changing
 
     def put(self, group_id: str, partition: TopicPartition, offset: CommittedOffset) -> None:
         self._committed.setdefault(group_id, {})[partition] = offset

@@ -23,7 +23,7 @@ class Rebalancer:
         self._config = config
         self._timers = timers
 
-    # --- the round -------------------------------------------------------------------------------------------------
+    # The round
 
     def rebalance_or_complete(self, group: ClassicGroup, reason: str, now_ms: int, out: Outcome) -> None:
         """Open a round, or, when one is open, close its join phase if this was the last member to wait for."""
@@ -94,7 +94,7 @@ class Rebalancer:
         group.delay_left_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
         self._timers.schedule(_join_key(group), now_ms + delay_ms)
 
-    # --- assignments -----------------------------------------------------------------------------------------------
+    # Assignments
 
     def reset_assignments(self, group: ClassicGroup, error: ErrorCode, now_ms: int, out: Outcome) -> None:
         """This generation gets no assignment: whoever waits for one is told why."""
@@ -110,7 +110,7 @@ class Rebalancer:
         if not group.missing_sync:
             self._timers.cancel(_sync_key(group))
 
-    # --- members ---------------------------------------------------------------------------------------------------
+    # Members
 
     def park_join(self, group: ClassicGroup, member_id: str, reply: JoinReply, out: Outcome) -> None:
         """A client that asks again has lost patience with its first request, which is answered so that it ends."""
@@ -157,7 +157,7 @@ class Rebalancer:
         for member_id in (*group.members, *group.expected_members):
             self._timers.cancel(_session_key(group, member_id))
 
-    # --- timers ----------------------------------------------------------------------------------------------------
+    # Timers
 
     def session_expired(self, group: ClassicGroup, member_id: str, now_ms: int, out: Outcome) -> None:
         if member_id in group.expected_members:

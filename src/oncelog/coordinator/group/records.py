@@ -58,7 +58,7 @@ class SkippedRecord:
     """None when skipping is nothing unusual."""
 
 
-# --- encoding ------------------------------------------------------------------------------------------------------
+# Encoding
 
 
 def offset_record(group_id: str, partition: TopicPartition, offset: CommittedOffset) -> CoordinatorRecord:
@@ -96,7 +96,7 @@ def _group_key(group_id: str) -> bytes:
     return encode_versioned(log.GroupMetadataKey(group=group_id), GROUP_KEY_VERSION)
 
 
-# --- decoding ------------------------------------------------------------------------------------------------------
+# Decoding
 
 
 def decode(

@@ -66,7 +66,7 @@ def initialised(
     *,
     is_doubtful: bool = False,
 ) -> TxnMetadata:
-    """By InitProducerId while no transaction is open."""
+    """The value after InitProducerId while no transaction is open."""
     epoch = current.producer_epoch
     is_retry = False
     if expected_epoch is None:
@@ -106,7 +106,7 @@ def kept(
     now_ms: int,
     allocate_producer_id: AllocateProducerId,
 ) -> TxnMetadata:
-    """By InitProducerId with `keepPreparedTxn` over an open transaction: only the client's identity moves."""
+    """The value after InitProducerId with `keepPreparedTxn` over an open transaction: a new identity of the client."""
     client = current.client_identity
     if expected_epoch is not None and expected_epoch != client.epoch:
         if current.keeps_prepared and expected_epoch == current.last_producer_epoch:

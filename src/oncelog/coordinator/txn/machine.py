@@ -87,7 +87,7 @@ class TxnShard:
 
     @property
     def highest_producer_id(self) -> int:
-        """That any id here has, had last, or will have next; -1 without ids."""
+        """The highest producer id that any transactional id has, had last or will have next; -1 if there is none."""
         return max((entry.metadata.highest_producer_id for entry in self._entries.values()), default=-1)
 
     def on_loaded(self, coordinator_epoch: CoordinatorEpoch, now_ms: int) -> list[SendMarkers]:
@@ -433,7 +433,7 @@ class TxnShard:
         )
 
     def _read(self, record: CoordinatorRecord) -> DecodedRecord | UnknownRecord:
-        """What a record says. Of one that was just written that is at hand: nothing else may have been decided."""
+        """The content of a record. A record that was just written must be the one that was decided."""
         if not self._is_loaded:
             return records.decode_record(record.key, record.value)
         transactional_id = records.decode_key(record.key)

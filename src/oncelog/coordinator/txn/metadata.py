@@ -135,7 +135,7 @@ class TxnEntry:
     """A fence was decided under TV0/1 but could not be logged: the producer stays fenced all the same."""
     fences: tuple[Fence, ...] = ()
     record_offset: int = -1
-    """Of its newest record in the log."""
+    """The offset of its newest record in the log."""
     is_doubtful: bool = False
     """What happened to it last may be lost (see `recovery`): nobody's identity counts until InitProducerId."""
 
@@ -168,7 +168,7 @@ class TxnEntry:
         self.fences = (*self.fences, fence)[-FENCES_REMEMBERED_MAX:]
 
     def why_fenced(self, presented: ProducerIdAndEpoch) -> str:
-        """In words, as far as this process remembers."""
+        """Why a producer was fenced, in words, if this process remembers it."""
         if self.is_doubtful:
             return "after a crash the coordinator may have lost what this id did last; initialise the producer again"
         current = self.client_identity

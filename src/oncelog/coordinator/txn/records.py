@@ -33,7 +33,7 @@ _KNOWN_CLIENTS: Final = frozenset(TransactionVersion)
 class DecodedRecord:
     transactional_id: str
     metadata: TxnMetadata | None
-    """None of a tombstone."""
+    """None in a tombstone."""
 
 
 @dataclass(frozen=True, slots=True)

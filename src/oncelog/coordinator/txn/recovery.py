@@ -30,13 +30,13 @@ from oncelog.core.ids import EPOCH_EXHAUSTED, EPOCH_MAX, CoordinatorEpoch, Produ
 
 
 class OpenTransaction(NamedTuple):
-    """One that a partition has no marker of."""
+    """A transaction that is open on a partition: there is no marker of it."""
 
     partition: TopicPartition
     producer_id: int
     producer_epoch: int
     coordinator_epoch: int
-    """Of the producer's last marker on this partition, -1 if there was none."""
+    """The coordinator epoch of the producer's last marker on this partition, -1 if there was none."""
     last_marker_ms: int
     """When that was written, by the broker's clock; -1 if it is not known."""
 
@@ -73,7 +73,7 @@ class MissingMarker(NamedTuple):
 class Recovered:
     missing: list[MissingMarker] = field(default_factory=list)
     unknown: list[OpenTransaction] = field(default_factory=list)
-    """Of producers that no id here has or had."""
+    """Transactions of producer ids that no transactional id here has or had."""
 
 
 def recover(

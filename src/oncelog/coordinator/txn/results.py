@@ -34,7 +34,7 @@ class InitProducerIdResult(Result):
 
 @dataclass(frozen=True, slots=True)
 class PartitionsResult(Result):
-    """Of adding or verifying partitions. `error` is that of the whole; `partitions` has the code of each."""
+    """The result of adding or verifying partitions. `error` is that of the request, `partitions` has one for each."""
 
     partitions: dict[TopicPartition, ErrorCode] = field(default_factory=dict)
 
@@ -54,7 +54,7 @@ class EndTxnResult(Result):
 
 @dataclass(frozen=True, slots=True)
 class IdResult(Result):
-    """Of work the coordinator does on its own: completions, time-outs, expiry."""
+    """The result of work that the coordinator does on its own: completions, time-outs, expiry."""
 
     transactional_id: str = ""
     identity: ProducerIdAndEpoch = NO_IDENTITY

@@ -84,7 +84,7 @@ NAME_OF: Final[dict[TxnState, str]] = {
     _D: "Dead",
     _F: "PrepareEpochFence",
 }
-"""As the admin APIs spell them."""
+"""The names of the states in the admin APIs."""
 
 STATE_NAMED: Final[dict[str, TxnState]] = {name: state for state, name in NAME_OF.items()}
 

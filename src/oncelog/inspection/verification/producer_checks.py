@@ -23,7 +23,7 @@ from oncelog.storage.producer_entry import ProducerEntry
 from oncelog.storage.producer_replay import complete_txn
 from oncelog.storage.producer_snapshot import decode_snapshot
 from oncelog.storage.producer_state import ProducerStateManager
-from oncelog.storage.segment import file_name
+from oncelog.storage.segment_names import file_name
 from oncelog.storage.snapshot_files import SNAPSHOT_SUFFIX
 from oncelog.storage.txn_index import ENTRY_VERSION, AbortedTxn
 

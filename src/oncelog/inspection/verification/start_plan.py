@@ -22,7 +22,7 @@ from oncelog.inspection.verification.finding import Severity
 from oncelog.inspection.verification.segment_facts import SegmentFacts, offsets_ascend, times_ascend
 from oncelog.storage.file_cache import FileCache
 from oncelog.storage.offset_index import OffsetPosition
-from oncelog.storage.segment import TXN_INDEX_SUFFIX
+from oncelog.storage.segment_names import TXN_INDEX_SUFFIX
 from oncelog.storage.segment_notes import SegmentNote, SegmentNotes
 from oncelog.storage.time_index import TimestampEntry
 from oncelog.storage.txn_index import CorruptTxnIndexError, TxnIndex

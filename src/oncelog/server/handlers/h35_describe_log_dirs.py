@@ -22,7 +22,7 @@ from oncelog.protocol.messages.describe_log_dirs import (
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
-from oncelog.storage.segment import LOG_SUFFIX
+from oncelog.storage.segment_names import LOG_SUFFIX
 
 
 def handle(

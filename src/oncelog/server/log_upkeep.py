@@ -1,0 +1,115 @@
+"""The recurring work on all logs: retention, checkpoints, flushes, repairs, unlinking, expiry of producers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from oncelog.core.errors import KafkaError
+from oncelog.core.ids import TopicPartition
+from oncelog.core.promise import Promise
+from oncelog.server.repeated_errors import RepeatedErrors
+from oncelog.storage.deletions import unlink_all
+from oncelog.storage.log import Log
+from oncelog.storage.log_dir import CheckpointResult
+
+if TYPE_CHECKING:
+    from oncelog.server.broker import Broker
+
+log = logging.getLogger("oncelog.server")
+
+FLUSH_CHECK_INTERVAL_MS: Final = 1_000
+REPAIR_CHECK_INTERVAL_MS: Final = 1_000
+DELETE_CHECK_INTERVAL_MS: Final = 10_000
+
+
+class LogUpkeep:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._is_checkpointing = False
+        self._errors = RepeatedErrors(log)
+
+    def start(self) -> None:
+        every, interval_ms = self._broker.recurring.every, self._broker.settings.integer
+        every("retention", interval_ms("log.retention.check.interval.ms"), self._delete_old_segments)
+        every("checkpoint", interval_ms("log.flush.offset.checkpoint.interval.ms"), self._checkpoint)
+        every("flush", FLUSH_CHECK_INTERVAL_MS, self._flush_due_logs)
+        every("repair", REPAIR_CHECK_INTERVAL_MS, self._repair_logs)
+        every("deletes", DELETE_CHECK_INTERVAL_MS, self._unlink_deleted)
+        every("producer expiry", interval_ms("producer.id.expiration.check.interval.ms"), self._expire_producers)
+
+    def _delete_old_segments(self) -> None:
+        for key in list(self._broker.log_dir.logs):
+            with self._isolated("retention", key):
+                partition = self._broker.partitions.find(key.topic, key.partition)
+                if partition is None:
+                    continue
+                deleted = partition.log.delete_old_segments(
+                    self._broker.cautious_ms(), high_watermark=partition.high_watermark
+                )
+                if deleted:
+                    log.info("%s: %d old segment(s) deleted", partition.topic_partition, deleted)
+
+    @contextmanager
+    def _isolated(self, work: str, key: TopicPartition) -> Iterator[None]:
+        """An error of one log does not keep the others from their turn."""
+        try:
+            yield
+        except (OSError, KafkaError) as error:
+            self._errors.report((work, key), "%s of %s failed and will be tried again: %s", work, key, error)
+        else:
+            self._errors.clear((work, key))
+
+    def _unlink_deleted(self) -> None:
+        paths = self._broker.log_dir.deletions.take_due(self._broker.steady_ms())
+        if paths:
+            self._broker.worker.run(lambda: unlink_all(paths)).then(_raise_error)
+
+    def _checkpoint(self) -> None:
+        if self._is_checkpointing:
+            return
+        written = self.write_checkpoint()
+        self._is_checkpointing = True
+
+        def done(result: CheckpointResult | Exception) -> None:
+            self._is_checkpointing = False
+            _raise_error(result)
+
+        written.then(done)
+
+    def write_checkpoint(self, flushed: Iterable[Log] | None = None) -> Promise[CheckpointResult | Exception]:
+        work = self._broker.log_dir.prepare_checkpoint(self.high_watermarks(), flushed)
+
+        def finish(result: CheckpointResult | Exception) -> CheckpointResult | Exception:
+            if not self._broker.stopped and not isinstance(result, Exception):
+                self._broker.log_dir.finish_checkpoint(work, result)
+            return result
+
+        return self._broker.worker.run(work.run).map(finish)
+
+    def high_watermarks(self) -> dict[TopicPartition, int]:
+        return {partition.topic_partition: partition.high_watermark for partition in self._broker.partitions}
+
+    def _repair_logs(self) -> None:
+        """Appends repair a log themselves, but a client that only reads would wait for one without end."""
+        for partition in self._broker.partitions:
+            if partition.log.can_be_repaired:
+                with self._isolated("repair", partition.topic_partition):
+                    partition.repair_log()
+
+    def _flush_due_logs(self) -> None:
+        for partition in self._broker.partitions:
+            if partition.log.is_flush_due(self._broker.now_ms()):
+                with self._isolated("flush", partition.topic_partition):
+                    self._broker.flusher.flush(partition.log)
+
+    def _expire_producers(self) -> None:
+        for partition in self._broker.partitions:
+            partition.log.producer_state.expire(self._broker.cautious_ms())
+
+
+def _raise_error(result: object) -> None:
+    if isinstance(result, Exception):
+        raise result
