@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from oncelog.client import Admin, Consumer, NewTopic, TopicPartition
-from oncelog.connect.errors import ConnectorStopped, Fenced, Refused
+from oncelog.connect.errors import BadRecord, ConnectorStopped, Fenced, Refused
 from oncelog.connect.kinds import PostgresSourceKind
 from oncelog.connect.pgoutput import parse_lsn
 from oncelog.connect.progress import Progress
@@ -464,6 +464,53 @@ def test_what_does_not_fit_is_refused_with_the_reason(bank: Bank) -> None:
         assert "is gone" in refused_with({})
         bank.execute("drop publication bank")
         assert "there is no publication bank" in refused_with({})
+
+
+def test_events_of_an_outbox_go_to_their_topics_if_and_only_if_their_transaction_commits(bank: Bank) -> None:
+    given = {
+        "outbox_table": "public.outbox",
+        "outbox_prefix": "events",
+        "outbox_topic": f"{bank.name}.{{aggregatetype}}",
+    }
+
+    def insert(number: int) -> str:
+        columns = "(aggregatetype, aggregateid, type, payload)"
+        return f"""insert into outbox {columns} values ('order', 'k', 'paid', '{{"n": {number}}}')"""
+
+    def emit(is_transactional: str, prefix: str, number: int) -> str:
+        event = json.dumps({"aggregatetype": "order", "aggregateid": "k", "payload": {"n": number}})
+        return f"select pg_logical_emit_message({is_transactional}, '{prefix}', '{event}')"
+
+    bank.execute(
+        "create table outbox (id bigserial primary key, aggregatetype text, aggregateid text, type text, "
+        "payload jsonb)",
+        "alter publication bank add table outbox",
+        insert(1),
+    )
+    bank.copy(**given)
+    bank.execute(insert(2), "delete from outbox", "update accounts set balance = 1 where id = 1")
+    bank.execute(insert(90), emit("true", "events", 91), "rollback")
+    bank.execute(emit("false", "events", 92), "rollback")
+    bank.execute(emit("true", "other", 93))
+    bank.execute(emit("true", "events", 3))
+
+    def run() -> None:
+        bank.copy(**given)
+
+    assert dying_at("source.after_commit", run).wait() == -signal.SIGKILL
+    assert Child(run).wait() == 0
+    with Consumer({"bootstrap.servers": bank.servers, "isolation.level": "read_committed"}) as consumer:
+        consumer.assign([TopicPartition(f"{bank.name}.order", 0)])
+        consumer.seek_to_beginning()
+        found = []
+        while len(found) < 3:
+            found += consumer.poll(timeout_ms=500)
+        assert not consumer.poll(timeout_ms=200)
+    assert [(record.key, json.loads(record.value)["n"]) for record in found] == [(b"k", 1), (b"k", 2), (b"k", 3)]
+    assert dict(found[1].headers)["type"] == b"paid" and dict(found[1].headers)["index"] == b"0"
+    bank.execute("select pg_logical_emit_message(true, 'events', 'no JSON')")
+    with pytest.raises(BadRecord, match="is not JSON"):
+        run()
 
 
 @pytest.mark.long

@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 
 from oncelog import __version__
 from oncelog.connect.errors import Refused
+from oncelog.connect.outbox import OutboxEvent
 from oncelog.connect.pgoutput import UNCHANGED, Begin, Column, Relation, Values, lsn_text
 from oncelog.connect.source import Header, SourceRecord, header
 
@@ -89,6 +90,10 @@ class Table:
             parts.append(name + ("null" if value is None else encode(value)))  # type: ignore[arg-type]
         return ("{" + ",".join(parts) + "}").encode()
 
+    def fields(self, values: Values) -> dict[str, str | None]:
+        """The columns as PostgreSQL shows them."""
+        return {name: value for name, value in zip(self._names, values, strict=True) if value is not UNCHANGED}
+
     def has_key(self) -> bool:
         return bool(self._key)
 
@@ -152,6 +157,12 @@ class ChangeFormat:
         """One for each partition: it concerns all keys."""
         value = self._envelope(table, "t", None, None) if self._is_debezium else None
         return [self._record(table, b"{}", value, "t", partition=number) for number in range(partitions)]
+
+    def event(self, event: OutboxEvent) -> SourceRecord:
+        headers = [*event.headers, *self._headers, ("index", b"%d" % self._index)]
+        self._index += 1
+        partition = 0 if event.key is None else None
+        return SourceRecord(event.topic, event.key, event.value, headers, self._transaction.time_ms, partition)
 
     def _require_key(self, table: Table, what: str) -> None:
         if not table.has_key():

@@ -7,7 +7,7 @@ import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from oncelog.client import Admin, KafkaError
 from oncelog.connect.database_sink import DatabaseSink
@@ -16,8 +16,10 @@ from oncelog.connect.progress import Progress
 from oncelog.connect.settings import ConnectorConfigError, SinkSettings, SourceSettings, sink_settings, source_settings
 from oncelog.connect.sink import Instance
 from oncelog.connect.sink_task import SinkTask
-from oncelog.connect.source_log import SourceLog
 from oncelog.connect.source_task import SourceTask
+
+if TYPE_CHECKING:
+    from oncelog.connect.source_log import SourceLog
 
 SOURCE_BATCH_BYTES: Final = 256 * 1024
 
@@ -135,6 +137,7 @@ class PostgresSourceKind(Kind):
     @contextmanager
     def task(self, progress: Progress) -> Iterator[SourceTask]:
         from oncelog.connect.postgres_source import PostgresSource
+        from oncelog.connect.source_log import SourceLog
 
         settings = self._settings
         if self._log is None:

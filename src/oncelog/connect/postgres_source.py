@@ -16,6 +16,7 @@ from psycopg import pq
 
 from oncelog.connect.change_format import ChangeFormat, Table, Transaction, identity_columns
 from oncelog.connect.errors import Refused
+from oncelog.connect.outbox import OutboxEvent, message_event, outbox_event
 from oncelog.connect.pgoutput import (
     Begin,
     Column,
@@ -24,6 +25,7 @@ from oncelog.connect.pgoutput import (
     Delete,
     Insert,
     Keepalive,
+    Message,
     Relation,
     Truncate,
     Update,
@@ -196,7 +198,10 @@ class PostgresSource:
         query += f" where {condition}" if condition else ""
         with self._sql.cursor() as cursor, cursor.copy(f"copy ({query}) to stdout".encode()) as copy:
             for row in copy.rows():
-                yield from self._format.insert(table, list(row), "r")
+                if self._is_outbox(table):
+                    yield self._event(outbox_event(table.fields(list(row)), self.settings.outbox_topic, table.name))
+                else:
+                    yield from self._format.insert(table, list(row), "r")
 
     def _table(self, relation: Relation) -> Table:
         topic = self.settings.topic
@@ -280,7 +285,20 @@ class PostgresSource:
             return self._records(message)
         return []
 
+    def _is_outbox(self, table: Table) -> bool:
+        return table.name == self.settings.outbox_table
+
+    def _event(self, event: OutboxEvent) -> SourceRecord:
+        return self._format.event(event._replace(topic=_topic_name(event.topic)))
+
     def _records(self, message: Any) -> list[Event]:
+        if isinstance(message, Message):
+            return self._message(message)
+        if isinstance(message, Insert | Update | Delete) and self._is_outbox(table := self._tables[message.oid]):
+            # Rows may be deleted at once: the insert stays in the log.
+            if not isinstance(message, Insert):
+                return []
+            return [self._event(outbox_event(table.fields(message.new), self.settings.outbox_topic, table.name))]
         if isinstance(message, Insert):
             return [*self._format.insert(self._tables[message.oid], message.new)]
         if isinstance(message, Update):
@@ -288,9 +306,16 @@ class PostgresSource:
         if isinstance(message, Delete):
             return [*self._format.delete(self._tables[message.oid], message.old)]
         if isinstance(message, Truncate):
-            tables = [self._tables[oid] for oid in message.oids]
+            tables = [table for oid in message.oids if not self._is_outbox(table := self._tables[oid])]
             return [r for table in tables for r in self._format.truncate(table, self._partitions_of(table.topic))]
         return []
+
+    def _message(self, message: Message) -> list[Event]:
+        """Others are somebody else's. One that is not transactional comes even if its transaction is rolled back."""
+        if message.prefix != self.settings.outbox_prefix or not message.is_transactional:
+            return []
+        where = f"message with the prefix {message.prefix} at {lsn_text(message.lsn)}"
+        return [self._event(message_event(message.content, self.settings.outbox_topic, where))]
 
     def confirm(self, position: int) -> None:
         self._confirmed = max(self._confirmed, position)

@@ -68,6 +68,9 @@ SOURCE_TABLE = ConfigTable(
                   check=_given),
         ConfigKey("format", _STRING, "rows", "What values are: JSON objects of columns, or Debezium's envelope.",
                   allowed=FORMATS),
+        ConfigKey("outbox_table", _STRING, None, "A table, with its schema, whose new rows are events for topics."),
+        ConfigKey("outbox_prefix", _STRING, None, "The prefix of messages (pg_logical_emit_message) that are events."),
+        ConfigKey("outbox_topic", _STRING, "outbox.{aggregatetype}", "The topic of an event.", check=_given),
         ConfigKey("snapshot_rows", _INT, 0,
                   "Rows of one transaction of the first snapshot; 0: all of it is one transaction.", low=0),
         ConfigKey("batch_rows", _INT, 5000, "Behind so many changes a transaction is committed.", low=1),
@@ -93,6 +96,9 @@ class SourceSettings:
     slot: str
     topic: str = setting(SOURCE_TABLE["topic"])
     format: str = setting(SOURCE_TABLE["format"])
+    outbox_table: str | None = setting(SOURCE_TABLE["outbox_table"])
+    outbox_prefix: str | None = setting(SOURCE_TABLE["outbox_prefix"])
+    outbox_topic: str = setting(SOURCE_TABLE["outbox_topic"])
     snapshot_rows: int = setting(SOURCE_TABLE["snapshot_rows"])
     batch_rows: int = setting(SOURCE_TABLE["batch_rows"])
     batch_ms: int = setting(SOURCE_TABLE["batch_ms"])

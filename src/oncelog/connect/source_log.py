@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
+import pyarrow as pa
+
 from oncelog.client import (
     AbortableError,
     Admin,
@@ -28,6 +30,11 @@ from oncelog.connect.status_topic import STATUS_TOPIC, ensure_status_topic
 from oncelog.core.failpoints import hit
 
 ID_PREFIX: Final = "connect-"
+REQUEST_BYTES: Final = 1024 * 1024
+"""The default of max.request.size."""
+HEADERS_BYTES: Final = 200
+"""What the headers of a record take, about."""
+ENCODE_BYTES: Final = 512 * 1024
 _PLACE: Final = TopicPartition(STATUS_TOPIC, 0)
 
 
@@ -40,6 +47,9 @@ class SourceLog:
         self._settings = {**client, **producer, "transactional.id": self._group}
         self._producer: Producer | None = None
         self._known_topics: set[str] = set()
+        self._waiting: dict[str, list[SourceRecord]] = {}
+        self._waiting_bytes = 0
+        self._bytes_max = int(self._settings.get("max.request.size", REQUEST_BYTES))
         self._is_open = False
         self._is_committing = False
         self.records = 0
@@ -84,9 +94,27 @@ class SourceLog:
             raise Refused(f"the stored position of {self._name} cannot be used: {error}") from None
 
     def send(self, record: SourceRecord) -> None:
+        """Into the open transaction. Records of a topic are encoded many at a time, in their order."""
         self._begin()
         if record.topic not in self._known_topics:
             self.partitions_of(record.topic)
+        size = len(record.key or b"") + len(record.value or b"") + HEADERS_BYTES
+        if size > self._bytes_max:
+            raise Refused(
+                f"a record for {record.topic} with the key {(record.key or b'').decode()[:100]} has {size} bytes, and "
+                f"max.request.size is {self._bytes_max}: raise it with --set, and max.message.bytes of the topic"
+            )
+        if record.partition is not None:
+            self._flush(record.topic)
+            self._send_alone(record)
+        else:
+            self._waiting.setdefault(record.topic, []).append(record)
+            self._waiting_bytes += size
+            if self._waiting_bytes > ENCODE_BYTES:
+                self._flush_all()
+        self.records += 1
+
+    def _send_alone(self, record: SourceRecord) -> None:
         self._writer.send(
             record.topic,
             record.value,
@@ -95,7 +123,24 @@ class SourceLog:
             headers=record.headers,
             timestamp_ms=record.timestamp_ms,
         )
-        self.records += 1
+
+    def _flush_all(self) -> None:
+        for topic in list(self._waiting):
+            self._flush(topic)
+
+    def _flush(self, topic: str) -> None:
+        records = self._waiting.pop(topic, [])
+        if not self._waiting:
+            self._waiting_bytes = 0
+        if records:
+            columns = {
+                "key": pa.array([record.key for record in records], pa.binary()),
+                "headers": _headers_column(records),
+                "timestamp_ms": pa.array([record.timestamp_ms for record in records], pa.int64()),
+            }
+            value = pa.array([record.value for record in records], pa.binary())
+            with self._errors():
+                self._writer.send_columns(topic, value, **columns)
 
     def partitions_of(self, topic: str) -> int:
         """How many there are. The topic is created if it is not there, as the broker's settings say."""
@@ -112,6 +157,7 @@ class SourceLog:
     def commit(self, stored: Stored) -> None:
         """The records since the last commit, and the position behind them."""
         self._begin()
+        self._flush_all()
         hit("source.after_produce")
         offset = OffsetAndMetadata(stored.position, stored.note.text())
         with self._errors():
@@ -139,7 +185,8 @@ class SourceLog:
 
     def _ended(self) -> None:
         self._is_open = self._is_committing = False
-        self.records = 0
+        self._waiting.clear()
+        self.records = self._waiting_bytes = 0
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -161,3 +208,15 @@ class SourceLog:
         if self._producer is not None:
             self._producer.close(timeout_ms=5000)
         self._admin.close()
+
+
+def _headers_column(records: list[SourceRecord]) -> pa.ListArray:
+    offsets, names, values = [0], [], []
+    for record in records:
+        for name, value in record.headers:
+            names.append(name)
+            values.append(value)
+        offsets.append(len(names))
+    fields = [pa.array(names, pa.string()), pa.array(values, pa.binary())]
+    items = pa.StructArray.from_arrays(fields, ["key", "value"])
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), items)

@@ -14,15 +14,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from oncelog.connect.errors import Refused
 from oncelog.connect.progress import Progress
 from oncelog.connect.settings import SourceSettings
 from oncelog.connect.source import Idle, Source, SourceCommit, SourceRecord, Stored
-from oncelog.connect.source_log import SourceLog
 from oncelog.core.failpoints import hit
 from oncelog.core.invariant import invariant
+
+if TYPE_CHECKING:
+    from oncelog.connect.source_log import SourceLog
 
 READ_S: Final = 0.2
 IDLE_COMMIT_S: Final = 10.0
