@@ -1,10 +1,10 @@
 """Taking over a data folder that another broker wrote: Apache Kafka's, or ours without its journal or the end of it.
 
-The folders tell a topic's name, id and partitions; its settings are in Kafka's metadata log, which lies beside them.
-Where that is missing or damaged, nothing of a topic is deleted by age or size until somebody says so: it may have been
-a compacted one, or one that is kept for ever. Internal topics have settings of their own. Producer ids go on far above
-any that a log knows, or a transactional id has: how many more were handed out is written elsewhere, in Kafka's own
-metadata log or in the journal that is missing.
+The folders give a topic's name, id and partitions; its settings are in Kafka's metadata log, which lies beside them.
+Where that is missing or damaged, nothing of a topic is deleted by age or size until its retention is set: it may have
+been a compacted one, or one that is kept for ever. Internal topics have settings of their own. Producer ids go on far
+above any that a log knows, or a transactional id has: how many more were handed out is written elsewhere, in Kafka's
+own metadata log or in the journal that is missing.
 
 An internal topic of which folders are missing has at least as many partitions as a new one would get: folders are made
 when they are first written to, and those of a cluster lie on many brokers, but the hash that leads to them is one.
@@ -68,7 +68,7 @@ def adopt_folders(
 ) -> list[Topic]:
     """Adopt folders that the journal does not know at a first start, or if it has lost its end. Else set them aside.
 
-    Returns what was adopted. The logs were opened before anybody knew their settings, and still have the defaults.
+    Returns what was adopted. The logs were opened before their settings were known, and still have the defaults.
     `survey` is None when there is no reason to doubt the journal.
     """
     if survey is not None and not metadata.is_new and not metadata.is_cut:
@@ -173,7 +173,7 @@ def _adopt(found: _Found, metadata: MetadataStore, settings: Settings, left: Loa
 
 
 def _adopt_security(metadata: MetadataStore, image: Image) -> None:
-    """The users and ACLs of Kafka's folder. One that is not understood is told of: it may have denied something."""
+    """The users and ACLs of Kafka's folder. An entry that is not understood is logged: it may have denied something."""
     users: dict[ScramUser, ScramCredential] = {}
     for key, record in image.scram.items():
         try:

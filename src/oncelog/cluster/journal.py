@@ -2,7 +2,7 @@
 
 A line is eight hexadecimal digits of CRC-32C over the rest, a space, a JSON object, a newline. The object is a change.
 Changes that are made together are a JSON array of objects in one line, so that they hold together or not at all. They
-are made by appending their line and fsyncing the file before anybody is told. At start lines are read until one is
+are made by appending their line and fsyncing the file before they are answered. At start lines are read until one is
 incomplete or fails its CRC: from there on the file is cut, with the next change. Only the last line can be in that
 state after a crash, because nothing is appended before the line ahead of it is on disk; a bad line with good ones after
 it is damage, and is reported instead of being dropped. A bad last line can be damage as well: whoever reads the journal
@@ -29,7 +29,7 @@ from oncelog.storage.atomic_file import sync_path, write_all
 
 JournalEntry = dict[str, Any]
 OWNER_ONLY: Final = 0o600
-"""It has the keys of users: whoever has them could pose as the broker. `oncelog.umask` makes no difference to it."""
+"""The journal has the keys of users, with which one could pose as the broker. `oncelog.umask` does not apply to it."""
 
 
 class JournalDamaged(Exception):

@@ -1,7 +1,7 @@
 """The metadata store of one node: topics, settings, users, ACLs, producer id blocks, incarnations.
 
 Everything changes in two steps, as in the coordinators: a change is journalled as an entry, then `_apply` puts it
-into the image, and those who follow the metadata are told. Loading applies the same entries. A broker that serves
+into the image, and the followers of the metadata are called. Loading applies the same entries. A broker that serves
 proposes its changes (`propose`): they are decided in turn, written and fsynced by a worker, many with one fsync, and
 applied in order when they are on disk. At the start and the stop, when nobody waits for an answer, `commit` does
 the same on the spot. `metadata_entries` has the kinds of entries.
@@ -128,7 +128,7 @@ class MetadataStore:
         self.commit(self._start_entry(incarnation))
 
     def load(self) -> int:
-        """The image as the journal has it, for somebody who starts no broker. Returns how much of its end is torn."""
+        """Load the image of the journal without starting a broker. Returns how many bytes at its end are torn."""
         entries, torn_bytes = self._journal.open()
         for entry in entries:
             self._apply(entry)
@@ -218,7 +218,7 @@ class MetadataStore:
         return self.topics[name]
 
     def skip_producer_ids_above(self, highest: int) -> None:
-        """Give out no id up to `highest`, which somebody has. Nothing changes if that is the case anyway.
+        """Give out no id up to `highest`, which is in use. Nothing changes if that is the case anyway.
 
         While it is not known which ones were given out, there may be others above it.
         """

@@ -16,7 +16,7 @@ class Role(Enum):
     LEADER = auto()
     FOLLOWER = auto()
     NONE = auto()
-    """It keeps no copy, or shall not any more."""
+    """It keeps no copy, or is not to keep one any more."""
 
 
 @dataclass(frozen=True, slots=True)

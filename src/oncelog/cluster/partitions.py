@@ -1,4 +1,4 @@
-"""The partitions of this broker, opened when somebody first asks for one."""
+"""The partitions of this broker. Each is opened at its first use."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class PartitionTable:
         return partition if partition is not None else self._load(topic, index)
 
     def get(self, topic: str, index: int) -> Partition:
-        """A partition that this broker leads. Raises what a client must be told if it does not."""
+        """A partition that this broker leads. Raises the error for the client if it does not."""
         partition = self._open.get((topic, index)) or self._load(topic, index)
         if partition is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{index}")

@@ -24,7 +24,7 @@ class ProducerIds:
         self._metadata = metadata
         self._block = range(0)
         self._floor = 0
-        """Lower ids were handed out by somebody who was not known when their block was reserved."""
+        """Ids below were in use before their block was reserved, which was not known then."""
         self._reservation: Promise[KafkaError | None] | None = None
         self._refusal: KafkaError | None = None
 
@@ -61,7 +61,7 @@ class ProducerIds:
         return error
 
     def skip_above(self, highest: int) -> None:
-        """Give out no id up to `highest`, which somebody has. Nothing changes if that is the case anyway."""
+        """Give out no id up to `highest`, which is in use. Nothing changes if that is the case anyway."""
         if not self._metadata.has_given_out(highest):
             self._floor = max(self._floor, self._metadata.producer_ids_apart_from(highest))
             self._block = range(0)

@@ -1,4 +1,4 @@
-"""What a client of a coordinator is told when its record could not be logged: clients know nothing of the log."""
+"""The error codes for clients of a coordinator whose record could not be logged: clients know nothing of the log."""
 
 from __future__ import annotations
 

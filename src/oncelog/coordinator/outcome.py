@@ -84,7 +84,7 @@ class Shard(Protocol[E_co]):
         producer_id: int = NO_PRODUCER_ID,
         written_ms: int = NO_TIMESTAMP,
     ) -> Replayed[E_co]:
-        """Apply a committed record, found at load or just written. Raises ValueError for one that makes no sense.
+        """Apply a committed record, found at load or just written. Raises ValueError for an invalid one.
 
         `written_ms` is the time of day when it was written: see `plausible_ms`.
         """
@@ -96,4 +96,4 @@ class Shard(Protocol[E_co]):
         """What to carry out in place of `outcome`, whose records were not committed."""
 
     def unload(self) -> Outcome:
-        """The partition is led elsewhere: whoever waits is sent to look for it."""
+        """Another broker leads the partition: waiting requests get NOT_COORDINATOR."""

@@ -66,7 +66,7 @@ _SECRET_BITS: Final = 256
 
 
 class Node(NamedTuple):
-    """A broker, as clients are told of it."""
+    """A broker in the answers to clients."""
 
     node_id: NodeId
     host: str
@@ -118,7 +118,7 @@ class Broker:
         survey = survey_logs(self.log_dir.logs.values()) if self._needs_survey() else None
         adopted = adopt_folders(self.log_dir, self.metadata, self.settings, survey)
         self.log_survey = None if is_first else survey
-        """What the logs had seen, unless this start is one after a clean stop, or on a folder of somebody else's."""
+        """The numbers in the logs; None at a start after a clean stop, or on a folder that was just adopted."""
         self.acls = _acl_authorizer(settings, self.metadata.acls)
         self.authorizer: Authorizer = AllowClients(cluster_action=settings.boolean("oncelog.cluster.action.enable"))
         if self.acls is not None:
@@ -199,9 +199,9 @@ class Broker:
     def nodes(self, context: RequestContext) -> dict[NodeId, Node]:
         """The brokers, and where to send a client for each. One that listens on all addresses is named by the address
         that the client reached it by."""
-        told = self.advertised[context.peer.listener]
-        host = context.peer.local_host if told.host in _ALL_ADDRESSES else told.host
-        return {self.node_id: Node(self.node_id, host, told.port)}
+        address = self.advertised[context.peer.listener]
+        host = context.peer.local_host if address.host in _ALL_ADDRESSES else address.host
+        return {self.node_id: Node(self.node_id, host, address.port)}
 
     def on_partition_state(self, partition: TopicPartition, state: PartitionState) -> None:
         """The metadata has changed. Coordinators follow the leadership of the partitions of their topics."""

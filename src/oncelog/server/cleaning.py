@@ -2,8 +2,8 @@
 
 One log is cleaned at a time. The steps of `storage.cleaner` alternate between the worker, which reads and writes
 files, and the thread that owns the broker's state, which decides and swaps. The whole log is fsynced before, because a
-record must not go for the sake of one that a power cut could take, or whose marker it could take, which may lie behind
-the bound; and the swap is fsynced before the checkpoint says that the log is clean.
+record must not be removed for a newer one that a power cut could take, or whose marker it could take, which may lie
+behind the bound; and the swap is fsynced before the checkpoint says that the log is clean.
 
 Deviation from Kafka: logs of internal topics are rolled early, when the active segment has outgrown the part that is
 clean and its share of `INTERNAL_ACTIVE_BYTES`, one after the other and each right before it is cleaned. Kafka waits for

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from oncelog.cluster.journal import JournalEntry
 from oncelog.cluster.metadata import topic_subject
@@ -15,15 +16,23 @@ from oncelog.cluster.topic_settings import NotDynamicError, Source, Synonym, dyn
 from oncelog.cluster.topics import check_configs, check_name
 from oncelog.core.config import ConfigError, ConfigKey, ConfigTable, ConfigType, Settings, format_value
 from oncelog.core.errors import ErrorCode, KafkaError
-from oncelog.core.promise import Promise
+from oncelog.core.promise import Promise, gather
 from oncelog.core.topic_config import TOPIC_CONFIG
+from oncelog.protocol.messages.alter_configs import AlterConfigsResource
+from oncelog.protocol.messages.incremental_alter_configs import (
+    AlterConfigsResource as IncrementalAlterConfigsResource,
+)
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.context import RequestContext
+from oncelog.server.turns import Steps, one_by_one
 
 if TYPE_CHECKING:
     from oncelog.server.broker import Broker
 
 log = logging.getLogger("oncelog.server")
+
+R = TypeVar("R")
+S = TypeVar("S", AlterConfigsResource, IncrementalAlterConfigsResource)
 
 
 class ResourceType(IntEnum):
@@ -97,15 +106,33 @@ def describe(broker: Broker, resource_type: int, name: str, wanted: Iterable[str
     return described
 
 
+def alter_each(
+    resources: Sequence[S], alter: Callable[[S], Promise[KafkaError | None]], result: Callable[..., R]
+) -> Steps[Promise[list[R]]]:
+    """Alters each resource and makes its `result`. A resource that is named more than once is refused, once."""
+    counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
+
+    def answer(resource: S) -> Promise[R]:
+        key = resource.resource_type, resource.resource_name
+        changed = alter(resource) if counts[key] == 1 else Promise.resolved(named_twice())
+        return changed.map(
+            lambda error: result(
+                error_code=error.code if error else ErrorCode.NONE,
+                error_message=error.message if error else None,
+                resource_type=key[0],
+                resource_name=key[1],
+            )
+        )
+
+    once = {(resource.resource_type, resource.resource_name): resource for resource in resources}
+    return gather((yield from one_by_one(answer, once.values())))
+
+
 def replace(
-    broker: Broker,
-    context: RequestContext,
-    resource_type: int,
-    name: str,
-    entries: Mapping[str, str | None],
-    validate_only: bool,
+    broker: Broker, context: RequestContext, resource: AlterConfigsResource, validate_only: bool
 ) -> Promise[KafkaError | None]:
     """AlterConfigs: what is not named falls back to its default."""
+    entries = {config.name: config.value for config in resource.configs}
 
     def given() -> Mapping[str, str]:
         present = {key: value for key, value in entries.items() if value is not None}
@@ -113,40 +140,36 @@ def replace(
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Null value not supported: leave a key out to get its default.")
         return present
 
-    return _propose(broker, context, resource_type, name, given, validate_only)
+    return _propose(broker, context, resource, given, validate_only)
 
 
 def change(
-    broker: Broker,
-    context: RequestContext,
-    resource_type: int,
-    name: str,
-    operations: list[tuple[str, int, str | None]],
-    validate_only: bool,
+    broker: Broker, context: RequestContext, resource: IncrementalAlterConfigsResource, validate_only: bool
 ) -> Promise[KafkaError | None]:
     """IncrementalAlterConfigs: set, delete, append to and subtract from what is there."""
+    resource_type, name = resource.resource_type, resource.resource_name
 
     def changed() -> Mapping[str, str]:
-        names = [key for key, _, _ in operations]
+        names = [config.name for config in resource.configs]
         if len(set(names)) < len(names):
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
         configs = dict(_current(broker, resource_type, name))
         table = TOPIC_CONFIG if resource_type == ResourceType.TOPIC else broker.broker_settings.table
-        for key_name, operation, value in operations:
-            _change_one(broker, table, configs, key_name, operation, value)
+        for config in resource.configs:
+            _change_one(broker, table, configs, config.name, config.config_operation, config.value)
         return configs
 
-    return _propose(broker, context, resource_type, name, changed, validate_only)
+    return _propose(broker, context, resource, changed, validate_only)
 
 
 def _propose(
     broker: Broker,
     context: RequestContext,
-    resource_type: int,
-    name: str,
+    resource: AlterConfigsResource | IncrementalAlterConfigsResource,
     configs: Callable[[], Mapping[str, str]],
     validate_only: bool,
 ) -> Promise[KafkaError | None]:
+    resource_type, name = resource.resource_type, resource.resource_name
     is_topic = resource_type == ResourceType.TOPIC
     try:
         authorize(context, Operation.ALTER_CONFIGS, resource_type, name)
@@ -160,13 +183,13 @@ def _propose(
         entry = entry_of(broker, name, wanted, validate_only)
         return None if validate_only else entry
 
-    def tell(error: KafkaError | None) -> KafkaError | None:
+    def record(error: KafkaError | None) -> KafkaError | None:
         if error is None and not validate_only:
             now = ", ".join(f"{key}={text}" for key, text in _current(broker, resource_type, name).items())
             context.tell_change("TOPIC" if is_topic else "BROKER", name, f"settings are now: {now or 'the defaults'}")
         return error
 
-    return broker.metadata.propose(topic_subject(name) if is_topic else f"broker {name}", decide).map(tell)
+    return broker.metadata.propose(topic_subject(name) if is_topic else f"broker {name}", decide).map(record)
 
 
 def _change_one(

@@ -82,7 +82,7 @@ class CoordinatorRuntime(Generic[S, E]):
     # Leadership
 
     def start(self) -> None:
-        """Loads what has data. Other partitions are loaded when somebody asks for them."""
+        """Loads partitions with data. Others are loaded at their first use."""
         for index in sorted(self.with_data()):
             try:
                 self.live(index)
@@ -252,7 +252,7 @@ class _ShardReplayer:
             )
             warning = replayed.warning
         except ValueError as error:
-            warning = f"a record that makes no sense is skipped: {error}"
+            warning = f"an invalid record is skipped: {error}"
         self._warn(offset, warning)
 
     def on_marker(self, header: BatchHeader, marker: ControlMarker) -> None:

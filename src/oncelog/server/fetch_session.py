@@ -1,7 +1,7 @@
 """Fetch sessions (KIP-227): a client names its partitions once and afterwards only what changed.
 
-A session belongs to one client and holds, per partition, what the client asked and what it was last told. A request
-carries the session's id and the next epoch:
+A session belongs to one client and holds, per partition, what the client asked for and what the last answer said. A
+request carries the session's id and the next epoch:
 
 | session id | epoch | meaning |
 | --- | --- | --- |

@@ -48,7 +48,7 @@ class Flusher:
         return not self._is_running
 
     def stop(self) -> None:
-        """The logs are about to be closed, and whoever closes them flushes what is left."""
+        """The logs are about to be closed, which flushes the rest."""
         self._stopped = True
 
     def flush(self, partition_log: Log, *, batches_only: bool = False) -> Promise[bool]:

@@ -53,7 +53,7 @@ class MarkerSender:
         self._drain_local()
 
     def withdraw(self, is_withdrawn: Callable[[SendMarkers], bool]) -> None:
-        """Markers that wait to be sent are forgotten: whoever loads their transactions next sends them again."""
+        """Forget markers that wait to be sent: the next load of their transactions sends them again."""
         for queue in self._queues.values():
             for order in [order for order in queue if is_withdrawn(order)]:
                 del queue[order]

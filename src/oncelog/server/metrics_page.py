@@ -51,7 +51,7 @@ class BrokerCollector:
 
 
 class Reading(NamedTuple):
-    """What a scrape tells, as plain values. `collect` is what prometheus_client asks for."""
+    """The figures of a scrape as plain values. prometheus_client calls `collect`."""
 
     requests: Mapping[int, tuple[int, float, list[int]]]
     connections: int

@@ -27,7 +27,7 @@ KIND_LINES_MAX: Final = 100
 WINDOW_S: Final = 10.0
 QUEUE_BYTES_MAX: Final = 1 << 20
 LAST_LINES_S: Final = 2.0
-"""How long the end of the process waits for somebody to read the last lines."""
+"""How long the process waits at its end for the last lines to be read."""
 _TRACE_INDENT: Final = "    "
 
 
@@ -142,9 +142,9 @@ class OperatorLog(logging.Handler):
         for kind, window in list(self._windows.items()):
             if now_s - window.begin_s >= WINDOW_S:
                 del self._windows[kind]
-                told = window.left_out(now_s)
-                if told is not None:
-                    self._put(told)
+                summary = window.left_out(now_s)
+                if summary is not None:
+                    self._put(summary)
 
     def _put(self, record: logging.LogRecord) -> None:
         try:
@@ -207,7 +207,7 @@ class OperatorLog(logging.Handler):
         self.handle(logging.LogRecord(__name__, logging.WARNING, __file__, 0, text, (f"{count:,}",), None))
 
     def flush(self) -> None:
-        """Waits for whoever reads, but not for long."""
+        """Waits until the lines are read, but not for long."""
         with self._changed:
             self._changed.wait_for(lambda: not self._queue, timeout=LAST_LINES_S)
 

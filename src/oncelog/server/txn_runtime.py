@@ -312,7 +312,7 @@ class TxnRuntime:
             return  # nobody waits for the end of a transaction that is known to no shard
         live = self._find(order.transactional_id)
         if isinstance(live, TxnShard):
-            return  # whoever loads it next sends the same markers
+            return  # the next load of the shard sends the same markers
         outcome = live.shard.markers_acknowledged(order, partitions, self._broker.steady_ms())
         if not outcome.records:
             return

@@ -3,10 +3,10 @@
 The form is that of `checkpoint_lines`. A file is replaced as a whole, and an empty one is an empty map.
 
 A digit that has changed makes another checkpoint of the same form: a log start above records that are there, or a
-recovery point that vouches for what was never fsynced. So there is a file of Oncelog's own beside them,
+recovery point above what was fsynced. So there is a file of Oncelog's own beside them,
 `oncelog-checkpoint-sums`, with the CRC-32C of each. It is written first and names the old content and the new, so that
 a crash in between leaves nothing that disagrees. A checkpoint that disagrees is as good as none. One that was written
-by Kafka, in a folder that has no such file, is believed as far as it agrees with the logs (see `LogDir`).
+by Kafka, in a folder that has no such file, is used as far as it agrees with the logs (see `LogDir`).
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _read_sums(path: Path) -> dict[str, tuple[int, ...]]:
     except FileNotFoundError:
         return {}
     if first != f"{_SUMS_VERSION} {google_crc32c.value(rest):08x}".encode():
-        logger.warning("going without %s: its first line is not the checksum of the others", path)
+        logger.warning("ignoring %s: its first line is not the checksum of the others", path)
         return {}
     lines = [line.split() for line in rest.decode().splitlines()]
     return {name: tuple(int(crc, 16) for crc in crcs) for name, *crcs in lines}

@@ -1,4 +1,4 @@
-"""Which transactions a pass of the cleaner is in the middle of, and which of their markers are still of use.
+"""The transactions of the batches that a pass of the cleaner reads, and which of their markers are still needed.
 
 Batches are shown in offset order. The aborted transactions of the whole range are known beforehand, from the
 transaction indexes; all others are committed, because nothing behind the last stable offset is cleaned. A marker is of

@@ -15,7 +15,7 @@ REST_S: Final = 0.0005
 
 
 class CleaningStopped(Exception):
-    """The cleaning was told to stop."""
+    """The cleaning is to stop."""
 
 
 class Pace:

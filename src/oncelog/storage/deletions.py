@@ -49,7 +49,7 @@ class DeletionQueue:
 
 
 class FolderRenames:
-    """Gives folders of deleted logs another name, all with one fsync, so that they are gone for good."""
+    """Renames folders of deleted logs, all with one fsync, so that no start opens them again."""
 
     def __init__(self, parent: Path) -> None:
         self._parent = parent

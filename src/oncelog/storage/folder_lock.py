@@ -1,6 +1,6 @@
 """Who uses a data folder: a lock on `.lock` in it, which names its holder, and one on the folder itself.
 
-The file can be removed by somebody who takes it for left over, and another broker would make a new one and lock that.
+If only the file were locked, a user could remove it as left over, and another broker would create and lock a new one.
 Where folders cannot be locked, as on some network file systems, the file alone counts.
 """
 

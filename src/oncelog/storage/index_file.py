@@ -16,7 +16,7 @@ import os
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from oncelog.storage.file_cache import FileHandle
 
@@ -43,12 +43,19 @@ def count_entries(count: int, is_zero: Callable[[int], bool]) -> int:
     return 0 if found == 1 and is_zero(0) else found
 
 
-class IndexFile:
+E = TypeVar("E")
+
+
+class IndexFile(Generic[E]):
     """Entries of `entry_format`, ascending in each of their fields. Subclasses give the fields a meaning."""
 
     entry_format: struct.Struct
     offset_field: int
     """Which one is an offset, relative to the base offset."""
+    before_first: tuple[int, int]
+    """The fields before the first entry."""
+    repeats_second: bool
+    """Whether the second field may stay the same from one entry to the next. The first one never does."""
 
     def __init__(self, file: FileHandle, base_offset: int, size_bytes_max: int) -> None:
         self.file = file
@@ -79,6 +86,25 @@ class IndexFile:
 
     def __len__(self) -> int:
         return self._written + len(self._tail) // self.entry_format.size
+
+    def make_entry(self, fields: tuple[int, ...]) -> E:
+        """An entry with its offset as it is in the log."""
+        raise NotImplementedError
+
+    @property
+    def last(self) -> E:
+        return self.make_entry(self._last_entry() or self.before_first)
+
+    def entries(self) -> list[E]:
+        return [self.make_entry(fields) for fields in self._entries()]
+
+    def check_order(self) -> None:
+        """Read everything: the fields must ascend."""
+        before: tuple[int, ...] = self.before_first
+        for fields in self._entries():
+            if fields[0] <= before[0] or fields[1] < before[1] + (not self.repeats_second):
+                raise CorruptIndexError(f"{self.file.path}: entry {fields} does not follow {before}")
+            before = fields
 
     def write_tail(self) -> None:
         """Entries kept in memory go to the file. They stay in memory if that fails."""
@@ -131,6 +157,11 @@ class IndexFile:
                 raise CorruptIndexError(f"{self.file.path}: entries from {index} on are missing")
             yield from self.entry_format.iter_unpack(raw)
         yield from self.entry_format.iter_unpack(bytes(self._tail))
+
+    def _lookup(self, target: int, field: int) -> E:
+        """The last entry whose field is not above `target`."""
+        number = self._floor(target, field)
+        return self.make_entry(self._entry(number) if number >= 0 else self.before_first)
 
     def _floor(self, target: int, field: int) -> int:
         """Number of the last entry whose field is not above `target`; -1 if there is none."""

@@ -159,7 +159,7 @@ class IndexedBatches(SegmentBatches):
             batch = self.find(entry.offset)
             return batch is not None and batch.header.max_timestamp == entry.timestamp
         except CorruptBatchError as error:
-            # That cannot be found out from damaged batches. Whoever reads them will notice.
+            # Damaged batches cannot be compared. Readers of these batches will notice the damage.
             logger.debug("%s is not compared with its batch: %s", entry, error)
             return True
 
@@ -223,7 +223,7 @@ class IndexedBatches(SegmentBatches):
         return None
 
     def _scan_start(self, offset: int) -> int:
-        """Where a scan for `offset` may start, by the index. An entry is believed only if its batch is there."""
+        """Where a scan for `offset` may start, by the index. An entry counts only if there is a batch for it."""
         entry = self.offset_index.lookup(offset)
         if entry.position and not self._is_batch_at(entry):
             logger.warning("rebuilding the indexes of %s: there is no batch for %s", self.log_file.path, entry)
@@ -248,7 +248,7 @@ class IndexedBatches(SegmentBatches):
         return None
 
     def _time_entry(self, timestamp: int) -> TimestampEntry:
-        """The last entry at or below `timestamp`, believed only if its batch has that timestamp."""
+        """The last entry at or below `timestamp`. It counts only if its batch has that timestamp."""
         entry = self.time_index.lookup(timestamp)
         if entry.timestamp >= 0 and not self._fits_its_batch(entry):
             logger.warning("rebuilding the indexes of %s: %s is not what its batch has", self.log_file.path, entry)

@@ -41,7 +41,7 @@ class LeaderEpochs:
         self.path = path
         self.entries: list[EpochStart] = entries or []
         self.is_unsynced = False
-        """Written since it was last fsynced. Cleared by whoever fsyncs the file."""
+        """Whether it was written since the last fsync. Cleared by the code that does the fsync."""
 
     @classmethod
     def load(cls, path: Path) -> LeaderEpochs:

@@ -5,7 +5,7 @@ Theory of operation
 `append` is the only way in, and its order is fixed: see there. What it writes is in the page cache when it returns;
 `recovery_point` says up to where it is on disk, and moves with `flush`. Indexes, snapshots and leader epochs are
 written along without fsync, because all of them can be rebuilt from the batches above the recovery point; a flush
-fsyncs them first, so that below it they can be believed.
+fsyncs them first, so that below the recovery point they are right.
 
 After a clean stop the start and the end of a log are known from checkpoints. Its folder is not even listed until
 something else is asked of it: `files` is made at first use.
@@ -96,7 +96,7 @@ class Log:
         """Open a folder. None for an offset means that no checkpoint has it.
 
         `on_truncated` is called before anything is appended to a log that was cut below its recovery point. It must
-        write the recovery points down: the old one would vouch for batches that are not on disk.
+        write the recovery points: with the old one, batches would count as on disk that are not.
         """
         self._place = place
         self.topic_partition = place.partition
@@ -238,7 +238,7 @@ class Log:
         """The broker is elected: what it appends from here on is of this epoch.
 
         It is noted before anything is appended, because a follower may have an epoch that this log has never seen, and
-        must be told where the known ones end.
+        must learn where the known ones end.
         """
         with self._health.refusing(f"leader epoch {leader_epoch} could not be noted"):
             self._open_files().leader_epochs.assign(leader_epoch, self.log_end_offset)
@@ -516,7 +516,7 @@ class Log:
     def close(self, clean: bool = True) -> bool:
         """Give descriptors back; if `clean`, after everything is written and fsynced. Returns whether that is so.
 
-        However it goes, nothing is appended from then on: somebody else may have the folder.
+        Whether it succeeds or not, nothing is appended from then on: another process may use the folder.
         """
         try:
             return not self.is_loaded or self._close_files(clean)

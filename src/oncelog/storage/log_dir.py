@@ -188,7 +188,7 @@ class LogDir:
         try:
             return self.checkpoint_files.read(name)
         except CorruptCheckpointError as error:
-            logger.warning("going without a checkpoint: %s", error)
+            logger.warning("ignoring a checkpoint: %s", error)
             return {}
 
     def _read_log_starts(self) -> dict[TopicPartition, int]:

@@ -14,7 +14,7 @@ from oncelog.protocol.batch import HEADER_BYTES, LENGTH_OVERHEAD_BYTES, CorruptB
 from oncelog.storage.segment import Segment, segment_number
 
 READ_POSITIONS_MAX: Final = 64
-"""Places in a log where somebody stopped reading and will probably go on."""
+"""Positions that are remembered because a reader stopped there and will probably continue."""
 
 _OFFSET_AND_LENGTH: Final = struct.Struct(">qi")
 

@@ -28,17 +28,18 @@ class OffsetPosition(NamedTuple):
     position: int
 
 
-class OffsetIndex(IndexFile):
+class OffsetIndex(IndexFile[OffsetPosition]):
     entry_format = struct.Struct(">ii")
     offset_field = _OFFSET
+    before_first = (0, 0)
+    repeats_second = False
+
+    def make_entry(self, fields: tuple[int, ...]) -> OffsetPosition:
+        return OffsetPosition(self.base_offset + fields[_OFFSET], fields[_POSITION])
 
     @property
     def is_full(self) -> bool:
         return len(self) >= self.entries_max
-
-    @property
-    def last(self) -> OffsetPosition:
-        return self._at(len(self) - 1)
 
     def append(self, last_offset: int, position: int) -> None:
         relative = last_offset - self.base_offset
@@ -47,11 +48,11 @@ class OffsetIndex(IndexFile):
 
     def lookup(self, offset: int) -> OffsetPosition:
         """The last entry at or below `offset`: a scan for it starts at that position."""
-        return self._at(self._floor(offset - self.base_offset, _OFFSET))
+        return self._lookup(offset - self.base_offset, _OFFSET)
 
     def lookup_position(self, position: int) -> OffsetPosition:
         """The last entry at or below `position`: a batch starts there."""
-        return self._at(self._floor(position, _POSITION))
+        return self._lookup(position, _POSITION)
 
     def check_against(self, log_size_bytes: int) -> None:
         """The quick check at opening: the last entry lies in the segment."""
@@ -60,20 +61,3 @@ class OffsetIndex(IndexFile):
             raise CorruptIndexError(
                 f"{self.file.path}: the last entry ({offset}, {position}) lies outside a log of {log_size_bytes} bytes"
             )
-
-    def check_order(self) -> None:
-        """Read everything: both fields must ascend strictly."""
-        before = (0, 0)
-        for relative, position in self._entries():
-            if relative <= before[0] or position <= before[1]:
-                raise CorruptIndexError(f"{self.file.path}: entry ({relative}, {position}) does not follow {before}")
-            before = (relative, position)
-
-    def entries(self) -> list[OffsetPosition]:
-        return [OffsetPosition(self.base_offset + relative, position) for relative, position in self._entries()]
-
-    def _at(self, index: int) -> OffsetPosition:
-        if index < 0:
-            return OffsetPosition(self.base_offset, 0)
-        relative, position = self._entry(index)
-        return OffsetPosition(self.base_offset + relative, position)

@@ -75,7 +75,7 @@ def restore_producer_state(
             state.load_snapshot(snapshots.read(newest), now_ms, end_offset=newest)
             break
         except (CorruptSnapshotError, FileNotFoundError) as error:
-            logger.warning("%s: going without %s: %s", partition, snapshots.path(newest), error)
+            logger.warning("%s: ignoring %s: %s", partition, snapshots.path(newest), error)
             snapshots.remove(newest)
     for segment, batch in _batches_between(segments, state.map_end_offset, end_offset):
         try:

@@ -1,4 +1,4 @@
-"""`oncelog-segments`: what the companions of each segment must hold, for those that cannot tell by themselves.
+"""`oncelog-segments`: what the transaction index and the time index of each segment must contain.
 
     0 3 1a2b3c4d 12         base offset; entries of the `.txnindex` and CRC-32C over them; entries of the `.timeindex`
     1500 0 00000000 7
@@ -48,7 +48,7 @@ class SegmentNotes:
         except FileNotFoundError:
             return notes
         except CorruptCheckpointError as error:
-            logger.warning("going without %s: %s", notes.path, error)
+            logger.warning("ignoring %s: %s", notes.path, error)
         return notes
 
     def write(self, notes: Mapping[int, SegmentNote]) -> None:

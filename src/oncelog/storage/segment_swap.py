@@ -34,7 +34,7 @@ class CleanedSegment:
 
 
 def swap_in(cleaned: Sequence[Path], remove_replaced: Callable[[], None]) -> None:
-    """`cleaned` are the files of one segment. Raises OSError; only a start can tell what has happened then."""
+    """`cleaned` are the files of one segment. Raises OSError: then only the next start finds out what has happened."""
     log_last = sorted(cleaned, key=lambda path: LOG_SUFFIX in path.suffixes)
     swapped = [_rename(path, path.name.removesuffix(CLEANED_SUFFIX) + SWAP_SUFFIX) for path in log_last]
     remove_replaced()

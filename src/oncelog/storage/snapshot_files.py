@@ -42,7 +42,7 @@ class SnapshotFiles:
         self._folder = folder
         self.offsets: list[int] = sorted(offsets)
         self.unsynced: set[int] = set()
-        """Written since they were last fsynced. Cleared by whoever fsyncs the files."""
+        """Snapshots written since the last fsync. Cleared by the code that does the fsync."""
 
     def path(self, offset: int) -> Path:
         return self._folder / file_name(offset, SNAPSHOT_SUFFIX)
@@ -102,7 +102,7 @@ class SnapshotFiles:
             before = self.read(offset)
             after = without_transactions(before)
         except (CorruptSnapshotError, FileNotFoundError) as error:
-            logger.warning("going without %s: %s", self.path(offset), error)
+            logger.warning("ignoring %s: %s", self.path(offset), error)
             self.remove(offset)
             return
         if after != before:

@@ -28,20 +28,18 @@ class TimestampEntry(NamedTuple):
     offset: int
 
 
-class TimeIndex(IndexFile):
+class TimeIndex(IndexFile[TimestampEntry]):
     entry_format = struct.Struct(">qi")
     offset_field = _OFFSET
+    before_first = (NO_TIMESTAMP, 0)
+    repeats_second = True
+
+    def make_entry(self, fields: tuple[int, ...]) -> TimestampEntry:
+        return TimestampEntry(fields[_TIMESTAMP], self.base_offset + fields[_OFFSET])
 
     @property
     def is_full(self) -> bool:
         return len(self) >= self.entries_max - 1
-
-    @property
-    def last(self) -> TimestampEntry:
-        entry = self._last_entry()
-        if entry is None:
-            return TimestampEntry(NO_TIMESTAMP, self.base_offset)
-        return TimestampEntry(entry[_TIMESTAMP], self.base_offset + entry[_OFFSET])
 
     def append_if_greater(self, timestamp: int, offset: int) -> None:
         before = self._last_entry()
@@ -53,28 +51,11 @@ class TimeIndex(IndexFile):
 
     def lookup(self, timestamp: int) -> TimestampEntry:
         """The last entry at or below `timestamp`: no batch up to its offset has a greater one."""
-        return self._at(self._floor(timestamp, _TIMESTAMP))
-
-    def check_order(self) -> None:
-        """Read everything: timestamps must ascend strictly, offsets must not fall."""
-        before = (NO_TIMESTAMP, 0)
-        for timestamp, relative in self._entries():
-            if timestamp <= before[0] or relative < before[1]:
-                raise CorruptIndexError(f"{self.file.path}: entry ({timestamp}, {relative}) does not follow {before}")
-            before = (timestamp, relative)
+        return self._lookup(timestamp, _TIMESTAMP)
 
     def check_ends(self) -> None:
         """The quick check at opening: the last entry follows the first."""
         if len(self):
-            first, last = self._at(0), self.last
+            first, last = self.make_entry(self._entry(0)), self.last
             if last.timestamp < first.timestamp or not self.base_offset <= first.offset <= last.offset:
                 raise CorruptIndexError(f"{self.file.path}: the last entry {last} does not follow the first {first}")
-
-    def entries(self) -> list[TimestampEntry]:
-        return [TimestampEntry(timestamp, self.base_offset + relative) for timestamp, relative in self._entries()]
-
-    def _at(self, index: int) -> TimestampEntry:
-        if index < 0:
-            return TimestampEntry(NO_TIMESTAMP, self.base_offset)
-        timestamp, relative = self._entry(index)
-        return TimestampEntry(timestamp, self.base_offset + relative)

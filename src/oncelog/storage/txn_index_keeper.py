@@ -1,7 +1,7 @@
 """The transaction indexes of a log: none is used before it was checked, and one that is wrong is rebuilt.
 
-A reader that is not told of an aborted transaction shows its records to the user, so an index is not believed just
-because its format is right. If there is a note of what it must hold (see `segment_notes`), it is held against that,
+A reader that does not learn of an aborted transaction shows its records to the user, so that a right format is not
+enough to use an index. If there is a note of what it must hold (see `segment_notes`), it is held against that,
 which costs no more than reading it. If there is none, as in a folder that Kafka has left, the markers in the segment
 are looked up, once.
 """

@@ -313,7 +313,7 @@ class _Sender(NamedTuple):
 
 
 def _check_commit(group: ClassicGroup | None, sender: _Sender, *, is_transactional: bool) -> ErrorCode:
-    """Whether the sender may commit: a member of the current generation, or anybody while there are no members.
+    """Whether the sender may commit: a member of the current generation, or any client while there are no members.
 
     A commit in a transaction is not held up by a rebalance, and one without any member data is let in for clients
     older than KIP-447: their transactional id fences them.

@@ -46,7 +46,7 @@ class ClassicGroup:
         self.missing_sync: set[str] = set()
         """Members that have not asked for the assignment of this generation yet."""
         self.topics: frozenset[str] | None = None
-        """What the members subscribe to, as far as the broker can tell."""
+        """The topics that the members subscribe to; None if the broker cannot read them."""
         self.newcomer_during_delay = False
         self.delay_left_ms = 0
         """How much longer than the current wait the initial delay may still be extended."""
@@ -132,7 +132,7 @@ class ClassicGroup:
             self.leader_id = member.member_id
 
     def remove(self, member_id: str) -> None:
-        """Forget a member. Whoever calls has answered its parked requests."""
+        """Remove a member. The caller has answered its parked requests."""
         invariant(
             member_id not in self.awaiting_join and member_id not in self.awaiting_sync,
             "group %s: member %s is removed with a parked request",
@@ -214,7 +214,7 @@ class ClassicGroup:
                 del self._supporters[name]
 
     def read_topics(self) -> frozenset[str] | None:
-        """The topics all members subscribe to together; None when the broker cannot tell."""
+        """The topics that the members subscribe to; None if the broker cannot read them."""
         if not self.uses_consumer_protocol:
             return None
         if not self.members:
@@ -236,7 +236,7 @@ class ClassicGroup:
     # Views
 
     def join_response(self, member_id: str) -> JoinGroupResponse:
-        """What a member of the current generation is told: the leader also who the others are."""
+        """The answer for a member of the current generation. The leader also gets the list of members."""
         return JoinGroupResponse(
             generation_id=self.generation_id,
             protocol_type=self.protocol_type,

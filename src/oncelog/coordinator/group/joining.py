@@ -131,7 +131,7 @@ class Joining:
         join.out.compensations.append(lambda error, _now_ms, undone: self._undo_new_group(group, error, undone))
 
     def _undo_new_group(self, group: ClassicGroup, error: ErrorCode, out: Outcome) -> None:
-        """Everybody who waits in it is told; the group becomes what the log knows of it, most likely nothing."""
+        """Answer all members that wait, and restore the group from the log, which most likely does not have it."""
         logged = self._logged.get(group.group_id)
         if self._groups.get(group.group_id) is not group or (logged is not None and logged.members):
             return
@@ -228,7 +228,7 @@ class Joining:
             join.out.reply(join.reply_to, group.join_response(member_id))
 
     def _rejoin_starts_round(self, group: ClassicGroup, join: _Join) -> bool:
-        """A member that only missed its answer is told again; the leader may always ask for a new round."""
+        """A member that only missed its answer gets it again; the leader may always ask for a new round."""
         if group.state is GroupState.PREPARING_REBALANCE:
             return True
         member_id = join.request.member_id

@@ -154,7 +154,7 @@ class GroupShard:
         return out
 
     def unload(self) -> Outcome:
-        """Another broker takes over: whoever waits is sent to look for it."""
+        """Another broker takes over: waiting requests get NOT_COORDINATOR."""
         out = Outcome()
         for group in self._groups.values():
             for member_id in group.members:

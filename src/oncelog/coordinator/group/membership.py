@@ -71,7 +71,7 @@ class Membership:
         self._rebalancer.prepare(group, f"the assignment could not be stored ({error.name})", now_ms, out)
 
     def adopt(self, group: ClassicGroup, metadata: GroupMetadataValue, now_ms: int) -> tuple[Reply, ...]:
-        """The assignment that a group waits for is committed: it is Stable now, and its members are told."""
+        """The assignment that a group waits for is committed: it is Stable now, and its members are answered."""
         waits_for_it = group.state is GroupState.COMPLETING_REBALANCE and group.generation_id == metadata.generation
         if not waits_for_it:
             return ()

@@ -97,7 +97,7 @@ class Rebalancer:
     # Assignments
 
     def reset_assignments(self, group: ClassicGroup, error: ErrorCode, now_ms: int, out: Outcome) -> None:
-        """This generation gets no assignment: whoever waits for one is told why."""
+        """This generation gets no assignment: members that wait for one get the error."""
         for member in group.members.values():
             member.assignment = b""
         for member_id, reply in group.awaiting_sync.items():
@@ -144,7 +144,7 @@ class Rebalancer:
         self._timers.schedule(_session_key(group, member.member_id), now_ms + member.session_timeout_ms)
 
     def expect(self, group: ClassicGroup, member_id: str, timeout_ms: int, now_ms: int) -> None:
-        """Somebody without a session of its own yet is given this long."""
+        """Set the time-out of a member that has no session of its own yet."""
         self._timers.schedule(_session_key(group, member_id), now_ms + timeout_ms)
 
     def forget_member_timer(self, group: ClassicGroup, member_id: str) -> None:

@@ -1,4 +1,4 @@
-"""The operators' view (KIP-664, KIP-994, KIP-1152): which transactions are listed, and what is told of one."""
+"""The operators' view (KIP-664, KIP-994, KIP-1152): which transactions are listed, and the description of one."""
 
 from __future__ import annotations
 

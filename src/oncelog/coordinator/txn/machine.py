@@ -6,7 +6,7 @@ how epochs move, and one module per request for its rules. What is here: finding
 the record, and applying it when it is committed.
 
 `replay` is the only place that changes what the log says about an id. Beside it live, in memory only: the pending
-state, the last epoch of a client that asked for a bump, and the memory of why somebody was fenced.
+state, the last epoch of a client that asked for a bump, and the reasons why producers were fenced.
 """
 
 from __future__ import annotations
@@ -313,23 +313,23 @@ class TxnShard:
 
     def abort_timed_out(self, now_ms: int) -> list[TxnOutcome[IdResult]]:
         """One outcome for each transaction that was open for longer than its producer allowed."""
-        if not self._is_loaded:
-            return []
-        entries = [self._entries[transactional_id] for transactional_id in sorted(self._ongoing)]
         return [
             self._abort(entry, fencing.abort_timed_out, now_ms)
-            for entry in entries
+            for entry in self._ongoing_entries()
             if fencing.has_timed_out(entry, now_ms)
         ]
 
     def abort_doubtful(self, now_ms: int) -> list[TxnOutcome[IdResult]]:
         """One outcome for each open transaction of which a part may be lost; right after `on_loaded`."""
-        entries = [self._entries[transactional_id] for transactional_id in sorted(self._ongoing)]
         return [
             self._abort(entry, fencing.abort_doubtful, now_ms)
-            for entry in entries
+            for entry in self._ongoing_entries()
             if entry.is_doubtful and entry.pending_state is None
         ]
+
+    def _ongoing_entries(self) -> list[TxnEntry]:
+        is_loaded = self._is_loaded
+        return [self._entries[transactional_id] for transactional_id in sorted(self._ongoing)] if is_loaded else []
 
     def expire_ids(self, now_ms: int) -> list[TxnOutcome[IdResult]]:
         """One outcome with a tombstone for each id nobody has used for longer than `transactional.id.expiration.ms`."""

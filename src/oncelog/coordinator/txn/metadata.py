@@ -101,7 +101,7 @@ class TxnMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Why a producer lost its right to go on: kept to tell it when it comes back."""
+    """Why a producer was fenced, for the answer when it comes back."""
 
     fenced: ProducerIdAndEpoch
     why: str
@@ -125,7 +125,7 @@ class TxnEntry:
     transactional_id: str
     metadata: TxnMetadata
     pending_state: TxnState | None = None
-    """The state that is being moved to; whoever meets it must wait."""
+    """The state that is being moved to. Requests that meet it must wait."""
     in_flight: PendingTransition | None = None
     """The record that moves it there, once it was handed out. None while only markers are waited for."""
     markers: SendMarkers | None = None

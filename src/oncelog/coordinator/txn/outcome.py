@@ -1,6 +1,6 @@
 """The outcome of an operation on a transactional id: one answer, and which id must settle first.
 
-An id settles when its last record is applied, but also when an append fails: whoever waits is looked at after both.
+An id settles when its last record is applied, and when an append fails: waiting requests are tried after both.
 """
 
 from __future__ import annotations

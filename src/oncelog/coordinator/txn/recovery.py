@@ -7,10 +7,10 @@ any log may have lost its end, each another one. What can be known is made good:
 - A transaction is open on a partition, and it is known how it ended: its marker was lost, and is written again.
 - It is open, and nothing is known of it, or something else: it is aborted, for it must not become part of the next one.
 - A partition has seen a newer epoch: what happened to the id since is lost. The id is *doubtful*.
-- After the machine went down every id is doubtful that has no younger record: somebody may be alive with an identity of
-  it that is not in the log any more, or with a transaction of which a part is lost.
+- After the machine went down every id is doubtful that has no younger record: a producer may be alive with an identity
+  that is not in the log any more, or with a transaction of which a part is lost.
 
-Whoever comes with an identity of a doubtful id is fenced, its open transaction is aborted, and its next InitProducerId
+A producer with an identity of a doubtful id is fenced, its open transaction is aborted, and its next InitProducerId
 gets a producer id that nobody has seen. The open transaction of a two-phase commit, which is not ours to abort, makes
 its id doubtful only if something contradicts it.
 """

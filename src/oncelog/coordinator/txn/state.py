@@ -5,7 +5,7 @@ Theory of operation
 A transactional id is always in one durable state, the one in its last committed record of `__transaction_state`.
 A transition has two halves. First an operation *decides*: it checks the request, looks the transition up in
 `TRANSITIONS`, computes the complete new value and marks the id as *pending*. Then, when the record with that value is
-committed, `replay` *applies* it and the id is no longer pending. Whoever meets a pending id in between is told
+committed, `replay` *applies* it and the id is no longer pending. A request that meets a pending id in between gets
 CONCURRENT_TRANSACTIONS, because the decision in flight may change what the right answer is.
 
     Empty ------------- add partition ------------> Ongoing

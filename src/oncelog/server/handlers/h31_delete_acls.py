@@ -1,4 +1,4 @@
-"""DeleteAcls (31), v1-3: deletes what matches the filters and tells, by filter, what that was."""
+"""DeleteAcls (31), v1-3: deletes what matches the filters. The answer has the deleted ACLs by filter."""
 
 from __future__ import annotations
 
