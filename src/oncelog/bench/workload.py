@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Self
 
 _CONNECTING: Final = ("sasl.", "ssl.", "security.")
@@ -67,9 +66,6 @@ class Workload:
     def shown_settings(self) -> tuple[tuple[str, str], ...]:
         """Without settings for the connection: passwords must not be in a report."""
         return tuple((name, value) for name, value in self.settings if not name.startswith(_CONNECTING))
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
 
     @classmethod
     def from_dict(cls, entries: dict[str, Any]) -> Self:

@@ -17,25 +17,9 @@ BufferExhausted                no room for more records within `max.block.ms`
 from __future__ import annotations
 
 from oncelog.core.config import ConfigError
-from oncelog.core.errors import RETRIABLE, ErrorCode, KafkaError
-
-__all__ = [
-    "AbortableError",
-    "BufferExhausted",
-    "CommitFailed",
-    "ConfigurationError",
-    "ConnectionLost",
-    "ErrorCode",
-    "FatalError",
-    "IllegalState",
-    "KafkaError",
-    "ProducerFenced",
-    "TimedOut",
-    "TransactionError",
-    "UnsupportedByBroker",
-    "error_of",
-    "is_retriable",
-]
+from oncelog.core.errors import RETRIABLE
+from oncelog.core.errors import ErrorCode as ErrorCode
+from oncelog.core.errors import KafkaError as KafkaError
 
 
 class ConnectionLost(KafkaError):

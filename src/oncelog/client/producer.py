@@ -24,9 +24,8 @@ from oncelog.client.blocking import Blocking, blocking, delegating
 from oncelog.client.connections import open_cluster
 from oncelog.client.deadline import Deadline
 from oncelog.client.encoded_batch import EncodedBatch
-from oncelog.client.errors import ErrorCode, IllegalState, KafkaError, TransactionError
+from oncelog.client.errors import ErrorCode, KafkaError
 from oncelog.client.partition_stream import Delivery
-from oncelog.client.prepared_transaction import Completion, PreparedTransaction
 from oncelog.client.producer_config import ProducerConfig
 from oncelog.client.producer_core import ProducerCore
 from oncelog.client.record_batch_builder import Header, record_size_max
@@ -330,14 +329,3 @@ class AsyncProducer:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-
-__all__ = [
-    "AsyncProducer",
-    "Completion",
-    "IllegalState",
-    "PreparedTransaction",
-    "Producer",
-    "RecordFuture",
-    "TransactionError",
-]

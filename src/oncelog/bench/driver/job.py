@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Self
 
 from oncelog.bench.workload import Workload
@@ -20,13 +20,7 @@ class Job:
     """Records that a reader must find; None is what the workload says."""
 
     def to_json(self) -> str:
-        return json.dumps({
-            "action": self.action,
-            "bootstrap_servers": self.bootstrap_servers,
-            "topic": self.topic,
-            "workload": json.loads(self.workload.to_json()),
-            "expected": self.expected,
-        })  # fmt: skip
+        return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Self:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from oncelog.client import ClientConfig, IsolationLevel, RangeReader, TopicPartition, WorkerClient, worker_client
+from oncelog.monitoring.transaction_spans import SpanTracker, TransactionOutcome
 from oncelog.spark.demo.topics import read_topic, topic_offsets
 from oncelog.spark.offsets import EARLIEST, LATEST
 from oncelog.spark.planning import OffsetRange
@@ -61,24 +62,21 @@ def _audit_partition(
     outcomes: dict[TransactionKey, _Outcomes],
     result: Audit,
 ) -> None:
-    """Follow one log: data of a producer belongs to its open transaction until a marker of that producer ends it."""
-    running: dict[int, tuple[int, int]] = {}
-    ended: dict[tuple[int, int], int] = defaultdict(int)
-    reader = RangeReader(client, isolation=IsolationLevel.READ_UNCOMMITTED)
-    chunks = reader.read(*wanted.partition, wanted.start, wanted.end)
-    for header, marker in (one for chunk in chunks for one in chunk.batches_and_markers()):
-        is_commit = marker is not None and marker.is_commit
-        if not header.is_control:
-            epoch, records = running.get(header.producer_id, (header.producer_epoch, 0))
-            running[header.producer_id] = (epoch, records + header.records_count)
-            continue
-        if header.producer_id not in running:
-            continue
-        epoch, records = running.pop(header.producer_id)
-        key = (header.producer_id, epoch, ended[(header.producer_id, epoch)])
-        ended[(header.producer_id, epoch)] += 1
-        (outcomes[key].commits if is_commit else outcomes[key].aborts).add(wanted.partition)
-        result.committed_records += records if is_commit else 0
-        result.hidden_records += 0 if is_commit else records
-    for producer_id, (epoch, _) in running.items():
-        outcomes[(producer_id, epoch, ended[(producer_id, epoch)])].open.add(wanted.partition)
+    tracker, before = SpanTracker(), Counter[tuple[int, int]]()
+    chunks = RangeReader(client, isolation=IsolationLevel.READ_UNCOMMITTED).read(
+        *wanted.partition, wanted.start, wanted.end
+    )
+    batches = (one for chunk in chunks for one in chunk.batches_and_markers())
+    # All at once: a span is complete when the last batch was fed.
+    for span in [span for header, marker in batches for span in tracker.feed(header, marker)]:
+        producer = (span.producer_id, span.producer_epoch)
+        found = outcomes[(*producer, before[producer])]
+        before[producer] += 1
+        if span.outcome is TransactionOutcome.OPEN:
+            found.open.add(wanted.partition)
+        elif span.outcome is TransactionOutcome.COMMITTED:
+            found.commits.add(wanted.partition)
+            result.committed_records += span.records
+        else:
+            found.aborts.add(wanted.partition)
+            result.hidden_records += span.records
