@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.oncelog-ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-crash test-connectors test-hostile test-mutants test-browser lint bench bench-quick bench-spark simulate clean
+.PHONY: help setup demo test test-fast test-crash test-cluster test-connectors test-hostile test-mutants test-browser lint bench bench-quick bench-spark simulate clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ test-crash: setup ## hundreds of kill -9, at random and at every failpoint: make
 
 test-connectors: setup ## connectors under all faults, on a PostgreSQL of their own, two minutes
 	ONCELOG_CONNECTORS=all $(BIN)/python -m pytest -q tests/connect
+
+test-cluster: setup ## brokers beside Apache Kafka's, killed, stopped and restarted, which needs Java; some minutes
+	ONCELOG_CLUSTER_TESTS=all $(BIN)/python -m pytest -q tests/cluster
 
 test-hostile: setup ## requests that cost more than they look like, and what a broker spends on them
 	$(BIN)/python -m pytest -q tests/hostile

@@ -1,4 +1,4 @@
-"""One Apache Kafka node (broker and controller in one process) on 127.0.0.1, for comparison.
+"""One Apache Kafka node (broker and controller in one process, or one of them) on 127.0.0.1, for comparison.
 
     with KafkaServer(folder, transaction_version=2) as kafka:
         ... kafka.bootstrap_servers ...
@@ -57,15 +57,26 @@ class KafkaServer:
         folder: Path,
         *,
         transaction_version: int = 2,
+        features: Mapping[str, int] | None = None,
+        node_id: int = 1,
+        roles: str = "broker,controller",
+        controller: str | None = None,
         properties: Mapping[str, str] | None = None,
         heap: str = "512m",
         java_options: Sequence[str] = QUICK_OPTIONS,
         more_listeners: Mapping[str, int] | None = None,
     ) -> None:
-        """`more_listeners` are ports by security protocol, beside the one without security."""
+        """`more_listeners` are ports by security protocol, beside the one without security.
+
+        `controller` is the address of another node's, for one that is a broker alone.
+        """
         self.folder = folder
+        self._node_id = node_id
+        self._roles = roles
+        self._controller = controller
         self.data_dir = folder / "data"
         self.transaction_version = transaction_version
+        self._features = {"transaction.version": transaction_version, **(features or {})}
         self.port = free_port()
         self._controller_port = free_port()
         self._extra = dict(properties or {})
@@ -80,7 +91,7 @@ class KafkaServer:
 
     @property
     def controller_address(self) -> str:
-        return f"127.0.0.1:{self._controller_port}"
+        return self._controller or f"127.0.0.1:{self._controller_port}"
 
     @property
     def pid(self) -> int | None:
@@ -95,13 +106,17 @@ class KafkaServer:
         return self.folder / "server.properties"
 
     def _settings(self) -> dict[str, str]:
-        broker = ",".join(f"{name}://127.0.0.1:{port}" for name, port in self._listeners.items())
+        listeners = {
+            "broker": ",".join(f"{name}://127.0.0.1:{port}" for name, port in self._listeners.items()),
+            "controller": f"CONTROLLER://127.0.0.1:{self._controller_port}",
+        }
+        roles = self._roles.split(",")
         return {
-            "process.roles": "broker,controller",
-            "node.id": "1",
-            "controller.quorum.bootstrap.servers": f"127.0.0.1:{self._controller_port}",
-            "listeners": f"{broker},CONTROLLER://127.0.0.1:{self._controller_port}",
-            "advertised.listeners": broker,
+            "process.roles": self._roles,
+            "node.id": str(self._node_id),
+            "controller.quorum.bootstrap.servers": self.controller_address,
+            "listeners": ",".join(listeners[role] for role in roles),
+            "advertised.listeners": listeners[roles[0]],
             "controller.listener.names": "CONTROLLER",
             "listener.security.protocol.map": ",".join(
                 ["CONTROLLER:PLAINTEXT", *(f"{name}:{name}" for name in self._listeners)]
@@ -122,10 +137,11 @@ class KafkaServer:
         self._settings_file.write_text("".join(f"{key}={value}\n" for key, value in self._settings().items()))
         if (self.data_dir / "meta.properties").exists():
             return
+        features = [word for name, level in self._features.items() for word in ("--feature", f"{name}={level}")]
         run = run_java(
             "kafka.tools.StorageTool",
-            *("format", "-t", CLUSTER_ID, "-c", str(self._settings_file), "--standalone"),
-            *("--feature", f"transaction.version={self.transaction_version}"),
+            *("format", "-t", CLUSTER_ID, "-c", str(self._settings_file)),
+            *(["--standalone", *features] if self._controller is None else []),
         )
         if run.returncode != 0:
             raise RuntimeError(f"formatting {self.data_dir} failed:\n{run.stdout}{run.stderr}")
@@ -147,7 +163,7 @@ class KafkaServer:
         process = self._process
         deadline = time.monotonic() + READY_TIMEOUT_S
         while process is not None and process.poll() is None:
-            if answers_kafka("127.0.0.1", self.port):
+            if answers_kafka("127.0.0.1", self.port if "broker" in self._roles else self._controller_port):
                 return
             if time.monotonic() > deadline:
                 break

@@ -13,6 +13,7 @@ import click
 from oncelog import __version__
 from oncelog.cli.console_process import console_process, require_console
 from oncelog.cli.extras import require_extra
+from oncelog.core.broker_config import warnings_of
 from oncelog.core.config import ConfigError, Settings
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def serve_command(
     from oncelog.server import main as server_main
     from oncelog.server.listener import Address
     from oncelog.server.operator_log import set_up_logging
+    from oncelog.server.server import ClusterRefusal
     from oncelog.storage.log_dir import LogDirError
 
     if console_listen is not None:
@@ -84,7 +86,7 @@ def serve_command(
         settings = server_main.load_settings(
             config_file, assignments, {name: text for name, text in overrides.items() if text is not None}
         )
-        for warning in settings.warnings:
+        for warning in warnings_of(settings):
             logging.getLogger("oncelog.server").warning(warning)
         if "," in (settings.optional_text("log.dirs") or ""):
             raise ConfigError("log.dirs: one folder is supported; several disks are better joined below it")
@@ -111,7 +113,7 @@ def serve_command(
 
             users = secured.users if secured is not None else None
             server_main.run(folder, settings, ready, users, takes_orders=takes_orders)
-    except (ConfigError, LogDirError) as error:
+    except (ConfigError, LogDirError, ClusterRefusal) as error:
         raise click.ClickException(str(error)) from error
     except OSError as error:
         raise click.ClickException(f"{error.filename or folder}: {error.strerror or error}") from error

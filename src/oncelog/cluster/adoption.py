@@ -18,12 +18,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Final
 
+from oncelog.cluster.image_security import acls_of, scram_users
 from oncelog.cluster.internal_topics import internal_partition_count, internal_topic_configs
 from oncelog.cluster.kraft_metadata import NOTHING_LOADED, LoadedImage, load_image
 from oncelog.cluster.log_survey import LogSurvey
 from oncelog.cluster.metadata import MetadataStore
 from oncelog.cluster.metadata_entries import (
-    ScramUser,
     Topic,
     acls_entry,
     partitions_entry,
@@ -37,10 +37,7 @@ from oncelog.core.ids import INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, TopicPart
 from oncelog.core.topic_config import TOPIC_CONFIG
 from oncelog.protocol.batch import decode_records
 from oncelog.protocol.compiler import decode_versioned
-from oncelog.protocol.messages.cluster_metadata import AccessControlEntryRecord
 from oncelog.protocol.messages.transaction_log import TransactionLogValue
-from oncelog.security.acl import Acl, Operation, Pattern, Permission, Resource
-from oncelog.security.scram import ScramCredential, ScramMechanism
 from oncelog.storage.intact_batches import intact_batches
 from oncelog.storage.log import Log
 from oncelog.storage.log_dir import LogDir
@@ -173,39 +170,13 @@ def _adopt(found: _Found, metadata: MetadataStore, settings: Settings, left: Loa
 
 
 def _adopt_security(metadata: MetadataStore, image: Image) -> None:
-    """The users and ACLs of Kafka's folder. An entry that is not understood is logged: it may have denied something."""
-    users: dict[ScramUser, ScramCredential] = {}
-    for key, record in image.scram.items():
-        try:
-            user = ScramUser(key.name, ScramMechanism(key.mechanism))
-        except ValueError as error:
-            log.warning("user %s is not taken over: %s", key.name, error)
-        else:
-            users[user] = ScramCredential(record.salt, record.stored_key, record.server_key, record.iterations)
-    acls: list[Acl] = []
-    for entry in image.acls.values():
-        try:
-            acls.append(_acl(entry))
-        except ValueError as error:
-            log.error("an ACL of %s on %r is not taken over: %s", entry.principal, entry.resource_name, error)
+    users, acls = scram_users(image), acls_of(image)
     if users:
         metadata.commit(users_entry(users))
         log.info("%d SCRAM credential(s) are taken over", len(users))
     if acls:
         metadata.commit(acls_entry(acls))
         log.info("%d ACL(s) are taken over", len(acls))
-
-
-def _acl(entry: AccessControlEntryRecord) -> Acl:
-    return Acl(
-        Resource(entry.resource_type),
-        entry.resource_name,
-        Pattern(entry.pattern_type),
-        entry.principal,
-        entry.host,
-        Operation(entry.operation),
-        Permission(entry.permission_type),
-    )
 
 
 def _configs(topic: str, left: LoadedImage) -> dict[str, str]:

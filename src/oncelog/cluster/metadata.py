@@ -80,13 +80,14 @@ class _Proposal(NamedTuple):
     promise: Promise[KafkaError | None]
 
 
-class MetadataStore:
-    def __init__(self, folder: Path, node_id: NodeId, worker: Worker) -> None:
-        self._node_id = node_id
-        self._journal = Journal(folder / JOURNAL_FILE)
-        self._worker = worker
-        self._proposals: list[_Proposal] = []
-        self._is_writing = False
+class Metadata:
+    """What a broker knows of topics, settings, users and ACLs, and who is told when it changes.
+
+    It comes from the broker's own journal (`MetadataStore`), or in a cluster from the controllers
+    (`image_metadata.ImageMetadata`).
+    """
+
+    def __init__(self) -> None:
         self.followers: list[Callable[[Change], Promise[None] | None]] = []
         """Called with each change. A follower that needs the disk returns a promise, which the answer and the next
         decisions wait for."""
@@ -99,6 +100,60 @@ class MetadataStore:
         """A set that keeps its order."""
         self.secret: bytes | None = None
         self.incarnation = -1
+
+    def has_partition(self, topic: str, index: int) -> bool:
+        known = self.topics.get(topic)
+        return known is not None and 0 <= index < known.partition_count
+
+    def ids_of(self, names: Iterable[str]) -> dict[str, uuid.UUID]:
+        """The ids of those topics that exist, by name."""
+        return {name: self.topics[name].topic_id for name in names if name in self.topics}
+
+    def partition_state(self, topic: Topic, index: int) -> PartitionState:
+        raise NotImplementedError
+
+    def leader_of(self, partition: TopicPartition) -> NodeId | None:
+        """None when there is no such partition, or no longer."""
+        topic = self.topics.get(partition.topic)
+        if topic is None or not 0 <= partition.partition < topic.partition_count:
+            return None
+        return self.partition_state(topic, partition.partition).leader
+
+    def doubtful_below_epoch(self, topic: Topic) -> int:
+        """Batches of the topic with a lower leader epoch were the last of a log that may have lost its end; 0: none."""
+        return 0
+
+    def propose(self, subject: str, decide: Callable[[], JournalEntry | None]) -> Promise[KafkaError | None]:
+        """Promises that a change is on disk and applied, or the reason why there is none.
+
+        `decide` is called when no other change of the same subject is on its way, so that it can rely on the image. It
+        returns the entry to write, None where there is nothing to change, and raises KafkaError to refuse.
+        """
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Nothing is kept on disk, unless a subclass says otherwise."""
+
+    def _tell(self, change: Change) -> list[Promise[None]]:
+        followed: list[Promise[None]] = []
+        for follower in self.followers:
+            try:
+                promise = follower(change)
+            except Exception:
+                log.exception("a change of the metadata is applied, but acting on it failed: %s", change.kind)
+            else:
+                followed += [promise] if promise is not None else []
+        return followed
+
+
+class MetadataStore(Metadata):
+    def __init__(self, folder: Path, node_id: NodeId, worker: Worker) -> None:
+        super().__init__()
+        self._node_id = node_id
+        self._journal = Journal(folder / JOURNAL_FILE)
+        self._worker = worker
+        self._proposals: list[_Proposal] = []
+        self._is_writing = False
         self.is_new = False
         self.is_cut = False
         """Whether the journal has lost its end, and `finish_adoption` has not made up for it yet."""
@@ -152,7 +207,6 @@ class MetadataStore:
         }
 
     def doubtful_below_epoch(self, topic: Topic) -> int:
-        """Batches of the topic with a lower leader epoch were the last of a log that may have lost its end; 0: none."""
         return self._doubtful_incarnation - topic.born if self._doubtful_incarnation >= 0 else 0
 
     def _lacks_stop_of(self, incarnation: int | None) -> bool:
@@ -181,25 +235,10 @@ class MetadataStore:
     def close(self) -> None:
         self._journal.close()
 
-    def has_partition(self, topic: str, index: int) -> bool:
-        known = self.topics.get(topic)
-        return known is not None and 0 <= index < known.partition_count
-
-    def ids_of(self, names: Iterable[str]) -> dict[str, uuid.UUID]:
-        """The ids of those topics that exist, by name."""
-        return {name: self.topics[name].topic_id for name in names if name in self.topics}
-
     def partition_state(self, topic: Topic, index: int) -> PartitionState:
         """All partitions of one node are led by it, and have no other replica."""
         alone = (self._node_id,)
         return PartitionState(self._node_id, LeaderEpoch(self.incarnation - topic.born), replicas=alone, in_sync=alone)
-
-    def leader_of(self, partition: TopicPartition) -> NodeId | None:
-        """None when there is no such partition, or no longer."""
-        topic = self.topics.get(partition.topic)
-        if topic is None or not 0 <= partition.partition < topic.partition_count:
-            return None
-        return self.partition_state(topic, partition.partition).leader
 
     def adopt_topic(
         self,
@@ -242,11 +281,6 @@ class MetadataStore:
     # Changes
 
     def propose(self, subject: str, decide: Callable[[], JournalEntry | None]) -> Promise[KafkaError | None]:
-        """Promises that a change is on disk and applied, or the reason why there is none.
-
-        `decide` is called when no other change of the same subject is on its way, so that it can rely on the image. It
-        returns the entry to write, None where there is nothing to change, and raises KafkaError to refuse.
-        """
         invariant(not self.is_new and not self.is_cut, "changes are proposed once the image is known")
         promise: Promise[KafkaError | None] = Promise()
         self._proposals.append(_Proposal(subject, decide, promise))
@@ -337,16 +371,7 @@ class MetadataStore:
         return entries
 
     def _apply_and_tell(self, entry: JournalEntry) -> list[Promise[None]]:
-        change = self._apply(entry)
-        followed: list[Promise[None]] = []
-        for follower in self.followers:
-            try:
-                promise = follower(change)
-            except Exception:
-                log.exception("a change of the metadata is applied, but acting on it failed: %s", entry["kind"])
-            else:
-                followed += [promise] if promise is not None else []
-        return followed
+        return self._tell(self._apply(entry))
 
     def _apply(self, entry: JournalEntry) -> Change:
         self._stopped_incarnation = None

@@ -143,6 +143,16 @@ class Partition:
         self._has_followers = self.replicas is not None and bool(self.replicas.followers)
         self._follow_log()
 
+    @property
+    def has_followers(self) -> bool:
+        return self._has_followers
+
+    @property
+    def knows_committed(self) -> bool:
+        """A new leader's high watermark may be behind the one that consumers have seen, until its followers fetch."""
+        replicas = self.replicas if self._has_followers else None
+        return replicas is None or self.high_watermark >= replicas.epoch_start_offset
+
     def check_leads(self) -> None:
         if not self.is_leader:
             raise self._not_leader()

@@ -28,10 +28,21 @@ class PartitionState:
     in_sync: tuple[NodeId, ...]
     partition_epoch: int = 0
     """Grows with every change, also with those that leave the leader as it is."""
+    eligible: tuple[NodeId, ...] = ()
+    """Eligible leader replicas: not in sync, but they have all that is committed."""
+    last_known_eligible: tuple[NodeId, ...] = ()
 
     @classmethod
     def from_image(cls, image: PartitionImage) -> Self:
-        return cls(image.leader, image.leader_epoch, image.replicas, image.isr, image.partition_epoch)
+        return cls(
+            image.leader,
+            image.leader_epoch,
+            image.replicas,
+            image.isr,
+            image.partition_epoch,
+            image.elr,
+            image.last_known_elr,
+        )
 
     def role_of(self, broker: NodeId) -> Role:
         if broker == self.leader:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
-from oncelog.cluster.metadata import MetadataStore
+from oncelog.cluster.metadata import Metadata
 from oncelog.cluster.metadata_entries import Topic
-from oncelog.cluster.partition import CommitPolicy, Partition
+from oncelog.cluster.partition import ALONE, CommitPolicy, Partition
+from oncelog.cluster.partition_state import Role
+from oncelog.cluster.replicas import ReplicaRules
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import NodeId, TopicPartition
 from oncelog.storage.deletions import FolderRenames
@@ -18,12 +20,13 @@ class PartitionTable:
     def __init__(
         self,
         log_dir: LogDir,
-        metadata: MetadataStore,
+        metadata: Metadata,
         node_id: NodeId,
         log_config: Callable[[Topic], LogConfig],
         now_ms: Callable[[], int],
         commit_policy: CommitPolicy,
         verifies: Callable[[], bool] = lambda: True,
+        steady_ms: Callable[[], int] = lambda: 0,
     ) -> None:
         self._log_dir = log_dir
         self._metadata = metadata
@@ -32,10 +35,16 @@ class PartitionTable:
         self._now_ms = now_ms
         self._verifies = verifies
         self._commit_policy = commit_policy
+        self._steady_ms = steady_ms
+        self.rules: ReplicaRules = ALONE
         self._open: dict[tuple[str, int], Partition] = {}
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(list(self._open.values()))
+
+    def opened(self, topic: str, index: int) -> Partition | None:
+        """A partition that is in use."""
+        return self._open.get((topic, index))
 
     def find(self, topic: str, index: int) -> Partition | None:
         """A partition that this broker keeps, whoever leads it."""
@@ -45,6 +54,8 @@ class PartitionTable:
     def get(self, topic: str, index: int) -> Partition:
         """A partition that this broker leads. Raises the error for the client if it does not."""
         partition = self._open.get((topic, index)) or self._load(topic, index)
+        if partition is None and self._metadata.has_partition(topic, index):
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{index} is kept by other brokers")
         if partition is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{index}")
         partition.check_leads()
@@ -58,19 +69,23 @@ class PartitionTable:
         topic = self._metadata.topics.get(name)
         if topic is None or not 0 <= index < topic.partition_count:
             return None
+        state = self._metadata.partition_state(topic, index)
+        if state.role_of(self._node_id) is Role.NONE:
+            return None
         key = TopicPartition(name, index)
         log = self._log_dir.logs.get(key)
         if log is None:
             log = self._log_dir.create_log(key, topic.topic_id, self._log_config(topic), now_ms=self._now_ms())
         try:
             log.producer_state.verification_enabled = self._verifies()
-            state = self._metadata.partition_state(topic, index)
             partition = Partition(
                 log,
                 state,
                 self._node_id,
                 self._commit_policy,
                 checkpointed=self._log_dir.high_watermarks.get(key, 0),
+                rules=self.rules,
+                now_ms=self._steady_ms(),
             )
         except OSError as error:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{key} could not be opened: {error}") from error
@@ -88,8 +103,10 @@ class PartitionTable:
                     log.producer_state.verification_enabled = self._verifies()
 
     def delete(self, topic: Topic) -> FolderRenames:
-        """Takes the partitions out of use at once. Their folders are there until the work that this returns is done."""
-        keys = [TopicPartition(topic.name, index) for index in range(topic.partition_count)]
+        return self.remove([TopicPartition(topic.name, index) for index in range(topic.partition_count)])
+
+    def remove(self, keys: Sequence[TopicPartition]) -> FolderRenames:
+        """Takes partitions out of use at once. Their folders are there until the work that this returns is done."""
         closed = [partition for key in keys if (partition := self._open.pop(key, None)) is not None]
         renames = self._log_dir.prepare_deletion(keys)
         for partition in closed:

@@ -20,11 +20,10 @@ _SUBJECT: Final = "producer ids"
 
 
 class ProducerIds:
-    def __init__(self, metadata: MetadataStore) -> None:
-        self._metadata = metadata
+    """Where blocks come from is up to `_reserve`."""
+
+    def __init__(self) -> None:
         self._block = range(0)
-        self._floor = 0
-        """Ids below were in use before their block was reserved, which was not known then."""
         self._reservation: Promise[KafkaError | None] | None = None
         self._refusal: KafkaError | None = None
 
@@ -45,23 +44,45 @@ class ProducerIds:
             return Promise.resolved(None)
         if self._reservation is None:
             self._refusal = None
-            reservation = self._metadata.propose(_SUBJECT, self._reserve).map(self._reserved)
+            reservation = self._reserve().map(self._reserved)
             self._reservation = None if reservation.done else reservation
             return reservation
         return self._reservation
 
-    def _reserve(self) -> JournalEntry:
-        return producer_ids_entry(max(self._metadata.next_producer_id, self._floor) + PRODUCER_ID_BLOCK)
+    def _reserve(self) -> Promise[range | KafkaError]:
+        raise NotImplementedError
 
-    def _reserved(self, error: KafkaError | None) -> KafkaError | None:
-        self._reservation, self._refusal = None, error
-        if error is None:
-            end = self._metadata.next_producer_id
-            self._block = range(max(self._floor, end - PRODUCER_ID_BLOCK), end)
-        return error
+    def _reserved(self, block: range | KafkaError) -> KafkaError | None:
+        self._reservation = None
+        self._refusal = block if isinstance(block, KafkaError) else None
+        if not isinstance(block, KafkaError):
+            self._block = block
+        return self._refusal
 
     def skip_above(self, highest: int) -> None:
         """Give out no id up to `highest`, which is in use. Nothing changes if that is the case anyway."""
+
+
+class JournalledProducerIds(ProducerIds):
+    """The blocks of one node."""
+
+    def __init__(self, metadata: MetadataStore) -> None:
+        super().__init__()
+        self._metadata = metadata
+        self._floor = 0
+        """Ids below were in use before their block was reserved, which was not known then."""
+
+    def _reserve(self) -> Promise[range | KafkaError]:
+        return self._metadata.propose(_SUBJECT, self._next).map(lambda error: error or self._newest())
+
+    def _next(self) -> JournalEntry:
+        return producer_ids_entry(max(self._metadata.next_producer_id, self._floor) + PRODUCER_ID_BLOCK)
+
+    def _newest(self) -> range:
+        end = self._metadata.next_producer_id
+        return range(max(self._floor, end - PRODUCER_ID_BLOCK), end)
+
+    def skip_above(self, highest: int) -> None:
         if not self._metadata.has_given_out(highest):
             self._floor = max(self._floor, self._metadata.producer_ids_apart_from(highest))
             self._block = range(0)

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Final
 
 from oncelog.cluster.journal import JournalEntry
-from oncelog.cluster.metadata import MetadataStore, topic_subject
+from oncelog.cluster.metadata import Metadata, topic_subject
 from oncelog.cluster.metadata_entries import Topic, delete_entry, partitions_entry, topic_entry
 from oncelog.core.config import ConfigError
 from oncelog.core.errors import ErrorCode, KafkaError
@@ -26,7 +26,7 @@ _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 class TopicCatalog:
     def __init__(
         self,
-        metadata: MetadataStore,
+        metadata: Metadata,
         node_id: NodeId,
         new_uuid: Callable[[], uuid.UUID],
         partitions_max: int,

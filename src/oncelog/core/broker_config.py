@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from oncelog.core.config import INT_MAX, ConfigKey, ConfigTable, ConfigType, refused, without_effect
+from oncelog.core.config import INT_MAX, ConfigKey, ConfigTable, ConfigType, Settings, refused, without_effect
 from oncelog.core.tls_config import TLS_KEYS
 from oncelog.core.topic_config import NOT_TIERED, ONE_REPLICA, TOPIC_CONFIG
 
@@ -26,6 +26,54 @@ _IDENTITY = [
               "Where clients are accepted: NAME://HOST:PORT, separated by commas."),
     ConfigKey("advertised.listeners", _STRING, None, "What clients are told to connect to."),
     ConfigKey("transaction.version", _SHORT, 2, "The finalised transaction protocol: 0, 1 or 2.", low=0, high=2),
+]  # fmt: skip
+
+
+ALONE = "it is for a broker in a cluster, with process.roles=broker"
+
+
+def _roles_problem(roles: tuple[str, ...]) -> str | None:
+    if sorted(roles) in (["broker"], ["broker", "controller"]):
+        return None
+    return "broker joins a cluster of Apache Kafka; broker,controller is a node of its own"
+
+
+_CLUSTER = [
+    ConfigKey("process.roles", _LIST, ("broker", "controller"),
+              "broker: a broker in a cluster that Apache Kafka's controllers run. broker,controller: one node alone.",
+              check=_roles_problem),
+    ConfigKey("controller.quorum.bootstrap.servers", _LIST, None, "Controllers to begin with, HOST:PORT.",
+              no_effect=ALONE),
+    ConfigKey("controller.quorum.voters", _LIST, None, "The same as ID@HOST:PORT.", no_effect=ALONE),
+    ConfigKey("controller.listener.names", _STRING, None,
+              "Names of the controllers' listeners; of those that are listed here as well, none is opened.",
+              no_effect=ALONE),
+    ConfigKey("inter.broker.listener.name", _STRING, None,
+              "The listener by which brokers reach each other; PLAINTEXT if there is one, else the first.",
+              no_effect=ALONE),
+    ConfigKey("broker.rack", _STRING, None, "Where the broker stands: replicas are spread over racks.",
+              no_effect=ALONE),
+    ConfigKey("broker.heartbeat.interval.ms", _INT, 2_000, "Time between two heartbeats to the controller.", low=1,
+              no_effect=ALONE),
+    ConfigKey("broker.session.timeout.ms", _INT, 9_000,
+              "As the controllers have it: without a heartbeat for so long they fence the broker.", low=1,
+              no_effect=ALONE),
+    ConfigKey("initial.broker.registration.timeout.ms", _INT, 60_000,
+              "How long the first registration may take.", low=1, no_effect=ALONE),
+    ConfigKey("replica.lag.time.max.ms", _LONG, 30_000,
+              "A replica that has not caught up for so long is not in sync any more.", low=1, no_effect=ALONE),
+    ConfigKey("replica.fetch.wait.max.ms", _INT, 500, "How long the fetch of a follower waits for data.", low=1,
+              no_effect=ALONE),
+    ConfigKey("replica.fetch.min.bytes", _INT, 1, "Bytes that such a fetch waits for.", low=1, no_effect=ALONE),
+    ConfigKey("replica.fetch.max.bytes", _INT, 1_048_576, "Most bytes of one partition.", low=1,
+              no_effect=ALONE),
+    ConfigKey("replica.fetch.response.max.bytes", _INT, 10_485_760, "Most bytes of all partitions.", low=1,
+              no_effect=ALONE),
+    ConfigKey("replica.fetch.backoff.ms", _INT, 1_000, "Pause of a follower after an error.", low=1, no_effect=ALONE),
+    ConfigKey("replica.socket.timeout.ms", _INT, 30_000, "How long a leader may take for an answer.", low=1,
+              no_effect=ALONE),
+    ConfigKey("replica.high.watermark.checkpoint.interval.ms", _LONG, 5_000,
+              "Time between two checkpoints of what is committed.", low=1, no_effect=ALONE),
 ]  # fmt: skip
 
 
@@ -165,12 +213,12 @@ _OTHER_COORDINATOR = "it tunes how Kafka's coordinators write and load their log
 # Keys of Kafka that its users have in their files and that one Python process has no use for. Those that ask for
 # security are not among them: a broker without it must not start.
 _WITHOUT_EFFECT = [
-    *without_effect(_NO_CONTROLLER, "controller.", "metadata.", "process.roles", "zookeeper.connect",
+    *without_effect(_NO_CONTROLLER, "controller.", "metadata.", "zookeeper.connect",
                     "zookeeper.connection.timeout.ms", "controlled.shutdown.enable", "auto.leader.rebalance.enable"),
     *without_effect(_NO_SUCH_GROUPS, "group.consumer.", "group.share.", "group.streams.", "share.",
                     "group.coordinator.rebalance.protocols", "group.coordinator.new.enable"),
     *without_effect(NOT_TIERED, "remote."),
-    *without_effect(ONE_REPLICA, "replica.", "inter.broker.listener.name", "security.inter.broker.protocol"),
+    *without_effect(ONE_REPLICA, "replica.", "security.inter.broker.protocol"),
     *without_effect(_ONE_THREAD, "queued.max.requests", "socket.send.buffer.bytes", "socket.receive.buffer.bytes",
                     "socket.listen.backlog.size"),
     *without_effect(_OTHER_COORDINATOR, "offsets.load.buffer.size", "offsets.topic.compression.codec",
@@ -213,7 +261,7 @@ _OF_TOPICS = [
 
 BROKER_CONFIG = ConfigTable(
     "broker",
-    [*_IDENTITY, *_SECURITY, *_TLS, *_TOPICS, *_LOG, *_GROUPS, *_TRANSACTIONS, *_LIMITS],
+    [*_IDENTITY, *_CLUSTER, *_SECURITY, *_TLS, *_TOPICS, *_LOG, *_GROUPS, *_TRANSACTIONS, *_LIMITS],
     others=[*_OF_LISTENERS, *_WITHOUT_EFFECT, *_DYNAMIC_WITHOUT_EFFECT, *_OF_TOPICS],
     aliases={
         "broker.id": ("node.id", 1),
@@ -223,3 +271,15 @@ BROKER_CONFIG = ConfigTable(
         "log.roll.jitter.hours": ("log.roll.jitter.ms", 3_600_000),
     },
 )
+
+
+def is_in_cluster(settings: Settings) -> bool:
+    """Whether others decide about the metadata, or this node alone."""
+    return settings.words("process.roles") == ("broker",)
+
+
+def warnings_of(settings: Settings) -> list[str]:
+    """In a cluster, what is about controllers and replicas has its effect."""
+    if not is_in_cluster(settings):
+        return settings.warnings
+    return [text for text in settings.warnings if not text.endswith((ALONE, ONE_REPLICA, _NO_CONTROLLER))]

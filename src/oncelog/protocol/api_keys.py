@@ -67,6 +67,7 @@ class ApiKey(IntEnum):
     DESCRIBE_QUORUM = 55, 0, 2, 0
     ALTER_PARTITION = 56, 2, 3, 0
     UPDATE_FEATURES = 57, 0, 2, 0
+    ENVELOPE = 58, 0, 0, 0
     FETCH_SNAPSHOT = 59, 0, 1, 0
     DESCRIBE_CLUSTER = 60, 0, 2, 0
     DESCRIBE_PRODUCERS = 61, 0, 0, 0

@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from oncelog.cluster.adoption import adopt_folders, complete_internal_topics
 from oncelog.cluster.internal_topics import internal_partition_count, internal_topic_configs
-from oncelog.cluster.log_survey import survey_logs
-from oncelog.cluster.metadata import Change, MetadataStore
+from oncelog.cluster.log_survey import LogSurvey, survey_logs
+from oncelog.cluster.metadata import Change, Metadata, MetadataStore
 from oncelog.cluster.metadata_entries import Topic, secret_entry
-from oncelog.cluster.partition import EndOfLog
-from oncelog.cluster.partition_state import PartitionState
+from oncelog.cluster.partition import EndOfLog, Partition
+from oncelog.cluster.partition_state import PartitionState, Role
 from oncelog.cluster.partitions import PartitionTable
-from oncelog.cluster.producer_ids import ProducerIds
+from oncelog.cluster.producer_ids import JournalledProducerIds, ProducerIds
 from oncelog.cluster.topic_settings import BrokerSettings
 from oncelog.cluster.topics import TopicCatalog
-from oncelog.core.broker_config import STANDARD_AUTHORIZER
+from oncelog.core.broker_config import STANDARD_AUTHORIZER, is_in_cluster
 from oncelog.core.clock import JUMP_BELIEVED_AFTER_MS, CautiousClock, Scheduler, SteadyClock
 from oncelog.core.config import ConfigError, Settings
 from oncelog.core.errors import ErrorCode, KafkaError
@@ -34,6 +34,7 @@ from oncelog.core.ids import (
     NodeId,
     TopicPartition,
 )
+from oncelog.core.invariant import invariant
 from oncelog.core.promise import Promise
 from oncelog.core.worker import Worker
 from oncelog.security.acl import Acl, AclAuthorizer, parse_super_users
@@ -58,9 +59,19 @@ from oncelog.storage.deletions import FolderRenames
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.log_dir import CLUSTER_METADATA_TOPIC, LogDir
 
+if TYPE_CHECKING:  # one node does without them, and starts faster
+    from oncelog.cluster.image_metadata import ImageMetadata
+    from oncelog.controller.delta import Delta
+    from oncelog.controller.image import Image
+    from oncelog.protocol.messages.broker_registration import Listener as Endpoint
+    from oncelog.server.cluster_topics import ClusterTopics
+    from oncelog.server.membership import Membership
+    from oncelog.server.peers import Peers
+    from oncelog.server.replication import Replication
+
 log = logging.getLogger("oncelog.server")
 
-_ALL_ADDRESSES: Final = ("0.0.0.0", "::")
+ALL_ADDRESSES: Final = ("0.0.0.0", "::")
 _NONCE_BITS: Final = 128
 _SECRET_BITS: Final = 256
 
@@ -72,6 +83,16 @@ class Node(NamedTuple):
     host: str
     port: int
     rack: str | None = None
+
+
+class LeaderAndEpoch(NamedTuple):
+    node_id: NodeId
+    epoch: int
+
+
+class FinalisedFeatures(NamedTuple):
+    epoch: int
+    levels: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +124,27 @@ class Broker:
         self.turns = Turns(self.scheduler)
         self.recurring = RecurringWork(self.scheduler)
         self._data_dir = data_dir
-        self.metadata = MetadataStore(data_dir, self.node_id, self.worker)
-        self.producer_ids = ProducerIds(self.metadata)
+        self.is_in_cluster = is_in_cluster(settings)
+        """Whether controllers decide about the metadata, or this node alone."""
+        self.membership: Membership | None = None
+        self.replication: Replication | None = None
+        self.cluster_topics: ClusterTopics | None = None
+        self.previous_epoch = clean_shutdown.NO_BROKER_EPOCH
+        self._store: MetadataStore | None = None
+        self._image_metadata: ImageMetadata | None = None
+        self.metadata: Metadata
+        self.producer_ids: ProducerIds
+        if self.is_in_cluster:
+            from oncelog.cluster.cluster_config import check_folder
+            from oncelog.cluster.image_metadata import ImageMetadata
+            from oncelog.server.controller_producer_ids import ControllerProducerIds
+
+            check_folder(data_dir, settings)
+            self.metadata = self._image_metadata = ImageMetadata()
+            self.producer_ids = ControllerProducerIds(self)
+        else:
+            self.metadata = self._store = MetadataStore(data_dir, self.node_id, self.worker)
+            self.producer_ids = JournalledProducerIds(self._store)
         self.log_dir = LogDir.open(
             data_dir,
             node_id=self.node_id,
@@ -114,13 +154,12 @@ class Broker:
             on_locked=self._load_metadata,
             config_for=self._log_config_by_name,
         )
-        is_first = self.metadata.is_new
-        survey = survey_logs(self.log_dir.logs.values()) if self._needs_survey() else None
-        adopted = adopt_folders(self.log_dir, self.metadata, self.settings, survey)
-        self.log_survey = None if is_first else survey
+        self.log_survey: LogSurvey | None = None
         """The numbers in the logs; None at a start after a clean stop, or on a folder that was just adopted."""
+        adopted = [] if self._store is None else self._adopt(self._store)
         self.acls = _acl_authorizer(settings, self.metadata.acls)
-        self.authorizer: Authorizer = AllowClients(cluster_action=settings.boolean("oncelog.cluster.action.enable"))
+        serves_brokers = self.is_in_cluster or settings.boolean("oncelog.cluster.action.enable")
+        self.authorizer: Authorizer = AllowClients(cluster_action=serves_brokers)
         if self.acls is not None:
             self.authorizer = self.acls
         self.flusher = Flusher(self.scheduler, self.worker)
@@ -133,6 +172,7 @@ class Broker:
             self.now_ms,
             self.flusher if self.acks_fsync else EndOfLog(),
             verifies=lambda: self.settings.boolean("transaction.partition.verification.enable"),
+            steady_ms=self.steady_ms,
         )
         for topic in adopted:
             self.partitions.reconfigure(topic)
@@ -172,8 +212,11 @@ class Broker:
         """The clock for deletion by age: a time of day that was set ahead counts only when it has lasted."""
         return self._cautious_clock.now_ms()
 
+    def new_uuid(self) -> uuid.UUID:
+        return self._environment.new_uuid()
+
     def new_member_suffix(self) -> str:
-        return str(self._environment.new_uuid())
+        return str(self.new_uuid())
 
     def new_nonce(self) -> str:
         """A random text that nobody can guess and that was never used before."""
@@ -188,43 +231,144 @@ class Broker:
 
     def make_secret(self) -> None:
         """Make the secret at the start if there is none."""
-        if self.metadata.secret is None:
-            value = self._environment.random_below(1 << _SECRET_BITS)
-            self.metadata.commit(secret_entry(value.to_bytes(_SECRET_BITS // 8, "big")))
+        if self.metadata.secret is not None:
+            return
+        value = self._environment.random_below(1 << _SECRET_BITS).to_bytes(_SECRET_BITS // 8, "big")
+        if self._store is not None:
+            self._store.commit(secret_entry(value))
+        else:
+            self.metadata.secret = value
 
     @property
     def controller_id(self) -> NodeId:
+        """Whom clients send what controllers decide. In a cluster any broker passes it on."""
         return self.node_id
 
     def nodes(self, context: RequestContext) -> dict[NodeId, Node]:
         """The brokers, and where to send a client for each. One that listens on all addresses is named by the address
         that the client reached it by."""
+        if self._image_metadata is not None:
+            return self._nodes_of_cluster(self._image_metadata.image, context.peer.listener)
         address = self.advertised[context.peer.listener]
-        host = context.peer.local_host if address.host in _ALL_ADDRESSES else address.host
+        host = context.peer.local_host if address.host in ALL_ADDRESSES else address.host
         return {self.node_id: Node(self.node_id, host, address.port)}
 
-    def on_partition_state(self, partition: TopicPartition, state: PartitionState) -> None:
-        """The metadata has changed. Coordinators follow the leadership of the partitions of their topics."""
-        kept = self.partitions.find(*partition)
-        if kept is None:
+    def _nodes_of_cluster(self, image: Image, listener: str) -> dict[NodeId, Node]:
+        return {
+            broker.broker_id: Node(broker.broker_id, endpoint.host, endpoint.port, broker.rack)
+            for broker in image.brokers.values()
+            if not broker.is_fenced and (endpoint := broker.listeners.get(listener)) is not None
+        }
+
+    def current_leader(self, topic: str, index: int) -> LeaderAndEpoch | None:
+        known = self.metadata.topics.get(topic)
+        if known is None or not self.metadata.has_partition(topic, index):
+            return None
+        state = self.metadata.partition_state(known, index)
+        return LeaderAndEpoch(state.leader, state.leader_epoch)
+
+    def finalised_features(self) -> FinalisedFeatures:
+        """Clients choose their transaction protocol by them."""
+        if self.membership is not None:
+            return FinalisedFeatures(max(0, self.membership.applied_offset), self.membership.finalised)
+        return FinalisedFeatures(0, {"transaction.version": self.settings.integer("transaction.version")})
+
+    def take_role(self, partition: TopicPartition, state: PartitionState) -> Partition | None:
+        """The metadata has changed. Coordinators follow the leadership of the partitions of their topics.
+
+        Returns the partition, if it is kept here. Raises KafkaError or OSError if it cannot take its role.
+        """
+        kept = self.partitions.opened(*partition)
+        is_new_epoch = kept is None or state.leader_epoch != kept.leader_epoch
+        if kept is not None:
+            kept.become(state, self.steady_ms())
+        else:
+            kept = self.partitions.find(*partition)
+        if kept is not None and is_new_epoch:
+            for coordinator in (self.transactions, self.groups):
+                coordinator.shards.follow(kept)
+        return kept
+
+    def remove_partitions(self, partitions: Sequence[TopicPartition]) -> None:
+        """The topic is deleted, or other brokers keep these partitions now."""
+        renames = self.partitions.remove(partitions)
+        for partition in partitions:
+            for coordinator in (self.transactions, self.groups):
+                coordinator.shards.forget(partition)
+        self.worker.run(renames.run).then(lambda error: self._folders_renamed(renames, error))
+
+    def join(self, peers: Peers, endpoints: Sequence[Endpoint], listener: str) -> Membership:
+        """Begins to follow the metadata of the cluster, and registers. `listener` is the one between brokers."""
+        from oncelog.cluster.cluster_config import cluster_config
+        from oncelog.server.cluster_topics import ClusterTopics
+        from oncelog.server.membership import Membership
+        from oncelog.server.replication import Replication
+
+        config = cluster_config(self._static_settings)
+        self.membership = Membership(self, peers, config, endpoints)
+        self.replication = Replication(self, self.membership, peers, config, listener)
+        self.cluster_topics = ClusterTopics(self, self.membership)
+        self.partitions.rules = self.replication.rules
+        self.membership.start()
+        return self.membership
+
+    def apply_image(self, image: Image, delta: Delta) -> None:
+        """In Kafka's order: what is answered from, roles, settings, topics that groups have offsets of."""
+        metadata, replication = self._image_metadata, self.replication
+        invariant(metadata is not None and replication is not None, "an image is applied in a cluster only")
+        if metadata is None or replication is None:
             return
-        is_new_epoch = state.leader_epoch != kept.leader_epoch
-        kept.become(state, self.steady_ms())
-        for coordinator in (self.transactions, self.groups) if is_new_epoch else ():
-            coordinator.shards.follow(kept)
+        is_first = not metadata.image.brokers and not metadata.image.features
+        deleted = [
+            topic for topic_id, change in delta.topics.items()
+            if change.after is None and (topic := metadata.topics_by_id.get(topic_id)) is not None
+        ]  # fmt: skip
+        metadata.become(image, delta)
+        if is_first:
+            self._set_strays_aside()
+        metadata.tell(delta)
+        replication.take_roles(image, delta)
+        for topic in deleted:
+            self.groups.on_topic_deleted(topic)
+            self.cleaner.on_topic_deleted(topic)
+
+    def _set_strays_aside(self) -> None:
+        """Logs of topics that are gone, or that other brokers keep now: before a new one of the same name is made."""
+        for partition, found in list(self.log_dir.logs.items()):
+            topic = self.metadata.topics.get(partition.topic)
+            is_ours = (
+                topic is not None
+                and found.topic_id in (None, topic.topic_id)
+                and self.metadata.has_partition(*partition)
+                and self.metadata.partition_state(topic, partition.partition).role_of(self.node_id) is not Role.NONE
+            )
+            if not is_ours:
+                target = self.log_dir.set_aside(partition)
+                log.warning("%s is not kept here any more and is set aside; %s may be removed", partition, target)
+        for topic in self.metadata.topics.values():
+            self.partitions.reconfigure(topic)
 
     def _load_metadata(self) -> None:
-        self.metadata.open(
-            stopped_incarnation=clean_shutdown.read_broker_epoch(self._data_dir),
-            was_clean=clean_shutdown.has_marker(self._data_dir),
-            boot_id=self._environment.boot_id,
-        )
+        stopped_epoch = clean_shutdown.read_broker_epoch(self._data_dir)
+        if self._store is not None:
+            self._store.open(
+                stopped_incarnation=stopped_epoch,
+                was_clean=clean_shutdown.has_marker(self._data_dir),
+                boot_id=self._environment.boot_id,
+            )
+        elif stopped_epoch is not None:
+            self.previous_epoch = stopped_epoch
         self._load_settings()
-        complete_internal_topics(self.metadata, self.settings)
+        if self._store is not None:
+            complete_internal_topics(self._store, self.settings)
         self.budget = MemoryBudget(self.settings.integer("oncelog.connections.max.bytes"), self.scheduler)
 
-    def _needs_survey(self) -> bool:
-        return self.metadata.is_new or self.metadata.is_cut or not self.log_dir.was_clean
+    def _adopt(self, store: MetadataStore) -> list[Topic]:
+        is_first = store.is_new
+        needs_survey = is_first or store.is_cut or not self.log_dir.was_clean
+        survey = survey_logs(self.log_dir.logs.values()) if needs_survey else None
+        self.log_survey = None if is_first else survey
+        return adopt_folders(self.log_dir, store, self.settings, survey)
 
     def _load_settings(self) -> None:
         self.broker_settings = BrokerSettings(self._static_settings, self.metadata.broker_configs, str(self.node_id))
@@ -274,6 +418,8 @@ class Broker:
             return Promise.resolved(KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
         count = self.settings.integer("num.partitions")
         log.info("topic %s is created with %d partition(s) because a client asked for it", name, count)
+        if self.cluster_topics is not None:
+            return self.cluster_topics.ensure(name, -1, {})
         return self.topics.ensure(name, count, {})
 
     def internal_topic(self, name: str) -> Promise[Topic | KafkaError]:
@@ -281,7 +427,10 @@ class Broker:
         if topic is not None:
             return Promise.resolved(topic)
         count = internal_partition_count(name, self.settings)
-        return self.topics.ensure(name, count, internal_topic_configs(name, self.settings))
+        configs = internal_topic_configs(name, self.settings)
+        if self.cluster_topics is not None:
+            return self.cluster_topics.ensure(name, count, configs)
+        return self.topics.ensure(name, count, configs)
 
     # Start and stop
 
@@ -293,6 +442,8 @@ class Broker:
         self.groups.start()
         self.cleaner.start()
         self.upkeep.start()
+        if self.replication is not None:
+            self.replication.start()
 
     def later(self, delay_ms: int, callback: Callable[[], None]) -> None:
         """Call back after a delay, 0 for the next turn of the loop, unless the broker has ended by then."""
@@ -305,6 +456,10 @@ class Broker:
             return
         self._has_ended = True
         self.recurring.stop()
+        if self.replication is not None:
+            self.replication.stop()
+        if self.membership is not None:
+            self.membership.stop()
         self.cleaner.stop()
         self.groups.stop()
         self.transactions.stop()
@@ -323,11 +478,13 @@ class Broker:
         self.metadata.close()
 
     def _note_stop(self) -> int:
+        if self._store is None:
+            return self.membership.lifecycle.epoch if self.membership is not None else clean_shutdown.NO_BROKER_EPOCH
         try:
-            self.metadata.note_stop()
+            self._store.note_stop()
         except KafkaError as error:
             log.error("the next start will read all logs, because this stop could not be noted: %s", error)
-        return self.metadata.incarnation
+        return self._store.incarnation
 
     # Telling the operator
 

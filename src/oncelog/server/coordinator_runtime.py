@@ -20,7 +20,7 @@ from oncelog.coordinator.outcome import CoordinatorRecord, Outcome, Replayed, Sh
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.failpoints import hit
 from oncelog.core.hashing import coordinator_partition
-from oncelog.core.ids import NO_PRODUCER_ID, LeaderEpoch
+from oncelog.core.ids import NO_PRODUCER_ID, LeaderEpoch, TopicPartition
 from oncelog.core.promise import Promise
 from oncelog.protocol.batch import BatchHeader, ControlMarker
 from oncelog.server.shard_log import Replayer, append_records, load_shard
@@ -90,9 +90,16 @@ class CoordinatorRuntime(Generic[S, E]):
                 self._log.error("%s-%d is not served before it opens: %s", self._topic, index, error)
 
     def with_data(self) -> set[int]:
+        """Of the partitions that this broker leads."""
         topic = self._broker.metadata.topics.get(self._topic)
         indexes = range(topic.partition_count if topic is not None else 0)
-        return {index for index in indexes if self._broker.partitions.has_data(self._topic, index)}
+        node, leader_of = self._broker.node_id, self._broker.metadata.leader_of
+        return {
+            index
+            for index in indexes
+            if self._broker.partitions.has_data(self._topic, index)
+            and leader_of(TopicPartition(self._topic, index)) == node
+        }
 
     def follow(self, partition: Partition) -> None:
         """The leader epoch of a partition has changed: its shard is given up, and loaded anew if this broker leads."""
@@ -102,6 +109,11 @@ class CoordinatorRuntime(Generic[S, E]):
         self._resign(index)
         if partition.is_leader and partition.log.log_end_offset > 0:
             self._load(index)
+
+    def forget(self, partition: TopicPartition) -> None:
+        """The partition is not kept here any more."""
+        if partition.topic == self._topic:
+            self._resign(partition.partition)
 
     def _resign(self, index: int) -> None:
         """What is in flight is answered with NOT_COORDINATOR."""

@@ -26,6 +26,7 @@ from oncelog.server.context import HANG_UP, Peer, RequestContext
 
 if TYPE_CHECKING:
     from oncelog.server.broker import Broker
+    from oncelog.server.forwarding import Forwarder
 
 log = logging.getLogger("oncelog.server")
 
@@ -71,12 +72,19 @@ class Dispatcher:
         self._broker = broker
         self._loaded: dict[int, Handler] = {}
         self._modules = _find_handlers()
-        self.versions = {key: key.advertised for key in self._modules}
+        self.versions: dict[int, tuple[int, int]] = {key: key.advertised for key in self._modules}
         if broker.settings.boolean("transaction.two.phase.commit.enable"):
             self.versions[ApiKey.INIT_PRODUCER_ID] = (0, ApiKey.INIT_PRODUCER_ID.last)
+        self._forwarder: Forwarder | None = None
+        if broker.is_in_cluster:
+            from oncelog.server.forwarding import FORWARDED, Forwarder
+
+            self._forwarder = Forwarder(broker)
+            self.versions |= FORWARDED
         # Some versions are advertised that have no schema: see `ApiKey.advertised`.
         self._served: dict[int, tuple[int, int]] = {
-            key: (max(low, key.first), high) for key, (low, high) in self.versions.items()
+            key: (max(low, key.first) if isinstance(key, ApiKey) else low, high)
+            for key, (low, high) in self.versions.items()
         }
 
     def serve(self, frame: memoryview, peer: Peer) -> Answer:
@@ -88,6 +96,8 @@ class Dispatcher:
         header, position = parse_request_header(frame)
         key, version = header.api_key, header.api_version
         low, high = self._served.get(key, (0, -1))
+        if self._forwarder is not None and self._forwarder.takes(key) and low <= version <= high:
+            return self._forwarder.forward(frame, peer)
         if not low <= version <= high:
             if key != ApiKey.API_VERSIONS:
                 raise UnservedRequest(f"API key {key} version {version} is not served")

@@ -94,7 +94,7 @@ class Listener:
 def parse_listeners(settings: Settings) -> list[Listener]:
     """Raises ConfigError for the first thing that is wrong."""
     bound = dict(_addresses(settings.text("listeners"), "listeners"))
-    for name in str(settings.values.get("controller.listener.names", "")).split(","):
+    for name in (settings.optional_text("controller.listener.names") or "").split(","):
         # A folder of Kafka's may have been a controller's too. There is none here.
         bound.pop(name.strip().upper(), None)
     if not bound:
@@ -112,6 +112,20 @@ def parse_listeners(settings: Settings) -> list[Listener]:
         for key in settings.values.keys() & set(_TLS_KEYS):
             raise ConfigError(f"{key}: no listener is SSL or SASL_SSL")
     return listeners
+
+
+def between_brokers(listeners: list[Listener], settings: Settings) -> str:
+    """The name of the listener by which the brokers of a cluster reach each other. Raises ConfigError."""
+    named = (settings.optional_text("inter.broker.listener.name") or "").upper()
+    plain = [listener.name for listener in listeners if listener.protocol is SecurityProtocol.PLAINTEXT]
+    if named and named not in {listener.name for listener in listeners}:
+        raise ConfigError(f"inter.broker.listener.name: {named} is not among the listeners")
+    if not plain or (named and named not in plain):
+        raise ConfigError(
+            "process.roles=broker: TLS and SASL between brokers are not supported yet; give the broker a PLAINTEXT "
+            "listener and name it with inter.broker.listener.name"
+        )
+    return named or (SecurityProtocol.PLAINTEXT.value if SecurityProtocol.PLAINTEXT.value in plain else plain[0])
 
 
 def _addresses(text: str, key: str) -> Iterator[tuple[str, Address]]:

@@ -35,6 +35,9 @@ class LogUpkeep:
         every, interval_ms = self._broker.recurring.every, self._broker.settings.integer
         every("retention", interval_ms("log.retention.check.interval.ms"), self._delete_old_segments)
         every("checkpoint", interval_ms("log.flush.offset.checkpoint.interval.ms"), self._checkpoint)
+        if self._broker.is_in_cluster:
+            high_watermarks_ms = interval_ms("replica.high.watermark.checkpoint.interval.ms")
+            every("high watermarks", high_watermarks_ms, lambda: self.write_checkpoint(()).then(_raise_error))
         every("flush", FLUSH_CHECK_INTERVAL_MS, self._flush_due_logs)
         every("repair", REPAIR_CHECK_INTERVAL_MS, self._repair_logs)
         every("deletes", DELETE_CHECK_INTERVAL_MS, self._unlink_deleted)

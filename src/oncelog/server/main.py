@@ -102,12 +102,22 @@ async def _serve(
             loop.add_signal_handler(signal_number, stopping.set)
     server = Server(data_dir, settings, first_users)
     try:
-        on_ready(await server.start())
+        start, stop = loop.create_task(server.start()), loop.create_task(stopping.wait())
+        await asyncio.wait([start, stop], return_when=asyncio.FIRST_COMPLETED)
+        if not start.done():
+            start.cancel()
+            await asyncio.wait([start])
+            return
+        on_ready(await start)
         if takes_orders:
             from oncelog.server.orders import Orders
 
             Orders(server).listen(loop)
-        await stopping.wait()
+        ended = loop.create_task(server.until_ended())
+        await asyncio.wait([ended, stop], return_when=asyncio.FIRST_COMPLETED)
+        if ended.done():
+            await ended
+        ended.cancel()
         log.info("stopping")
     finally:
         await server.stop()

@@ -2,14 +2,14 @@
 
 The coordinator's decision is in its log when `send` is called, so nothing here may lose it: a partition whose leader
 cannot be reached stays in the queue and is tried again. The queue is kept by broker, with a place for partitions
-whose leader is unknown. With one node the only destination is this broker, and its markers go through the same append
-path as everybody's batches.
+whose leader is unknown. Markers for partitions that this broker leads go through the same append path as everybody's
+batches. Another broker gets everything that waits for it in one WriteTxnMarkers, one of them at a time.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from oncelog.cluster.partition import Partition
@@ -36,6 +36,8 @@ class MarkerSender:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._queues: dict[NodeId, dict[SendMarkers, set[TopicPartition]]] = {}
+        self._sent: dict[NodeId, dict[SendMarkers, set[TopicPartition]]] = {}
+        """On their way to other brokers."""
         self._retry_pending = False
         self._errors = RepeatedErrors(log, logging.WARNING)
         self.on_acknowledged: Acknowledge = _not_connected
@@ -43,18 +45,19 @@ class MarkerSender:
 
     @property
     def queued_count(self) -> int:
-        return sum(len(partitions) for queue in self._queues.values() for partitions in queue.values())
+        queues = [*self._queues.values(), *self._sent.values()]
+        return sum(len(partitions) for queue in queues for partitions in queue.values())
 
     def send(self, order: SendMarkers) -> None:
         if not order.partitions:
             self.on_acknowledged(order, frozenset())
             return
         self._enqueue(order, order.partitions)
-        self._drain_local()
+        self._drain()
 
     def withdraw(self, is_withdrawn: Callable[[SendMarkers], bool]) -> None:
         """Forget markers that wait to be sent: the next load of their transactions sends them again."""
-        for queue in self._queues.values():
+        for queue in [*self._queues.values(), *self._sent.values()]:
             for order in [order for order in queue if is_withdrawn(order)]:
                 del queue[order]
 
@@ -74,16 +77,42 @@ class MarkerSender:
             )  # fmt: skip
             self.on_acknowledged(order, frozenset(gone))
 
-    def _drain_local(self) -> None:
-        queue = self._queues.get(self._broker.node_id)
-        while queue:
-            order = next(iter(queue))
-            self._write_local(order, queue.pop(order))
+    def _drain(self) -> None:
+        for node, queue in list(self._queues.items()):
+            if queue and node not in (self._broker.node_id, _UNKNOWN_LEADER) and node not in self._sent:
+                self._send_remote(node, queue)
+        if self._queues.get(_UNKNOWN_LEADER):
+            self._retry_later()
+        local = self._queues.get(self._broker.node_id)
+        while local:
+            order = next(iter(local))
+            self._write_local(order, local.pop(order))
 
     def _write_local(self, order: SendMarkers, partitions: set[TopicPartition]) -> None:
         for partition in sorted(partitions):
             hit("txn.marker.before_write")
             self.write(order, partition, lambda code, where=partition: self._settle(order, where, code))  # type: ignore[misc]
+
+    def _send_remote(self, node: NodeId, queue: dict[SendMarkers, set[TopicPartition]]) -> None:
+        """One order per producer id: answers are told apart by it."""
+        from oncelog.server.remote_transactions import write_markers
+
+        chosen = {order.producer_id: order for order in reversed(queue)}
+        sent = self._sent[node] = {order: queue.pop(order) for order in chosen.values()}
+        write_markers(self._broker, node, sent).then(lambda answer: self._on_answer(node, answer))
+
+    def _on_answer(self, node: NodeId, answer: Mapping[tuple[int, TopicPartition], ErrorCode] | KafkaError) -> None:
+        sent = self._sent.pop(node)
+        if isinstance(answer, KafkaError):
+            self._errors.report(node, "markers could not be sent to broker %d and are sent again: %s", node, answer)
+            answer = {}
+        else:
+            self._errors.clear(node)
+        for order, partitions in sent.items():
+            for partition in sorted(partitions):
+                code = answer.get((order.producer_id, partition), ErrorCode.NETWORK_EXCEPTION)
+                self._settle(order, partition, code)
+        self._drain()
 
     def _settle(self, order: SendMarkers, partition: TopicPartition, code: ErrorCode) -> None:
         match reaction_to(code):
@@ -112,7 +141,7 @@ class MarkerSender:
         waiting = self._queues.pop(_UNKNOWN_LEADER, {})
         for order, partitions in waiting.items():
             self._enqueue(order, partitions)
-        self._drain_local()
+        self._drain()
 
     def write(self, order: SendMarkers, where: TopicPartition, done: Callable[[ErrorCode], None]) -> None:
         """Appends the marker to a partition of this broker and calls `done` with its error code once it is committed.

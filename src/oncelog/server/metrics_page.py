@@ -13,6 +13,7 @@ from oncelog.server.metrics import LATENCY_BOUNDS_S
 
 if TYPE_CHECKING:
     from oncelog.server.broker import Broker
+    from oncelog.server.replication import ReplicaFigures
 
 
 class BrokerCollector:
@@ -47,6 +48,7 @@ class BrokerCollector:
             broker.transactions.parked_count,
             broker.budget.held_bytes,
             broker.budget.closed_connections,
+            None if broker.replication is None else broker.replication.figures(),
         )
 
 
@@ -62,11 +64,29 @@ class Reading(NamedTuple):
     parked: int
     held_bytes: int
     closed_for_memory: int
+    replicas: ReplicaFigures | None = None
+    """Of a broker in a cluster."""
 
     def collect(self) -> Iterator[Metric]:
         yield from self._requests()
         yield from self._logs()
         yield from self._transactions()
+        if self.replicas is not None:
+            yield from self._replicas(self.replicas)
+
+    def _replicas(self, figures: ReplicaFigures) -> Iterator[Metric]:
+        for name, about, value in (
+            ("leader_count", "Partitions that this broker leads", figures.led),
+            ("partition_count", "Partitions that this broker keeps", figures.kept),
+            ("under_replicated_partitions", "Led here, and not all replicas are in sync", figures.under_replicated),
+            ("under_min_isr_partition_count", "Led here, with fewer in sync than the minimum", figures.under_min_isr),
+        ):
+            yield GaugeMetricFamily(f"kafka_server_replicamanager_{name}", about, value=value)
+        for name, about, value in (
+            ("isr_shrinks", "Replicas that this leader proposed to be out of sync", figures.isr_shrinks),
+            ("isr_expands", "Replicas that this leader proposed to be in sync again", figures.isr_expands),
+        ):
+            yield CounterMetricFamily(f"kafka_server_replicamanager_{name}", about, value=value)
 
     def _requests(self) -> Iterator[Metric]:
         seconds = HistogramMetricFamily(

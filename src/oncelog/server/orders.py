@@ -18,6 +18,7 @@ from typing import Any
 
 from oncelog.core import failpoints
 from oncelog.core.promise import Promise
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.server.broker import Broker
 from oncelog.server.context import HANG_UP, RequestContext
 from oncelog.server.dispatch import Handler
@@ -70,7 +71,8 @@ class Orders:
                 raise ValueError(f"{order} is no order")
 
     def _lose_answers(self, api: str, count: int) -> None:
-        keys = {key.stem.lower(): key for key in self._server.broker.dispatcher.versions}
+        served = self._server.broker.dispatcher.versions
+        keys = {key.stem.lower(): key for key in served if isinstance(key, ApiKey)}
         if api.lower() not in keys:
             raise ValueError(f"{api} is no request that this broker serves")
         remaining = count

@@ -9,27 +9,41 @@ import shutil
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from oncelog.cluster.metadata_entries import ScramUser, users_entry
 from oncelog.core.config import ConfigError, Settings
 from oncelog.core.errors import KafkaError
+from oncelog.core.promise import Promise
 from oncelog.security.scram import ScramCredential
 from oncelog.server.allocator import give_freed_memory_back
-from oncelog.server.broker import Broker, Environment
+from oncelog.server.broker import ALL_ADDRESSES, Broker, Environment
 from oncelog.server.connection import Connection
 from oncelog.server.descriptors import Shares, raise_limit, share
-from oncelog.server.listener import Address, Listener, SecurityProtocol, exposed, listen_problem, parse_listeners
+from oncelog.server.listener import (
+    Address,
+    Listener,
+    SecurityProtocol,
+    between_brokers,
+    exposed,
+    listen_problem,
+    parse_listeners,
+)
 from oncelog.server.login import Login
 from oncelog.server.loop import LoopScheduler, LoopWorker
 from oncelog.tls import HANDSHAKE_S_MAX, SHUTDOWN_S_MAX, server_context
 
 if TYPE_CHECKING:
+    from oncelog.protocol.messages.broker_registration import Listener as Endpoint
+    from oncelog.server.membership import Membership
     from oncelog.server.metrics_port import MetricsPort
+    from oncelog.server.peer_connections import PeerConnections
 
 log = logging.getLogger("oncelog.server")
 
 _LAST_APPENDS_S: Final = 10
+LEAVING_S_MAX: Final = 60
+"""For a controlled shutdown, after which it is none."""
 TRIMMED_AFTER_CONNECTIONS: Final = 256
 """So many have some tens of megabytes."""
 TRIM_DELAY_S: Final = 1.0
@@ -37,7 +51,12 @@ _BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 """Linux has it. Elsewhere every crash may have been one of the machine."""
 
 
+T = TypeVar("T")
 Users = Mapping[ScramUser, ScramCredential]
+
+
+class ClusterRefusal(Exception):
+    """The cluster does not take this broker, or not any more. The text says why and what to do."""
 
 
 class Server:
@@ -66,6 +85,8 @@ class Server:
         self._servers: list[asyncio.Server] = []
         self._bound: list[tuple[Listener, Address]] = []
         self._metrics: MetricsPort | None = None
+        self._peers: PeerConnections | None = None
+        self._membership: Membership | None = None
 
     @property
     def broker(self) -> Broker:
@@ -79,6 +100,9 @@ class Server:
         await self._start_broker()
         for server in self._servers:
             await server.start_serving()
+        if self._membership is not None:
+            self._membership.ready()
+            await self._reached(self._membership.serving)
         if self._settings.integer("connections.max.idle.ms") >= 0:
             self._loop.call_later(self._idle_interval_s(), self._close_idle)
         return self._bound[0][1]
@@ -87,6 +111,8 @@ class Server:
         self._broker = Broker(self._data_dir, self._settings, self._environment)
         for listener, address in self._bound:
             self._announce(listener, address)
+        if self.broker.is_in_cluster:
+            await self._join([listener for listener, _ in self._bound])
         if any(listener.protocol.has_sasl for listener, _ in self._bound):
             self.broker.make_secret()
         self.broker.start()
@@ -95,6 +121,8 @@ class Server:
 
     async def reset(self) -> None:
         """As if this had just been started on an empty folder: all data and all connections go, the address stays."""
+        if self.broker.is_in_cluster:
+            raise ConfigError("a broker in a cluster cannot be reset: its partitions belong to the cluster")
         await self._stop_broker(clean=False)
         old = self._data_dir.with_name(f"{self._data_dir.name}.reset-{uuid.uuid4()}")
         self._data_dir.rename(old)
@@ -112,6 +140,47 @@ class Server:
         error = await stored
         if error is not None:
             raise error
+
+    async def _join(self, listeners: list[Listener]) -> None:
+        """Waits until the metadata of the cluster is known. Raises ClusterRefusal."""
+        from oncelog.server.peer_connections import PeerConnections
+
+        broker = self.broker
+        self._peers = PeerConnections(str(broker.node_id))
+        endpoints = [_endpoint(listener, broker.advertised[listener.name]) for listener in listeners]
+        self._membership = broker.join(self._peers, endpoints, between_brokers(listeners, self._settings))
+        await self._reached(self._membership.loaded)
+
+    async def _reached(self, promise: Promise[None]) -> None:
+        membership = self._membership
+        if membership is not None:
+            reached: list[asyncio.Future[Any]] = [self._future(promise), self._future(membership.ended)]
+            await asyncio.wait(reached, return_when=asyncio.FIRST_COMPLETED)
+            if membership.ended.done:
+                raise ClusterRefusal(membership.ended.value or "the broker was stopped before it had joined")
+
+    async def until_ended(self) -> None:
+        """Raises ClusterRefusal when the cluster does not know this broker any more. One node has no such end."""
+        if self._membership is None:
+            await asyncio.Event().wait()
+        else:
+            reason = await self._future(self._membership.ended)
+            raise ClusterRefusal(reason or "the cluster has let the broker go")
+
+    def _future(self, promise: Promise[T]) -> asyncio.Future[T]:
+        future: asyncio.Future[T] = self._loop.create_future()
+        promise.then(lambda value: None if future.done() else future.set_result(value))
+        return future
+
+    async def _leave(self) -> None:
+        """Others lead what this broker leads, before it stops to serve."""
+        membership = self._membership
+        if membership is not None and not membership.ended.done:
+            membership.leave()
+            try:
+                await asyncio.wait_for(self._future(membership.ended), LEAVING_S_MAX)
+            except TimeoutError:
+                log.warning("the controllers did not let the broker go within %d s: it stops anyway", LEAVING_S_MAX)
 
     async def _listen(self, listener: Listener) -> Address:
         """Where it is bound. Nobody is served yet."""
@@ -155,6 +224,7 @@ class Server:
             log.warning(warning)
 
     async def stop(self) -> None:
+        await self._leave()
         for server in self._servers:
             server.close()
         await self._stop_broker(clean=True)
@@ -168,6 +238,8 @@ class Server:
             self._broker.end_work()
             await self._until_idle()
             self._broker.stop(clean=clean)
+        if self._peers is not None:
+            self._peers.close()
 
     def _close_connections(self) -> None:
         for connection in list(self._connections):
@@ -231,6 +303,26 @@ class Server:
         except OSError as error:
             raise ConfigError(f"oncelog.metrics.port: {listen_problem(Address(host, port), error)}") from error
         log.info("metrics for Prometheus on http://%s:%d/metrics", host, port)
+
+
+_PROTOCOL_IDS: Final = {
+    SecurityProtocol.PLAINTEXT: 0,
+    SecurityProtocol.SSL: 1,
+    SecurityProtocol.SASL_PLAINTEXT: 2,
+    SecurityProtocol.SASL_SSL: 3,
+}
+
+
+def _endpoint(listener: Listener, told: Address) -> Endpoint:
+    from oncelog.protocol.messages.broker_registration import Listener as Endpoint
+
+    if told.host in ALL_ADDRESSES:
+        raise ConfigError(
+            f"advertised.listeners: other nodes cannot connect to {told}; name the address of listener {listener.name}"
+        )
+    return Endpoint(
+        name=listener.name, host=told.host, port=told.port, security_protocol=_PROTOCOL_IDS[listener.protocol]
+    )
 
 
 def _share_descriptors(open_files_max: int) -> Shares:

@@ -26,6 +26,7 @@ from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import (
     TRANSACTION_STATE_TOPIC,
     CoordinatorEpoch,
+    NodeId,
     ProducerIdAndEpoch,
     TopicPartition,
 )
@@ -341,6 +342,11 @@ class TxnRuntime:
     ) -> Promise[dict[TopicPartition, KafkaError]]:
         """Adds partitions to a transaction (TV2) or verifies that they were added; promises what was refused."""
         wanted = list(partitions)
+        coordinator = self._coordinator_of(transactional_id)
+        if self._broker.is_in_cluster and coordinator != self._broker.node_id:
+            from oncelog.server.remote_transactions import enlist
+
+            return enlist(self._broker, coordinator, transactional_id, producer, wanted, add=add)
 
         def operation(shard: TxnShard) -> TxnOutcome[PartitionsResult]:
             if add:
@@ -356,6 +362,11 @@ class TxnRuntime:
             }
 
         return self.run(transactional_id, operation).map(refusals)
+
+    def _coordinator_of(self, transactional_id: str) -> NodeId:
+        partition = TopicPartition(TRANSACTION_STATE_TOPIC, self.partition_of(transactional_id))
+        leader = self._broker.metadata.leader_of(partition)
+        return NodeId(-1) if leader is None else leader
 
     def list_transactions(self, wanted: TransactionFilter) -> Steps[list[ListedTransaction]]:
         now_ms = self._broker.steady_ms()

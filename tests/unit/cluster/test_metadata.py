@@ -19,7 +19,7 @@ from oncelog.cluster.metadata_entries import (
     topic_config_entry,
     topic_entry,
 )
-from oncelog.cluster.producer_ids import PRODUCER_ID_BLOCK, ProducerIds
+from oncelog.cluster.producer_ids import PRODUCER_ID_BLOCK, JournalledProducerIds
 from oncelog.core import failpoints
 from oncelog.core.ids import NodeId
 from oncelog.core.promise import Promise
@@ -74,7 +74,7 @@ def test_producer_ids_are_never_handed_out_twice_even_after_a_crash(tmp_path: Pa
     seen: list[int] = []
     for _ in range(4):
         store = _open(tmp_path)
-        ids = ProducerIds(store)
+        ids = JournalledProducerIds(store)
         seen += [ids.take() for _ in range(PRODUCER_ID_BLOCK // 2 + 1)]
         # No clean stop: whatever was not journalled is lost with the object.
         store._journal.close()
@@ -169,7 +169,7 @@ def test_the_journal_is_rewritten_before_it_grows_without_end(tmp_path: Path, mo
     monkeypatch.setattr(metadata_module, "_REWRITE_CHANGES_MIN", 20)  # type: ignore[attr-defined]
     store = _open(tmp_path)
     _create(store, "orders", 1, {}, _ID)
-    ids = ProducerIds(store)
+    ids = JournalledProducerIds(store)
     for n in range(500):
         _configure(store, {"retention.ms": str(n)})
         ids.take()

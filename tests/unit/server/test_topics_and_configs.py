@@ -326,7 +326,7 @@ def test_a_key_of_kafka_that_means_nothing_here_is_taken_and_shown_as_without_ef
     assert (answer.error_code, value_and_source(node, BROKER, "1", RELOGIN)) == (0, ("57000", 2))
 
 
-@pytest.mark.parametrize("key", ["process.roles", "replica.fetch.max.bytes", "metadata.log.dir"])
+@pytest.mark.parametrize("key", ["controller.quorum.voters", "replica.fetch.max.bytes", "metadata.log.dir"])
 def test_a_key_without_effect_that_kafka_does_not_change_while_it_runs_is_refused(
     node: BrokerInProcess, key: str
 ) -> None:

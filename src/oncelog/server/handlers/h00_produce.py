@@ -16,9 +16,12 @@ from oncelog.coordinator.txn.errors import error_for_produce
 from oncelog.core.errors import ErrorCode, InvalidRecords, KafkaError
 from oncelog.core.ids import INTERNAL_TOPICS, ProducerIdAndEpoch, TopicPartition
 from oncelog.core.promise import Promise, gather
+from oncelog.core.waiting import within
 from oncelog.protocol.batch import BatchHeader, read_header
 from oncelog.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -172,8 +175,46 @@ class _Produce:
             return HANG_UP if failed else None
         response = ProduceResponse(responses=responses)
         if self._request.acks == 1 or not uncommitted:
+            return self._with_leaders(response)
+        return self._when_all_committed(uncommitted, response)
+
+    def _when_all_committed(self, uncommitted: list[_Uncommitted], response: ProduceResponse) -> Promise[Answer]:
+        def respond(errors: list[KafkaError | None]) -> Answer:
+            for append, error in zip(uncommitted, errors, strict=True):
+                if error is not None and error.code is ErrorCode.REQUEST_TIMED_OUT:
+                    append.response.error_code = error.code  # its offset stays: it may still be committed
+                elif error is not None:
+                    _fail(append.response, error)
+            return self._with_leaders(response)
+
+        return gather([self._committed(append) for append in uncommitted]).map(respond)
+
+    def _committed(self, append: _Uncommitted) -> Promise[KafkaError | None]:
+        """One node commits what it has, sooner or later. Followers may take longer than the client wants to wait."""
+        committed = append.partition.committed(append.last_offset)
+        if committed.done or not append.partition.has_followers:
+            return committed
+        error = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "not all replicas in sync have it yet")
+        return within(self._broker.scheduler, self._request.timeout_ms, committed, error)
+
+    def _with_leaders(self, response: ProduceResponse) -> ProduceResponse:
+        """Clients are told who leads what this broker does not lead (KIP-951)."""
+        if not self._broker.is_in_cluster:
             return response
-        return _when_all_committed(uncommitted, response)
+        nodes = self._broker.nodes(self._context)
+        told = set()
+        for topic in response.responses:
+            for answer in topic.partition_responses:
+                if answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                    leader = self._broker.current_leader(topic.name, answer.index)
+                    if leader is not None and leader.node_id in nodes:
+                        answer.current_leader = LeaderIdAndEpoch(leader_id=leader.node_id, leader_epoch=leader.epoch)
+                        told.add(leader.node_id)
+        response.node_endpoints = [
+            NodeEndpoint(node_id=node, host=nodes[node].host, port=nodes[node].port, rack=nodes[node].rack)
+            for node in sorted(told)
+        ]
+        return response
 
     def _check_internal(self, name: str) -> None:
         if name in INTERNAL_TOPICS:
@@ -241,16 +282,6 @@ def _failed(index: int, error: KafkaError) -> PartitionProduceResponse:
             for number in error.numbers
         ]
     return response
-
-
-def _when_all_committed(uncommitted: list[_Uncommitted], response: ProduceResponse) -> Promise[Answer]:
-    def respond(errors: list[KafkaError | None]) -> Answer:
-        for append, error in zip(uncommitted, errors, strict=True):
-            if error is not None:
-                _fail(append.response, error)
-        return response
-
-    return gather([append.partition.committed(append.last_offset) for append in uncommitted]).map(respond)
 
 
 def _fail(response: PartitionProduceResponse, error: KafkaError) -> None:

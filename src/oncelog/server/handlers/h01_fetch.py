@@ -2,8 +2,8 @@
 
 A read_committed reader is bounded by the last stable offset and told which transactions in its range were aborted.
 The first partition with data gives at least one whole batch, whatever the limits say (KIP-74).
-Deviation: there are no follower fetches and no preferred read replica on one node. A client that claims to be a replica
-needs ClusterAction, and then learns that it is none.
+Fetches of other brokers are served by `server.replica_fetches`.
+Deviation: consumers are not sent to followers (no preferred read replica).
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ from oncelog.protocol.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionData,
 )
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 from oncelog.server.fetch_session import FetchSession, FetchTarget, PartitionKey, partition_key
+from oncelog.server.replica_fetches import failed_partition, replica_of, serve_replica
 from oncelog.server.turns import Steps
 
 _TOPIC_ID_VERSION = 13
@@ -38,6 +41,8 @@ Answer = FetchResponse | Promise[FetchResponse]
 
 
 def handle(broker: Broker, request: FetchRequest, context: RequestContext) -> Answer | Steps[Answer]:
+    if broker.replication is not None and replica_of(request) is not None:
+        return serve_replica(broker, request, context)
     targets = _targets(request)
     forgotten = [
         partition_key(topic.topic, topic.topic_id, index)
@@ -188,7 +193,9 @@ class _Fetch:
             if number % _PARTITIONS_PER_STEP == _PARTITIONS_PER_STEP - 1:
                 yield
             partition = self._broker.partitions.find(target.topic, target.partition)
-            if partition is None or partition.closed or partition.leader_epoch < target.current_leader_epoch:
+            if partition is None or partition.closed or not partition.is_leader:
+                return True
+            if partition.leader_epoch < target.current_leader_epoch:
                 return True
             if not partition.log.log_start_offset <= target.fetch_offset <= partition.high_watermark:
                 return True
@@ -233,7 +240,7 @@ class _Fetch:
         try:
             partition = self._locate(target)
         except KafkaError as error:
-            data = _failed(target.partition, error.code)
+            data = failed_partition(target.partition, error.code)
             data.aborted_transactions = []
             return _Read(target, data, 0)
         try:
@@ -242,7 +249,7 @@ class _Fetch:
                 raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return self._read_partition(partition, target, budget_bytes, must_progress)
         except KafkaError as error:
-            return _Read(target, _failed(target.partition, error.code), 0)
+            return _Read(target, failed_partition(target.partition, error.code), 0)
 
     def _locate(self, target: FetchTarget) -> Partition:
         if self._by_id:
@@ -314,10 +321,28 @@ class _Fetch:
                 delivered.append(target.key)
         if self._session is not None:
             self._broker.fetch_sessions.rotate(self._session, delivered)
-        return FetchResponse(
+        response = FetchResponse(
             session_id=self._session.session_id if self._session is not None else 0,
             responses=list(topics.values()),
         )
+        if self._broker.is_in_cluster:
+            self._tell_leaders(reads, response)
+        return response
+
+    def _tell_leaders(self, reads: list[_Read], response: FetchResponse) -> None:
+        """Clients are told who leads what this broker does not lead (KIP-951)."""
+        nodes = self._broker.nodes(self._context)
+        told = set()
+        for read in reads:
+            if read.data.error_code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
+                leader = self._broker.current_leader(read.target.topic, read.target.partition)
+                if leader is not None and leader.node_id in nodes:
+                    read.data.current_leader = LeaderIdAndEpoch(leader_id=leader.node_id, leader_epoch=leader.epoch)
+                    told.add(leader.node_id)
+        response.node_endpoints = [
+            NodeEndpoint(node_id=node, host=nodes[node].host, port=nodes[node].port, rack=nodes[node].rack)
+            for node in sorted(told)
+        ]
 
 
 def _is_news(read: _Read) -> bool:
@@ -328,10 +353,3 @@ def _is_news(read: _Read) -> bool:
         or data.high_watermark != target.last_high_watermark
         or data.log_start_offset != target.last_log_start_offset
     )
-
-
-def _failed(index: int, code: ErrorCode) -> PartitionData:
-    return PartitionData(
-        partition_index=index, error_code=code, high_watermark=-1, last_stable_offset=-1, log_start_offset=-1,
-        aborted_transactions=None, preferred_read_replica=-1, records=b"",
-    )  # fmt: skip

@@ -10,6 +10,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -32,6 +34,12 @@ _SINCE_VERSION: dict[int, int] = {
 }
 
 
+class _Reader(NamedTuple):
+    read_committed: bool
+    is_replica: bool
+    """A follower reads up to the end of the log."""
+
+
 def handle(broker: Broker, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
     seen: dict[tuple[str, int], int] = {}
     for topic in request.topics:
@@ -46,7 +54,7 @@ def handle(broker: Broker, request: ListOffsetsRequest, context: RequestContext)
                         broker,
                         topic.name,
                         wanted,
-                        request.isolation_level == 1,
+                        _Reader(request.isolation_level == 1, broker.is_in_cluster and request.replica_id >= 0),
                         context,
                         seen[topic.name, wanted.partition_index] > 1,
                     )
@@ -62,18 +70,21 @@ def _answer(
     broker: Broker,
     topic: str,
     wanted: ListOffsetsPartition,
-    read_committed: bool,
+    reader: _Reader,
     context: RequestContext,
     duplicate: bool,
 ) -> ListOffsetsPartitionResponse:
     index = wanted.partition_index
     try:
-        context.require(Operation.DESCRIBE, Resource.TOPIC, topic)
+        if reader.is_replica:
+            context.require(Operation.CLUSTER_ACTION, Resource.CLUSTER)
+        else:
+            context.require(Operation.DESCRIBE, Resource.TOPIC, topic)
         if duplicate:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "a partition is asked about twice")
         if wanted.timestamp < 0 and context.api_version < _SINCE_VERSION.get(wanted.timestamp, 0):
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
-        timestamp, offset, epoch = _look_up(broker, topic, wanted, read_committed)
+        timestamp, offset, epoch = _look_up(broker, topic, wanted, reader)
     except KafkaError as error:
         return ListOffsetsPartitionResponse(
             partition_index=index, error_code=error.code, timestamp=-1, offset=-1, leader_epoch=-1
@@ -81,10 +92,14 @@ def _answer(
     return ListOffsetsPartitionResponse(partition_index=index, timestamp=timestamp, offset=offset, leader_epoch=epoch)
 
 
-def _look_up(broker: Broker, topic: str, wanted: ListOffsetsPartition, read_committed: bool) -> tuple[int, int, int]:
+def _look_up(broker: Broker, topic: str, wanted: ListOffsetsPartition, reader: _Reader) -> tuple[int, int, int]:
     partition = broker.partitions.get(topic, wanted.partition_index)
     partition.check_leader_epoch(wanted.current_leader_epoch)
-    log = partition.log
+    log, read_committed = partition.log, reader.read_committed
+    if wanted.timestamp == OffsetSpec.LATEST and reader.is_replica:
+        return -1, log.log_end_offset, partition.leader_epoch
+    if wanted.timestamp == OffsetSpec.LATEST and not partition.knows_committed:
+        raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, "a new leader does not know yet what is committed")
     match wanted.timestamp:
         case OffsetSpec.LATEST:
             return -1, partition.readable_end(read_committed), partition.leader_epoch

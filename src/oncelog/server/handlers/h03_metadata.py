@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from oncelog.cluster.metadata_entries import Topic
 from oncelog.cluster.topics import name_problem
 from oncelog.core.errors import ErrorCode, KafkaError
-from oncelog.core.ids import INTERNAL_TOPICS, NULL_UUID
+from oncelog.core.ids import INTERNAL_TOPICS, NULL_UUID, NodeId
 from oncelog.core.promise import Promise, gather
 from oncelog.protocol.messages.metadata import (
     MetadataRequest,
@@ -55,12 +57,13 @@ def _topics(
     broker: Broker, request: MetadataRequest, context: RequestContext
 ) -> Steps[list[Promise[MetadataResponseTopic]]]:
     found: list[Promise[MetadataResponseTopic]] = []
+    alive = broker.nodes(context).keys()
     asked, version = request.topics, context.api_version
     # Version 0 knew no null: an empty list meant all topics.
     if asked is None or (version == 0 and not asked):
         for topic in list(broker.metadata.topics.values()):
             if context.may(Operation.DESCRIBE, Resource.TOPIC, topic.name):
-                found.append(Promise.resolved((yield from _describe(broker, topic))))
+                found.append(Promise.resolved((yield from _describe(broker, topic, alive))))
             yield
         return found
     if version < _TOPIC_ID_VERSION and any(topic.name is None or topic.topic_id != NULL_UUID for topic in asked):
@@ -70,15 +73,15 @@ def _topics(
     # A small request must not get a huge answer by asking for the same topic again and again.
     once = {(topic.topic_id, topic.name): topic for topic in asked}
     for wanted in once.values():
-        found.append((yield from _answer(broker, wanted, context, may_create)))
+        found.append((yield from _answer(broker, wanted, context, may_create, alive)))
         yield
     return found
 
 
 def _answer(
-    broker: Broker, asked: MetadataRequestTopic, context: RequestContext, may_create: bool
+    broker: Broker, asked: MetadataRequestTopic, context: RequestContext, may_create: bool, alive: Set[NodeId]
 ) -> Steps[Promise[MetadataResponseTopic]]:
-    found, name = (yield from _find(broker, asked, context)), asked.name or ""
+    found, name = (yield from _find(broker, asked, context, alive)), asked.name or ""
     if not may_create or found.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return Promise.resolved(found)
     if not context.may(Operation.CREATE, Resource.CLUSTER) and not context.permits(
@@ -86,11 +89,17 @@ def _answer(
     ):
         return Promise.resolved(_failed(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
     return broker.auto_create_topic(name).map(
-        lambda topic: _failed(name, topic.code) if isinstance(topic, KafkaError) else at_once(_describe(broker, topic))
+        lambda topic: (
+            _failed(name, topic.code)
+            if isinstance(topic, KafkaError)
+            else at_once(_describe(broker, topic, broker.nodes(context).keys()))
+        )
     )
 
 
-def _find(broker: Broker, asked: MetadataRequestTopic, context: RequestContext) -> Steps[MetadataResponseTopic]:
+def _find(
+    broker: Broker, asked: MetadataRequestTopic, context: RequestContext, alive: Set[NodeId]
+) -> Steps[MetadataResponseTopic]:
     if asked.topic_id != NULL_UUID:
         topic = broker.metadata.topics_by_id.get(asked.topic_id)
         if topic is None:
@@ -98,13 +107,13 @@ def _find(broker: Broker, asked: MetadataRequestTopic, context: RequestContext) 
         if not context.permits(Operation.DESCRIBE, Resource.TOPIC, topic.name):
             refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             return MetadataResponseTopic(error_code=refused, name=None, topic_id=asked.topic_id)
-        return (yield from _describe(broker, topic))
+        return (yield from _describe(broker, topic, alive))
     name = asked.name or ""
     if not context.permits(Operation.DESCRIBE, Resource.TOPIC, name):
         return _failed(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     topic = broker.metadata.topics.get(name)
     if topic is not None:
-        return (yield from _describe(broker, topic))
+        return (yield from _describe(broker, topic, alive))
     return _failed(
         name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if name_problem(name) is None else ErrorCode.INVALID_TOPIC_EXCEPTION
     )
@@ -114,7 +123,7 @@ def _failed(name: str, code: ErrorCode) -> MetadataResponseTopic:
     return MetadataResponseTopic(error_code=code, name=name, is_internal=name in INTERNAL_TOPICS)
 
 
-def _describe(broker: Broker, topic: Topic) -> Steps[MetadataResponseTopic]:
+def _describe(broker: Broker, topic: Topic, alive: Set[NodeId]) -> Steps[MetadataResponseTopic]:
     described = MetadataResponseTopic(
         name=topic.name, topic_id=topic.topic_id, is_internal=topic.name in INTERNAL_TOPICS
     )
@@ -122,11 +131,13 @@ def _describe(broker: Broker, topic: Topic) -> Steps[MetadataResponseTopic]:
         state = broker.metadata.partition_state(topic, index)
         described.partitions.append(
             MetadataResponsePartition(
+                error_code=ErrorCode.NONE if state.leader in alive else ErrorCode.LEADER_NOT_AVAILABLE,
                 partition_index=index,
-                leader_id=state.leader,
+                leader_id=state.leader if state.leader in alive else -1,
                 leader_epoch=state.leader_epoch,
                 replica_nodes=list(state.replicas),
                 isr_nodes=list(state.in_sync),
+                offline_replicas=[replica for replica in state.replicas if replica not in alive],
             )
         )
         if index % _PARTITIONS_PER_STEP == 0:

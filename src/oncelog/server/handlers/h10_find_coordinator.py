@@ -53,7 +53,9 @@ def _find(broker: Broker, key: str, key_type: int, context: RequestContext) -> P
     def answer(topic: Topic | KafkaError) -> Coordinator:
         if isinstance(topic, KafkaError):
             return _failed(key, topic)
-        node = broker.nodes(context)[_coordinator_of(broker, topic, key)]
+        node = broker.nodes(context).get(_coordinator_of(broker, topic, key))
+        if node is None:
+            return _failed(key, KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "its partition has no leader now"))
         return Coordinator(key=key, node_id=node.node_id, host=node.host, port=node.port, error_message=None)
 
     return broker.internal_topic(name).map(answer)

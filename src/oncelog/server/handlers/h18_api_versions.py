@@ -28,17 +28,16 @@ def handle(broker: Broker, request: ApiVersionsRequest | None, context: RequestC
     if context.api_version >= 3 and not _is_named(request):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
     keys = [ApiVersion(api_key=key, min_version=low, max_version=high) for key, (low, high) in versions.items()]
-    transaction_version = broker.settings.integer("transaction.version")
-    features = [
-        FinalizedFeatureKey(
-            name="transaction.version", max_version_level=transaction_version, min_version_level=transaction_version
-        )
-    ]
+    finalised = broker.finalised_features()
     return ApiVersionsResponse(
         api_keys=keys,
         supported_features=[SupportedFeatureKey(name="transaction.version", min_version=0, max_version=2)],
-        finalized_features_epoch=0,
-        finalized_features=features if transaction_version else [],
+        finalized_features_epoch=finalised.epoch,
+        finalized_features=[
+            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in finalised.levels.items()
+            if level
+        ],
     )
 
 

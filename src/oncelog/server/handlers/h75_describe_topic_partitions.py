@@ -72,6 +72,7 @@ def _failed(name: str, code: ErrorCode, operations: int) -> DescribeTopicPartiti
 def _describe(
     broker: Broker, context: RequestContext, topic: Topic, first: int, last: int
 ) -> DescribeTopicPartitionsResponseTopic:
+    alive = broker.nodes(context).keys()
     states = [(index, broker.metadata.partition_state(topic, index)) for index in range(first, last)]
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
@@ -79,11 +80,17 @@ def _describe(
         is_internal=topic.name in INTERNAL_TOPICS,
         partitions=[
             DescribeTopicPartitionsResponsePartition(
-                partition_index=index, leader_id=state.leader, leader_epoch=state.leader_epoch,
-                replica_nodes=list(state.replicas), isr_nodes=list(state.in_sync),
-                eligible_leader_replicas=[], last_known_elr=[],
+                error_code=ErrorCode.NONE if state.leader in alive else ErrorCode.LEADER_NOT_AVAILABLE,
+                partition_index=index,
+                leader_id=state.leader if state.leader in alive else -1,
+                leader_epoch=state.leader_epoch,
+                replica_nodes=list(state.replicas),
+                isr_nodes=list(state.in_sync),
+                eligible_leader_replicas=list(state.eligible),
+                last_known_elr=list(state.last_known_eligible),
+                offline_replicas=[replica for replica in state.replicas if replica not in alive],
             )
             for index, state in states
         ],
         topic_authorized_operations=context.operations_on(Resource.TOPIC, topic.name),
-    )  # fmt: skip
+    )

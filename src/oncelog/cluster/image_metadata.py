@@ -1,0 +1,96 @@
+"""The metadata of a broker in a cluster: what its controllers have decided, up to some offset of their log.
+
+Nothing is changed here. Changes are sent to the controller, and come back with the metadata log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from oncelog.cluster.image_security import acls_of, scram_users
+from oncelog.cluster.journal import JournalEntry
+from oncelog.cluster.metadata import Change, Metadata
+from oncelog.cluster.metadata_entries import Topic
+from oncelog.cluster.partition_state import PartitionState
+from oncelog.controller.delta import Delta
+from oncelog.controller.image import EMPTY_IMAGE, TOPIC_RESOURCE, Image, TopicImage
+from oncelog.core.broker_config import BROKER_CONFIG
+from oncelog.core.config import ConfigError, ConfigTable
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.ids import LeaderEpoch, NodeId
+from oncelog.core.promise import Promise
+from oncelog.core.topic_config import TOPIC_CONFIG
+
+log = logging.getLogger("oncelog.server")
+
+BROKER_RESOURCE: Final = 4
+_GONE: Final = PartitionState(NodeId(-1), LeaderEpoch(-1), replicas=(), in_sync=())
+
+
+class ImageMetadata(Metadata):
+    def __init__(self) -> None:
+        super().__init__()
+        self.image: Image = EMPTY_IMAGE
+
+    def become(self, image: Image, delta: Delta) -> None:
+        """What handlers see changes at once, before anything acts on it."""
+        self.image = image
+        for topic_id, change in delta.topics.items():
+            if change.after is None and (gone := self.topics_by_id.pop(topic_id, None)) is not None:
+                self.topics.pop(gone.name, None)
+        renewed = {key.topic_id for key in delta.partitions}
+        names = (resource.name for resource in delta.settings if resource.type == TOPIC_RESOURCE)
+        renewed.update(image.topic_ids[name] for name in names if name in image.topic_ids)
+        for topic_id in renewed & image.topics.keys():
+            topic = self._topic(image.topics[topic_id])
+            self.topics[topic.name] = self.topics_by_id[topic_id] = topic
+        self.partitions_in_all = sum(topic.partition_count for topic in self.topics.values())
+        if any(resource.type == BROKER_RESOURCE for resource in delta.settings):
+            self.broker_configs = {
+                resource.name: known_settings(BROKER_CONFIG, configs, f"broker {resource.name}".strip())
+                for resource, configs in image.settings.items()
+                if resource.type == BROKER_RESOURCE
+            }
+        if delta.scram:
+            self.users = scram_users(image)
+        if delta.acls:
+            self.acls = dict.fromkeys(acls_of(image))
+
+    def tell(self, delta: Delta) -> None:
+        """Those who follow learn of settings and ACLs."""
+        if any(resource.type == BROKER_RESOURCE for resource in delta.settings):
+            self._tell(Change("broker_config"))
+        for resource in delta.settings:
+            topic = self.topics.get(resource.name) if resource.type == TOPIC_RESOURCE else None
+            if topic is not None:
+                self._tell(Change("topic_config", topic))
+        if delta.acls:
+            self._tell(Change("acls"))
+
+    def _topic(self, image: TopicImage) -> Topic:
+        configs = known_settings(TOPIC_CONFIG, self.image.topic_settings(image.name), f"topic {image.name}")
+        return Topic(image.name, image.topic_id, len(image.partitions), configs)
+
+    def partition_state(self, topic: Topic, index: int) -> PartitionState:
+        """Without a leader for one that was deleted meanwhile."""
+        known = self.image.topics.get(topic.topic_id)
+        found = None if known is None else known.partitions.get(index)
+        return _GONE if found is None else PartitionState.from_image(found)
+
+    def propose(self, subject: str, decide: Callable[[], JournalEntry | None]) -> Promise[KafkaError | None]:
+        return Promise.resolved(KafkaError(ErrorCode.NOT_CONTROLLER, f"the controller decides about {subject}"))
+
+
+def known_settings(table: ConfigTable, configs: Mapping[str, str], whose: str) -> dict[str, str]:
+    """Kafka's controllers know settings, and values of them, that have no meaning here."""
+    known = {}
+    for name, value in configs.items():
+        try:
+            table.key(name).parse(value)
+        except ConfigError as error:
+            log.warning("%s: %s=%s is left out: %s", whose, name, value, error)
+        else:
+            known[name] = value
+    return known

@@ -1,0 +1,47 @@
+"""Users and ACLs of Kafka's metadata as the broker uses them. One that is not understood is told of: it may deny."""
+
+from __future__ import annotations
+
+import logging
+
+from oncelog.cluster.metadata_entries import ScramUser
+from oncelog.controller.image import Image
+from oncelog.protocol.messages.cluster_metadata import AccessControlEntryRecord
+from oncelog.security.acl import Acl, Operation, Pattern, Permission, Resource
+from oncelog.security.scram import ScramCredential, ScramMechanism
+
+log = logging.getLogger("oncelog.server")
+
+
+def scram_users(image: Image) -> dict[ScramUser, ScramCredential]:
+    users: dict[ScramUser, ScramCredential] = {}
+    for key, record in image.scram.items():
+        try:
+            user = ScramUser(key.name, ScramMechanism(key.mechanism))
+        except ValueError as error:
+            log.warning("user %s is not taken over: %s", key.name, error)
+        else:
+            users[user] = ScramCredential(record.salt, record.stored_key, record.server_key, record.iterations)
+    return users
+
+
+def acls_of(image: Image) -> list[Acl]:
+    acls: list[Acl] = []
+    for entry in image.acls.values():
+        try:
+            acls.append(_acl(entry))
+        except ValueError as error:
+            log.error("an ACL of %s on %r is not taken over: %s", entry.principal, entry.resource_name, error)
+    return acls
+
+
+def _acl(entry: AccessControlEntryRecord) -> Acl:
+    return Acl(
+        Resource(entry.resource_type),
+        entry.resource_name,
+        Pattern(entry.pattern_type),
+        entry.principal,
+        entry.host,
+        Operation(entry.operation),
+        Permission(entry.permission_type),
+    )

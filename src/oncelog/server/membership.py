@@ -1,0 +1,198 @@
+"""A broker's place in a cluster: it follows the metadata log, is registered, sends heartbeats, and leaves in order.
+
+`cluster.quorum_log` and `cluster.lifecycle` decide; this sends their requests and passes the answers back. Requests
+that others have for the active controller go out here as well: its address is known to the observer only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from oncelog.cluster.cluster_config import FEATURES, ClusterConfig
+from oncelog.cluster.lifecycle import Identity, Lifecycle, State
+from oncelog.cluster.quorum_log import FETCH_TIMEOUT_MS, QuorumLog, Update
+from oncelog.controller.errors import InvalidMetadata
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.invariant import invariant
+from oncelog.core.promise import Promise
+from oncelog.protocol.messages.broker_heartbeat import BrokerHeartbeatResponse
+from oncelog.protocol.messages.broker_registration import BrokerRegistrationResponse, Listener
+from oncelog.protocol.messages.fetch import FetchResponse
+from oncelog.protocol.messages.fetch_snapshot import FetchSnapshotResponse
+from oncelog.protocol.primitives import MalformedRequest
+from oncelog.protocol.schema import Message
+from oncelog.server.peers import Answer, PeerAddress, Peers, Pump
+
+if TYPE_CHECKING:
+    from oncelog.server.broker import Broker
+
+log = logging.getLogger("oncelog.server")
+
+_NO_CONTROLLER_MS: Final = 50
+
+M = TypeVar("M", bound=Message)
+
+
+class Membership:
+    def __init__(self, broker: Broker, peers: Peers, config: ClusterConfig, listeners: Sequence[Listener]) -> None:
+        self._broker = broker
+        self._peers = peers
+        directory_id = broker.log_dir.meta.directory_id
+        invariant(directory_id is not None, "meta.properties has a directory id")
+        self.quorum = QuorumLog(
+            cluster_id=broker.cluster_id,
+            replica_id=broker.node_id,
+            directory_id=directory_id,  # type: ignore[arg-type]  # checked above
+            bootstrap=config.controllers,
+        )
+        identity = Identity(
+            broker_id=broker.node_id,
+            cluster_id=broker.cluster_id,
+            incarnation_id=broker.new_uuid(),
+            listeners=listeners,
+            features=FEATURES,
+            rack=config.rack,
+            directory_id=directory_id,  # type: ignore[arg-type]  # checked above
+            previous_epoch=broker.previous_epoch,
+        )
+        self.lifecycle = Lifecycle(identity, config.timing, broker.steady_ms())
+        self._life_timeout_ms = config.timing.session_timeout // 2
+        self._quorum_pump = Pump(broker.scheduler, self._poll_quorum)
+        self._life_pump = Pump(broker.scheduler, self._poll_life)
+        self.applied_offset = -1
+        self.loaded: Promise[None] = Promise()
+        """The first image is applied."""
+        self.serving: Promise[None] = Promise()
+        self.ended: Promise[str | None] = Promise()
+        """With the reason, or None for the end that was asked for."""
+
+    def start(self) -> None:
+        self._quorum_pump.kick()
+        self._life_pump.kick()
+
+    def ready(self) -> None:
+        """Clients are served: the controller may give this broker partitions to lead."""
+        self.lifecycle.ready()
+        self._life_pump.kick()
+
+    def leave(self) -> None:
+        """Asks the controller to move leaderships away. The metadata log is followed until `ended`."""
+        self.lifecycle.stop(self._broker.steady_ms())
+        self._look_at_state()
+        self._life_pump.kick()
+
+    def stop(self) -> None:
+        self._quorum_pump.stop()
+        self._life_pump.stop()
+
+    @property
+    def finalised(self) -> Mapping[str, int]:
+        """The levels of the cluster's features."""
+        return {**self.quorum.image.features, "kraft.version": self.quorum.quorum.kraft_version}
+
+    def ask_controller(
+        self, purpose: str, request: Message, response_type: type[M], timeout_ms: int
+    ) -> Promise[M | KafkaError]:
+        """One attempt. An error means that there is no answer from the active controller."""
+        leader = self.quorum.leader
+        if leader is None:
+            return Promise.resolved(KafkaError(ErrorCode.NOT_CONTROLLER, "no active controller is known"))
+
+        def check(answer: Answer) -> M | KafkaError:
+            if isinstance(answer, KafkaError):
+                return answer
+            invariant(isinstance(answer, response_type), "%s was answered by another kind", type(request).__name__)
+            return answer  # type: ignore[return-value]  # narrowed by the invariant above
+
+        return self._peers.call(purpose, PeerAddress(*leader.address), request, timeout_ms).map(check)
+
+    # -- the metadata log
+
+    def _poll_quorum(self) -> int | None:
+        now_ms = self._broker.steady_ms()
+        send = self.quorum.poll(now_ms)
+        if send is not None:
+            number = send.number
+            self._peers.call("quorum", PeerAddress(*send.address), send.request, FETCH_TIMEOUT_MS).then(
+                lambda answer: self._on_quorum(number, answer)
+            )
+        wake_ms = self.quorum.wake_ms
+        return 0 if wake_ms is None else wake_ms - now_ms
+
+    def _on_quorum(self, number: int, answer: Answer) -> None:
+        now_ms = self._broker.steady_ms()
+        update = None
+        try:
+            if isinstance(answer, FetchResponse):
+                update = self.quorum.on_fetch(number, answer, now_ms)
+            elif isinstance(answer, FetchSnapshotResponse):
+                update = self.quorum.on_snapshot(number, answer, now_ms)
+            else:
+                self.quorum.on_failure(number, now_ms)
+            if update is not None:
+                self._apply(update)
+        except KafkaError as error:
+            self._end(error.message)
+        except (InvalidMetadata, MalformedRequest) as error:
+            self._end(f"the metadata log of the controllers cannot be followed: {error}")
+        except Exception as error:
+            # One that knows half of a change must not go on.
+            log.exception("the metadata up to offset %s could not be applied", getattr(update, "last_offset", "?"))
+            self._end(f"a change of the metadata could not be applied: {error}")
+        self._quorum_pump.kick()
+
+    def _apply(self, update: Update) -> None:
+        self._broker.apply_image(update.image, update.delta)
+        self.applied_offset = update.last_offset
+        if not self.loaded.done:
+            self.loaded.resolve(None)
+        if self.lifecycle.state is State.CATCHING_UP:
+            self._life_pump.kick()
+
+    # -- registration and heartbeats
+
+    def _poll_life(self) -> int | None:
+        now_ms = self._broker.steady_ms()
+        send = self.lifecycle.poll(now_ms, self.applied_offset)
+        if send is not None:
+            number = send.number
+            self._ask_life(send.request).then(lambda answer: self._on_life(number, answer))
+        self._look_at_state()
+        if self.ended.done:
+            return None
+        wake_ms = self.lifecycle.wake_ms
+        return _NO_CONTROLLER_MS if wake_ms is None else wake_ms - now_ms
+
+    def _ask_life(self, request: Message) -> Promise[Answer]:
+        leader = self.quorum.leader
+        if leader is None or not self.loaded.done:
+            return Promise.resolved(KafkaError(ErrorCode.NOT_CONTROLLER, "no active controller is known"))
+        return self._peers.call("lifecycle", PeerAddress(*leader.address), request, self._life_timeout_ms)
+
+    def _on_life(self, number: int, answer: Answer) -> None:
+        now_ms = self._broker.steady_ms()
+        if isinstance(answer, BrokerRegistrationResponse):
+            self.lifecycle.on_registration(number, answer, now_ms, self.finalised)
+        elif isinstance(answer, BrokerHeartbeatResponse):
+            self.lifecycle.on_heartbeat(number, answer, now_ms)
+        else:
+            self.lifecycle.on_failure(number, now_ms)
+        self._look_at_state()
+        self._life_pump.kick()
+
+    def _look_at_state(self) -> None:
+        state = self.lifecycle.state
+        if state is State.SERVING and not self.serving.done:
+            log.info("broker %d is registered with epoch %d and unfenced", self._broker.node_id, self.lifecycle.epoch)
+            self.serving.resolve(None)
+        if state is State.REFUSED:
+            self._end(self.lifecycle.refusal)
+        elif state is State.STOPPED:
+            self._end(None)
+
+    def _end(self, reason: str | None) -> None:
+        if not self.ended.done:
+            self.stop()
+            self.ended.resolve(reason)

@@ -1,0 +1,103 @@
+"""Connections to controllers and other brokers on the event loop, through the product's own client."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, NamedTuple
+
+from oncelog.client.config import ClientConfig
+from oncelog.client.connection import Connection
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.promise import Promise
+from oncelog.protocol.schema import Message
+from oncelog.server.peers import Answer, PeerAddress
+
+SETUP_TIMEOUT_MS: Final = 2_000
+
+
+class _Call(NamedTuple):
+    request: Message
+    timeout_ms: int
+    promise: Promise[Answer]
+
+
+class _Link:
+    """One connection, opened when it is first needed and again after it was lost."""
+
+    def __init__(self, client_id: str, address: PeerAddress) -> None:
+        self._config = ClientConfig(
+            bootstrap_servers=f"{address.host}:{address.port}",
+            client_id=client_id,
+            socket_connection_setup_timeout_ms=SETUP_TIMEOUT_MS,
+        )
+        self._address = address
+        self._connection: Connection | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._waiting: list[_Call] = []
+        self._is_closed = False
+
+    def call(self, call: _Call) -> None:
+        connection = self._connection
+        if connection is not None and not connection.closed and self._opening is None:
+            _send(connection, call)
+            return
+        self._waiting.append(call)
+        if self._opening is None:
+            self._opening = asyncio.get_running_loop().create_task(self._open())
+
+    async def _open(self) -> None:
+        try:
+            opened: Connection | KafkaError = await Connection.open(self._config, *self._address)
+        except KafkaError as error:
+            opened = error
+        self._opening = None
+        if isinstance(opened, Connection):
+            self._connection = opened
+            if self._is_closed:
+                opened.close("the broker stops")
+        waiting, self._waiting = self._waiting, []
+        for call in waiting:
+            if isinstance(opened, Connection):
+                _send(opened, call)
+            else:
+                call.promise.resolve(opened)
+
+    def close(self) -> None:
+        self._is_closed = True
+        if self._connection is not None:
+            self._connection.close("the broker stops")
+
+
+def _send(connection: Connection, call: _Call) -> None:
+    try:
+        connection.ask(
+            call.request,
+            call.promise.resolve,
+            version_max=type(call.request).VERSIONS[1],
+            timeout_ms=call.timeout_ms,
+        )
+    except KafkaError as error:
+        call.promise.resolve(error)
+
+
+class PeerConnections:
+    def __init__(self, client_id: str) -> None:
+        self._client_id = client_id
+        self._links: dict[tuple[str, PeerAddress], _Link] = {}
+        self._is_closed = False
+
+    def call(self, purpose: str, address: PeerAddress, request: Message, timeout_ms: int) -> Promise[Answer]:
+        if self._is_closed:
+            return Promise.resolved(KafkaError(ErrorCode.NETWORK_EXCEPTION, "the broker stops"))
+        key = (purpose, address)
+        link = self._links.get(key)
+        if link is None:
+            link = self._links[key] = _Link(self._client_id, address)
+        promise: Promise[Answer] = Promise()
+        link.call(_Call(request, timeout_ms, promise))
+        return promise
+
+    def close(self) -> None:
+        self._is_closed = True
+        for link in self._links.values():
+            link.close()

@@ -1,0 +1,281 @@
+"""Replicas of this broker: their roles, what they fetch from other leaders, and who is in sync with those led here.
+
+The metadata gives each partition its role (`take_roles`), in Kafka's order: what is gone or no longer kept here first,
+since a topic of the same name may come in the same delta, then leaders, then followers. One `cluster.follower` per
+leader fetches, `cluster.isr_changes` tells the controller who is in sync.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from oncelog.cluster.cluster_config import ClusterConfig
+from oncelog.cluster.follower import FollowedPartition, LeaderFetcher
+from oncelog.cluster.isr_changes import TIMEOUT_MS, IsrChanges, PartitionKey
+from oncelog.cluster.partition import Partition
+from oncelog.cluster.partition_state import PartitionState, Role
+from oncelog.cluster.replicas import ReplicaRules
+from oncelog.controller.delta import Delta, TopicIdPartition
+from oncelog.controller.image import Image
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.ids import NodeId, TopicPartition
+from oncelog.core.promise import Promise
+from oncelog.protocol.messages.alter_partition import AlterPartitionResponse
+from oncelog.protocol.messages.fetch import FetchResponse
+from oncelog.protocol.messages.list_offsets import ListOffsetsResponse
+from oncelog.protocol.schema import Message
+from oncelog.server.membership import Membership
+from oncelog.server.peers import Answer, PeerAddress, Peers, Pump
+
+if TYPE_CHECKING:
+    from oncelog.server.broker import Broker
+
+log = logging.getLogger("oncelog.server")
+
+ROLES_RETRY_MS: Final = 1_000
+_UNREACHABLE_MS: Final = 100
+
+
+class _Fetching(NamedTuple):
+    fetcher: LeaderFetcher
+    pump: Pump
+
+
+class ReplicaFigures(NamedTuple):
+    """For the metrics."""
+
+    led: int
+    kept: int
+    under_replicated: int
+    under_min_isr: int
+    isr_shrinks: int
+    isr_expands: int
+
+
+class Replication:
+    def __init__(
+        self, broker: Broker, membership: Membership, peers: Peers, config: ClusterConfig, listener: str
+    ) -> None:
+        """`listener` is the name of the one by which brokers reach each other."""
+        self._broker = broker
+        self._membership = membership
+        self._peers = peers
+        self._config = config
+        self._listener = listener
+        self._image = Image()
+        self._leaders: dict[NodeId, _Fetching] = {}
+        self._isr_changes = IsrChanges(broker.node_id)
+        self._isr_pump = Pump(broker.scheduler, self._poll_isr)
+        self._failed: dict[TopicIdPartition, PartitionState] = {}
+        """Partitions that could not take the role they were given."""
+        self.isr_shrinks = 0
+        self.isr_expands = 0
+
+    @property
+    def rules(self) -> ReplicaRules:
+        return ReplicaRules(lambda broker: self._image.brokers.get(broker), self._config.lag_max_ms)
+
+    def start(self) -> None:
+        recurring = self._broker.recurring
+        recurring.every("in-sync replicas", max(1, self._config.lag_max_ms // 2), self._shrink)
+        recurring.every("roles of replicas", ROLES_RETRY_MS, self._retry_roles)
+
+    def stop(self) -> None:
+        self._isr_pump.stop()
+        for fetching in self._leaders.values():
+            fetching.pump.stop()
+
+    def address_of(self, node: NodeId) -> PeerAddress | None:
+        """Where a broker is reached by other brokers; None while it is not there."""
+        registration = self._image.brokers.get(node)
+        endpoint = None if registration is None else registration.listeners.get(self._listener)
+        return None if endpoint is None else PeerAddress(endpoint.host, endpoint.port)
+
+    def call(self, node: NodeId, purpose: str, request: Message, timeout_ms: int) -> Promise[Answer]:
+        address = self.address_of(node)
+        if address is None:
+            return Promise.resolved(KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {node} is not there"))
+        return self._peers.call(purpose, address, request, timeout_ms)
+
+    # -- roles
+
+    def take_roles(self, image: Image, delta: Delta) -> None:
+        self._image = image
+        node = self._broker.node_id
+        states: dict[Role, dict[TopicIdPartition, PartitionState]] = {role: {} for role in Role}
+        for key, (before, after) in delta.partitions.items():
+            if after is not None:
+                state = PartitionState.from_image(after)
+                states[state.role_of(node)][key] = state
+            elif before is not None and node in before.replicas:
+                states[Role.NONE][key] = PartitionState.from_image(before)
+        self._remove([key for key in states[Role.NONE] if self._is_kept(key)])
+        for role in (Role.LEADER, Role.FOLLOWER):
+            for key, state in states[role].items():
+                self._take_role(key, state)
+        if delta.brokers or delta.settings:
+            # A broker that was fenced may join an ISR now, and the minimum of an ISR may be another.
+            for partition in self._broker.partitions:
+                partition.update_high_watermark()
+                self.expand(partition)
+        for fetching in self._leaders.values():
+            fetching.pump.kick()
+
+    def _is_kept(self, key: TopicIdPartition) -> bool:
+        return TopicPartition(key.topic, key.partition) in self._broker.log_dir.logs
+
+    def _remove(self, keys: list[TopicIdPartition]) -> None:
+        for key in keys:
+            self._failed.pop(key, None)
+            self._follow_none(key)
+        if keys:
+            self._broker.remove_partitions([TopicPartition(key.topic, key.partition) for key in keys])
+
+    def _take_role(self, key: TopicIdPartition, state: PartitionState) -> None:
+        self._failed.pop(key, None)
+        if state.leader == self._broker.node_id:
+            self._follow_none(key)
+        try:
+            partition = self._broker.take_role(TopicPartition(key.topic, key.partition), state)
+        except (KafkaError, OSError) as error:
+            log.error("%s-%d cannot take its role and will be tried again: %s", key.topic, key.partition, error)
+            self._follow_none(key)
+            self._failed[key] = state
+            return
+        if partition is None:
+            return
+        if partition.is_leader:
+            self.expand(partition)
+        else:
+            self._follow(key, partition)
+
+    def _retry_roles(self) -> None:
+        for key, state in list(self._failed.items()):
+            self._take_role(key, state)
+
+    # -- following
+
+    def _follow(self, key: TopicIdPartition, partition: Partition) -> None:
+        leader = partition.state.leader
+        followed = FollowedPartition(key.topic, key.topic_id, key.partition)
+        for node, fetching in self._leaders.items():
+            if node != leader:
+                fetching.fetcher.forget(followed)
+        if leader < 0:
+            return
+        fetching = self._fetching(leader)
+        fetching.fetcher.follow(followed, partition, partition.leader_epoch)
+        fetching.pump.kick()
+
+    def _follow_none(self, key: TopicIdPartition) -> None:
+        for fetching in self._leaders.values():
+            fetching.fetcher.forget(FollowedPartition(key.topic, key.topic_id, key.partition))
+
+    def _fetching(self, leader: NodeId) -> _Fetching:
+        fetching = self._leaders.get(leader)
+        if fetching is None:
+            fetcher = LeaderFetcher(self._broker.node_id, self._config.limits)
+            pump = Pump(self._broker.scheduler, lambda: self._poll_fetcher(leader, fetcher))
+            fetching = self._leaders[leader] = _Fetching(fetcher, pump)
+        return fetching
+
+    def _poll_fetcher(self, leader: NodeId, fetcher: LeaderFetcher) -> int | None:
+        now_ms = self._broker.steady_ms()
+        address = self.address_of(leader)
+        if address is None:
+            return _UNREACHABLE_MS if len(fetcher) else None
+        send = fetcher.poll(now_ms, self._membership.lifecycle.epoch)
+        if send is not None:
+            number = send.number
+            self._peers.call("replica", address, send.request, self._config.limits.socket_timeout_ms).then(
+                lambda answer: self._on_fetched(leader, number, answer)
+            )
+        wake_ms = fetcher.wake_ms(now_ms)
+        return None if wake_ms is None else wake_ms - now_ms
+
+    def _on_fetched(self, leader: NodeId, number: int, answer: Answer) -> None:
+        fetcher, pump = self._leaders[leader]
+        now_ms, time_of_day_ms = self._broker.steady_ms(), self._broker.now_ms()
+        if self._broker.stopped:
+            return
+        if isinstance(answer, FetchResponse):
+            fetcher.on_fetch(number, answer, now_ms, time_of_day_ms)
+        elif isinstance(answer, ListOffsetsResponse):
+            fetcher.on_offsets(number, answer, now_ms, time_of_day_ms)
+        else:
+            log.info("broker %d cannot be fetched from: %s", leader, answer)
+            fetcher.on_failure(number, now_ms)
+        pump.kick()
+
+    # -- leading
+
+    def figures(self) -> ReplicaFigures:
+        partitions = list(self._broker.partitions)
+        led = [partition for partition in partitions if partition.is_leader]
+        in_sync = [partition.replicas.state for partition in led if partition.replicas is not None]
+        return ReplicaFigures(
+            led=len(led),
+            kept=len(partitions),
+            under_replicated=sum(len(state.in_sync) < len(state.replicas) for state in in_sync),
+            under_min_isr=sum(partition.is_under_min_isr for partition in led),
+            isr_shrinks=self.isr_shrinks,
+            isr_expands=self.isr_expands,
+        )
+
+    def expand(self, partition: Partition) -> None:
+        """A follower has fetched, or the metadata has changed: perhaps one is in sync now."""
+        replicas = partition.replicas
+        if replicas is None or not replicas.followers:
+            return
+        proposal = replicas.propose_expansion(partition.high_watermark, self._membership.lifecycle.epoch)
+        if proposal is not None:
+            log.info("%s: brokers %s are in sync", partition.topic_partition, list(proposal.in_sync))
+            self.isr_expands += 1
+            self._submit(partition)
+
+    def _shrink(self) -> None:
+        now_ms = self._broker.steady_ms()
+        for partition in self._broker.partitions:
+            replicas = partition.replicas
+            if replicas is None or not replicas.followers:
+                continue
+            proposal = replicas.propose_shrink(partition.log_end_offset, self._membership.lifecycle.epoch, now_ms)
+            if proposal is not None:
+                log.warning("%s: only brokers %s are in sync", partition.topic_partition, list(proposal.in_sync))
+                self.isr_shrinks += 1
+                self._submit(partition)
+            partition.update_high_watermark()
+
+    def _submit(self, partition: Partition) -> None:
+        topic = self._broker.metadata.topics.get(partition.topic_partition.topic)
+        if topic is not None and partition.replicas is not None:
+            key = PartitionKey(topic.topic_id, partition.topic_partition.partition)
+            self._isr_changes.submit(key, partition.replicas)
+            self._isr_pump.kick()
+
+    def _poll_isr(self) -> int | None:
+        now_ms = self._broker.steady_ms()
+        send = self._isr_changes.poll(now_ms, self._membership.lifecycle.epoch)
+        if send is not None:
+            number = send.number
+            self._membership.ask_controller("isr", send.request, AlterPartitionResponse, TIMEOUT_MS).then(
+                lambda answer: self._on_isr(number, answer)
+            )
+        if self._isr_changes.is_idle:
+            return None
+        wake_ms = self._isr_changes.wake_ms
+        return 0 if wake_ms is None else wake_ms - now_ms
+
+    def _on_isr(self, number: int, answer: AlterPartitionResponse | KafkaError) -> None:
+        now_ms = self._broker.steady_ms()
+        if isinstance(answer, KafkaError):
+            self._isr_changes.on_failure(number, now_ms)
+        else:
+            for key in self._isr_changes.on_response(number, answer, now_ms):
+                topic = self._broker.metadata.topics_by_id.get(key.topic_id)
+                partition = None if topic is None else self._broker.partitions.opened(topic.name, key.partition)
+                if partition is not None:
+                    partition.update_high_watermark()
+                    self.expand(partition)
+        self._isr_pump.kick()

@@ -1,0 +1,195 @@
+"""Clusters of Apache Kafka's controllers with Java brokers and Oncelog brokers side by side, on 127.0.0.1."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic, PartitionMetadata
+
+from oncelog.testing.broker import BrokerProcess
+from peers.kafka.kafka import CLUSTER_ID, KafkaServer
+from tests.waiting import wait_until
+
+FEATURES = {"share.version": 0, "streams.version": 0, "group.version": 0}
+"""What Oncelog does not serve has to be off in its cluster."""
+SESSION = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
+"""A broker that is killed is fenced soon."""
+INTERNAL_TOPICS = {
+    "offsets.topic.num.partitions": "4",
+    "offsets.topic.replication.factor": "2",
+    "transaction.state.log.num.partitions": "4",
+    "transaction.state.log.replication.factor": "2",
+    "transaction.state.log.min.isr": "1",
+}
+COMMON = {
+    **SESSION,
+    **INTERNAL_TOPICS,
+    "auto.leader.rebalance.enable": "false",
+    "group.initial.rebalance.delay.ms": "0",
+    "replica.lag.time.max.ms": "4000",
+}
+
+
+class Cluster:
+    """Java brokers and Oncelog brokers by their node ids."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.controller: KafkaServer | None = None
+        self.java: dict[int, KafkaServer] = {}
+        self.oncelog: dict[int, BrokerProcess] = {}
+        self._admins: dict[str, AdminClient] = {}
+
+    @property
+    def bootstrap_servers(self) -> str:
+        running = [server.bootstrap_servers for server in self.java.values() if server.pid is not None]
+        running += [process.bootstrap_servers for process in self.oncelog.values() if process.running]
+        return ",".join(running)
+
+    @property
+    def controller_address(self) -> str:
+        assert self.controller is not None
+        return self.controller.controller_address
+
+    def start_controller(self, *, features: dict[str, int] = FEATURES, node_id: int = 1, roles: str = "") -> None:
+        """With a broker in the same process, unless `roles` says otherwise."""
+        roles = roles or "broker,controller"
+        self.controller = KafkaServer(
+            self.folder / f"kafka-{node_id}", features=features, node_id=node_id, roles=roles, properties=COMMON
+        ).start()
+        if "broker" in roles:
+            self.java[node_id] = self.controller
+
+    def start_java(self, node_id: int) -> KafkaServer:
+        server = KafkaServer(
+            self.folder / f"kafka-{node_id}",
+            node_id=node_id,
+            roles="broker",
+            controller=self.controller_address,
+            properties=COMMON,
+        )
+        self.java[node_id] = server.start()
+        return server
+
+    def new_oncelog(self, node_id: int, folder: str = "", **changes: Any) -> BrokerProcess:
+        settings = {
+            "process.roles": "broker",
+            "node.id": node_id,
+            "cluster.id": CLUSTER_ID,
+            "controller.quorum.bootstrap.servers": self.controller_address,
+            "controller.listener.names": "CONTROLLER",
+            **COMMON,
+            **{name.replace("_", "."): value for name, value in changes.items()},
+        }
+        return BrokerProcess(self.folder / (folder or f"oncelog-{node_id}"), settings)
+
+    def start_oncelog(self, node_id: int, **changes: Any) -> BrokerProcess:
+        process = self.oncelog[node_id] = self.new_oncelog(node_id, **changes)
+        return process.start(timeout_s=90)
+
+    def data_dir(self, node_id: int) -> Path:
+        return self.java[node_id].data_dir if node_id in self.java else self.oncelog[node_id].data_dir
+
+    def stop(self) -> None:
+        for process in self.oncelog.values():
+            process.kill()
+        for server in [*self.java.values(), *([] if self.controller is None else [self.controller])]:
+            server.kill9()
+
+    # What clients do and see
+
+    @property
+    def admin(self) -> AdminClient:
+        return self.admin_on(self.bootstrap_servers)
+
+    def admin_on(self, address: str) -> AdminClient:
+        if address not in self._admins:
+            self._admins[address] = AdminClient({"bootstrap.servers": address})
+        return self._admins[address]
+
+    def create_topic(self, name: str, *replicas: list[int], **configs: str) -> None:
+        """One partition for each list of replicas, the preferred leader first."""
+        topic = NewTopic(
+            name,
+            num_partitions=len(replicas),
+            replica_assignment=list(replicas),
+            config={key.replace("_", "."): value for key, value in configs.items()},
+        )
+        for future in self.admin.create_topics([topic]).values():
+            future.result(30)
+        wait_until(lambda: all(self.partition(name, index) for index in range(len(replicas))))
+
+    def partition(self, topic: str, index: int = 0, *, on: str | None = None) -> PartitionMetadata | None:
+        """As one broker tells it; None while it has no leader."""
+        admin = self.admin_on(on or self.bootstrap_servers)
+        found = admin.list_topics(topic, timeout=20).topics[topic].partitions.get(index)
+        return found if found is not None and found.leader >= 0 else None
+
+    def wait_for_leader(self, topic: str, leader: int, *, on: str | None = None) -> None:
+        wait_until(lambda: (found := self.partition(topic, on=on)) is not None and found.leader == leader)
+
+    def wait_for_isr(self, topic: str, *members: int) -> None:
+        wait_until(lambda: (found := self.partition(topic)) is not None and sorted(found.isrs) == sorted(members))
+
+    def producer(self, **settings: Any) -> Producer:
+        given = {name.replace("_", "."): value for name, value in settings.items()}
+        return Producer({"bootstrap.servers": self.bootstrap_servers, "acks": "all", "linger.ms": 0, **given})
+
+    def read(self, topic: str, count: int, *, group: str) -> list[bytes]:
+        """The first records of a topic, by a member of a group."""
+        return self._read(topic, group, lambda found: len(found) >= count)
+
+    def read_until(self, topic: str, last: str) -> list[bytes]:
+        return self._read(topic, f"all of {topic}", lambda found: found[-1:] == [last.encode()])
+
+    def _read(self, topic: str, group: str, is_all: Callable[[list[bytes]], bool]) -> list[bytes]:
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.bootstrap_servers,
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "isolation.level": "read_committed",
+            }
+        )
+        consumer.subscribe([topic])
+        found: list[bytes] = []
+
+        def has_all() -> bool:
+            messages = consumer.consume(500, 0.2)
+            found.extend(message.value() or b"" for message in messages if not message.error())
+            return is_all(found)
+
+        try:
+            wait_until(has_all)
+            consumer.commit(asynchronous=False)
+        finally:
+            consumer.close()
+        return found
+
+
+def send(producer: Producer, topic: str, values: list[str], partition: int = 0) -> None:
+    """All of them are acknowledged when this returns."""
+    failures: list[Any] = []
+    for value in values:
+        producer.produce(
+            topic, value.encode(), partition=partition, on_delivery=lambda error, _: error and failures.append(error)
+        )
+    assert producer.flush(60) == 0
+    assert failures == []
+
+
+def log_bytes(cluster: Cluster, node_id: int, partition: str) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted((cluster.data_dir(node_id) / partition).glob("*.log")))
+
+
+@contextlib.contextmanager
+def running_cluster(folder: Path) -> Iterator[Cluster]:
+    cluster = Cluster(folder)
+    try:
+        yield cluster
+    finally:
+        cluster.stop()

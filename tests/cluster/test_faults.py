@@ -1,0 +1,106 @@
+"""Brokers of either kind are killed, stopped and paused under transactional load: nothing is lost, doubled or torn."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from tests.cluster.clusters import Cluster, log_bytes, running_cluster
+from tests.cluster.load import TransactionalLoad
+from tests.conformance.conftest import require
+from tests.waiting import wait_until
+
+CONTROLLER, JAVA, ONCELOG = 9, 1, 2
+Fault = Callable[[Cluster, Sequence[str]], None]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    require("kafka")
+    with running_cluster(tmp_path_factory.mktemp("cluster")) as started:
+        started.start_controller(node_id=CONTROLLER, roles="controller")
+        started.start_java(JAVA)
+        started.start_oncelog(ONCELOG)
+        yield started
+
+
+def stop_oncelog(cluster: Cluster, topics: Sequence[str]) -> None:
+    assert cluster.oncelog[ONCELOG].stop() == 0
+    wait_for_leader(cluster, topics, JAVA)
+    cluster.oncelog[ONCELOG].start(timeout_s=90)
+
+
+def kill_oncelog(cluster: Cluster, topics: Sequence[str]) -> None:
+    cluster.oncelog[ONCELOG].kill()
+    wait_for_leader(cluster, topics, JAVA)
+    cluster.oncelog[ONCELOG].start(timeout_s=90)
+
+
+def pause_oncelog(cluster: Cluster, topics: Sequence[str]) -> None:
+    """It is fenced meanwhile, and believes that it leads when it goes on."""
+    pid = cluster.oncelog[ONCELOG].pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        wait_for_leader(cluster, topics, JAVA, on=cluster.java[JAVA].bootstrap_servers)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def stop_java(cluster: Cluster, topics: Sequence[str]) -> None:
+    cluster.java[JAVA].stop()
+    wait_for_leader(cluster, topics, ONCELOG)
+    cluster.java[JAVA].start()
+
+
+def kill_java(cluster: Cluster, topics: Sequence[str]) -> None:
+    cluster.java[JAVA].kill9()
+    wait_for_leader(cluster, topics, ONCELOG)
+    cluster.java[JAVA].start()
+
+
+def wait_for_leader(cluster: Cluster, topics: Sequence[str], leader: int, on: str | None = None) -> None:
+    for topic in topics:
+        cluster.wait_for_leader(topic, leader, on=on)
+
+
+def wait_for_commits(load: TransactionalLoad, count: int) -> None:
+    wanted = len(load.committed) + count
+    wait_until(lambda: len(load.committed) >= wanted or load.failure, timeout_s=120)
+
+
+@pytest.mark.parametrize("fault", [stop_oncelog, kill_oncelog, pause_oncelog, stop_java, kill_java])
+def test_transactions_go_on_through_a_fault(cluster: Cluster, fault: Fault) -> None:
+    topics = [f"{fault.__name__}-{leader}" for leader in (JAVA, ONCELOG)]
+    cluster.create_topic(topics[0], [JAVA, ONCELOG])
+    cluster.create_topic(topics[1], [ONCELOG, JAVA])
+    loads = [TransactionalLoad(cluster, f"{fault.__name__} {number}", topics) for number in range(3)]
+    with loads[0], loads[1], loads[2]:
+        for load in loads:
+            wait_for_commits(load, 5)
+        fault(cluster, topics)
+        for topic in topics:
+            cluster.wait_for_isr(topic, JAVA, ONCELOG)
+        for load in loads:
+            wait_for_commits(load, 5)
+    for topic in topics:
+        check_topic(cluster, topic, [value for load in loads for value in load.committed])
+
+
+def check_topic(cluster: Cluster, topic: str, committed: list[str]) -> None:
+    """Of a transaction whose commit got no answer, nobody knows the outcome: it may be there, once."""
+    last = "the last one"
+    producer = cluster.producer()
+    producer.produce(topic, last.encode(), partition=0)
+    assert producer.flush(60) == 0
+    found = [value.decode() for value in cluster.read_until(topic, last)]
+    counts = Counter(found)
+    assert {value: counts[value] for value in committed} == dict.fromkeys(committed, 1)
+    assert set(counts.values()) == {1}
+    aborted = [value for value in found if value != last and int(value.split()[-1]) % 3 == 0]
+    assert aborted == []
+    partition = f"{topic}-0"
+    wait_until(lambda: log_bytes(cluster, JAVA, partition) == log_bytes(cluster, ONCELOG, partition))
