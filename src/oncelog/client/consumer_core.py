@@ -49,7 +49,7 @@ class ConsumerCore:
         self.topics: frozenset[str] = frozenset()
         self.pattern: re.Pattern[str] | None = None
         self._changed = asyncio.Event()
-        self._error: KafkaError | None = None
+        self._error: Exception | None = None
         self._assigned_by_hand = False
         self._commit_due_s = time.monotonic() + config.auto_commit_interval_ms / 1000
         self._refresh_due_s = time.monotonic() + config.client.metadata_max_age_ms / 1000
@@ -64,7 +64,7 @@ class ConsumerCore:
         self._changed.set()
         self.fetcher.start_fetches()
 
-    def _fail(self, error: KafkaError) -> None:
+    def _fail(self, error: Exception) -> None:
         self._error = self._error or error
         self._changed.set()
 
@@ -161,7 +161,7 @@ class ConsumerCore:
         await self._tasks.cancel("heartbeats")
         try:
             rebalances.joined(await member.join(rebalances.topics, self.positions.partitions()))
-        except KafkaError as error:
+        except Exception as error:  # noqa: BLE001  # the next poll raises it
             rebalances.not_joined()
             if not member.lost:
                 self._fail(error)

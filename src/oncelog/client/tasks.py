@@ -7,13 +7,13 @@ from collections.abc import Callable, Coroutine, Hashable
 from typing import Any
 
 from oncelog.client.cluster import Cluster
-from oncelog.client.errors import KafkaError, is_retriable
+from oncelog.client.errors import is_retriable
 
 
 class Tasks:
     """A failure that a retry may mend is left to the next start of the same work; any other is reported."""
 
-    def __init__(self, cluster: Cluster, *, ended: Callable[[], None], failed: Callable[[KafkaError], None]) -> None:
+    def __init__(self, cluster: Cluster, *, ended: Callable[[], None], failed: Callable[[Exception], None]) -> None:
         self.cluster = cluster
         self._ended = ended
         self._failed = failed
@@ -31,7 +31,7 @@ class Tasks:
     async def _run(self, name: Hashable, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
         try:
             await work(*arguments)
-        except KafkaError as error:
+        except Exception as error:  # noqa: BLE001  # the next call of the application raises it
             if not is_retriable(error):
                 self._failed(error)
             await self.cluster.network.sleep(self.cluster.backoff().next_ms())

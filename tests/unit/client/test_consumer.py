@@ -26,6 +26,8 @@ from oncelog.client import (
 )
 from oncelog.client.encoded_batch import EncodedBatch, split_batches
 from oncelog.client.errors import ErrorCode
+from oncelog.client.group_member import GroupMember
+from oncelog.client.offset_lookup import OffsetLookup
 from oncelog.protocol.batch import HEADER_BYTES, Record, build_batch, crc_of
 from tests.unit.client.client_factory import client_factory, drain, numbers
 from tests.waiting import wait_until
@@ -145,6 +147,20 @@ def test_offsets_that_are_gone_follow_the_reset_policy(consumer: Any, full_topic
     with pytest.raises(KafkaError, match=r"auto\.offset\.reset=none") as caught:
         drain(strict, 1, 3)
     assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+@pytest.mark.parametrize(("where", "name"), [(GroupMember, "join"), (OffsetLookup, "find")])
+def test_what_goes_wrong_beside_a_poll_is_raised_by_the_poll(
+    consumer: Any, full_topic: str, unique: Any, monkeypatch: pytest.MonkeyPatch, where: type, name: str
+) -> None:
+    async def broken(*_: Any) -> None:
+        raise ValueError("not an error of Kafka's")
+
+    monkeypatch.setattr(where, name, broken)
+    client = consumer(group_id=unique("group"))
+    client.subscribe([full_topic])
+    with pytest.raises(ValueError, match="not an error of Kafka's"):
+        drain(client, 1, 20)
 
 
 def test_an_offset_that_is_gone_is_asked_for_with_pauses(
