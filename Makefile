@@ -35,8 +35,9 @@ KILLS ?= 200
 test-crash: setup ## hundreds of kill -9, at random and at every failpoint: make test-crash KILLS=500
 	ONCELOG_CRASH_KILLS=$(KILLS) $(BIN)/python -m pytest -q tests/crash
 
-test-connectors: setup ## connectors under all faults, on a PostgreSQL of their own, two minutes
+test-connectors: setup ## connectors under all faults, on Oncelog and on Apache Kafka, some minutes
 	ONCELOG_CONNECTORS=all $(BIN)/python -m pytest -q tests/connect
+	ONCELOG_CONNECTORS=all ONCELOG_CONNECTORS_ON=kafka $(BIN)/python -m pytest -q tests/connect
 
 test-cluster: setup ## brokers beside Apache Kafka's, killed, stopped and restarted, which needs Java; some minutes
 	ONCELOG_CLUSTER_TESTS=all $(BIN)/python -m pytest -q tests/cluster

@@ -10,7 +10,8 @@ import pytest
 
 from oncelog.client import Admin, ClientConfig
 from oncelog.core import failpoints
-from oncelog.testing.broker import BrokerProcess, broker
+from oncelog.testing.broker import broker
+from peers.kafka.kafka import KafkaServer, kafka_available
 from tests.connect.postgres import PostgresServer, postgres_server
 
 _numbers = itertools.count()
@@ -29,14 +30,21 @@ def unique() -> Callable[[str], str]:
 
 
 @pytest.fixture(scope="session")
-def log_broker() -> Iterator[BrokerProcess]:
-    with broker({"group.initial.rebalance.delay.ms": 0}) as process:
-        yield process
-
-
-@pytest.fixture
-def servers(log_broker: BrokerProcess) -> str:
-    return log_broker.bootstrap_servers
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Of an Oncelog, or of an Apache Kafka with ONCELOG_CONNECTORS_ON=kafka."""
+    settings = {"group.initial.rebalance.delay.ms": 0, "num.partitions": 1}
+    if os.environ.get("ONCELOG_CONNECTORS_ON", "oncelog") == "kafka":
+        if (problem := kafka_available()) is not None:
+            pytest.skip(problem)
+        server = KafkaServer(tmp_path_factory.mktemp("kafka"), properties={n: str(v) for n, v in settings.items()})
+        server.start()
+        try:
+            yield server.bootstrap_servers
+        finally:
+            server.stop()
+    else:
+        with broker(settings) as process:
+            yield process.bootstrap_servers
 
 
 @pytest.fixture

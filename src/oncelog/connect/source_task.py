@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Self
 
-from oncelog.connect.errors import Refused
 from oncelog.connect.progress import Progress
 from oncelog.connect.settings import SourceSettings
 from oncelog.connect.source import Idle, Source, SourceCommit, SourceRecord, Stored
@@ -57,7 +56,7 @@ class SourceTask:
 
     def run(self, stopping: Callable[[], bool]) -> None:
         self.start(stopping)
-        while not stopping():
+        while not stopping():  # also when it was asked to end during the snapshot
             self.step()
             self.progress.is_current = self._reached >= self._goal
 
@@ -71,14 +70,15 @@ class SourceTask:
         if resume.snapshot is not None:
             stored = self._snapshot(Stored(0, resume.snapshot), stopping)
         if stored is None:
-            raise Refused("there is no position to go on from")
+            return
         self._stored = stored
         self._position = stored.position
         self._committed_s = time.monotonic()
         self._goal = self._source.current_position()
         self._source.stream(stored.position)
 
-    def _snapshot(self, begun: Stored, stopping: Callable[[], bool]) -> Stored:
+    def _snapshot(self, begun: Stored, stopping: Callable[[], bool]) -> Stored | None:
+        """None if it was asked to end: the next start begins with a new one."""
         self._log.commit(begun)
         hit("source.snapshot.noted")
         for record in self._source.snapshot():
@@ -87,7 +87,7 @@ class SourceTask:
                 self._commit(begun)
                 hit("source.snapshot.part")
             if stopping():
-                raise Refused("it was stopped during its snapshot, and begins with a new one at the next start")
+                return None
         done = Stored(self._source.snapshot_position, begun.note._replace(is_snapshot=False))
         hit("source.snapshot.read")
         self._commit(done)

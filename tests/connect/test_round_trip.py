@@ -1,0 +1,125 @@
+"""A table to a topic to a table again: PostgreSQL, the log, PostgreSQL; both connectors die at random."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from oncelog.connect.kinds import Kind, PostgresSinkKind, PostgresSourceKind
+from oncelog.connect.postgres_check import check_source
+from oncelog.connect.progress import Progress
+from oncelog.connect.settings import sink_settings, source_settings
+from oncelog.connect.status_topic import StatusWriter, read_status
+from oncelog.connect.supervisor import SupervisedConnector
+from tests.connect.children import Child, dying_at_random
+from tests.connect.postgres import PostgresServer
+
+POINTS = ["source.after_produce", "source.after_offsets", "source.after_commit", "source.after_confirm",
+          "sink.after_read", "sink.after_rows", "sink.after_offsets", "sink.after_commit"]  # fmt: skip
+KINDS_TABLE = (
+    "create table items (id int primary key, b boolean, f float8, n numeric, j jsonb, t timestamptz, a int[], y bytea, "
+    "s text)"
+)
+
+
+def execute(url: str, *statements: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(url) as connection:
+        for statement in statements:
+            cursor = connection.execute(statement)
+        return cursor.fetchall() if cursor.description else []
+
+
+def run_until_current(kind: Kind) -> None:
+    progress = Progress()
+    try:
+        with kind.task(progress) as task:
+            task.run(lambda: progress.is_current)
+    finally:
+        kind.close()
+
+
+def change(dice: random.Random) -> str:
+    number = dice.randrange(30)
+    values = (
+        f"{number}, {dice.choice(['true', 'false', 'null'])}, {dice.random()}, {dice.randrange(10**6)}.50, "
+        f"""'{{"x": {dice.randrange(9)}}}', now(), array[1, {number}], '\\x00ff', E'tab\\there \\\\ {number}'"""
+    )
+    columns = ", ".join(f"{name} = excluded.{name}" for name in "bfnjtays")
+    upsert = f"insert into items values ({values}) on conflict (id) do update set {columns}"
+    return dice.choice([upsert, upsert, f"delete from items where id = {number}",
+                        f"update items set id = id + 100 where id = {number}"])  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", [7, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(20, 23))])
+def test_a_copied_table_is_the_table_whatever_dies(
+    seed: int, postgres: PostgresServer, servers: str, unique: Callable[[str], str]
+) -> None:
+    dice = random.Random(seed)
+    name = unique("trip")
+    source, target = postgres.create_database(unique("from")), postgres.create_database(unique("to"))
+    execute(source, KINDS_TABLE, "create publication p for table items")
+    execute(target, KINDS_TABLE)
+    client = {"bootstrap.servers": servers}
+    given = {"name": f"{name}-in", "url": source, "publication": "p", "topic": f"{name}.{{table}}", "batch_ms": 10}
+    sink = {"name": f"{name}-out", "url": target, "topics": f"{name}.items", "table": "items", "batch_rows": 5,
+            "batch_ms": 5}  # fmt: skip
+    kills = 0
+    execute(source, *(change(dice) for _ in range(5)))
+
+    def copy_in() -> None:
+        run_until_current(PostgresSourceKind(source_settings(given, client)))
+
+    def copy_out() -> None:
+        run_until_current(PostgresSinkKind(sink_settings(sink, client)))
+
+    assert Child(copy_in).wait() == 0
+    for _ in range(5):
+        execute(source, *(change(dice) for _ in range(dice.randrange(1, 8))))
+        for copy in (copy_in, copy_out):
+            kills += dying_at_random(POINTS, 0.15, dice.randrange(10**9), copy).wait() == -signal.SIGKILL
+    assert Child(copy_in).wait() == 0
+    assert Child(copy_out).wait() == 0
+    rows = "select * from items order by id"
+    assert execute(target, rows) == execute(source, rows) != []
+    assert kills
+
+
+def test_a_check_says_what_is_missing_with_the_sql(database: str) -> None:
+    settings = source_settings({"name": "c", "url": database, "publication": "p"}, {})
+    [missing] = [finding for finding in check_source(settings) if not finding.is_met]
+    assert missing.fix == 'create publication "p" for table ...;'
+    execute(database, "create table t (n int)", "create publication p for table t")
+    [missing] = [finding for finding in check_source(settings) if not finding.is_met]
+    assert missing.fix == "alter table public.t add primary key (...);"
+    execute(database, "alter table t add primary key (n)")
+    assert all(finding.is_met for finding in check_source(settings))
+    elsewhere = source_settings({"name": "c", "url": "postgresql://127.0.0.1:1/x", "publication": "p"}, {})
+    [unreachable] = check_source(elsewhere)
+    assert "does not let us in" in unreachable.text
+
+
+def test_what_connectors_report_can_be_read(database: str, servers: str, unique: Callable[[str], str]) -> None:
+    name = unique("status")
+    execute(
+        database,
+        "create table t (n int primary key)",
+        "insert into t values (1), (2)",
+        "create publication p for table t",
+    )
+    client = {"bootstrap.servers": servers}
+    given = {"name": name, "url": database, "publication": "p", "topic": f"{name}.{{table}}"}
+    connector = SupervisedConnector(
+        PostgresSourceKind(source_settings(given, client)), lambda status: None, until_current=True
+    )
+    connector.start()
+    assert connector.join(60)
+    with StatusWriter(client) as writer:
+        writer.write(connector.status)
+    [row] = [row for row in read_status(client) if row["connector"] == name]
+    assert (row["state"], row["records"], row["error"]) == ("ended", 2, "")
+    assert "/" in row["position"]
