@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,14 @@ def test_the_walk_through_prints_what_the_page_says(
             assert normalised(shell.run(command.line)) == normalised(command.expected), command.line
     finally:
         shell.close()
+
+
+def test_the_python_on_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, "docs/connectors.md", "exec"), {})
 
 
 def table_text(table: ConfigTable) -> str:
