@@ -514,6 +514,16 @@ def test_events_of_an_outbox_go_to_their_topics_if_and_only_if_their_transaction
 
 
 @pytest.mark.long
+def test_a_record_that_is_too_large_stops_the_source_and_is_named(bank: Bank) -> None:
+    bank.copy()
+    bank.execute("update accounts set note = repeat('x', 3000) where id = 7")
+    with pytest.raises(Refused, match=r'with the key \{"id":7\} has 3\d+ bytes, and max_request_size is 2000'):
+        bank.copy(max_request_size=2000)
+    bank.copy()
+    bank.check()
+
+
+@pytest.mark.long
 def test_a_slot_whose_log_was_removed_is_refused(servers: str, unique: Callable[[str], str]) -> None:
     with postgres_server(settings={"max_slot_wal_keep_size": "1MB", "max_wal_size": "32MB"}) as server:
         bank = Bank(server.create_database("bank"), servers, unique("bank"))

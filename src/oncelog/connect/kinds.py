@@ -144,6 +144,7 @@ class PostgresSourceKind(Kind):
             producer = {
                 "transaction.timeout.ms": settings.transaction_timeout_ms,
                 "compression.type": settings.compression_type,
+                "max.request.size": settings.max_request_size,
                 "batch.size": SOURCE_BATCH_BYTES,
             }
             self._log = SourceLog(settings.name, settings.client, producer)

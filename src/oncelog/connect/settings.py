@@ -79,6 +79,7 @@ SOURCE_TABLE = ConfigTable(
                   "A source transaction, or the snapshot, must be written within it.", low=1000),
         ConfigKey("compression_type", _STRING, "none", "How batches of records are compressed.",
                   allowed=("none", "gzip", "snappy", "lz4", "zstd")),
+        ConfigKey("max_request_size", _INT, 1024 * 1024, "Bytes of the largest record.", low=1024),
         ConfigKey("accept_timeline", _INT, 0, "A timeline that the server may have changed to, after a fail-over.",
                   low=0),
     ],
@@ -104,6 +105,7 @@ class SourceSettings:
     batch_ms: int = setting(SOURCE_TABLE["batch_ms"])
     transaction_timeout_ms: int = setting(SOURCE_TABLE["transaction_timeout_ms"])
     compression_type: str = setting(SOURCE_TABLE["compression_type"])
+    max_request_size: int = setting(SOURCE_TABLE["max_request_size"])
     accept_timeline: int = setting(SOURCE_TABLE["accept_timeline"])
 
 

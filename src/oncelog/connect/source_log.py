@@ -30,8 +30,6 @@ from oncelog.connect.status_topic import STATUS_TOPIC, ensure_status_topic
 from oncelog.core.failpoints import hit
 
 ID_PREFIX: Final = "connect-"
-REQUEST_BYTES: Final = 1024 * 1024
-"""The default of max.request.size."""
 HEADERS_BYTES: Final = 200
 """What the headers of a record take, about."""
 ENCODE_BYTES: Final = 512 * 1024
@@ -49,7 +47,7 @@ class SourceLog:
         self._known_topics: set[str] = set()
         self._waiting: dict[str, list[SourceRecord]] = {}
         self._waiting_bytes = 0
-        self._bytes_max = int(self._settings.get("max.request.size", REQUEST_BYTES))
+        self._bytes_max = int(producer["max.request.size"])
         self._is_open = False
         self._is_committing = False
         self.records = 0
@@ -102,7 +100,7 @@ class SourceLog:
         if size > self._bytes_max:
             raise Refused(
                 f"a record for {record.topic} with the key {(record.key or b'').decode()[:100]} has {size} bytes, and "
-                f"max.request.size is {self._bytes_max}: raise it with --set, and max.message.bytes of the topic"
+                f"max_request_size is {self._bytes_max}: raise it, and max.message.bytes of the topic"
             )
         if record.partition is not None:
             self._flush(record.topic)

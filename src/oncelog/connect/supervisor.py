@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from oncelog.client import KafkaError
+from oncelog.client import BufferExhausted, KafkaError
 from oncelog.connect.errors import ConnectorStopped
 from oncelog.connect.kinds import Kind
 from oncelog.connect.progress import Status
@@ -77,7 +77,7 @@ class SupervisedConnector:
 
     def _supervise(self) -> None:
         pause_s = PAUSE_FIRST_S
-        temporary: tuple[type[Exception], ...] = (KafkaError, OSError, *self._kind.temporary)
+        temporary: tuple[type[Exception], ...] = (KafkaError, BufferExhausted, OSError, *self._kind.temporary)
         while not self._stop.is_set():
             commits = self.status.progress.commits
             self.status.progress.is_current = False

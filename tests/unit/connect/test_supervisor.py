@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from oncelog.client import BufferExhausted
 from oncelog.connect import supervisor as module
 from oncelog.connect.errors import Fenced
 from oncelog.connect.kinds import Finding, Kind
@@ -59,7 +60,7 @@ def run(kind: Kind) -> tuple[SupervisedConnector, list[str]]:
 
 
 def test_temporary_errors_are_followed_by_another_start() -> None:
-    connector, states = run(Scripted(ZeroDivisionError(), OSError("gone"), lambda p: p.committed(5, "x")))
+    connector, states = run(Scripted(ZeroDivisionError(), BufferExhausted("full"), lambda p: p.committed(5, "x")))
     assert connector.join(60)
     assert states == ["starting", "waiting", "starting", "waiting", "starting", "ended"]
     assert connector.status.restarts == 2 and connector.status.progress.records == 5
