@@ -7,6 +7,7 @@ fences it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -22,6 +23,7 @@ from oncelog.client import (
     OffsetAndMetadata,
     Producer,
     ProducerFenced,
+    TimedOut,
     TopicPartition,
 )
 from oncelog.connect.errors import Fenced, Refused
@@ -30,6 +32,7 @@ from oncelog.connect.status_topic import STATUS_TOPIC, ensure_status_topic
 from oncelog.core.failpoints import hit
 
 ID_PREFIX: Final = "connect-"
+TOPIC_TIMEOUT_S: Final = 30.0
 HEADERS_BYTES: Final = 200
 """What the headers of a record take, about."""
 ENCODE_BYTES: Final = 512 * 1024
@@ -94,8 +97,7 @@ class SourceLog:
     def send(self, record: SourceRecord) -> None:
         """Into the open transaction. Records of a topic are encoded many at a time, in their order."""
         self._begin()
-        if record.topic not in self._known_topics:
-            self.partitions_of(record.topic)
+        self._ensure_topic(record.topic)
         size = len(record.key or b"") + len(record.value or b"") + HEADERS_BYTES
         if size > self._bytes_max:
             raise Refused(
@@ -140,11 +142,21 @@ class SourceLog:
             with self._errors():
                 self._writer.send_columns(topic, value, **columns)
 
+    def _ensure_topic(self, topic: str) -> None:
+        """Create it if it is not there, as the broker's settings say."""
+        if topic not in self._known_topics:
+            self._admin.create_topics([NewTopic(topic)], if_not_exists=True)
+            self._known_topics.add(topic)
+
     def partitions_of(self, topic: str) -> int:
-        """How many there are. The topic is created if it is not there, as the broker's settings say."""
-        self._admin.create_topics([NewTopic(topic)], if_not_exists=True)
-        self._known_topics.add(topic)
-        return len(self._admin.describe_topics([topic])[topic].partitions)
+        """How many there are. Brokers may know of a topic later than the one that has created it."""
+        self._ensure_topic(topic)
+        deadline_s = time.monotonic() + TOPIC_TIMEOUT_S
+        while (found := self._admin.list_topics().get(topic)) is None:
+            if time.monotonic() > deadline_s:
+                raise TimedOut(f"topic {topic} was created, and no broker knows of it")
+            time.sleep(0.05)
+        return len(found.partitions)
 
     def _begin(self) -> None:
         if not self._is_open:
