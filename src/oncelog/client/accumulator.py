@@ -15,10 +15,11 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple
 
+from oncelog.client.batch_sequence import Delivery
 from oncelog.client.deadline import Deadline
 from oncelog.client.encoded_batch import EncodedBatch
 from oncelog.client.errors import BufferExhausted, IllegalState
-from oncelog.client.partition_stream import Delivery
+from oncelog.client.producer_config import ProducerConfig
 from oncelog.client.record_batch_builder import Header, RecordBatchBuilder, record_size_max
 from oncelog.core.ids import TopicPartition
 
@@ -89,21 +90,13 @@ class RecordFuture:
 
 
 class Accumulator:
-    def __init__(
-        self,
-        *,
-        batch_bytes: int,
-        buffer_bytes: int,
-        linger_ms: int,
-        delivery_timeout_ms: int,
-        wake: Callable[[float], None],
-    ) -> None:
-        self._batch_bytes = batch_bytes
-        self._buffer_bytes = buffer_bytes
-        self._linger_s = linger_ms / 1000
-        self._delivery_timeout_ms = delivery_timeout_ms
+    def __init__(self, config: ProducerConfig, wake: Callable[[float], None]) -> None:
+        self._batch_bytes = config.batch_bytes
+        self._buffer_bytes = config.buffer_bytes
+        self._linger_s = config.linger_ms / 1000
+        self._delivery_timeout_ms = config.delivery_timeout_ms
         self._wake = wake
-        """Called from any thread: look for ready batches in so many seconds."""
+        """Called from any thread: send ready batches in so many seconds."""
         self._room = threading.Condition()
         self._queues: dict[TopicPartition, deque[WaitingBatch]] = {}
         self._used_bytes = 0

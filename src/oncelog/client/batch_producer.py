@@ -12,13 +12,14 @@ from collections.abc import Collection, Iterable
 from concurrent.futures import Future
 from typing import Final, NamedTuple
 
+from oncelog.client.batch_sequence import IN_FLIGHT_MAX, Delivery, Mode
 from oncelog.client.blocking import Blocking
 from oncelog.client.classification import produce_error
 from oncelog.client.config import ClientConfig
 from oncelog.client.deadline import Deadline
 from oncelog.client.encoded_batch import EncodedBatch, split_batches
 from oncelog.client.errors import KafkaError, TimedOut
-from oncelog.client.partition_stream import IN_FLIGHT_MAX, Delivery, Mode, PartitionStream
+from oncelog.client.partition_stream import PartitionStream
 from oncelog.client.produce_channel import PRODUCE_VERSION_BEFORE_TV2, ProduceChannel
 from oncelog.client.producer_config import PRODUCER_TABLE
 from oncelog.client.shared_transaction import SharedTransaction
@@ -60,7 +61,7 @@ class _Target:
 
     @property
     def summary(self) -> ProduceSummary:
-        sequence = self.base_sequence if self.stream is None else self.stream.next_sequence
+        sequence = self.base_sequence if self.stream is None else self.stream.sequence.next_sequence
         return ProduceSummary(self.partition, self.batches, self.records, self.size_bytes, self.first_offset, sequence)
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from oncelog.client.batch_sequence import IN_FLIGHT_MAX, BatchSequence, Delivered, Delivery, Mode, Need
+from oncelog.client.batch_sequence import BatchSequence, Delivered, Mode, Need
 from oncelog.client.cluster import Cluster
 from oncelog.client.connection import Connection
 from oncelog.client.deadline import Deadline
@@ -15,8 +15,6 @@ from oncelog.client.errors import KafkaError
 from oncelog.client.produce_channel import ProduceChannel
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import ProducerIdAndEpoch, TopicPartition
-
-__all__ = ["IN_FLIGHT_MAX", "Delivery", "Mode", "PartitionStream"]
 
 NewIdentity = Callable[[], Awaitable[ProducerIdAndEpoch]]
 
@@ -48,14 +46,6 @@ class PartitionStream:
         self._new_identity = new_identity
         self._progress = asyncio.Event()
         self._pump_task: asyncio.Task[None] | None = None
-
-    @property
-    def broken(self) -> KafkaError | None:
-        return self.sequence.broken
-
-    @property
-    def next_sequence(self) -> int:
-        return self.sequence.next_sequence
 
     def append(self, batch: EncodedBatch, deadline: Deadline, delivered: Delivered) -> None:
         """Queue a batch behind the others; `delivered` is called with its place, or with why it was not written."""

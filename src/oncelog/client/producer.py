@@ -20,12 +20,12 @@ from concurrent.futures import Future
 from typing import Any, Final, Self
 
 from oncelog.client.accumulator import RecordFuture, WaitingBatch
+from oncelog.client.batch_sequence import Delivery
 from oncelog.client.blocking import Blocking, blocking, delegating
 from oncelog.client.connections import open_cluster
 from oncelog.client.deadline import Deadline
 from oncelog.client.encoded_batch import EncodedBatch
 from oncelog.client.errors import ErrorCode, KafkaError
-from oncelog.client.partition_stream import Delivery
 from oncelog.client.producer_config import ProducerConfig
 from oncelog.client.producer_core import ProducerCore
 from oncelog.client.record_batch_builder import Header, record_size_max

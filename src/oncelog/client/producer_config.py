@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from oncelog.client.batch_sequence import IN_FLIGHT_MAX
 from oncelog.client.config import CLIENT_TABLE, TUNES_JAVA, ClientConfig, parse_settings
 from oncelog.client.errors import ConfigurationError
-from oncelog.client.partition_stream import IN_FLIGHT_MAX
 from oncelog.core.config import INT_MAX, ConfigKey, ConfigType, Settings, refused, setting, without_effect
 from oncelog.protocol.compression import Codec
 

@@ -9,9 +9,10 @@ from functools import partial
 from typing import Protocol
 
 from oncelog.client.accumulator import Accumulator, WaitingBatch
+from oncelog.client.batch_sequence import Delivery, Mode
 from oncelog.client.cluster import Cluster
 from oncelog.client.errors import KafkaError, error_of
-from oncelog.client.partition_stream import Delivery, Mode, PartitionStream
+from oncelog.client.partition_stream import PartitionStream
 from oncelog.client.partitioner import Partitioner
 from oncelog.client.produce_channel import ProduceChannel
 from oncelog.client.producer_config import ProducerConfig
@@ -52,13 +53,7 @@ class Sender:
             request_timeout_ms=config.client.request_timeout_ms,
             transactional_id=config.transactional_id,
         )
-        self.accumulator = Accumulator(
-            batch_bytes=config.batch_bytes,
-            buffer_bytes=config.buffer_bytes,
-            linger_ms=config.linger_ms,
-            delivery_timeout_ms=config.delivery_timeout_ms,
-            wake=self.wake,
-        )
+        self.accumulator = Accumulator(config, self.wake)
         self.on_room: Callable[[], None] = lambda: None
         """Called on the loop whenever memory was released."""
 
@@ -100,7 +95,7 @@ class Sender:
 
     def _fill(self, partition: TopicPartition, now_s: float) -> None:
         stream = self._stream(partition)
-        while stream.sequence.has_room or stream.broken:
+        while stream.sequence.has_room or stream.sequence.broken:
             batch = self.accumulator.take_ready(partition, now_s)
             if batch is None:
                 return
@@ -193,7 +188,7 @@ class Sender:
         self.fail_waiting(reason)
         doubtful = False
         for stream in self._streams.values():
-            doubtful |= stream.broken is not None or stream.sequence.pending_count > 0
+            doubtful |= stream.sequence.broken is not None or stream.sequence.pending_count > 0
             if stream.sequence.pending_count:
                 stream.close(reason)
         await asyncio.gather(*(stream.idle() for stream in self._streams.values()))

@@ -9,11 +9,12 @@ from typing import Any, cast
 
 import pytest
 
+from oncelog.client.batch_sequence import IN_FLIGHT_MAX, Delivery, Mode
 from oncelog.client.cluster import Cluster
 from oncelog.client.deadline import Deadline
 from oncelog.client.encoded_batch import EncodedBatch, split_batches
 from oncelog.client.errors import ErrorCode, IllegalState, KafkaError, TimedOut
-from oncelog.client.partition_stream import IN_FLIGHT_MAX, Delivery, Mode, PartitionStream
+from oncelog.client.partition_stream import PartitionStream
 from oncelog.client.produce_channel import ProduceChannel
 from oncelog.core.ids import SEQUENCE_MAX, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
 from oncelog.protocol.batch import Record, build_batch
@@ -115,7 +116,7 @@ def test_a_refused_batch_breaks_a_stream_with_somebody_elses_identity() -> None:
         outcomes = await deliver(stream, 8)
         assert all(isinstance(outcome, KafkaError) and outcome.code == 47 for outcome in outcomes)
         later = append(stream, batch(9), Deadline(1000))
-        assert later.exception() is stream.broken
+        assert later.exception() is stream.sequence.broken
         await stream.idle()
         stream.sequence.restart(ProducerIdAndEpoch(ProducerId(1), ProducerEpoch(1)))
         world.channel._accidents = ["ok"]
@@ -254,7 +255,7 @@ def test_sequences_wrap_around() -> None:
     async def scenario() -> None:
         stream = World().stream(base_sequence=SEQUENCE_MAX)
         future = append(stream, batch(0), Deadline(1000))
-        assert stream.next_sequence == 1
+        assert stream.sequence.next_sequence == 1
         await asyncio.wait([future])
 
     run(scenario())

@@ -7,6 +7,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -33,11 +34,12 @@ from oncelog.client import (
     TransactionError,
 )
 from oncelog.client.accumulator import Accumulator
+from oncelog.client.batch_sequence import Delivery
 from oncelog.client.columns import encode_columns
 from oncelog.client.deadline import Deadline
 from oncelog.client.errors import ErrorCode
-from oncelog.client.partition_stream import Delivery
 from oncelog.client.partitioner import Partitioner
+from oncelog.client.producer_config import ProducerConfig
 from oncelog.client.transaction_state import State
 from oncelog.core.hashing import partition_for_key
 from oncelog.testing.broker import BrokerProcess
@@ -205,7 +207,8 @@ def test_an_asynchronous_producer_waits_for_room_without_blocking_the_loop(serve
 
 def accumulator(**options: int) -> Accumulator:
     sizes = {"batch_bytes": 300, "buffer_bytes": 1000, "linger_ms": 1000, "delivery_timeout_ms": 1000, **options}
-    return Accumulator(wake=lambda delay: None, **sizes)
+    config = replace(ProducerConfig.parse({"bootstrap.servers": "nowhere:1"}), **sizes)
+    return Accumulator(config, lambda delay: None)
 
 
 def test_memory_is_bounded_and_released_with_the_delivery() -> None:
