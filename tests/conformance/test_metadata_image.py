@@ -18,7 +18,7 @@ from oncelog.cluster.kraft_metadata import load_image, records_of, segment_files
 from oncelog.cluster.lifecycle import Identity, Lifecycle, State, Timing
 from oncelog.cluster.quorum_log import Address, QuorumLog
 from oncelog.controller.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
-from oncelog.controller.image import Image, Resource
+from oncelog.controller.image import ConfigResource, Image
 from oncelog.controller.image_records import image_records
 from oncelog.controller.metadata_batches import whole_batches
 from oncelog.controller.replay import Replay
@@ -184,7 +184,7 @@ def test_topics_and_partitions(image: Image, session: Session) -> None:
 def test_settings(image: Image, session: Session) -> None:
     for name, expected in session.said["settings"].items():
         kind, _, resource = name.partition(":")
-        assert image.settings.get(Resource(int(kind), resource), {}) == expected
+        assert image.settings.get(ConfigResource(int(kind), resource), {}) == expected
     assert image.topic_settings("orders") == {"cleanup.policy": "compact", "segment.bytes": "2000000"}
     assert image.topic_settings("gone") == {}
 

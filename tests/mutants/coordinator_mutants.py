@@ -25,8 +25,8 @@ COORDINATOR_MUTANTS = [
     Mutant(
         "a lost marker is taken for an abort",
         _TXN + "recovery",
-        "return Verdict.COMMIT if state is TxnState.COMPLETE_COMMIT else Verdict.ABORT",
-        "return Verdict.ABORT",
+        "return Repair.COMMIT if state is TxnState.COMPLETE_COMMIT else Repair.ABORT",
+        "return Repair.ABORT",
         (suite("tests/unit/server/test_lost_tails.py", "-k", "decision_is_known"),),
     ),
     Mutant(

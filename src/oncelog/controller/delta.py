@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Generic, NamedTuple, Self, TypeVar
 from uuid import UUID
 
-from oncelog.controller.image import Image, QuotaEntity, Resource, ScramUser, TopicImage
+from oncelog.controller.image import ConfigResource, Image, QuotaEntity, ScramCredentialKey, TopicImage
 from oncelog.controller.partition_image import PartitionImage
 from oncelog.controller.registrations import BrokerRegistration
 from oncelog.core.ids import NodeId
@@ -50,12 +50,12 @@ class Delta:
     """Topics that were created or removed."""
     partitions: Mapping[TopicIdPartition, Change[PartitionImage]]
     """Including those of topics that were created or removed."""
-    settings: Mapping[Resource, Change[Mapping[str, str]]]
+    settings: Mapping[ConfigResource, Change[Mapping[str, str]]]
     quotas: Mapping[QuotaEntity, Change[Mapping[str, float]]]
     next_producer_id: int | None
     """None if it did not change."""
     acls: Mapping[UUID, Change[AccessControlEntryRecord]]
-    scram: Mapping[ScramUser, Change[UserScramCredentialRecord]]
+    scram: Mapping[ScramCredentialKey, Change[UserScramCredentialRecord]]
     delegation_tokens: Mapping[str, Change[DelegationTokenRecord]]
 
     @classmethod

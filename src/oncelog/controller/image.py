@@ -23,14 +23,14 @@ METADATA_VERSION_MIN: Final = 7
 TOPIC_RESOURCE: Final = 2
 
 
-class Resource(NamedTuple):
+class ConfigResource(NamedTuple):
     """What settings belong to. A broker's name is its id; without a name, it stands for all brokers."""
 
     type: int
     name: str
 
 
-class ScramUser(NamedTuple):
+class ScramCredentialKey(NamedTuple):
     name: str
     mechanism: int
 
@@ -56,12 +56,12 @@ class Image:
     controllers: Mapping[NodeId, RegisterControllerRecord] = field(default_factory=dict)
     topics: Mapping[UUID, TopicImage] = field(default_factory=dict)
     topic_ids: Mapping[str, UUID] = field(default_factory=dict)
-    settings: Mapping[Resource, Mapping[str, str]] = field(default_factory=dict)
+    settings: Mapping[ConfigResource, Mapping[str, str]] = field(default_factory=dict)
     quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
     next_producer_id: int = -1
     """The first of the next block; -1 before the first one is given out."""
     acls: Mapping[UUID, AccessControlEntryRecord] = field(default_factory=dict)
-    scram: Mapping[ScramUser, UserScramCredentialRecord] = field(default_factory=dict)
+    scram: Mapping[ScramCredentialKey, UserScramCredentialRecord] = field(default_factory=dict)
     delegation_tokens: Mapping[str, DelegationTokenRecord] = field(default_factory=dict)
 
     @property
@@ -69,7 +69,7 @@ class Image:
         return self.features.get(METADATA_VERSION, METADATA_VERSION_MIN)
 
     def topic_settings(self, topic: str) -> Mapping[str, str]:
-        return self.settings.get(Resource(TOPIC_RESOURCE, topic), {})
+        return self.settings.get(ConfigResource(TOPIC_RESOURCE, topic), {})
 
 
 EMPTY_IMAGE: Final = Image()

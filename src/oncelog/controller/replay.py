@@ -16,7 +16,7 @@ from typing import Any, Final, Generic, TypeVar
 from uuid import UUID
 
 from oncelog.controller.errors import InvalidMetadata
-from oncelog.controller.image import EMPTY_IMAGE, TOPIC_RESOURCE, Image, Resource, ScramUser, TopicImage
+from oncelog.controller.image import EMPTY_IMAGE, TOPIC_RESOURCE, ConfigResource, Image, ScramCredentialKey, TopicImage
 from oncelog.controller.partition_image import PartitionImage
 from oncelog.controller.registrations import BrokerRegistration
 from oncelog.core.ids import NodeId, uuid_to_text
@@ -189,7 +189,7 @@ class Replay:
         self._own_partitions.pop(topic.topic_id, None)
         del self._topics.writable()[topic.topic_id]
         del self._topic_ids.writable()[topic.name]
-        resource = Resource(TOPIC_RESOURCE, topic.name)
+        resource = ConfigResource(TOPIC_RESOURCE, topic.name)
         if resource in self._settings.current:
             del self._settings.writable()[resource]
 
@@ -241,7 +241,9 @@ class Replay:
         return own
 
     def _config(self, record: ConfigRecord) -> None:
-        _set_entry(self._settings, Resource(record.resource_type, record.resource_name), record.name, record.value)
+        _set_entry(
+            self._settings, ConfigResource(record.resource_type, record.resource_name), record.name, record.value
+        )
 
     def _quota(self, record: ClientQuotaRecord) -> None:
         entity = tuple(sorted({part.entity_type: part.entity_name for part in record.entity}.items()))
@@ -262,10 +264,10 @@ class Replay:
             raise InvalidMetadata(f"the ACL with id {uuid_to_text(record.id)} is removed, but is not there")
 
     def _set_scram(self, record: UserScramCredentialRecord) -> None:
-        self._scram.writable()[ScramUser(record.name, record.mechanism)] = record
+        self._scram.writable()[ScramCredentialKey(record.name, record.mechanism)] = record
 
     def _remove_scram(self, record: RemoveUserScramCredentialRecord) -> None:
-        self._scram.writable().pop(ScramUser(record.name, record.mechanism), None)
+        self._scram.writable().pop(ScramCredentialKey(record.name, record.mechanism), None)
 
     def _set_delegation_token(self, record: DelegationTokenRecord) -> None:
         self._delegation_tokens.writable()[record.token_id] = record

@@ -69,11 +69,9 @@ class Replayed(Generic[E_co]):
 
 
 class Shard(Protocol[E_co]):
+    is_loaded: bool
     refusal: ErrorCode
-    """What requests are answered while it is not loaded."""
-
-    @property
-    def is_loaded(self) -> bool: ...
+    """The error of requests while it is not loaded."""
 
     def replay(
         self,

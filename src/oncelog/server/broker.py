@@ -353,7 +353,7 @@ class Broker:
         if self._store is not None:
             self._store.open(
                 stopped_incarnation=stopped_epoch,
-                was_clean=clean_shutdown.has_marker(self._data_dir),
+                was_clean=clean_shutdown.has_clean_stop(self._data_dir),
                 boot_id=self._environment.boot_id,
             )
         elif stopped_epoch is not None:

@@ -16,40 +16,34 @@ if TYPE_CHECKING:
     from oncelog.server.replication import ReplicaFigures
 
 
-class BrokerCollector:
-    """Reads a broker's state at the moment of a scrape: `read` on the thread that owns it, the rest anywhere."""
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-
-    def read(self) -> Reading:
-        broker = self._broker
-        now_ms = broker.now_ms()
-        timeout_max_ms = broker.settings.integer("transaction.max.timeout.ms")
-        partitions = list(broker.partitions)
-        return Reading(
-            {key: (stats.count, stats.total_s, list(stats.buckets)) for key, stats in broker.metrics.requests.items()},
-            broker.metrics.connections,
-            dict(broker.metrics.rejections),
-            [
+def read_metrics(broker: Broker) -> Reading:
+    """The figures of a broker at the moment of a scrape. Called on the thread that owns its state."""
+    now_ms = broker.now_ms()
+    timeout_max_ms = broker.settings.integer("transaction.max.timeout.ms")
+    partitions = list(broker.partitions)
+    return Reading(
+        {key: (stats.count, stats.total_s, list(stats.buckets)) for key, stats in broker.metrics.requests.items()},
+        broker.metrics.connections,
+        dict(broker.metrics.rejections),
+        [
+            (
+                partition.topic_partition,
                 (
-                    partition.topic_partition,
-                    (
-                        partition.log.size_bytes,
-                        partition.log.log_end_offset,
-                        partition.log.log_start_offset,
-                        partition.high_watermark - partition.last_stable_offset,
-                    ),
-                )
-                for partition in partitions
-            ],
-            sum(p.log.producer_state.has_late_transaction(now_ms, timeout_max_ms) for p in partitions),
-            broker.transactions.count_by_state(),
-            broker.transactions.parked_count,
-            broker.budget.held_bytes,
-            broker.budget.closed_connections,
-            None if broker.replication is None else broker.replication.figures(),
-        )
+                    partition.log.size_bytes,
+                    partition.log.log_end_offset,
+                    partition.log.log_start_offset,
+                    partition.high_watermark - partition.last_stable_offset,
+                ),
+            )
+            for partition in partitions
+        ],
+        sum(p.log.producer_state.has_late_transaction(now_ms, timeout_max_ms) for p in partitions),
+        broker.transactions.count_by_state(),
+        broker.transactions.parked_count,
+        broker.budget.held_bytes,
+        broker.budget.closed_connections,
+        None if broker.replication is None else broker.replication.figures(),
+    )
 
 
 class Reading(NamedTuple):

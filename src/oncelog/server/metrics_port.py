@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final, cast
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from oncelog.core.promise import Promise
 from oncelog.core.worker import Worker
-from oncelog.server.metrics_page import BrokerCollector
+from oncelog.server.metrics_page import Reading
 
 log = logging.getLogger("oncelog.server")
 
@@ -33,9 +34,9 @@ _PATHS: Final = ("/", "/metrics")
 
 
 class MetricsPort:
-    def __init__(self, collector: BrokerCollector, worker: Worker) -> None:
+    def __init__(self, read: Callable[[], Reading], worker: Worker) -> None:
         self._loop = asyncio.get_running_loop()
-        self._collector = collector
+        self._read = read
         self._worker = worker
         self._server: asyncio.Server | None = None
         self._page: Promise[bytes | Exception] | None = None
@@ -57,8 +58,8 @@ class MetricsPort:
     def page(self) -> Promise[bytes | Exception]:
         """The current page, or the one that is being made. It is shared by all who ask meanwhile."""
         if self._page is None or (self._page.done and self._loop.time() >= self._page_expires_s):
-            read = self._collector.read()
-            self._page = self._worker.run(lambda: generate_latest(read))
+            reading = self._read()
+            self._page = self._worker.run(lambda: generate_latest(reading))
             self._page_expires_s = self._loop.time() + PAGE_AGE_S
         return self._page
 

@@ -294,10 +294,10 @@ class Server:
         port = self._settings.integer("oncelog.metrics.port")
         if not port:
             return
-        from oncelog.server.metrics_page import BrokerCollector
+        from oncelog.server.metrics_page import read_metrics
         from oncelog.server.metrics_port import MetricsPort
 
-        self._metrics = MetricsPort(BrokerCollector(self.broker), self._worker)
+        self._metrics = MetricsPort(lambda: read_metrics(self.broker), self._worker)
         try:
             await self._metrics.open(host, port)
         except OSError as error:

@@ -22,12 +22,12 @@ _VERSION: Final = 0
 logger = logging.getLogger("oncelog.storage")
 
 
-def write_marker(folder: Path, broker_epoch: int = NO_BROKER_EPOCH) -> None:
+def write_clean_stop(folder: Path, broker_epoch: int = NO_BROKER_EPOCH) -> None:
     content = json.dumps({"version": _VERSION, "brokerEpoch": broker_epoch}, separators=(",", ":"))
     replace_file(folder / FILE_NAME, content.encode())
 
 
-def has_marker(folder: Path) -> bool:
+def has_clean_stop(folder: Path) -> bool:
     return (folder / FILE_NAME).exists()
 
 
@@ -40,7 +40,7 @@ def read_broker_epoch(folder: Path) -> int | None:
     return epoch if isinstance(epoch, int) and epoch != NO_BROKER_EPOCH else None
 
 
-def take_marker(folder: Path) -> bool:
+def take_clean_stop(folder: Path) -> bool:
     """Whether the last stop was clean. The marker is gone, durably, when this returns."""
     path = folder / FILE_NAME
     try:

@@ -41,7 +41,7 @@ from oncelog.storage.log import Log
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.log_place import LogPlace
 from oncelog.storage.meta_properties import MetaProperties, MetaPropertiesError, ensure_meta_properties
-from oncelog.storage.progress import Progress
+from oncelog.storage.progress_log import ProgressLog
 
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 
@@ -139,7 +139,7 @@ class LogDir:
             meta = ensure_meta_properties(path, cluster_id=cluster_id, node_id=node_id)
             unlink_all(list(path.glob(f"*{TEMPORARY_SUFFIX}")))
             on_locked()
-            was_clean = clean_shutdown.take_marker(path)
+            was_clean = clean_shutdown.take_clean_stop(path)
             log_dir = cls(path, lock, meta, was_clean=was_clean, now_ms=now_ms, open_files_max=open_files_max)
         except MetaPropertiesError as error:
             lock.release()
@@ -160,7 +160,7 @@ class LogDir:
         self.high_watermarks = self._read_checkpoint(checkpoints.HIGH_WATERMARKS)
         configs: dict[str, LogConfig] = {}
         found = list(self._find_logs())
-        progress = Progress(f"opening the logs of {self.path}", len(found), "logs")
+        progress = ProgressLog(f"opening the logs of {self.path}", len(found), "logs")
         for partition in found:
             if partition.topic not in configs:
                 configs[partition.topic] = config_for(partition.topic)
@@ -375,7 +375,7 @@ class LogDir:
 
     def _write_clean_marker(self, broker_epoch: int) -> bool:
         try:
-            clean_shutdown.write_marker(self.path, broker_epoch)
+            clean_shutdown.write_clean_stop(self.path, broker_epoch)
         except OSError as error:
             logger.error(
                 "%s: the marker of this clean stop could not be written, so the next start will recover all logs: %s",

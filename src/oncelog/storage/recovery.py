@@ -38,7 +38,7 @@ from oncelog.storage.log_place import LogPlace
 from oncelog.storage.offset_index import RELATIVE_OFFSET_MAX
 from oncelog.storage.producer_replay import replay_batch, restore_producer_state
 from oncelog.storage.producer_state import ProducerStateManager
-from oncelog.storage.progress import Progress
+from oncelog.storage.progress_log import ProgressLog
 from oncelog.storage.segment import Segment, segment_number
 from oncelog.storage.segment_batches import FileBatch
 from oncelog.storage.segment_names import LOG_SUFFIX, SEGMENT_SUFFIXES, offset_of
@@ -87,7 +87,7 @@ class _Loader:
         self.snapshots = SnapshotFiles(place.folder, snapshot_offsets(names))
         self.epochs, self.epochs_are_lost = self._open_epochs()
         self.state = ProducerStateManager(place.partition, producer_expiration_ms=config.producer_id_expiration_ms)
-        self.progress = Progress("", 0, "")
+        self.progress = ProgressLog("", 0, "")
 
     def load(self, clean: bool) -> LoadedLog:
         if not self.segments:
@@ -276,7 +276,7 @@ class _Loader:
         self.snapshots.remove_outside(0, start_offset)
         self._restore_state(start_offset)
         total_bytes = sum(segment.size_bytes for segment in self.segments[first:]) - position
-        self.progress = Progress(f"recovering {self.place.partition}", total_bytes, "bytes")
+        self.progress = ProgressLog(f"recovering {self.place.partition}", total_bytes, "bytes")
         for number in range(first, len(self.segments)):
             segment = self.segments[number]
             if number > first:

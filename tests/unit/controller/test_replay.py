@@ -8,7 +8,7 @@ import pytest
 
 from oncelog.controller import replay
 from oncelog.controller.errors import InvalidMetadata
-from oncelog.controller.image import EMPTY_IMAGE, Resource, ScramUser
+from oncelog.controller.image import EMPTY_IMAGE, ConfigResource, ScramCredentialKey
 from oncelog.controller.replay import Replay
 from oncelog.core.ids import NULL_UUID, NodeId
 from oncelog.protocol.messages.cluster_metadata import (
@@ -64,7 +64,7 @@ def test_a_topic_is_known_by_id_and_name_until_it_is_removed() -> None:
 def test_a_removed_topic_takes_its_settings_with_it() -> None:
     settings = [ConfigRecord(resource_type=kind, resource_name="orders", name="x", value="1") for kind in (2, 4)]
     image = image_of(topic(), *settings, RemoveTopicRecord(topic_id=TOPIC))
-    assert image.settings == {Resource(4, "orders"): {"x": "1"}}
+    assert image.settings == {ConfigResource(4, "orders"): {"x": "1"}}
 
 
 def test_an_image_that_was_given_away_does_not_change() -> None:
@@ -184,7 +184,7 @@ def test_levels_settings_quotas_and_producer_ids() -> None:
     ]
     image = image_of(*records)
     assert image.features == {"metadata.version": 30}
-    assert image.settings == {Resource(4, ""): {"b": "2"}}
+    assert image.settings == {ConfigResource(4, ""): {"b": "2"}}
     assert image.quotas == {(("client-id", None), ("user", "ann")): {"consumer_byte_rate": 3.0}}
     assert image.next_producer_id == 2000
     assert image_of(ClientQuotaRecord(entity=entity, key="consumer_byte_rate", remove=True), before=image).quotas == {}
@@ -197,7 +197,7 @@ def test_credentials_acls_tokens_and_controllers() -> None:
     controller = RegisterControllerRecord(controller_id=3, incarnation_id=uuid.UUID(int=8))
     image = image_of(acl, scram, token, controller)
     assert image.acls == {acl.id: acl}
-    assert image.scram == {ScramUser("ann", 1): scram}
+    assert image.scram == {ScramCredentialKey("ann", 1): scram}
     assert image.delegation_tokens == {"t1": token}
     assert image.controllers == {3: controller}
     emptied = image_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,8 +25,10 @@ from oncelog.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 from oncelog.server import shard_log
-from oncelog.storage import intact_batches
+from oncelog.storage.intact_batches import intact_batches
 from oncelog.storage.log import Log
+from oncelog.storage.segment import Segment
+from oncelog.storage.segment_batches import FileBatch
 from tests.unit.server.harness import BrokerInProcess
 from tests.unit.server.test_cleaning import commit, committed
 
@@ -98,14 +101,14 @@ def test_a_damaged_batch_costs_one_group_and_one_transactional_id(node: BrokerIn
 
 def fail_reads(patch: pytest.MonkeyPatch, from_position: int) -> None:
     """Those that load a coordinator, not those that open its log."""
-    hold = intact_batches._Window._hold
 
-    def broken(window: intact_batches._Window, position: int, size: int) -> int:
-        if position >= from_position and window._segment.log_file.path.parent.name.startswith("__"):
-            raise OSError(errno.EIO, "Input/output error")
-        return hold(window, position, size)
+    def broken(segment: Segment, end_offset: int) -> Iterator[FileBatch]:
+        for batch in intact_batches(segment, end_offset):
+            if batch.position >= from_position:
+                raise OSError(errno.EIO, "Input/output error")
+            yield batch
 
-    patch.setattr(intact_batches._Window, "_hold", broken)
+    patch.setattr(shard_log, "intact_batches", broken)
 
 
 @pytest.mark.parametrize("from_position", [0, 1])
@@ -113,7 +116,6 @@ def test_nobody_is_told_that_there_is_nothing_while_a_log_cannot_be_read(
     node: BrokerInProcess, from_position: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shard_log, "LOAD_SLICE_RECORDS", 1)
-    monkeypatch.setattr(intact_batches, "READ_BYTES", 1)
     with monkeypatch.context() as patch:
         fail_reads(patch, from_position)
         node.broker = node._new()

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from oncelog.core.worker import InlineWorker
-from oncelog.server import metrics_port
-from oncelog.server.metrics_page import BrokerCollector
+from oncelog.server import metrics_page, metrics_port
 from oncelog.server.metrics_port import CONNECTIONS_MAX, REQUEST_BYTES_MAX, MetricsPort
 from tests.unit.server.harness import BrokerInProcess
 
@@ -43,7 +42,7 @@ def run(folder: Path, test: Test) -> None:
         node = BrokerInProcess(folder / "data")
         node.create("orders")
         assert node.produce("orders", [b"a"]).error_code == 0
-        port = MetricsPort(BrokerCollector(node.broker), InlineWorker())
+        port = MetricsPort(lambda: metrics_page.read_metrics(node.broker), InlineWorker())
         number = await port.open("127.0.0.1", 0)
         try:
             await test(Scrape(port, number))
@@ -119,13 +118,13 @@ def test_a_client_that_reads_nothing_is_let_go(tmp_path: Path, monkeypatch: pyte
 def test_the_state_is_read_once_for_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_port, "PAGE_AGE_S", 1e9)
     reads: list[int] = []
-    read = BrokerCollector.read
+    read = metrics_page.read_metrics
 
-    def counting(collector: BrokerCollector) -> Any:
+    def counting(broker: Any) -> Any:
         reads.append(1)
-        return read(collector)
+        return read(broker)
 
-    monkeypatch.setattr(BrokerCollector, "read", counting)
+    monkeypatch.setattr(metrics_page, "read_metrics", counting)
 
     async def test(scrape: Scrape) -> None:
         answers = [await scrape.ask() for _ in range(50)]

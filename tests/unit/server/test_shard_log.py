@@ -22,7 +22,7 @@ from oncelog.server.shard_log import (
     replay_log,
     run_slices,
 )
-from oncelog.storage import intact_batches
+from oncelog.storage import intact_batches, segment_batches
 from oncelog.storage.segment import Segment
 from tests.unit.server.harness import BrokerInProcess
 from tests.virtual_clock import VirtualScheduler
@@ -141,12 +141,13 @@ def test_a_damaged_marker_is_left_out(partition: Partition) -> None:
     assert replayed(partition) == ([(0, b"a", b"inside"), (2, b"b", b"after")], 0)
 
 
-@pytest.mark.parametrize("read_bytes", [1, 500, intact_batches.READ_BYTES])
+@pytest.mark.parametrize("read_bytes", [HEADER_BYTES, 500, intact_batches.SEARCH_BYTES])
 @pytest.mark.parametrize("number", [0, 1, 20, 38, 39])
 def test_a_damaged_length_costs_one_batch_wherever_a_read_ends(
     partition: Partition, number: int, read_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intact_batches, "READ_BYTES", read_bytes)
+    monkeypatch.setattr(intact_batches, "SEARCH_BYTES", read_bytes)
+    monkeypatch.setattr(segment_batches, "WHOLE_CHUNK_BYTES", read_bytes)
     for each in range(40):
         append(partition, (b"%d" % each, b"1"))
     others = [b"%d" % each for each in range(40) if each != number]
@@ -187,7 +188,7 @@ def test_a_segment_that_is_replaced_meanwhile_is_read_where_the_old_one_was_left
     partition: Partition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shard_log, "LOAD_SLICE_RECORDS", 1)
-    monkeypatch.setattr(intact_batches, "READ_BYTES", 1)
+    monkeypatch.setattr(segment_batches, "WHOLE_CHUNK_BYTES", HEADER_BYTES)
     for number in range(5):
         append(partition, (b"%d" % number, b"1"))
     log = partition.log
@@ -217,7 +218,7 @@ def test_a_log_that_cannot_be_read_is_read_again_from_its_start(
     partition: Partition, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(shard_log, "LOAD_SLICE_RECORDS", 1)
-    monkeypatch.setattr(intact_batches, "READ_BYTES", 1)
+    monkeypatch.setattr(segment_batches, "WHOLE_CHUNK_BYTES", HEADER_BYTES)
     append(partition, (b"a", b"1"))
     append(partition, (b"b", b"1"))
     clock = VirtualScheduler()

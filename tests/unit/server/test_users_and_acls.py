@@ -14,8 +14,7 @@ import pytest
 from oncelog.cluster.adoption import _adopt_security
 from oncelog.cluster.metadata import JOURNAL_FILE, MetadataStore
 from oncelog.cluster.metadata_entries import ScramUser, without_secrets
-from oncelog.controller.image import Image
-from oncelog.controller.image import ScramUser as ImageUser
+from oncelog.controller.image import Image, ScramCredentialKey
 from oncelog.core.broker_config import STANDARD_AUTHORIZER
 from oncelog.core.config import ConfigError
 from oncelog.core.ids import NodeId
@@ -292,7 +291,7 @@ def test_users_and_acls_of_apache_kafka_are_taken_over(tmp_path: Path) -> None:
     )  # fmt: skip
     strange = AccessControlEntryRecord(resource_type=99, resource_name="x", principal="User:eve", host="*")
     image = Image(
-        scram={ImageUser("eve", 1): user, ImageUser("new", 9): user},
+        scram={ScramCredentialKey("eve", 1): user, ScramCredentialKey("new", 9): user},
         acls={UUID(int=1): kept, UUID(int=2): strange},
     )
     metadata = MetadataStore(tmp_path, NodeId(1), InlineWorker())

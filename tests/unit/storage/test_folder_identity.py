@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from oncelog.core.ids import uuid_from_text
-from oncelog.storage.clean_shutdown import take_marker, write_marker
+from oncelog.storage.clean_shutdown import take_clean_stop, write_clean_stop
 from oncelog.storage.meta_properties import MetaPropertiesError, ensure_meta_properties, read_meta_properties
 from oncelog.storage.partition_metadata import CorruptPartitionMetadataError, read_topic_id, write_topic_id
 
@@ -74,14 +74,14 @@ def test_meta_properties_without_sense_are_refused(tmp_path: Path, text: str) ->
 
 
 def test_marker_of_a_clean_stop_is_taken_once(tmp_path: Path) -> None:
-    assert take_marker(tmp_path) is False
-    write_marker(tmp_path, 42)
+    assert take_clean_stop(tmp_path) is False
+    write_clean_stop(tmp_path, 42)
     assert (tmp_path / ".kafka_cleanshutdown").read_bytes() == b'{"version":0,"brokerEpoch":42}'
-    assert take_marker(tmp_path) is True
-    assert take_marker(tmp_path) is False
+    assert take_clean_stop(tmp_path) is True
+    assert take_clean_stop(tmp_path) is False
 
 
 @pytest.mark.parametrize(("content", "clean"), [(b"", True), (b'{"version":0}', True), (b'{"version":1}', False)])
 def test_markers_of_other_versions(tmp_path: Path, content: bytes, clean: bool) -> None:
     (tmp_path / ".kafka_cleanshutdown").write_bytes(content)
-    assert take_marker(tmp_path) is clean
+    assert take_clean_stop(tmp_path) is clean

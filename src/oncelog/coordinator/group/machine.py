@@ -46,7 +46,7 @@ class GroupShard:
     def __init__(self, config: GroupConfig, *, new_member_suffix: Callable[[], str]) -> None:
         """`new_member_suffix` makes member ids unique: a fresh random UUID as text on every call."""
         self._config = config
-        self._is_loaded = False
+        self.is_loaded = False
         self.refusal = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         self._groups: dict[str, ClassicGroup] = {}
         self._logged: dict[str, GroupMetadataValue | None] = {}
@@ -59,10 +59,6 @@ class GroupShard:
         self.commits = OffsetCommits(config, self._groups, self._offsets, self._rebalancer)
 
     # Durable state
-
-    @property
-    def is_loaded(self) -> bool:
-        return self._is_loaded
 
     def replay(
         self,
@@ -99,11 +95,11 @@ class GroupShard:
         One in a transaction does so when it is published. Compaction leaves nothing of it if it is not.
         """
         group_id, partition = record.group_id, record.partition
-        if self._is_loaded and record.offset is not None:
+        if self.is_loaded and record.offset is not None:
             self.commits.landed(group_id, 1)
         if producer_id == NO_PRODUCER_ID:
             self._logged.setdefault(group_id, None)
-        if self._is_loaded and group_id not in self._groups:
+        if self.is_loaded and group_id not in self._groups:
             self._groups[group_id] = ClassicGroup.loaded(group_id, self._logged.get(group_id))
         if record.offset is None:
             self._offsets.remove(group_id, partition)
@@ -140,8 +136,8 @@ class GroupShard:
 
     def loaded(self, now_ms: int) -> Outcome:
         """The partition has been replayed to its end: bring the groups to life."""
-        invariant(not self._is_loaded, "a shard is loaded once")
-        self._is_loaded = True
+        invariant(not self.is_loaded, "a shard is loaded once")
+        self.is_loaded = True
         out = Outcome()
         for group_id in (*self._logged, *self._offsets.groups_with_pending() - self._logged.keys()):
             group = self._groups[group_id] = ClassicGroup.loaded(group_id, self._logged.get(group_id))
@@ -162,13 +158,13 @@ class GroupShard:
             self._rebalancer.forget_group(group)
         self._groups.clear()
         self._timers.cancel(_CLEAN_UP)
-        self._is_loaded = False
+        self.is_loaded = False
         return out
 
     def append_failed(self, outcome: Outcome, error: ErrorCode, reason: str, now_ms: int) -> Outcome:
         code = error_for_failed_append(error)
         out = Outcome(replies=[Reply(reply.reply_to, not_committed(reply.response, code)) for reply in outcome.replies])
-        if self._is_loaded:
+        if self.is_loaded:
             for compensate in reversed(outcome.compensations):
                 compensate(code, now_ms, out)
         return out

@@ -74,16 +74,12 @@ class TxnShard:
         self.config = config
         self.coordinator_epoch = NO_COORDINATOR_EPOCH
         self._allocate_producer_id = allocate_producer_id
-        self._is_loaded = False
+        self.is_loaded = False
         self.refusal = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         self._entries: dict[str, TxnEntry] = {}
         self._ongoing: set[str] = set()
 
     # Loading and applying
-
-    @property
-    def is_loaded(self) -> bool:
-        return self._is_loaded
 
     @property
     def highest_producer_id(self) -> int:
@@ -92,8 +88,8 @@ class TxnShard:
 
     def on_loaded(self, coordinator_epoch: CoordinatorEpoch, now_ms: int) -> list[SendMarkers]:
         """The whole log was replayed: begin to serve. Decided transactions are carried on, under the new epoch."""
-        invariant(not self._is_loaded, "%s-%s was loaded twice", TRANSACTION_STATE_TOPIC, self.partition)
-        self._is_loaded = True
+        invariant(not self.is_loaded, "%s-%s was loaded twice", TRANSACTION_STATE_TOPIC, self.partition)
+        self.is_loaded = True
         self.coordinator_epoch = coordinator_epoch
         for entry in self._entries.values():
             if entry.metadata.start_ms > now_ms:
@@ -106,7 +102,7 @@ class TxnShard:
         ]
 
     def unload(self) -> Outcome:
-        self._is_loaded = False
+        self.is_loaded = False
         self.refusal = ErrorCode.NOT_COORDINATOR
         self.coordinator_epoch = NO_COORDINATOR_EPOCH
         self._entries.clear()
@@ -148,7 +144,7 @@ class TxnShard:
         if metadata.state is TxnState.EMPTY:
             entry.is_doubtful = False
         self._install(entry, metadata)
-        if not self._is_loaded or metadata.state not in PREPARED:
+        if not self.is_loaded or metadata.state not in PREPARED:
             return Replayed()
         entry.has_failed_epoch_fence = False
         return Replayed(effects=(markers.begin(entry, self.coordinator_epoch),))
@@ -328,12 +324,11 @@ class TxnShard:
         ]
 
     def _ongoing_entries(self) -> list[TxnEntry]:
-        is_loaded = self._is_loaded
-        return [self._entries[transactional_id] for transactional_id in sorted(self._ongoing)] if is_loaded else []
+        return [self._entries[each] for each in sorted(self._ongoing)] if self.is_loaded else []
 
     def expire_ids(self, now_ms: int) -> list[TxnOutcome[IdResult]]:
         """One outcome with a tombstone for each id nobody has used for longer than `transactional.id.expiration.ms`."""
-        if not self._is_loaded:
+        if not self.is_loaded:
             return []
         oldest_ms = now_ms - self.config.transactional_id_expiration_ms
         idle = [
@@ -344,7 +339,7 @@ class TxnShard:
     # Inside
 
     def _check_loaded(self) -> None:
-        if not self._is_loaded:
+        if not self.is_loaded:
             raise KafkaError(self.refusal, f"{TRANSACTION_STATE_TOPIC}-{self.partition} is not loaded here")
 
     def _find(self, transactional_id: str) -> TxnEntry | None:
@@ -434,7 +429,7 @@ class TxnShard:
 
     def _read(self, record: CoordinatorRecord) -> DecodedRecord | UnknownRecord:
         """The content of a record. A record that was just written must be the one that was decided."""
-        if not self._is_loaded:
+        if not self.is_loaded:
             return records.decode_record(record.key, record.value)
         transactional_id = records.decode_key(record.key)
         entry = self._entries.get(transactional_id)

@@ -41,14 +41,17 @@ class OpenTransaction(NamedTuple):
     """When that was written, by the broker's clock; -1 if it is not known."""
 
 
-class Verdict(Enum):
+class Repair(Enum):
+    """What is done about a transaction that is open on a partition."""
+
     LEAVE = auto()
-    """It is open, or its marker is on its way."""
+    """Nothing: it is open here too, or its marker is on its way."""
     COMMIT = auto()
+    """Write the marker that is missing: it was committed."""
     ABORT = auto()
-    """It ended so, and only the marker is missing."""
+    """Write the marker that is missing: it was aborted."""
     DOUBT = auto()
-    """It is aborted, and the id is doubtful."""
+    """Abort it. The id is doubtful."""
 
 
 class MissingMarker(NamedTuple):
@@ -115,11 +118,11 @@ def _missing_markers(entries: list[TxnEntry], open_transactions: Iterable[OpenTr
         if owner is None:
             recovered.unknown.append(transaction)
             continue
-        verdict = judge(owner.metadata, transaction)
-        if verdict is Verdict.LEAVE:
+        repair = judge(owner.metadata, transaction)
+        if repair is Repair.LEAVE:
             continue
-        recovered.missing.append(MissingMarker(transaction, owner.transactional_id, verdict is Verdict.COMMIT))
-        if verdict is Verdict.DOUBT:
+        recovered.missing.append(MissingMarker(transaction, owner.transactional_id, repair is Repair.COMMIT))
+        if repair is Repair.DOUBT:
             owner.is_doubtful = True
             touched.append((owner, transaction.producer_epoch))
     for owner, epoch in touched:
@@ -127,16 +130,16 @@ def _missing_markers(entries: list[TxnEntry], open_transactions: Iterable[OpenTr
     return recovered
 
 
-def judge(metadata: TxnMetadata, transaction: OpenTransaction) -> Verdict:
+def judge(metadata: TxnMetadata, transaction: OpenTransaction) -> Repair:
     """The older protocol does not tell transactions of one epoch apart: an end that is known may be that of another."""
     state = metadata.state
     if state in PREPARED and _is_being_ended(metadata, transaction):
-        return Verdict.LEAVE
+        return Repair.LEAVE
     if state is TxnState.ONGOING and _is_part(metadata, transaction):
-        return Verdict.LEAVE if transaction.producer_epoch == metadata.producer_epoch else Verdict.DOUBT
+        return Repair.LEAVE if transaction.producer_epoch == metadata.producer_epoch else Repair.DOUBT
     if state in COMPLETED and metadata.client_version.bumps_epochs and _was_last(metadata, transaction):
-        return Verdict.COMMIT if state is TxnState.COMPLETE_COMMIT else Verdict.ABORT
-    return Verdict.DOUBT
+        return Repair.COMMIT if state is TxnState.COMPLETE_COMMIT else Repair.ABORT
+    return Repair.DOUBT
 
 
 def _is_part(metadata: TxnMetadata, transaction: OpenTransaction) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from oncelog.coordinator.txn.metadata import TWO_PHASE_COMMIT_TIMEOUT_MS, TxnEntry
-from oncelog.coordinator.txn.recovery import MissingMarker, OpenTransaction, Verdict, judge, recover
+from oncelog.coordinator.txn.recovery import MissingMarker, OpenTransaction, Repair, judge, recover
 from oncelog.coordinator.txn.state import TxnState
 from oncelog.coordinator.txn.versions import TransactionVersion
 from oncelog.core.errors import ErrorCode
@@ -25,37 +25,37 @@ def opened(epoch: int, *, producer_id: int = PID, last_marker_ms: int = -1) -> O
 @pytest.mark.parametrize(
     ("state", "version", "epoch", "partition", "expected"),
     [
-        (TxnState.ONGOING, TV2, EPOCH, HERE, Verdict.LEAVE),
-        (TxnState.ONGOING, TV0, EPOCH, HERE, Verdict.LEAVE),
-        (TxnState.ONGOING, TV2, EPOCH, ELSEWHERE, Verdict.DOUBT),
-        (TxnState.ONGOING, TV2, EPOCH - 1, HERE, Verdict.DOUBT),
-        (TxnState.ONGOING, TV2, EPOCH + 1, HERE, Verdict.DOUBT),
-        (TxnState.PREPARE_COMMIT, TV2, EPOCH - 1, HERE, Verdict.LEAVE),
-        (TxnState.PREPARE_COMMIT, TV2, EPOCH, HERE, Verdict.DOUBT),
-        (TxnState.PREPARE_COMMIT, TV2, EPOCH - 1, ELSEWHERE, Verdict.DOUBT),
-        (TxnState.PREPARE_COMMIT, TV0, EPOCH, HERE, Verdict.LEAVE),
-        (TxnState.PREPARE_COMMIT, TV0, EPOCH - 1, HERE, Verdict.DOUBT),
-        (TxnState.PREPARE_ABORT, TV0, EPOCH - 1, HERE, Verdict.LEAVE),
-        (TxnState.PREPARE_ABORT, TV0, EPOCH + 1, HERE, Verdict.DOUBT),
-        (TxnState.COMPLETE_COMMIT, TV2, EPOCH - 1, None, Verdict.COMMIT),
-        (TxnState.COMPLETE_ABORT, TV2, EPOCH - 1, None, Verdict.ABORT),
-        (TxnState.COMPLETE_COMMIT, TV2, EPOCH - 2, None, Verdict.DOUBT),
-        (TxnState.COMPLETE_COMMIT, TV2, EPOCH, None, Verdict.DOUBT),
-        (TxnState.COMPLETE_COMMIT, TV0, EPOCH, None, Verdict.DOUBT),
-        (TxnState.COMPLETE_ABORT, TV0, EPOCH, None, Verdict.DOUBT),
-        (TxnState.EMPTY, TV2, EPOCH - 1, None, Verdict.DOUBT),
+        (TxnState.ONGOING, TV2, EPOCH, HERE, Repair.LEAVE),
+        (TxnState.ONGOING, TV0, EPOCH, HERE, Repair.LEAVE),
+        (TxnState.ONGOING, TV2, EPOCH, ELSEWHERE, Repair.DOUBT),
+        (TxnState.ONGOING, TV2, EPOCH - 1, HERE, Repair.DOUBT),
+        (TxnState.ONGOING, TV2, EPOCH + 1, HERE, Repair.DOUBT),
+        (TxnState.PREPARE_COMMIT, TV2, EPOCH - 1, HERE, Repair.LEAVE),
+        (TxnState.PREPARE_COMMIT, TV2, EPOCH, HERE, Repair.DOUBT),
+        (TxnState.PREPARE_COMMIT, TV2, EPOCH - 1, ELSEWHERE, Repair.DOUBT),
+        (TxnState.PREPARE_COMMIT, TV0, EPOCH, HERE, Repair.LEAVE),
+        (TxnState.PREPARE_COMMIT, TV0, EPOCH - 1, HERE, Repair.DOUBT),
+        (TxnState.PREPARE_ABORT, TV0, EPOCH - 1, HERE, Repair.LEAVE),
+        (TxnState.PREPARE_ABORT, TV0, EPOCH + 1, HERE, Repair.DOUBT),
+        (TxnState.COMPLETE_COMMIT, TV2, EPOCH - 1, None, Repair.COMMIT),
+        (TxnState.COMPLETE_ABORT, TV2, EPOCH - 1, None, Repair.ABORT),
+        (TxnState.COMPLETE_COMMIT, TV2, EPOCH - 2, None, Repair.DOUBT),
+        (TxnState.COMPLETE_COMMIT, TV2, EPOCH, None, Repair.DOUBT),
+        (TxnState.COMPLETE_COMMIT, TV0, EPOCH, None, Repair.DOUBT),
+        (TxnState.COMPLETE_ABORT, TV0, EPOCH, None, Repair.DOUBT),
+        (TxnState.EMPTY, TV2, EPOCH - 1, None, Repair.DOUBT),
     ],
 )
 def test_a_transaction_that_is_open_on_a_partition(
-    state: TxnState, version: TransactionVersion, epoch: int, partition: TopicPartition | None, expected: Verdict
+    state: TxnState, version: TransactionVersion, epoch: int, partition: TopicPartition | None, expected: Repair
 ) -> None:
     partitions = frozenset() if partition is None else frozenset({partition})
     value = metadata(state, epoch=EPOCH, producer_id=PID, partitions=partitions, client_version=version)
     assert judge(value, opened(epoch)) is expected
 
 
-@pytest.mark.parametrize(("last_marker_ms", "expected"), [(BEFORE, Verdict.LEAVE), (AFTER, Verdict.DOUBT)])
-def test_a_transaction_that_began_after_the_marker_is_not_ended_by_it(last_marker_ms: int, expected: Verdict) -> None:
+@pytest.mark.parametrize(("last_marker_ms", "expected"), [(BEFORE, Repair.LEAVE), (AFTER, Repair.DOUBT)])
+def test_a_transaction_that_began_after_the_marker_is_not_ended_by_it(last_marker_ms: int, expected: Repair) -> None:
     """The older protocol has one epoch for both: it shows by the marker that is there already."""
     value = metadata(TxnState.PREPARE_COMMIT, epoch=EPOCH, producer_id=PID, partitions=frozenset({HERE}))
     assert value.last_update_ms == START_MS
@@ -64,8 +64,8 @@ def test_a_transaction_that_began_after_the_marker_is_not_ended_by_it(last_marke
 
 def test_the_last_transaction_of_a_producer_id_that_is_used_up_is_known() -> None:
     value = metadata(TxnState.COMPLETE_COMMIT, epoch=0, producer_id=8, prev_producer_id=PID, client_version=TV2)
-    assert judge(value, opened(32_766)) is Verdict.COMMIT
-    assert judge(value, opened(32_765)) is Verdict.DOUBT
+    assert judge(value, opened(32_766)) is Repair.COMMIT
+    assert judge(value, opened(32_765)) is Repair.DOUBT
 
 
 def entry_of(state: TxnState, *, record_offset: int = 10, **fields: object) -> TxnEntry:

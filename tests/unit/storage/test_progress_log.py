@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from oncelog.storage import progress
-from oncelog.storage.progress import Progress
+from oncelog.storage import progress_log
+from oncelog.storage.progress_log import ProgressLog
 from tests.unit.storage.log_harness import append, copy_log, new_log
 
 
 def test_quick_work_says_nothing_and_long_work_once_a_second(caplog: pytest.LogCaptureFixture) -> None:
     now_s = 100.0
-    work = Progress("counting", 50, "beans", lambda: now_s)
+    work = ProgressLog("counting", 50, "beans", lambda: now_s)
     with caplog.at_level(logging.INFO, "oncelog.storage"):
         for _ in range(10):
             work.add(1)
@@ -28,7 +28,7 @@ def test_quick_work_says_nothing_and_long_work_once_a_second(caplog: pytest.LogC
 def test_recovery_tells_how_far_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(progress, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(progress_log, "INTERVAL_S", 0.0)
     log = new_log(tmp_path)
     for _ in range(15):
         append(log)

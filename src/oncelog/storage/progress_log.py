@@ -12,7 +12,7 @@ INTERVAL_S: Final = 1.0
 logger = logging.getLogger("oncelog.storage")
 
 
-class Progress:
+class ProgressLog:
     def __init__(self, what: str, total: int, unit: str, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._what = what
         self._total = total
