@@ -155,6 +155,26 @@ DEVIATIONS: Final[Sequence[Deviation]] = (
         r"describe_acls v3 \(unknown ",
         {"error_code": (0, INVALID_REQUEST)},
     ),
+    Deviation(
+        "An entity with two names of one type is refused. Apache Kafka takes the last one.",
+        r"securing/quotas-managed",
+        r"alter_client_quotas v1 \(twice one type\)",
+        {
+            "entries.0": (
+                ANYTHING,
+                {
+                    "error_code": INVALID_REQUEST,
+                    "entity": [{"entity_type": "user", "entity_name": name} for name in ("ann", "bob")],
+                },
+            )
+        },
+    ),
+    Deviation(
+        "Of an entity that is named twice in a request nothing is changed. Apache Kafka answers so, and does a part.",
+        r"securing/quotas-managed",
+        r"describe_client_quotas v0 \(client\)",
+        {"entries.1.values": (ANYTHING, [{"key": "consumer_byte_rate", "value": 3000000000.0}])},
+    ),
 )
 
 

@@ -289,7 +289,7 @@ def _new_topic(name: str, partitions: int, settings: Mapping[str, str]) -> Field
     return {**topic, "assignments": [], "configs": configs}
 
 
-_SETS: Final = frozenset({"acls", "credential_infos", "matching_acls", "resources"})
+_SETS: Final = frozenset({"acls", "entity", "entries", "values", "credential_infos", "matching_acls", "resources"})
 """Lists of elements without a name of their own, in no order."""
 
 

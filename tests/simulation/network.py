@@ -24,6 +24,7 @@ from oncelog.core.invariant import invariant
 from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.messages.api_versions import ApiVersionsRequest
 from oncelog.server.connection import Connection
+from oncelog.server.connection_limits import Admission
 from tests.simulation.wire import parse_response
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ class Link:
             frame_max_bytes=FRAME_MAX_BYTES,
             budget=self._net.station.running.budget,
             scheduler=self._net.station.running.scheduler,
-            accept=lambda _: True,
+            accept=lambda _: Admission(),
             forget=lambda _: None,
         )
         connection.connection_made(cast(Any, _Transport(self)))

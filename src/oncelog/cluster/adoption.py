@@ -27,6 +27,7 @@ from oncelog.cluster.metadata_entries import (
     Topic,
     acls_entry,
     partitions_entry,
+    quotas_entry,
     topic_config_entry,
     users_entry,
 )
@@ -177,6 +178,10 @@ def _adopt_security(metadata: MetadataStore, image: Image) -> None:
     if acls:
         metadata.commit(acls_entry(acls))
         log.info("%d ACL(s) are taken over", len(acls))
+    quotas = [(entity, key, rate) for entity, rates in image.quotas.items() for key, rate in rates.items()]
+    if quotas:
+        metadata.commit(quotas_entry(quotas))
+        log.info("%d quota(s) are taken over", len(quotas))
 
 
 def _configs(topic: str, left: LoadedImage) -> dict[str, str]:

@@ -57,6 +57,9 @@ class ImageMetadata(Metadata):
             self.users = scram_users(image)
         if delta.acls:
             self.acls = dict.fromkeys(acls_of(image))
+        if delta.quotas:
+            self.quotas.clear()
+            self.quotas |= {entity: dict(rates) for entity, rates in image.quotas.items()}
 
     def tell(self, delta: Delta) -> None:
         """Those who follow learn of settings and ACLs."""
@@ -68,6 +71,8 @@ class ImageMetadata(Metadata):
                 self._tell(Change("topic_config", topic))
         if delta.acls:
             self._tell(Change("acls"))
+        if delta.quotas:
+            self._tell(Change("quotas"))
 
     def _topic(self, image: TopicImage) -> Topic:
         configs = known_settings(TOPIC_CONFIG, self.image.topic_settings(image.name), f"topic {image.name}")

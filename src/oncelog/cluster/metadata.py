@@ -39,6 +39,8 @@ from oncelog.cluster.metadata_entries import (
     delete_entry,
     given_users,
     producer_ids_entry,
+    quota_changes,
+    quotas_entry,
     removed_users,
     secret_entry,
     topic_entry,
@@ -52,6 +54,7 @@ from oncelog.core.invariant import invariant
 from oncelog.core.promise import Promise, gather
 from oncelog.core.worker import Worker
 from oncelog.security.acl import Acl
+from oncelog.security.quotas import Entity
 from oncelog.security.scram import ScramCredential
 
 log = logging.getLogger("oncelog.server")
@@ -98,6 +101,7 @@ class Metadata:
         self.users: dict[ScramUser, ScramCredential] = {}
         self.acls: dict[Acl, None] = {}
         """A set that keeps its order."""
+        self.quotas: dict[Entity, dict[str, float]] = {}
         self.secret: bytes | None = None
         self.incarnation = -1
 
@@ -339,7 +343,7 @@ class MetadataStore(Metadata):
 
     def _rewrite_if_grown(self) -> None:
         """If the journal cannot be rewritten it only stays long: the changes in it hold."""
-        needed = len(self.topics) + len(self.broker_configs) + len(self.users) + len(self.acls) + 2
+        needed = len(self.topics) + len(self.broker_configs) + len(self.users) + len(self.acls) + len(self.quotas) + 2
         if self._journal.changes <= max(_REWRITE_CHANGES_MIN, _REWRITE_GROWTH * needed, self._rewrite_above):
             self._end_writing()
             return
@@ -367,6 +371,8 @@ class MetadataStore(Metadata):
         entries += [broker_config_entry(node, configs) for node, configs in self.broker_configs.items()]
         entries += [users_entry(self.users)] if self.users else []
         entries += [acls_entry(self.acls)] if self.acls else []
+        quotas = [(entity, key, rate) for entity, rates in self.quotas.items() for key, rate in rates.items()]
+        entries += [quotas_entry(quotas)] if quotas else []
         entries += [secret_entry(self.secret)] if self.secret is not None else []
         return entries
 
@@ -406,6 +412,8 @@ class MetadataStore(Metadata):
                 for user in removed_users(entry):
                     self.users.pop(user, None)
                 self.users |= given_users(entry)
+            case "quotas":
+                self._apply_quotas(entry)
             case "acls":
                 for removed in map(acl_of, entry["removed"]):
                     self.acls.pop(removed, None)
@@ -415,6 +423,16 @@ class MetadataStore(Metadata):
             case unknown:
                 raise ValueError(f"the metadata journal has an entry of unknown kind {unknown!r}: a newer Oncelog?")
         return Change(entry["kind"], topic)
+
+    def _apply_quotas(self, entry: JournalEntry) -> None:
+        for entity, key, rate in quota_changes(entry):
+            rates = self.quotas.setdefault(entity, {})
+            if rate is not None:
+                rates[key] = rate
+            else:
+                rates.pop(key, None)
+            if not rates:
+                del self.quotas[entity]
 
 
 def topic_subject(name: str) -> str:

@@ -12,6 +12,7 @@
 | producer_ids | next: first id of no block yet |
 | users | set: SCRAM credentials, removed: names with mechanisms; see `users_entry` |
 | acls | added, removed: each a list of the fields of `Acl` |
+| quotas | changes: each a list of an entity (types with names), a key, and a value or null; see `quotas_entry` |
 | secret | value: random bytes that no client knows |
 | stop | incarnation: which start was stopped in order, nothing has changed since |
 """
@@ -27,6 +28,7 @@ from typing import Any, NamedTuple
 from oncelog.cluster.journal import JournalEntry
 from oncelog.core.ids import uuid_from_text, uuid_to_text
 from oncelog.security.acl import Acl, Operation, Pattern, Permission, Resource
+from oncelog.security.quotas import Entity
 from oncelog.security.scram import ScramCredential, ScramMechanism
 
 
@@ -111,6 +113,15 @@ def given_users(entry: JournalEntry) -> dict[ScramUser, ScramCredential]:
 
 def acls_entry(added: Iterable[Acl], removed: Iterable[Acl] = ()) -> JournalEntry:
     return {"kind": "acls", "added": [list(acl) for acl in added], "removed": [list(acl) for acl in removed]}
+
+
+def quotas_entry(changes: Iterable[tuple[Entity, str, float | None]]) -> JournalEntry:
+    """As Kafka's ClientQuotaRecord: a value of None removes the quota."""
+    return {"kind": "quotas", "changes": [[[list(part) for part in entity], *rest] for entity, *rest in changes]}
+
+
+def quota_changes(entry: JournalEntry) -> list[tuple[Entity, str, float | None]]:
+    return [(tuple((kind, name) for kind, name in parts), key, value) for parts, key, value in entry["changes"]]
 
 
 def secret_entry(secret: bytes) -> JournalEntry:

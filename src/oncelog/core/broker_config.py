@@ -179,6 +179,11 @@ _TRANSACTIONS = [
 _LIMITS = [
     ConfigKey("socket.request.max.bytes", _INT, 104_857_600, "Largest request frame.", low=1),
     ConfigKey("max.connections", _INT, INT_MAX, "Most connections at a time.", low=0, dynamic=True, dynamic_low=10),
+    ConfigKey("max.connections.per.ip", _INT, INT_MAX, "Most connections of one address.", low=0, dynamic=True,
+              dynamic_low=10),
+    ConfigKey("max.connections.per.ip.overrides", _STRING, "", "ADDRESS:NUMBER pairs that go before it."),
+    ConfigKey("max.connection.creation.rate", _INT, INT_MAX, "New connections per second; more have to wait.",
+              low=1, dynamic=True),
     ConfigKey("connections.max.idle.ms", _LONG, 600_000, "Idle time after which a connection is closed."),
     ConfigKey("fetch.max.bytes", _INT, 57_671_680, "Most bytes of one fetch answer.", low=1024),
     ConfigKey("max.incremental.fetch.session.cache.slots", _INT, 1_000, "Fetch sessions kept.", low=0),

@@ -51,6 +51,7 @@ from oncelog.server.log_upkeep import LogUpkeep
 from oncelog.server.markers import MarkerSender
 from oncelog.server.memory_budget import MemoryBudget
 from oncelog.server.metrics import Metrics
+from oncelog.server.quotas import FORGOTTEN_AFTER_MS, Quotas
 from oncelog.server.recurring import RecurringWork
 from oncelog.server.turns import Turns
 from oncelog.server.txn_runtime import TxnRuntime
@@ -162,6 +163,7 @@ class Broker:
         self.authorizer: Authorizer = AllowClients(cluster_action=serves_brokers)
         if self.acls is not None:
             self.authorizer = self.acls
+        self.quotas = Quotas(self.metadata, self.steady_ms)
         self.flusher = Flusher(self.scheduler, self.worker)
         self.acks_fsync = self.settings.boolean("oncelog.acks.fsync")
         self.partitions = PartitionTable(
@@ -384,6 +386,8 @@ class Broker:
             self.partitions.reconfigure(change.topic)
         elif change.kind == "acls" and self.acls is not None:
             self.acls.become(self.metadata.acls)
+        elif change.kind == "quotas":
+            self.quotas.changed()
         elif change.topic is not None and change.kind == "delete":
             renames = self.partitions.delete(change.topic)
             self.groups.on_topic_deleted(change.topic)
@@ -442,6 +446,7 @@ class Broker:
         self.groups.start()
         self.cleaner.start()
         self.upkeep.start()
+        self.recurring.every("quotas", FORGOTTEN_AFTER_MS, self.quotas.forget_idle)
         if self.replication is not None:
             self.replication.start()
 

@@ -25,6 +25,7 @@ from oncelog.server.dispatch import Buffers, LastAnswer, UnservedRequest
 if TYPE_CHECKING:
     from oncelog.core.clock import Scheduler, Timer
     from oncelog.security.principal_mapping import PrincipalMapping
+    from oncelog.server.connection_limits import Admission
     from oncelog.server.dispatch import Front
     from oncelog.server.memory_budget import MemoryBudget
 
@@ -50,14 +51,14 @@ class Connection(asyncio.BufferedProtocol):
         mapping: PrincipalMapping | None = None,
         budget: MemoryBudget,
         scheduler: Scheduler,
-        accept: Callable[[Connection], bool],
+        accept: Callable[[Connection], Admission],
         forget: Callable[[Connection], None],
     ) -> None:
         self._front = front
         self._frame_max_bytes = frame_max_bytes
         self._reader = FrameReader(frame_max_bytes if login_max_bytes is None else login_max_bytes)
         self._must_log_in = login_max_bytes is not None
-        self._listener = listener
+        self.listener = listener
         self._mapping = mapping
         self._login_timer: Timer | None = None
         self._budget = budget
@@ -68,6 +69,7 @@ class Connection(asyncio.BufferedProtocol):
         self._frame_bytes = 0
         """Set aside for a large frame that is being received."""
         self._waits_for_room = False
+        self._unmute_timer: Timer | None = None
         self._accept = accept
         self._forget = forget
         self._waiting: deque[memoryview] = deque()
@@ -78,7 +80,7 @@ class Connection(asyncio.BufferedProtocol):
         self._has_eof = False
         self._transport: asyncio.Transport | None = None
         self._peer = Peer("", "")
-        self.address = ""
+        self.address = self.host = ""
         self.active = True
         """Set by traffic, cleared by the idle sweep."""
 
@@ -87,15 +89,24 @@ class Connection(asyncio.BufferedProtocol):
         address = transport.get_extra_info("peername")
         if address:
             self._peer = Peer(str(address[0]), str(transport.get_extra_info("sockname")[0]))
-            self._peer.listener, self._peer.is_known = self._listener, not self._must_log_in
-            self.address = f"{address[0]}:{address[1]}"
+            self._peer.listener, self._peer.is_known = self.listener, not self._must_log_in
+            self.address, self.host = f"{address[0]}:{address[1]}", str(address[0])
         self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
-        if not self._accept(self):
-            self._transport.abort()
+        admission = self._accept(self)
+        if admission.delay_ms:
+            self._mute(admission.delay_ms)
+        if admission.refusal is not None:
+            self._end_refused(admission.delay_ms)
         elif self._mapping is not None:
             self._identify(self._mapping)
         elif self._must_log_in:
             self._login_timer = self._scheduler.call_later_ms(LOGIN_MS_MAX, self._end_unless_known)
+
+    def _end_refused(self, delay_ms: int) -> None:
+        if delay_ms:
+            self._scheduler.call_later_ms(delay_ms, lambda: self._refuse(None))
+        else:
+            self._refuse(None)
 
     def _identify(self, mapping: PrincipalMapping) -> None:
         """By the certificate of the client, if it has one."""
@@ -111,6 +122,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._forget_timer()
+        if self._unmute_timer is not None:
+            self._unmute_timer.cancel()
         self._peer.connected = False
         self._waiting.clear()
         self._budget.hold(self, 0)
@@ -162,7 +175,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def go_on(self) -> None:
         self._waits_for_room = False
-        self._set_reading(not self._waiting)
+        self._set_reading(self._may_read)
 
     def give_up(self, reason: str) -> None:
         self._refuse(reason)
@@ -182,16 +195,37 @@ class Connection(asyncio.BufferedProtocol):
         self._is_serving = True
         end_ms = self._scheduler.monotonic_ms() + TURN_MS_MAX if len(self._waiting) > 1 else 0
         try:
-            while self._waiting and not self._awaits_answer and self._writable and self._transport is not None:
+            while self._waiting and self._may_serve:
                 self._serve_one(self._waiting.popleft())
                 if self._waiting and self._scheduler.monotonic_ms() > end_ms:
                     self._scheduler.call_later_ms(0, self._serve)
                     break
         finally:
             self._is_serving = False
-        self._set_reading(not self._waiting and not self._waits_for_room)
+        self._set_reading(self._may_read)
         if self._has_eof and not self._waiting:
             self.close()
+
+    @property
+    def _may_serve(self) -> bool:
+        is_free = not self._awaits_answer and self._unmute_timer is None
+        return is_free and self._writable and self._transport is not None
+
+    @property
+    def _may_read(self) -> bool:
+        return not self._waiting and not self._waits_for_room and self._unmute_timer is None
+
+    def _mute(self, delay_ms: int) -> None:
+        """Nothing is read for a while: what quotas ask of the client."""
+        self._peer.throttle_ms = 0
+        if self._unmute_timer is None:
+            self._unmute_timer = self._scheduler.call_later_ms(delay_ms, self._unmute)
+            self._set_reading(False)
+
+    def _unmute(self) -> None:
+        self._unmute_timer = None
+        self.active = True
+        self._serve()
 
     def _serve_one(self, frame: memoryview) -> None:
         if len(frame) > RECEIVE_BUFFER_BYTES:
@@ -229,6 +263,8 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse("its request could not be answered")
         elif buffers is not None and self._transport is not None:
             self._transport.writelines(buffers)
+        if self._peer.throttle_ms:
+            self._mute(self._peer.throttle_ms)
 
     def _send_last(self, buffers: LastAnswer) -> None:
         self._waiting.clear()

@@ -33,6 +33,10 @@ class Peer:
     principal: str = ANONYMOUS
     listener: str = "PLAINTEXT"
     """The name of the one that the client came by."""
+    request_bytes: int = 0
+    """Of the request that is being served."""
+    throttle_ms: int = 0
+    """How long nothing is to be read from the connection, after the answer that is sent next."""
     is_known: bool = True
     """Whether the client may go on: on a listener with SASL, once it has logged in."""
 
@@ -54,6 +58,8 @@ class RequestContext:
     peer: Peer
     authorizer: Authorizer = field(default_factory=AllowClients)
     api_key: int | None = None
+    throttle_ms: int = 0
+    """What quotas ask of the client, as far as the request is served."""
 
     def may(self, operation: Operation, resource: Resource, name: str = CLUSTER_NAME) -> bool:
         """For what is left out of an answer, or has another way to be allowed. `permits` is for what is refused."""

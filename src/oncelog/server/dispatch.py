@@ -93,6 +93,7 @@ class Dispatcher:
         A frame without a byte stands for an answer that cannot be given: the connection is to be closed.
         """
         started_s = time.perf_counter()
+        peer.request_bytes = len(frame)
         header, position = parse_request_header(frame)
         key, version = header.api_key, header.api_version
         low, high = self._served.get(key, (0, -1))
@@ -131,6 +132,8 @@ class Dispatcher:
         answer = self._handler(key)(self._broker, body, context)
         if isinstance(answer, GeneratorType):
             answer = self._broker.turns.run(answer, peer)
+        if self._broker.quotas.are_set:
+            answer = self._charged(context, answer, time.perf_counter() - started_s)
         metrics = self._broker.metrics
         if isinstance(answer, Promise):
 
@@ -147,6 +150,19 @@ class Dispatcher:
             return answer.chain(finish)
         metrics.request_served(key, time.perf_counter() - started_s)
         return self._frame(key, version, header.correlation_id, answer)
+
+    def _charged(self, context: RequestContext, answer: Any, spent_s: float) -> Any:
+        """The answer with the time for which its client is to be silent."""
+        peer, request_bytes = context.peer, context.peer.request_bytes
+
+        def charge(message: Any) -> Any:
+            self._broker.quotas.charge_request(context.api_key or 0, context, request_bytes, spent_s)
+            peer.throttle_ms = context.throttle_ms
+            if context.throttle_ms and isinstance(message, Message) and "throttle_time_ms" in message.FIELDS:
+                message.throttle_time_ms = context.throttle_ms  # type: ignore[attr-defined]  # most answers have it
+            return message
+
+        return answer.map(charge) if isinstance(answer, Promise) else charge(answer)
 
     def _frame(self, key: int, version: int, correlation_id: int, message: Any) -> Answer:
         if not _is_long(key, message):

@@ -34,6 +34,7 @@ FORWARDED: Final[dict[int, tuple[int, int]]] = {
             ApiKey.CREATE_PARTITIONS,
             ApiKey.ELECT_LEADERS,
             ApiKey.INCREMENTAL_ALTER_CONFIGS,
+            ApiKey.ALTER_CLIENT_QUOTAS,
             ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
             ApiKey.DESCRIBE_QUORUM,
             ApiKey.UPDATE_FEATURES,
@@ -41,7 +42,6 @@ FORWARDED: Final[dict[int, tuple[int, int]]] = {
     },
     45: (0, 1),  # AlterPartitionReassignments
     46: (0, 0),  # ListPartitionReassignments
-    49: (0, 1),  # AlterClientQuotas
     64: (0, 0),  # UnregisterBroker
 }
 """Keys with the versions that are passed on, which Kafka 4.3 serves. Not all of them have a handler here."""

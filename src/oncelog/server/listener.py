@@ -16,18 +16,20 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from oncelog.core.broker_config import BROKER_CONFIG
-from oncelog.core.config import ConfigError, Settings, did_you_mean
+from oncelog.core.config import INT_MAX, ConfigError, Settings, did_you_mean
 from oncelog.security.jaas import parse_jaas
 from oncelog.security.principal_mapping import PrincipalMapping
 from oncelog.security.sasl import MECHANISMS, PLAIN
+from oncelog.server.connection_limits import ListenerLimits
 from oncelog.tls import TlsSettings
 
 _PREFIX: Final = "listener.name."
 _JAAS: Final = "sasl.jaas.config"
+_CONNECTION_KEYS: Final = ("max.connections", "max.connection.creation.rate")
 _SASL_KEYS: Final = ("sasl.enabled.mechanisms", "connections.max.reauth.ms", "sasl.server.max.receive.size")
 _CLIENT_AUTH: Final = "ssl.client.auth"
 _TLS_KEYS: Final = tuple(key.name for key in BROKER_CONFIG if key.name.startswith("ssl."))
-_OVERRIDES: Final = _SASL_KEYS + _TLS_KEYS
+_OVERRIDES: Final = _SASL_KEYS + _TLS_KEYS + _CONNECTION_KEYS
 LOOPBACK: Final = "127.0.0.1"
 
 
@@ -89,6 +91,7 @@ class Listener:
     tls: TlsSettings | None = None
     mapping: PrincipalMapping | None = None
     """For users that are known by their certificate."""
+    limits: ListenerLimits = field(default_factory=ListenerLimits)
 
 
 def parse_listeners(settings: Settings) -> list[Listener]:
@@ -201,10 +204,12 @@ def _listener(
         raise ConfigError(f"listeners: the protocol of {name} is not in listener.security.protocol.map")
     _refuse_idle(name, protocol, overrides)
     own = _own_settings(settings, overrides)
+    given = [own.integer(key) if key in overrides else INT_MAX for key in _CONNECTION_KEYS]
+    limits = ListenerLimits(*given)
     tls = _tls(own, protocol, overrides) if protocol.has_tls else None
     if not protocol.has_sasl:
         mapping = PrincipalMapping(own.text("ssl.principal.mapping.rules")) if tls is not None else None
-        return Listener(name, protocol, address, advertised, tls=tls, mapping=mapping)
+        return Listener(name, protocol, address, advertised, tls=tls, mapping=mapping, limits=limits)
     mechanisms = own.words("sasl.enabled.mechanisms") if own.get("sasl.enabled.mechanisms") else ()
     unknown = [mechanism for mechanism in mechanisms if mechanism not in MECHANISMS]
     if unknown:
@@ -221,11 +226,12 @@ def _listener(
         own.integer("connections.max.reauth.ms"),
         own.integer("sasl.server.max.receive.size"),
         tls,
+        limits=limits,
     )
 
 
 def _refuse_idle(name: str, protocol: SecurityProtocol, overrides: Mapping[str, str]) -> None:
-    for rest in overrides:
+    for rest in overrides.keys() - set(_CONNECTION_KEYS):
         if (rest in _TLS_KEYS and not protocol.has_tls) or (rest not in _TLS_KEYS and not protocol.has_sasl):
             without = "TLS" if rest in _TLS_KEYS else "SASL"
             raise ConfigError(f"{_PREFIX}{name.lower()}.{rest}: {name} is {protocol.value}, without {without}")

@@ -19,6 +19,7 @@ from oncelog.security.scram import ScramCredential
 from oncelog.server.allocator import give_freed_memory_back
 from oncelog.server.broker import ALL_ADDRESSES, Broker, Environment
 from oncelog.server.connection import Connection
+from oncelog.server.connection_limits import Admission, ConnectionLimits, parse_overrides
 from oncelog.server.descriptors import Shares, raise_limit, share
 from oncelog.server.listener import (
     Address,
@@ -82,6 +83,8 @@ class Server:
         self._connections_peak = 0
         """Since memory was last given back."""
         self._connections_max = shares.connections
+        self._limits: ConnectionLimits | None = None
+        self._limit_overrides = parse_overrides(settings)
         self._servers: list[asyncio.Server] = []
         self._bound: list[tuple[Listener, Address]] = []
         self._metrics: MetricsPort | None = None
@@ -109,6 +112,14 @@ class Server:
 
     async def _start_broker(self) -> None:
         self._broker = Broker(self._data_dir, self._settings, self._environment)
+        self._limits = ConnectionLimits(
+            lambda: self.broker.settings,
+            {listener.name: listener.limits for listener, _ in self._bound},
+            self._limit_overrides,
+            self._connections_max,
+            self.broker.quotas.table,
+            self.broker.steady_ms,
+        )
         for listener, address in self._bound:
             self._announce(listener, address)
         if self.broker.is_in_cluster:
@@ -253,20 +264,22 @@ class Server:
             await asyncio.sleep(0)
             await self._worker.until_idle()
 
-    def _accept(self, connection: Connection) -> bool:
-        limit, why = self.broker.settings.integer("max.connections"), "max.connections"
-        if limit > self._connections_max:
-            limit, why = self._connections_max, "what `ulimit -n` leaves for connections"
-        if len(self._connections) >= limit:
-            log.warning("a connection of %s is refused: %s is %d", connection.address, why, limit)
-            return False
+    def _accept(self, connection: Connection) -> Admission:
+        admission = self._limits.admit(connection.host, connection.listener) if self._limits else Admission()
+        if admission.refusal is not None:
+            log.warning("a connection of %s is refused: %s", connection.address, admission.refusal)
+            return admission
         self._connections.add(connection)
         self._connections_peak = max(self._connections_peak, len(self._connections))
         self.broker.metrics.connections = len(self._connections)
-        return True
+        return admission
 
     def _forget(self, connection: Connection) -> None:
+        if connection not in self._connections:
+            return
         self._connections.discard(connection)
+        if self._limits is not None:
+            self._limits.forget(connection.host, connection.listener)
         count = self.broker.metrics.connections = len(self._connections)
         if self._connections_peak > TRIMMED_AFTER_CONNECTIONS and count < self._connections_peak // 2:
             self._connections_peak = count

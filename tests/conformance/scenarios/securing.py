@@ -220,6 +220,7 @@ def managing() -> list[Step]:
         Step("describe_configs", 4, {"resources": [{**resource, **keys} for resource in configs]}),
         Step("describe_acls", 3, acl_filter(Name("x"))),
         Step("describe_user_scram_credentials", 0, {"users": [{"name": Name("nobody")}]}),
+        Step("describe_client_quotas", 1, {"components": [quota_part("user", Name("nobody"))], "strict": True}),
         Step("delete_records", 2, {"topics": partitions("name", partition_index=0, offset=0), "timeout": 10_000}),
         Step("incremental_alter_configs", 1, {"resources": [{**each, **setting} for each in configs[:3]]}),
         Step("alter_configs", 2, {"resources": [{**each, **old_setting} for each in configs[:3]]}),
@@ -228,6 +229,7 @@ def managing() -> list[Step]:
         Step("create_acls", 3, {"creations": [everybody]}),
         Step("delete_acls", 3, {"filters": [acl_filter(Name("x"))]}),
         Step("alter_user_scram_credentials", 0, {"upsertions": [{"name": Name("sam"), **salted}], "deletions": []}),
+        Step("alter_client_quotas", 1, {"entries": [quota([("user", Name("sam"))], request_percentage=1e6)]}),
         Step("delete_topics", 6, {"topics": by_name(*TOPICS, "mine-new", "new"), "timeout": 10_000}),
         Step("delete_groups", 2, {"groups_names": [Name(name) for name in TOPICS]}),
     ]
@@ -235,6 +237,16 @@ def managing() -> list[Step]:
 
 def by_name(*names: str) -> list[dict[str, Any]]:
     return [{"name": Name(name)} for name in names]
+
+
+def quota_part(kind: str, name: Any, match_type: int = 0) -> dict[str, Any]:
+    return {"entity_type": kind, "match_type": match_type, "match": name}
+
+
+def quota(entity: Sequence[tuple[str, Any]], **rates: float | None) -> dict[str, Any]:
+    """Rates by key; None removes one."""
+    ops = [{"key": key, "value": rate or 0.0, "remove": rate is None} for key, rate in rates.items()]
+    return {"entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity], "ops": ops}
 
 
 def set_up() -> list[Step]:
@@ -514,8 +526,71 @@ def logins() -> Scenario:
     return dataclasses.replace(secured("logins", steps), slow=True)
 
 
+def quotas_managed() -> Scenario:
+    def change(note: str, *entries: dict[str, Any], validate_only: bool = False, version: int = 1) -> Step:
+        fields = {"entries": list(entries), "validate_only": validate_only}
+        return Step("alter_client_quotas", version, fields, note=note)
+
+    def describe(note: str, *parts: dict[str, Any], strict: bool = False, version: int = 1) -> Step:
+        return Step("describe_client_quotas", version, {"components": list(parts), "strict": strict}, note=note)
+
+    ann, app = ("user", Name("ann")), ("client-id", Name("app"))
+    wrong = {
+        "no entity": quota([], producer_byte_rate=1e9),
+        "unknown type": quota([("planet", "mars")], producer_byte_rate=1e9),
+        "empty name": quota([("user", "")], producer_byte_rate=1e9),
+        "twice one type": quota([ann, ("user", Name("bob"))], producer_byte_rate=1e9),
+        "unknown key": quota([ann], no_such_rate=1e9),
+        "key of addresses": quota([ann], connection_creation_rate=1e9),
+        "zero": quota([ann], producer_byte_rate=0.0),
+        "negative": quota([ann], producer_byte_rate=-1.0),
+        "fraction": quota([ann], producer_byte_rate=1.5),
+        "no address": quota([("ip", "not an address")], connection_creation_rate=1e6),
+        "address and user": quota([("ip", "192.0.2.1"), ann], connection_creation_rate=1e6),
+        "address with another key": quota([("ip", "192.0.2.1")], producer_byte_rate=1e9),
+    }
+    exact_ann, exact_app = quota_part(*ann), quota_part(*app)
+    steps = [
+        change("a user", quota([ann], producer_byte_rate=1e9, request_percentage=99.5)),
+        change("both", quota([app, ann], consumer_byte_rate=2e9)),
+        change("a client", quota([app], consumer_byte_rate=3e9), version=0),
+        change("defaults", quota([ann, ("client-id", None)], producer_byte_rate=4e9)),
+        change("an address", quota([("ip", "192.0.2.1")], connection_creation_rate=1e6)),
+        change("fractions where they may be", quota([ann], controller_mutation_rate=1e6 + 0.5)),
+        *(change(note, entry) for note, entry in wrong.items()),
+        change(
+            "one of two is wrong",
+            quota([ann], producer_byte_rate=5e9),
+            quota([("user", Name("bob"))], producer_byte_rate=0.0),
+        ),
+        change("an entity twice", quota([app], producer_byte_rate=5e9), quota([app], consumer_byte_rate=5e9)),
+        change("only checked", quota([ann], producer_byte_rate=6e9), validate_only=True),
+        change("remove what is not there", quota([app], request_percentage=None)),
+        change("nothing"),
+        describe("ann", exact_ann),
+        describe("ann alone", exact_ann, strict=True),
+        describe("both", exact_ann, exact_app, strict=True),
+        describe("client", exact_app, version=0),
+        describe("default client of ann", exact_ann, quota_part("client-id", None, 1)),
+        describe("any client of ann", exact_ann, quota_part("client-id", None, 2)),
+        describe("address", quota_part("ip", "192.0.2.1")),
+        describe("unknown type", quota_part("planet", "mars")),
+        describe("empty type", quota_part("", "x")),
+        describe("type twice", exact_ann, exact_ann),
+        describe("address and user", quota_part("ip", "192.0.2.1"), exact_ann),
+        describe("unknown match", quota_part("user", "x", 7)),
+        change("remove", quota([ann], producer_byte_rate=None, request_percentage=None, controller_mutation_rate=None)),
+        change("remove others", quota([app, ann], consumer_byte_rate=None), quota([app], consumer_byte_rate=None)),
+        describe("what is left", exact_ann),
+        change("remove the rest", quota([ann, ("client-id", None)], producer_byte_rate=None)),
+        change("remove the address", quota([("ip", "192.0.2.1")], connection_creation_rate=None)),
+        describe("nothing is left", exact_ann),
+    ]
+    return secured("quotas-managed", steps)
+
+
 def secured(name: str, steps: Sequence[Step]) -> Scenario:
     return Scenario(name, steps, topics={}, transaction_versions=ANY_TV, profile=PROFILE)
 
 
-SCENARIOS: Final = (*matrices(), acls_created(), acls_found(), users_managed(), logins())
+SCENARIOS: Final = (*matrices(), acls_created(), acls_found(), users_managed(), quotas_managed(), logins())

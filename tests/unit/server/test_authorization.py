@@ -235,6 +235,18 @@ REFUSED = {
         [(Operation.ALTER, Resource.CLUSTER, CLUSTER)],
         {CLUSTER_REFUSED},
     ),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: (
+        1,
+        {},
+        [(Operation.DESCRIBE_CONFIGS, Resource.CLUSTER, CLUSTER)],
+        {CLUSTER_REFUSED},
+    ),
+    ApiKey.ALTER_CLIENT_QUOTAS: (
+        1,
+        {"entries": [{"entity": [{"entity_type": "user", "entity_name": "u"}]}]},
+        [(Operation.ALTER_CONFIGS, Resource.CLUSTER, CLUSTER)],
+        {CLUSTER_REFUSED},
+    ),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: (
         0,
         {"users": None},

@@ -12,6 +12,7 @@ from oncelog.protocol.framing import encode_request_frame, parse_response_header
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from oncelog.server.connection import Connection
+from oncelog.server.connection_limits import Admission
 from oncelog.server.descriptors import RESERVED, share
 from oncelog.server.memory_budget import ROOM_WAIT_MS, SMALL_ANSWER_BYTES
 from tests.unit.server.harness import BrokerInProcess, batch_of
@@ -82,7 +83,7 @@ def connect(running: BrokerInProcess) -> StuckTransport:
         frame_max_bytes=1 << 20,
         budget=running.broker.budget,
         scheduler=running.clock,
-        accept=lambda _: True,
+        accept=lambda _: Admission(),
         forget=lambda _: None,
     )
     transport.connection.connection_made(cast(Any, transport))

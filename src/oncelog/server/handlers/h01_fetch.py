@@ -127,6 +127,8 @@ class _Fetch:
         self._read_committed = request.isolation_level == 1
         self._is_replica = max(request.replica_id, request.replica_state.replica_id) >= 0
         self._max_bytes = min(request.max_bytes, broker.fetch_max_bytes)
+        if broker.quotas.are_set:
+            self._max_bytes = min(self._max_bytes, broker.quotas.fetch_max_bytes(context) or self._max_bytes)
         self._min_bytes = min(request.min_bytes, self._max_bytes, broker.budget.fetch_room_bytes())
         self._promise: Promise[FetchResponse] | None = None
         self._watched: list[Partition] = []
@@ -303,6 +305,9 @@ class _Fetch:
         return True
 
     def _answer(self, reads: list[_Read]) -> Steps[FetchResponse]:
+        quotas = self._broker.quotas
+        if quotas.are_set and not quotas.charge_fetch(self._context, sum(read.size_bytes for read in reads)):
+            return FetchResponse(session_id=self._session.session_id if self._session is not None else 0)
         topics: dict[object, FetchableTopicResponse] = {}
         delivered: list[PartitionKey] = []
         for number, read in enumerate(reads):

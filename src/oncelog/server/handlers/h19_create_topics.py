@@ -23,6 +23,8 @@ from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 from oncelog.server.turns import Steps, one_by_one
 
+_STRICT_QUOTA_VERSION = 6
+
 
 def handle(
     broker: Broker, request: CreateTopicsRequest, context: RequestContext
@@ -43,6 +45,9 @@ def _answer(
             context.require(Operation.CREATE, Resource.TOPIC, wanted.name)
         if duplicate:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+        if wanted.name not in broker.metadata.topics and not validate_only:
+            count = len(wanted.assignments) or max(1, wanted.num_partitions)
+            broker.quotas.take_mutations(context, count, is_strict=context.api_version >= _STRICT_QUOTA_VERSION)
         created = _create(broker, wanted, validate_only)
     except KafkaError as error:
         created = Promise.resolved(error)

@@ -23,6 +23,8 @@ from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 from oncelog.server.turns import Steps, one_by_one
 
+_STRICT_QUOTA_VERSION = 5
+
 
 def handle(
     broker: Broker, request: DeleteTopicsRequest, context: RequestContext
@@ -54,6 +56,8 @@ def _answer(
         if not broker.settings.boolean("delete.topic.enable"):
             disabled = ErrorCode.TOPIC_DELETION_DISABLED if context.api_version >= 3 else ErrorCode.INVALID_REQUEST
             raise KafkaError(disabled, "Topic deletion is disabled: delete.topic.enable is false.")
+        is_strict = context.api_version >= _STRICT_QUOTA_VERSION
+        broker.quotas.take_mutations(context, topic.partition_count, is_strict=is_strict)
     except KafkaError as error:
         return Promise.resolved(_result(wanted.name, wanted.topic_id, error))
 

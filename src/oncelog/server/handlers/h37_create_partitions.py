@@ -16,6 +16,8 @@ from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 
+_STRICT_QUOTA_VERSION = 3
+
 
 def handle(
     broker: Broker, request: CreatePartitionsRequest, context: RequestContext
@@ -34,6 +36,10 @@ def _answer(
         context.require(Operation.ALTER, Resource.TOPIC, wanted.name)
         if duplicate:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+        known = broker.metadata.topics.get(wanted.name)
+        if known is not None and wanted.count > known.partition_count and not validate_only:
+            is_strict = context.api_version >= _STRICT_QUOTA_VERSION
+            broker.quotas.take_mutations(context, wanted.count - known.partition_count, is_strict=is_strict)
     except KafkaError as error:
         return Promise.resolved(_result(wanted.name, error))
     assignments = None if wanted.assignments is None else [entry.broker_ids for entry in wanted.assignments]
