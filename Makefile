@@ -42,8 +42,10 @@ test-connectors: setup ## connectors under all faults, on Oncelog and on Apache 
 test-cluster: setup ## brokers beside Apache Kafka's, killed, stopped and restarted, which needs Java; some minutes
 	ONCELOG_CLUSTER_TESTS=all $(BIN)/python -m pytest -q tests/cluster
 
-test-hostile: setup ## requests that cost more than they look like, and what a broker spends on them
-	$(BIN)/python -m pytest -q tests/hostile
+FUZZ_SECONDS ?= 120
+test-hostile: setup ## requests that cost more than they look like, and minutes of frames with bytes changed
+	ONCELOG_FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest -q tests/hostile
+	$(BIN)/python -m tests.hostile.play
 
 test-mutants: setup ## faults put in on purpose, each of which tests must find, some minutes
 	$(BIN)/python -m tests.mutants

@@ -11,7 +11,7 @@ from typing import Final
 
 from oncelog.cluster.image_security import acls_of, scram_users
 from oncelog.cluster.journal import JournalEntry
-from oncelog.cluster.metadata import Change, Metadata
+from oncelog.cluster.metadata import Change, Metadata, metric_name
 from oncelog.cluster.metadata_entries import Topic
 from oncelog.cluster.partition_state import PartitionState
 from oncelog.controller.delta import Delta
@@ -47,6 +47,7 @@ class ImageMetadata(Metadata):
             topic = self._topic(image.topics[topic_id])
             self.topics[topic.name] = self.topics_by_id[topic_id] = topic
         self.partitions_in_all = sum(topic.partition_count for topic in self.topics.values())
+        self.metric_names = {metric_name(name): name for name in self.topics}
         if any(resource.type == BROKER_RESOURCE for resource in delta.settings):
             self.broker_configs = {
                 resource.name: known_settings(BROKER_CONFIG, configs, f"broker {resource.name}".strip())

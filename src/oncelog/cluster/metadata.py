@@ -97,6 +97,8 @@ class Metadata:
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[uuid.UUID, Topic] = {}
         self.partitions_in_all = 0
+        self.metric_names: dict[str, str] = {}
+        """Topics by their name with '_' for '.': Kafka's metrics do not tell them apart."""
         self.broker_configs: dict[str, dict[str, str]] = {}
         self.users: dict[ScramUser, ScramCredential] = {}
         self.acls: dict[Acl, None] = {}
@@ -393,6 +395,7 @@ class MetadataStore(Metadata):
                 topic = topic_of(entry)
                 self.topics[topic.name] = self.topics_by_id[topic.topic_id] = topic
                 self.partitions_in_all += topic.partition_count
+                self.metric_names[metric_name(topic.name)] = topic.name
             case "partitions":
                 topic = self.topics[entry["name"]]
                 self.partitions_in_all += entry["count"] - topic.partition_count
@@ -404,6 +407,7 @@ class MetadataStore(Metadata):
                 topic = self.topics.pop(entry["name"])
                 del self.topics_by_id[topic.topic_id]
                 self.partitions_in_all -= topic.partition_count
+                self.metric_names.pop(metric_name(topic.name), None)
             case "broker_config":
                 self.broker_configs[entry["node"]] = dict(entry["configs"])
             case "producer_ids":
@@ -453,3 +457,7 @@ def _resolve(promise: Promise[KafkaError | None], error: KafkaError | None) -> N
         promise.resolve(error)
     except Exception:
         log.exception("a callback for a change of the metadata failed")
+
+
+def metric_name(topic: str) -> str:
+    return topic.replace(".", "_")

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Final
 
 from oncelog.cluster.journal import JournalEntry
-from oncelog.cluster.metadata import Metadata, topic_subject
+from oncelog.cluster.metadata import Metadata, metric_name, topic_subject
 from oncelog.cluster.metadata_entries import Topic, delete_entry, partitions_entry, topic_entry
 from oncelog.core.config import ConfigError
 from oncelog.core.errors import ErrorCode, KafkaError
@@ -37,6 +37,7 @@ class TopicCatalog:
         self._partitions_max = partitions_max
         self._coming: dict[str, int] = {}
         """Partitions that are decided and not in the image yet, by topic."""
+        self._coming_in_all = 0
 
     def require(self, name: str) -> Topic:
         topic = self._metadata.topics.get(name)
@@ -122,13 +123,13 @@ class TopicCatalog:
 
     def _propose(self, name: str, decide: Callable[[], JournalEntry | None]) -> Promise[KafkaError | None]:
         def settled(error: KafkaError | None) -> KafkaError | None:
-            self._coming.pop(name, None)
+            self._coming_in_all -= self._coming.pop(name, 0)
             return error
 
         return self._metadata.propose(topic_subject(name), decide).map(settled)
 
     def _check_total(self, name: str, added: int, *, is_coming: bool = True) -> None:
-        total = self._metadata.partitions_in_all + sum(self._coming.values())
+        total = self._metadata.partitions_in_all + self._coming_in_all
         if total + added > self._partitions_max:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION,
@@ -136,6 +137,7 @@ class TopicCatalog:
                 f"{self._partitions_max}.",
             )
         if is_coming:
+            self._coming_in_all += added - self._coming.get(name, 0)
             self._coming[name] = added
 
     def check_partition_count(self, topic: Topic, count: int, assignments: Sequence[Sequence[int]] | None) -> None:
@@ -160,14 +162,9 @@ class TopicCatalog:
 
     def _check_collision(self, name: str) -> None:
         # '.' and '_' both become '_' in metric names, so Kafka refuses names that differ in these only.
-        flat = name.replace(".", "_")
-        if flat == name and "_" not in name:
-            return
-        for other in self._metadata.topics:
-            if other.replace(".", "_") == flat:
-                raise KafkaError(
-                    ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}"
-                )
+        other = self._metadata.metric_names.get(metric_name(name))
+        if other is not None:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
 
     def _check_assignments(
         self, partition_count: int, replication_factor: int, assignments: Mapping[int, Sequence[int]]

@@ -11,11 +11,13 @@ most of them have gone.
 from __future__ import annotations
 
 import ctypes
+import gc
 import sys
 from typing import Any, Final
 
 KEPT_BYTES: Final = 32 * 1024 * 1024
 """Freed memory that may stay. Also the largest block that comes from the heap, which is as large as glibc allows."""
+GARBAGE_THRESHOLDS: Final = (2_000, 10, 1_000)
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
 
@@ -30,6 +32,14 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
         mallopt(_MMAP_THRESHOLD, KEPT_BYTES)
+
+
+def collect_garbage_rarely() -> None:
+    """What is there now stays, and is not looked through again. A full collection goes through all objects while nobody
+    is served, for some tenths of a second with thousands of partitions, and finds next to nothing: what a request
+    leaves behind is freed by its reference counts. By default a single answer with many elements sets one off."""
+    gc.freeze()
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
 
 
 def give_freed_memory_back() -> None:

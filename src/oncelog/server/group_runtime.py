@@ -13,6 +13,7 @@ from oncelog.cluster.partition import Partition
 from oncelog.coordinator.failed_append import error_for_failed_append
 from oncelog.coordinator.group.config import GroupConfig
 from oncelog.coordinator.group.machine import GroupShard
+from oncelog.coordinator.group.state import GroupState
 from oncelog.coordinator.outcome import Outcome, Reply, ReplyHandle
 from oncelog.core.clock import Timer
 from oncelog.core.errors import ErrorCode, KafkaError
@@ -172,7 +173,9 @@ class GroupRuntime:
         refusals = [shard.refusal for shard in shards if not shard.is_loaded]
         if refusals:
             return refusals[0], []
-        states, types = list(states), list(types)
+        # Unknown names let nothing through, and one of them does for all.
+        wanted = {state.strip().lower() for state in states}
+        states, types = (wanted & _STATES) or list(wanted)[:1], list(dict.fromkeys(types))
         return ErrorCode.NONE, [group for shard in shards for group in shard.list_groups(states, types)]
 
     def count_by_state(self) -> Counter[Any]:
@@ -180,6 +183,9 @@ class GroupRuntime:
         for live in self.shards:
             total.update(live.shard.group_count_by_state())
         return total
+
+
+_STATES = frozenset(state.value.lower() for state in GroupState)
 
 
 class _Deadline(NamedTuple):

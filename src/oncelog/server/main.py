@@ -13,7 +13,7 @@ from oncelog.core import failpoints
 from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.config import ConfigError, Settings
 from oncelog.core.properties import decode_properties, parse_properties
-from oncelog.server.allocator import keep_freed_memory
+from oncelog.server.allocator import collect_garbage_rarely, keep_freed_memory
 from oncelog.server.listener import Address
 from oncelog.server.server import Server, Users
 
@@ -108,7 +108,9 @@ async def _serve(
             start.cancel()
             await asyncio.wait([start])
             return
-        on_ready(await start)
+        address = await start
+        collect_garbage_rarely()
+        on_ready(address)
         if takes_orders:
             from oncelog.server.orders import Orders
 

@@ -8,6 +8,7 @@ batches. Another broker gets everything that waits for it in one WriteTxnMarkers
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
@@ -19,6 +20,7 @@ from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.failpoints import hit
 from oncelog.core.ids import GROUP_METADATA_TOPIC, NodeId, TopicPartition
 from oncelog.server.repeated_errors import RepeatedErrors
+from oncelog.server.turns import SLICE_MS
 
 if TYPE_CHECKING:
     from oncelog.server.broker import Broker
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("oncelog.transactions")
 
 RETRY_MS: Final = 100
+MARKERS_PER_STEP: Final = 20
 _UNKNOWN_LEADER: Final = NodeId(-1)
 
 Acknowledge = Callable[[SendMarkers, frozenset[TopicPartition]], None]
@@ -39,6 +42,7 @@ class MarkerSender:
         self._sent: dict[NodeId, dict[SendMarkers, set[TopicPartition]]] = {}
         """On their way to other brokers."""
         self._retry_pending = False
+        self._drain_pending = False
         self._errors = RepeatedErrors(log, logging.WARNING)
         self.on_acknowledged: Acknowledge = _not_connected
         self.on_given_up: GiveUp = _not_connected
@@ -83,13 +87,35 @@ class MarkerSender:
                 self._send_remote(node, queue)
         if self._queues.get(_UNKNOWN_LEADER):
             self._retry_later()
+        self._drain_local()
+
+    def _drain_local(self) -> None:
+        scheduler = self._broker.scheduler
+        end_ms = scheduler.monotonic_ms() + SLICE_MS
         local = self._queues.get(self._broker.node_id)
         while local:
+            if scheduler.monotonic_ms() >= end_ms:
+                self._drain_later()
+                return
             order = next(iter(local))
-            self._write_local(order, local.pop(order))
+            partitions = local.pop(order)
+            self._write_local(order, partitions)
+            if partitions:
+                local.setdefault(order, set()).update(partitions)
+
+    def _drain_later(self) -> None:
+        if not self._drain_pending:
+            self._drain_pending = True
+            self._broker.later(0, self._go_on_draining)
+
+    def _go_on_draining(self) -> None:
+        self._drain_pending = False
+        self._drain_local()
 
     def _write_local(self, order: SendMarkers, partitions: set[TopicPartition]) -> None:
-        for partition in sorted(partitions):
+        """Some of the partitions, which are taken out."""
+        for partition in sorted(itertools.islice(partitions, MARKERS_PER_STEP)):
+            partitions.discard(partition)
             hit("txn.marker.before_write")
             self.write(order, partition, lambda code, where=partition: self._settle(order, where, code))  # type: ignore[misc]
 

@@ -32,6 +32,7 @@ from oncelog.protocol.messages.produce import (
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import HANG_UP, HangUp, RequestContext
+from oncelog.server.turns import Steps
 from oncelog.storage.verification import VerificationGuard
 
 _TOPIC_ID_VERSION = 13
@@ -41,9 +42,10 @@ Guards = dict[TopicPartition, VerificationGuard | KafkaError]
 
 
 Answer = ProduceResponse | HangUp | None
+Outcome = Answer | Promise[Answer] | Steps[Answer | Promise[Answer]]
 
 
-def handle(broker: Broker, request: ProduceRequest, context: RequestContext) -> Answer | Promise[Answer]:
+def handle(broker: Broker, request: ProduceRequest, context: RequestContext) -> Outcome:
     produce = _Produce(broker, request, context)
     return produce.start()
 
@@ -60,7 +62,7 @@ class _Produce:
         self._version = context.api_version
         self._guards: Guards = {}
 
-    def start(self) -> Answer | Promise[Answer]:
+    def start(self) -> Outcome:
         request = self._request
         if request.acks not in (-1, 0, 1):
             message = f"acks must be -1 (all), 0 or 1, not {request.acks}"
@@ -73,8 +75,8 @@ class _Produce:
             return self._append_all()
 
         def append(_: None) -> Promise[Answer]:
-            answer = self._append_all()
-            return answer if isinstance(answer, Promise) else Promise.resolved(answer)
+            answer = self._broker.turns.run(self._append_all(), self._context.peer)
+            return answer if isinstance(answer, Promise) else Promise.resolved(answer)  # type: ignore[return-value]
 
         return self._verify(unverified).chain(append)
 
@@ -160,16 +162,16 @@ class _Produce:
             code = error_for_produce(self._version, error.code)
             self._guards[partition] = KafkaError(code, error.message)
 
-    def _append_all(self) -> Answer | Promise[Answer]:
+    def _append_all(self) -> Steps[Answer | Promise[Answer]]:
         uncommitted: list[_Uncommitted] = []
-        responses = [
-            TopicProduceResponse(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partition_responses=[self._append(topic, data, uncommitted) for data in topic.partition_data],
-            )
-            for topic in self._request.topic_data
-        ]
+        responses: list[TopicProduceResponse] = []
+        for topic in self._request.topic_data:
+            answered = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id)
+            responses.append(answered)
+            for data in topic.partition_data:
+                if answered.partition_responses:
+                    yield
+                answered.partition_responses.append(self._append(topic, data, uncommitted))
         if self._request.acks == 0:
             failed = any(answer.error_code for topic in responses for answer in topic.partition_responses)
             return HANG_UP if failed else None

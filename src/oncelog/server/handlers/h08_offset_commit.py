@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from uuid import UUID
+
 from oncelog.coordinator.group.responses import offsets_refused
 from oncelog.core.errors import ErrorCode
-from oncelog.core.promise import Promise
+from oncelog.core.promise import Promise, gather
 from oncelog.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,
@@ -15,11 +18,13 @@ from oncelog.protocol.messages.offset_commit import (
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
+from oncelog.server.offset_parts import parts_of
 from oncelog.server.offset_refusals import Refusal, refusal_of, refuse_all
+from oncelog.server.turns import Steps
 
 _TOPIC_ID_VERSION = 10
 
-Answer = OffsetCommitResponse | Promise[OffsetCommitResponse]
+Answer = Steps[OffsetCommitResponse | Promise[OffsetCommitResponse]]
 
 
 def handle(broker: Broker, request: OffsetCommitRequest, context: RequestContext) -> Answer:
@@ -30,11 +35,23 @@ def handle(broker: Broker, request: OffsetCommitRequest, context: RequestContext
         topics=[_answer(topic, _refusal(broker, context, topic)) for topic in request.topics]
     )
     topic_ids = broker.metadata.ids_of(topic.name for topic in request.topics)
+    committed: list[Promise[OffsetCommitResponse]] = []
+    for part, answer in parts_of(request, response):
+        committed.append(_commit(broker, part, answer, topic_ids, context.api_version))
+        yield
+    return gather(committed).map(lambda _: response)
+
+
+def _commit(
+    broker: Broker,
+    request: OffsetCommitRequest,
+    response: OffsetCommitResponse,
+    topic_ids: Mapping[str, UUID],
+    version: int,
+) -> Promise[OffsetCommitResponse]:
     return broker.groups.run(
         request.group_id,
-        lambda shard, reply, now_ms: shard.commits.commit(
-            request, response, reply, now_ms, topic_ids, context.api_version
-        ),
+        lambda shard, reply, now_ms: shard.commits.commit(request, response, reply, now_ms, topic_ids, version),
         lambda error: offsets_refused(response, error),
     )
 

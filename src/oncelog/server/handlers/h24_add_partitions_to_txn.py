@@ -22,42 +22,48 @@ from oncelog.protocol.messages.add_partitions_to_txn import (
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
+from oncelog.server.turns import Steps, at_once
 
 _BROKER_VERSION = 4
+_PARTITIONS_PER_STEP = 500
 
 
 def handle(
     broker: Broker, request: AddPartitionsToTxnRequest, context: RequestContext
-) -> Promise[AddPartitionsToTxnResponse]:
+) -> Steps[Promise[AddPartitionsToTxnResponse]]:
     version = context.api_version
     if version >= _BROKER_VERSION:
         if not context.permits(Operation.CLUSTER_ACTION, Resource.CLUSTER):
             refused = AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
             return Promise.resolved(refused)
-        return gather([_add(broker, context, transaction) for transaction in request.transactions]).map(
-            lambda results: AddPartitionsToTxnResponse(results_by_transaction=results)
-        )
+        added: list[Promise[AddPartitionsToTxnResult]] = []
+        for each in request.transactions:
+            added.append((yield from _add(broker, context, each)))
+            yield
+        return gather(added).map(lambda results: AddPartitionsToTxnResponse(results_by_transaction=results))
     transaction = AddPartitionsToTxnTransaction(
         transactional_id=request.v3_and_below_transactional_id,
         producer_id=request.v3_and_below_producer_id,
         producer_epoch=request.v3_and_below_producer_epoch,
         topics=request.v3_and_below_topics,
     )
-    return _add(broker, context, transaction).map(
-        lambda result: AddPartitionsToTxnResponse(results_by_topic_v3_and_below=result.topic_results)
-    )
+    own = yield from _add(broker, context, transaction)
+    return own.map(lambda result: AddPartitionsToTxnResponse(results_by_topic_v3_and_below=result.topic_results))
 
 
 def _add(
     broker: Broker, context: RequestContext, transaction: AddPartitionsToTxnTransaction
-) -> Promise[AddPartitionsToTxnResult]:
+) -> Steps[Promise[AddPartitionsToTxnResult]]:
     version, transactional_id = context.api_version, transaction.transactional_id
     wanted = [TopicPartition(topic.name, index) for topic in transaction.topics for index in topic.partitions]
-    refused = _refused(broker, context, transactional_id, wanted)
+    refused: dict[TopicPartition, ErrorCode] = {}
+    for first in range(0, len(wanted), _PARTITIONS_PER_STEP):
+        refused |= _refused(broker, context, transactional_id, wanted[first : first + _PARTITIONS_PER_STEP])
+        yield
     if refused:
         # All or nothing: one bad partition, and none is added.
         codes = {entry: refused.get(entry, ErrorCode.OPERATION_NOT_ATTEMPTED) for entry in wanted}
-        return Promise.resolved(_result(transactional_id, codes))
+        return Promise.resolved((yield from _result(transactional_id, codes)))
     producer = ProducerIdAndEpoch.of(transaction.producer_id, transaction.producer_epoch)
 
     def operation(shard: TxnShard) -> TxnOutcome[PartitionsResult]:
@@ -73,7 +79,7 @@ def _add(
             entry: error_for_version(ApiKey.ADD_PARTITIONS_TO_TXN, version, result.partitions.get(entry, result.error))
             for entry in wanted
         }
-        return _result(transactional_id, codes)
+        return at_once(_result(transactional_id, codes))
 
     return broker.transactions.run(transactional_id, operation).map(respond)
 
@@ -95,9 +101,11 @@ def _refused(
     }
 
 
-def _result(transactional_id: str, codes: dict[TopicPartition, ErrorCode]) -> AddPartitionsToTxnResult:
+def _result(transactional_id: str, codes: dict[TopicPartition, ErrorCode]) -> Steps[AddPartitionsToTxnResult]:
     topics: dict[str, AddPartitionsToTxnTopicResult] = {}
-    for entry, code in codes.items():
+    for number, (entry, code) in enumerate(codes.items()):
+        if number % _PARTITIONS_PER_STEP == _PARTITIONS_PER_STEP - 1:
+            yield
         topic = topics.setdefault(entry.topic, AddPartitionsToTxnTopicResult(name=entry.topic))
         topic.results_by_partition.append(
             AddPartitionsToTxnPartitionResult(partition_index=entry.partition, partition_error_code=code)

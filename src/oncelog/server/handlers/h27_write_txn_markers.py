@@ -21,26 +21,28 @@ from oncelog.protocol.messages.write_txn_markers import (
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
+from oncelog.server.turns import Steps, one_by_one
 
 Written = tuple[TopicPartition, ErrorCode]
 
 
 def handle(
     broker: Broker, request: WriteTxnMarkersRequest, context: RequestContext
-) -> Promise[WriteTxnMarkersResponse]:
+) -> Steps[Promise[WriteTxnMarkersResponse]]:
     if not context.permits(Operation.CLUSTER_ACTION, Resource.CLUSTER):
         code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         broker.log_refusal("WriteTxnMarkers", code, "it takes ClusterAction: see oncelog.cluster.action.enable")
-        refused = [_refused(marker) for marker in request.markers]
+        refused = yield from one_by_one(_refused, request.markers)
         return Promise.resolved(WriteTxnMarkersResponse(markers=refused))
     for marker in request.markers if not broker.is_in_cluster else ():  # there coordinators send many of them
         end = "commit" if marker.transaction_result else "abort"
         context.tell_change(
             "PRODUCER", str(marker.producer_id), f"{end} its transaction on {len(_partitions(marker))} partition(s)"
         )
-    return gather([_write(broker, marker) for marker in request.markers]).map(
-        lambda results: WriteTxnMarkersResponse(markers=results)
-    )
+    written: list[Promise[WritableTxnMarkerResult]] = []
+    for marker in request.markers:
+        written.append((yield from _write(broker, marker)))
+    return gather(written).map(lambda results: WriteTxnMarkersResponse(markers=results))
 
 
 def _refused(wanted: WritableTxnMarker) -> WritableTxnMarkerResult:
@@ -52,7 +54,7 @@ def _partitions(wanted: WritableTxnMarker) -> list[TopicPartition]:
     return [TopicPartition(topic.name, index) for topic in wanted.topics for index in topic.partition_indexes]
 
 
-def _write(broker: Broker, wanted: WritableTxnMarker) -> Promise[WritableTxnMarkerResult]:
+def _write(broker: Broker, wanted: WritableTxnMarker) -> Steps[Promise[WritableTxnMarkerResult]]:
     partitions = _partitions(wanted)
     order = SendMarkers(
         transactional_id="",
@@ -63,7 +65,7 @@ def _write(broker: Broker, wanted: WritableTxnMarker) -> Promise[WritableTxnMark
         partitions=frozenset(partitions),
         transaction_version=wanted.transaction_version,
     )
-    written = [_write_one(broker, order, partition) for partition in partitions]
+    written = yield from one_by_one(lambda partition: _write_one(broker, order, partition), partitions)
     return gather(written).map(lambda results: _result(wanted.producer_id, results))
 
 

@@ -6,12 +6,15 @@ coordinator, as a Produce is.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from uuid import UUID
+
 from oncelog.coordinator.failed_append import error_for_failed_append
 from oncelog.coordinator.group.responses import offsets_refused
 from oncelog.coordinator.txn.errors import error_for_txn_offset_commit
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import NO_SEQUENCE, ProducerIdAndEpoch, TopicPartition
-from oncelog.core.promise import Promise
+from oncelog.core.promise import Promise, gather
 from oncelog.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
@@ -21,7 +24,9 @@ from oncelog.protocol.messages.txn_offset_commit import (
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
+from oncelog.server.offset_parts import parts_of
 from oncelog.server.offset_refusals import refusal_of
+from oncelog.server.turns import Steps
 from oncelog.storage.verification import VerificationGuard
 
 _TV2_VERSION = 5
@@ -106,8 +111,26 @@ class _TxnOffsetCommit:
         return self._commit(guard)
 
     def _commit(self, guard: VerificationGuard | None) -> Promise[TxnOffsetCommitResponse]:
-        request, response = self._request, self._response
-        topic_ids = self._broker.metadata.ids_of(topic.name for topic in request.topics)
+        done = self._broker.turns.run(self._commit_parts(guard), self._context.peer)
+        # A promise of HANG_UP is the dispatcher's to deal with.
+        return done if isinstance(done, Promise) else Promise.resolved(done)  # type: ignore[return-value]
+
+    def _commit_parts(self, guard: VerificationGuard | None) -> Steps[Promise[TxnOffsetCommitResponse]]:
+        topic_ids = self._broker.metadata.ids_of(topic.name for topic in self._request.topics)
+        committed: list[Promise[TxnOffsetCommitResponse]] = []
+        for request, response in parts_of(self._request, self._response):
+            committed.append(self._commit_part(request, response, topic_ids, guard))
+            guard = None  # the first part has opened the transaction
+            yield
+        return gather(committed).map(lambda _: self._response)
+
+    def _commit_part(
+        self,
+        request: TxnOffsetCommitRequest,
+        response: TxnOffsetCommitResponse,
+        topic_ids: Mapping[str, UUID],
+        guard: VerificationGuard | None,
+    ) -> Promise[TxnOffsetCommitResponse]:
         return self._broker.groups.run(
             request.group_id,
             lambda shard, reply, now_ms: shard.commits.commit_in_transaction(

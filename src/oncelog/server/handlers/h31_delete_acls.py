@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from oncelog.cluster.journal import JournalEntry
 from oncelog.cluster.metadata_entries import acls_entry
 from oncelog.core.errors import ErrorCode, KafkaError
@@ -19,11 +21,16 @@ from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 
+FILTERS_MAX: Final = 100
+"""Each is held against all ACLs at once, so that what is deleted is what was found."""
+
 
 def handle(broker: Broker, request: DeleteAclsRequest, context: RequestContext) -> Promise[DeleteAclsResponse]:
     try:
         context.require(Operation.ALTER, Resource.CLUSTER)
         require_acls(broker)
+        if len(request.filters) > FILTERS_MAX:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"At most {FILTERS_MAX} filters are served at a time.")
     except KafkaError as error:
         return Promise.resolved(DeleteAclsResponse(filter_results=[_failed(error) for _ in request.filters]))
     checked = [_checked(wanted) for wanted in request.filters]

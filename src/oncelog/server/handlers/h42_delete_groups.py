@@ -8,13 +8,15 @@ from oncelog.protocol.messages.delete_groups import DeletableGroupResult, Delete
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
+from oncelog.server.turns import Steps, one_by_one
 
 
-def handle(broker: Broker, request: DeleteGroupsRequest, context: RequestContext) -> Promise[DeleteGroupsResponse]:
+def handle(
+    broker: Broker, request: DeleteGroupsRequest, context: RequestContext
+) -> Steps[Promise[DeleteGroupsResponse]]:
     names = dict.fromkeys(request.groups_names)
-    return gather([_delete(broker, context, name) for name in names]).map(
-        lambda results: DeleteGroupsResponse(results=results)
-    )
+    deleted = yield from one_by_one(lambda name: _delete(broker, context, name), names)
+    return gather(deleted).map(lambda results: DeleteGroupsResponse(results=results))
 
 
 def _delete(broker: Broker, context: RequestContext, name: str) -> Promise[DeletableGroupResult]:
