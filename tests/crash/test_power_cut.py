@@ -429,7 +429,7 @@ def without_checkpoint_at_the_start(patch: pytest.MonkeyPatch) -> None:
 
 def answers_before_the_fsync(patch: pytest.MonkeyPatch) -> None:
     """Readers and coordinators wait as they should; who has produced is told too early."""
-    patch.setattr(h00_produce, "_when_all_committed", lambda uncommitted, response: response)
+    patch.setattr(h00_produce._Produce, "_when_all_committed", lambda produce, uncommitted, response: response)
 
 
 def answers_a_repetition_before_the_fsync(patch: pytest.MonkeyPatch) -> None:
