@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.oncelog-ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-crash test-cluster test-connectors test-hostile test-mutants test-browser lint bench bench-quick bench-spark simulate clean
+.PHONY: help setup demo test test-fast test-crash test-cluster test-connectors test-hostile test-mutants test-browser lint bench bench-quick bench-spark simulate clean test-ecosystem
 
 help: ## what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## a virtual environment with everything, pinned
 
@@ -53,6 +53,9 @@ test-mutants: setup ## faults put in on purpose, each of which tests must find, 
 test-browser: setup ## the console in a real Chromium, which the machine must have, two minutes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[browser-tests]'
 	ONCELOG_BROWSER=required $(BIN)/python -m pytest -q tests/browser
+
+test-ecosystem: setup ## other people's software, fetched and run unmodified: Streams, Connect, franz-go, sarama, kafkajs, kcat
+	ONCELOG_ECOSYSTEM=1 $(BIN)/python -m pytest -q tests/ecosystem
 
 lint: setup ## style, types and import rules
 	$(BIN)/ruff check .

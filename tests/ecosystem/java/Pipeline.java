@@ -23,9 +23,9 @@ public class Pipeline {
         settings.put("auto.offset.reset", "earliest");
         StreamsBuilder builder = new StreamsBuilder();
         var upper = builder.<String, String>stream(source).mapValues(value -> value.toUpperCase());
-        upper.to(target);
+        upper.peek((key, value) -> left.countDown()).to(target);
         upper.groupBy((key, value) -> value.substring(0, 1), Grouped.with(Serdes.String(), Serdes.String()))
-            .count(Materialized.as("counts")).toStream().foreach((key, count) -> left.countDown());
+            .count(Materialized.as("counts"));
         try (KafkaStreams streams = new KafkaStreams(builder.build(), settings)) {
             streams.setUncaughtExceptionHandler(error -> {
                 error.printStackTrace();

@@ -9,9 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kversion"
 )
 
 func check(err error) {
@@ -39,12 +37,6 @@ func main() {
 	)
 	check(err)
 	defer session.Close()
-	versions, err := kadm.NewClient(session.Client()).ApiVersions(ctx)
-	check(err)
-	for _, broker := range versions {
-		guess := broker.VersionGuess(kversion.SkipKeys(4, 5, 6, 7, 27, 52, 53, 54, 55, 56, 57, 58, 59, 62, 63, 64, 67, 70, 82))
-		fmt.Println("version", guess)
-	}
 	for done, attempt := 0, 0; done < wanted; attempt++ {
 		fetches := session.PollFetches(ctx)
 		check(fetches.Err())
@@ -54,7 +46,11 @@ func main() {
 		check(session.Begin())
 		fetches.EachRecord(func(record *kgo.Record) {
 			value := strings.ToUpper(string(record.Value))
-			session.Produce(ctx, &kgo.Record{Key: record.Key, Value: []byte(value)}, func(_ *kgo.Record, err error) { check(err) })
+			session.Produce(ctx, &kgo.Record{Key: record.Key, Value: []byte(value)}, func(_ *kgo.Record, err error) {
+				if attempt > 0 { // what is not sent yet when a transaction is aborted fails
+					check(err)
+				}
+			})
 		})
 		committed, err := session.End(ctx, kgo.TransactionEndTry(attempt > 0))
 		check(err)
