@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.oncelog-ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-crash test-cluster test-connectors test-hostile test-mutants test-browser lint bench bench-quick bench-spark simulate clean test-ecosystem
+.PHONY: help setup demo test test-fast test-crash test-cluster test-connectors test-hostile test-mutants test-browser lint bench bench-quick bench-spark simulate clean test-ecosystem test-install dist docs picture
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,22 @@ test-browser: setup ## the console in a real Chromium, which the machine must ha
 test-ecosystem: setup ## other people's software, fetched and run unmodified: Streams, Connect, franz-go, sarama, kafkajs, kcat
 	ONCELOG_ECOSYSTEM=1 $(BIN)/python -m pytest -q tests/ecosystem
 
+test-install: setup ## the wheel in an empty environment on every supported Python of the machine
+	ONCELOG_INSTALL=1 $(BIN)/python -m pytest -q tests/packaging
+
+dist: ## sdist and wheel in dist/
+	test -x build/environment/bin/python || $(PYTHON) -m venv build/environment
+	build/environment/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt hatchling
+	build/environment/bin/python -m hatchling build -d dist
+
+docs: setup ## the documentation as a site in site/
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
+picture: setup ## the demo's timeline in docs/images, two to four minutes
+	$(BIN)/oncelog demo --records 20000 --master 'local[2,4]'
+	cp demo-results/timeline.svg docs/images/demo-timeline.svg
+
 lint: setup ## style, types and import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -78,5 +94,5 @@ simulate: setup ## random transaction histories on a virtual clock: make simulat
 	$(BIN)/python -m tests.simulation --seconds $(SECONDS)
 
 clean: ## remove the virtual environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist bench-results demo-results
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist site bench-results demo-results
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,33 @@
+"""docs/tutorial.md, executed, and the site that it is part of."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from oncelog.testing import broker
+from tests.docs.console import Shell, commands_in, normalised
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_tutorial_is_true() -> None:
+    commands = commands_in(ROOT / "docs" / "tutorial.md")
+    assert len(commands) >= 7
+    with broker() as process:
+        shell = Shell({"ONCELOG_BOOTSTRAP_SERVERS": process.bootstrap_servers})
+        try:
+            for command in commands:
+                assert normalised(shell.run(command.line)) == normalised(command.expected), command.line
+        finally:
+            shell.close()
+
+
+def test_every_page_has_its_place_on_the_site_and_on_the_first_page() -> None:
+    """The menu of the site names all pages; the first page all but the notes on single decisions."""
+    pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+    menu = re.findall(r"([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(menu) == sorted(pages)
+    first = set(re.findall(r"\]\(([\w/-]+\.md)\)", (ROOT / "docs" / "index.md").read_text()))
+    single = {page for page in pages if page.startswith("decisions/") and page != "decisions/README.md"}
+    assert first == pages - single - {"index.md"}
