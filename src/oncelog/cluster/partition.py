@@ -26,7 +26,7 @@ from oncelog.protocol.batch import build_control_batch
 from oncelog.storage.leader_epochs import EpochEnd
 from oncelog.storage.log import AppendInfo, Log
 from oncelog.storage.producer_state import Origin
-from oncelog.storage.verification import VerificationGuard
+from oncelog.storage.verification_guards import VerificationGuard
 
 logger = logging.getLogger("oncelog.server")
 

@@ -21,7 +21,7 @@ from oncelog.core.ids import GROUP_METADATA_TOPIC
 from oncelog.core.promise import Promise
 from oncelog.protocol.messages.list_groups import ListedGroup
 from oncelog.server.coordinator_runtime import CoordinatorRuntime, LiveShard
-from oncelog.storage.verification import VerificationGuard
+from oncelog.storage.verification_guards import VerificationGuard
 
 if TYPE_CHECKING:
     from oncelog.server.broker import Broker

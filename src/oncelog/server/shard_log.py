@@ -26,7 +26,7 @@ from oncelog.storage.producer_state import Origin
 from oncelog.storage.record_slices import has_sole_value, sole_key
 from oncelog.storage.segment import segment_number
 from oncelog.storage.segment_batches import FileBatch
-from oncelog.storage.verification import VerificationGuard
+from oncelog.storage.verification_guards import VerificationGuard
 
 logger = logging.getLogger("oncelog.server")
 

@@ -50,7 +50,7 @@ from oncelog.storage.producer_snapshot import (
     encode_known_before,
     encode_snapshot,
 )
-from oncelog.storage.verification import VerificationEntry, VerificationGuard, VerificationTable
+from oncelog.storage.verification_guards import VerificationEntry, VerificationGuard, VerificationTable
 
 __all__ = [
     "CompletedTxn",

@@ -33,7 +33,7 @@ from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import HANG_UP, HangUp, RequestContext
 from oncelog.server.turns import Steps
-from oncelog.storage.verification import VerificationGuard
+from oncelog.storage.verification_guards import VerificationGuard
 
 _TOPIC_ID_VERSION = 13
 _TV2_VERSION = 12

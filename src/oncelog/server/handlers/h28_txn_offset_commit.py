@@ -27,7 +27,7 @@ from oncelog.server.context import RequestContext
 from oncelog.server.offset_parts import parts_of
 from oncelog.server.offset_refusals import refusal_of
 from oncelog.server.turns import Steps
-from oncelog.storage.verification import VerificationGuard
+from oncelog.storage.verification_guards import VerificationGuard
 
 _TV2_VERSION = 5
 

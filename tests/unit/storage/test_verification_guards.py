@@ -6,7 +6,7 @@ import pytest
 
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.storage.producer_state import Origin, VerificationGuard
-from oncelog.storage.verification import VerificationTable
+from oncelog.storage.verification_guards import VerificationTable
 from tests.unit.storage.producer_headers import DAY_MS, NOW_MS, PID, Partition, data
 
 
