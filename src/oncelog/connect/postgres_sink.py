@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any, ClassVar, Final
 
 import psycopg
+from psycopg.types.json import JsonDumper
 
 from oncelog.connect.database_sink import (
     DEAD_LETTERS_TABLE,
@@ -14,7 +15,6 @@ from oncelog.connect.database_sink import (
     DatabaseSink,
     RowRefused,
     TableFacts,
-    plain,
     quoted,
 )
 from oncelog.connect.errors import Refused
@@ -43,6 +43,8 @@ class PostgresSink(DatabaseSink):
         self._connection = psycopg.connect(
             settings.url, autocommit=True, application_name=f"oncelog-connect-{settings.name}"
         )
+        for kind in (dict, list):
+            self._connection.adapters.register_dumper(kind, JsonDumper)
         self._stages: dict[tuple[str, tuple[str, ...]], str] = {}
 
     def _execute(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
@@ -131,7 +133,7 @@ class PostgresSink(DatabaseSink):
             cursor.copy(f"copy {target} ({_list(columns)}) from stdin".encode()) as copy,
         ):
             for row in rows:
-                copy.write_row([plain(value) for value in row])
+                copy.write_row(row)
 
     @contextmanager
     def _rows_checked(self) -> Iterator[None]:

@@ -16,13 +16,14 @@ goes on from it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from oncelog.client import ConsumerRecord
 
 Row = dict[str, Any]
 FORMATS: Final = ("rows", "debezium")
+_scan: Final[Callable[[str, int], tuple[Any, int]]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 
 class Unusable(ValueError):
@@ -33,52 +34,61 @@ class Change(NamedTuple):
     """One record: `row` None deletes; `empties` takes all rows away."""
 
     record: ConsumerRecord
-    key: Any
     row: Row | None
     empties: bool = False
+
+    @property
+    def key(self) -> Any:
+        """What its key says. Decoded when it is needed: most rows have their key columns themselves."""
+        return _key(self.record.key)
 
 
 def decode(record: ConsumerRecord, value_format: str) -> Change | None:
     """None for a record that says nothing new: the tombstone behind Debezium's delete."""
-    value = _json(record.value, "value")
-    key = _key(record.key)
+    value = _json(record.value)
     if value_format == "debezium":
-        return _decode_envelope(record, key, value)
+        return _decode_envelope(record, value)
     if value is None:
-        return Change(record, key, None, empties=_header(record, "op") == b"t")
+        return Change(record, None, empties=_header(record, "op") == b"t")
     if not isinstance(value, dict):
         raise Unusable(f"its value is a {type(value).__name__}, not a JSON object of columns")
-    return Change(record, key, value)
+    return Change(record, value)
 
 
-def _decode_envelope(record: ConsumerRecord, key: Any, value: Any) -> Change | None:
+def _decode_envelope(record: ConsumerRecord, value: Any) -> Change | None:
     if value is None:
         return None
     envelope = value.get("payload", value) if isinstance(value, dict) else None
     if not isinstance(envelope, dict) or "op" not in envelope:
         raise Unusable("its value is no Debezium envelope: there is no field op")
-    if isinstance(key, dict) and isinstance(key.get("payload"), dict):
-        key = key["payload"]
     operation = envelope["op"]
     if operation in ("c", "u", "r") and isinstance(envelope.get("after"), dict):
         after = {name: v for name, v in envelope["after"].items() if v != "__debezium_unavailable_value"}
-        return Change(record, key, after)
+        return Change(record, after)
     if operation == "d":
-        return Change(record, key if key is not None else envelope.get("before"), None)
+        return Change(record, None)
     if operation == "t":
-        return Change(record, key, None, empties=True)
+        return Change(record, None, empties=True)
     if operation == "m":
         return None
     raise Unusable(f"operation {operation!r} of its Debezium envelope is none of c, u, r, d, t, m, or has no row")
 
 
-def _json(data: bytes | None, what: str) -> Any:
+def _json(data: bytes | None) -> Any:
     if data is None:
         return None
     try:
+        # What json.loads does in the end, without its many steps before.
+        text = data.decode()
+        value, end = _scan(text, 0)
+        if end == len(text):
+            return value
+    except (StopIteration, ValueError):
+        pass
+    try:
         return json.loads(data)
     except ValueError as error:
-        raise Unusable(f"its {what} is not JSON: {error}") from None
+        raise Unusable(f"its value is not JSON: {error}") from None
 
 
 def _key(data: bytes | None) -> Any:
@@ -86,7 +96,9 @@ def _key(data: bytes | None) -> Any:
     if data is None:
         return None
     try:
-        return json.loads(data)
+        found = json.loads(data)
+        # Connect's JSON converter wraps a key with its schema.
+        return found["payload"] if isinstance(found, dict) and set(found) == {"schema", "payload"} else found
     except ValueError:
         try:
             return data.decode()
@@ -100,17 +112,22 @@ def _header(record: ConsumerRecord, name: str) -> bytes | None:
 
 def key_values(change: Change, columns: Sequence[str]) -> tuple[Any, ...]:
     """The values of the key columns, from the row or else from the record's key. Raises Unusable."""
-    row, key = change.row or {}, change.key
-    if isinstance(key, dict):
-        values = [row[name] if name in row else key.get(name) for name in columns]
-    elif len(columns) == 1:
-        values = [row.get(columns[0], key)]
-    else:
-        values = [row.get(name) for name in columns]
+    row = change.row or {}
+    values = [row.get(name) for name in columns]
+    if None in values and not all(name in row for name in columns):
+        values = _with_key(row, change.key, columns)
     missing = [name for name, value in zip(columns, values, strict=True) if value is None]
     if missing:
         raise Unusable(f"it has no value for the key column{'s' if len(missing) > 1 else ''} {', '.join(missing)}")
     return tuple(json.dumps(value) if isinstance(value, dict | list) else value for value in values)
+
+
+def _with_key(row: Row, key: Any, columns: Sequence[str]) -> list[Any]:
+    if isinstance(key, dict):
+        return [row[name] if name in row else key.get(name) for name in columns]
+    if len(columns) == 1:
+        return [row.get(columns[0], key)]
+    return [row.get(name) for name in columns]
 
 
 class TablePlan(NamedTuple):
@@ -154,7 +171,8 @@ def plan_upserts(changes: Iterable[Change], key_columns: Sequence[str]) -> Table
         elif key in rows:
             rows[key].update(change.row)
         else:
-            rows[key] = {**dict(zip(key_columns, key, strict=True)), **change.row}
+            has_key = all(name in change.row for name in key_columns)
+            rows[key] = change.row if has_key else {**dict(zip(key_columns, key, strict=True)), **change.row}
     grouped: dict[tuple[str, ...], list[list[Any]]] = {}
     for row in rows.values():
         grouped.setdefault(tuple(row), []).append(list(row.values()))

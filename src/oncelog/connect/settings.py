@@ -47,7 +47,7 @@ SINK_TABLE = ConfigTable(
                   allowed=("fail", "ignore")),
         ConfigKey("errors", _STRING, "fail", "What to do with a record that cannot be written.",
                   allowed=("fail", "dead-letters")),
-        ConfigKey("batch_rows", _INT, 5000, "Records of one transaction at most.", low=1),
+        ConfigKey("batch_rows", _INT, 10_000, "Records of one transaction at most.", low=1),
         ConfigKey("batch_ms", _INT, 100, "How long a transaction waits for more records.", low=0),
     ],
     error=ConnectorConfigError,

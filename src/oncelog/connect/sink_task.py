@@ -26,6 +26,7 @@ from oncelog.core.failpoints import hit
 POLL_MS: Final = 200
 LOOK_AROUND_S: Final = 10.0
 """How often an idle sink looks for new partitions, and stores offsets that moved over aborted records."""
+FETCH_BYTES: Final = 8 * 1024 * 1024
 GROUP_PREFIX: Final = "connect-"
 logger = logging.getLogger("oncelog.connect")
 
@@ -44,6 +45,7 @@ class SinkTask:
                 "isolation.level": "read_committed",
                 "auto.offset.reset": "none",
                 "max.poll.records": settings.batch_rows,
+                "max.partition.fetch.bytes": FETCH_BYTES,
                 "allow.auto.create.topics": False,
             }
         )

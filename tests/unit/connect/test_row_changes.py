@@ -30,10 +30,10 @@ def test_a_plan_is_what_one_statement_per_record_would_do(changes: list[Any], be
     for change in changes:
         if change == "empty":
             expected.clear()
-            decoded.append(Change(record(None, None), None, None, empties=True))
+            decoded.append(Change(record(None, None), None, empties=True))
             continue
         key, row = change
-        decoded.append(Change(record(None, None), {"id": key}, None if row is None else dict(row)))
+        decoded.append(Change(record({"id": key}, None), None if row is None else dict(row)))
         if row is None:
             expected.pop(key, None)
         else:
@@ -55,7 +55,7 @@ def test_a_plan_is_what_one_statement_per_record_would_do(changes: list[Any], be
 
 def test_appends_keep_their_order_and_their_columns() -> None:
     rows = [{"a": 1}, {"a": 2}, {"b": 3}, {"a": 4}]
-    plan = plan_appends(Change(record(None, None), None, row) for row in rows)
+    plan = plan_appends(Change(record(None, None), row) for row in rows)
     assert plan.writes == [(("a",), [[1], [2]]), (("b",), [[3]]), (("a",), [[4]])]
 
 
@@ -68,7 +68,7 @@ def test_appends_keep_their_order_and_their_columns() -> None:
     ],
 )
 def test_key_columns_come_from_the_row_or_the_key(key: Any, row: Any, found: tuple[Any, ...]) -> None:
-    assert key_values(Change(record(None, None), key, row), ["id", "n"]) == found
+    assert key_values(Change(record(key, None), row), ["id", "n"]) == found
 
 
 def test_a_single_key_column_may_be_plain_text() -> None:
@@ -82,7 +82,8 @@ def test_a_single_key_column_may_be_plain_text() -> None:
     [
         (record(1, b"{"), "rows", "its value is not JSON"),
         (record(1, [1]), "rows", "not a JSON object"),
-        (record(b"\xff", {}), "rows", "neither JSON nor text"),
+        (record(1, b'{"a": 1},{"b": 2}'), "rows", "its value is not JSON"),
+        (record(1, b"\xff"), "rows", "its value is not JSON"),
         (record(1, {"a": 1}), "debezium", "no field op"),
         (record(1, {"op": "z"}), "debezium", "operation 'z'"),
         (record(1, {"op": "c"}), "debezium", "has no row"),
@@ -93,6 +94,17 @@ def test_what_is_no_change_of_a_row_is_unusable(made: ConsumerRecord, value_form
         decode(made, value_format)
 
 
+def test_a_key_that_is_no_text_is_unusable() -> None:
+    with pytest.raises(Unusable, match="neither JSON nor text"):
+        key_values(Change(record(b"\xff", None), {}), ["id"])
+
+
+def test_spaces_around_json_are_allowed() -> None:
+    change = decode(record(b' {"schema": {}, "payload": {"id": 4}} ', b' {"a": 1}\n'), "rows")
+    assert change is not None and change.row == {"a": 1}
+    assert key_values(change, ["id"]) == (4,)
+
+
 def test_a_key_without_a_value_is_unusable() -> None:
     with pytest.raises(Unusable, match="key columns id, n"):
-        key_values(Change(record(None, None), None, {"a": 1}), ["id", "n"])
+        key_values(Change(record(None, None), {"a": 1}), ["id", "n"])
