@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterator
 from typing import Final
 
-from oncelog.protocol.batch import HEADER_BYTES, MAGIC, BatchHeader, CorruptBatchError, read_header
+from oncelog.protocol.batch import HEADER_BYTES, LENGTH_OVERHEAD_BYTES, MAGIC, CorruptBatchError, read_header
 from oncelog.storage.segment import Segment
 from oncelog.storage.segment_batches import FileBatch
 
@@ -29,14 +29,17 @@ def intact_batches(segment: Segment, end_offset: int) -> Iterator[FileBatch]:
     try:
         while position < end:
             try:
+                # Logs of coordinators are many small batches, so that it matters what one of them costs.
                 for batch in segment.batches(position, checked=True):
-                    if batch.position >= end:
+                    if position >= end:
                         return
-                    if not _fits(batch.header, last, end_offset):
-                        raise CorruptBatchError(f"offset {batch.header.base_offset} is not in order")
+                    header = batch[1]
+                    offset = header.base_offset
+                    if not last < offset <= offset + header.last_offset_delta < end_offset:
+                        raise CorruptBatchError(f"offset {offset} is not in order")
                     yield batch
-                    before, last = last, batch.header.base_offset
-                    size = batch.header.size_bytes
+                    before, last = last, offset
+                    size = header.batch_length + LENGTH_OVERHEAD_BYTES
                     position += size
             except CorruptBatchError:
                 logger.error(
@@ -50,10 +53,6 @@ def intact_batches(segment: Segment, end_offset: int) -> Iterator[FileBatch]:
         logger.error("the rest of a segment behind offset %d is left out: %s", last, error)
 
 
-def _fits(header: BatchHeader, last: int, end_offset: int) -> bool:
-    return last < header.base_offset <= header.base_offset + header.last_offset_delta < end_offset
-
-
 def _next_intact(segment: Segment, position: int, end: int, last: int, end_offset: int) -> int:
     """Where the next intact batch begins; `end` if there is none."""
     while end - position >= HEADER_BYTES:
@@ -61,7 +60,9 @@ def _next_intact(segment: Segment, position: int, end: int, last: int, end_offse
         magic_at = data.find(MAGIC, _MAGIC_POSITION)
         while 0 <= magic_at <= len(data) - HEADER_BYTES + _MAGIC_POSITION:
             start = magic_at - _MAGIC_POSITION
-            if _fits(read_header(data, start), last, end_offset) and _is_intact(segment, position + start):
+            header = read_header(data, start)
+            fits = last < header.base_offset <= header.base_offset + header.last_offset_delta < end_offset
+            if fits and _is_intact(segment, position + start):
                 return position + start
             magic_at = data.find(MAGIC, magic_at + 1)
         position += len(data) - HEADER_BYTES + 1
