@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,9 @@ COMMON = {
 }
 
 
+NOTHING: Mapping[str, str] = {}
+
+
 class Cluster:
     """Java brokers and Oncelog brokers by their node ids."""
 
@@ -55,11 +58,15 @@ class Cluster:
         assert self.controller is not None
         return self.controller.controller_address
 
-    def start_controller(self, *, features: dict[str, int] = FEATURES, node_id: int = 1, roles: str = "") -> None:
-        """With a broker in the same process, unless `roles` says otherwise."""
-        roles = roles or "broker,controller"
+    def start_controller(
+        self, *, node_id: int = 1, roles: str = "broker,controller", properties: Mapping[str, str] = NOTHING
+    ) -> None:
         self.controller = KafkaServer(
-            self.folder / f"kafka-{node_id}", features=features, node_id=node_id, roles=roles, properties=COMMON
+            self.folder / f"kafka-{node_id}",
+            features=FEATURES,
+            node_id=node_id,
+            roles=roles,
+            properties={**COMMON, **properties},
         ).start()
         if "broker" in roles:
             self.java[node_id] = self.controller
