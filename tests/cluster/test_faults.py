@@ -50,6 +50,26 @@ def pause_oncelog(cluster: Cluster, topics: Sequence[str]) -> None:
         os.kill(pid, signal.SIGCONT)
 
 
+def pause_java(cluster: Cluster, topics: Sequence[str]) -> None:
+    pid = cluster.java[JAVA].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        wait_for_leader(cluster, topics, ONCELOG, on=cluster.oncelog[ONCELOG].bootstrap_servers)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def kill_controller(cluster: Cluster, topics: Sequence[str]) -> None:
+    """Brokers go on without it, and with the next one."""
+    assert cluster.controller is not None
+    cluster.controller.kill9()
+    before = [cluster.partition(topic) for topic in topics]
+    assert all(before)
+    cluster.controller.start()
+    cluster.create_topic(f"{topics[0]}-after", [ONCELOG, JAVA])
+
+
 def stop_java(cluster: Cluster, topics: Sequence[str]) -> None:
     cluster.java[JAVA].stop()
     wait_for_leader(cluster, topics, ONCELOG)
@@ -72,7 +92,9 @@ def wait_for_commits(load: TransactionalLoad, count: int) -> None:
     wait_until(lambda: len(load.committed) >= wanted or load.failure, timeout_s=120)
 
 
-@pytest.mark.parametrize("fault", [stop_oncelog, kill_oncelog, pause_oncelog, stop_java, kill_java])
+@pytest.mark.parametrize(
+    "fault", [stop_oncelog, kill_oncelog, pause_oncelog, stop_java, kill_java, pause_java, kill_controller]
+)
 def test_transactions_go_on_through_a_fault(cluster: Cluster, fault: Fault) -> None:
     topics = [f"{fault.__name__}-{leader}" for leader in (JAVA, ONCELOG)]
     cluster.create_topic(topics[0], [JAVA, ONCELOG])
@@ -88,6 +110,7 @@ def test_transactions_go_on_through_a_fault(cluster: Cluster, fault: Fault) -> N
             wait_for_commits(load, 5)
     for topic in topics:
         check_topic(cluster, topic, [value for load in loads for value in load.committed])
+        check_replicas(cluster, topic, JAVA, ONCELOG)
 
 
 def check_topic(cluster: Cluster, topic: str, committed: list[str]) -> None:
@@ -102,5 +125,7 @@ def check_topic(cluster: Cluster, topic: str, committed: list[str]) -> None:
     assert set(counts.values()) == {1}
     aborted = [value for value in found if value != last and int(value.split()[-1]) % 3 == 0]
     assert aborted == []
-    partition = f"{topic}-0"
-    wait_until(lambda: log_bytes(cluster, JAVA, partition) == log_bytes(cluster, ONCELOG, partition))
+
+
+def check_replicas(cluster: Cluster, topic: str, *nodes: int) -> None:
+    wait_until(lambda: len({log_bytes(cluster, node, f"{topic}-0") for node in nodes}) == 1)
