@@ -53,14 +53,16 @@ def batch(
     magic: int = 2,
     attributes: int = 0,
     crc_error: bool = False,
+    section: bytes | None = None,
 ) -> bytes:
-    """One batch; what a broker must refuse can be asked for too."""
+    """One batch; what a broker must refuse can be asked for too. `section` takes the place of the records' bytes."""
     times = list(timestamps_ms) if timestamps_ms is not None else [timestamp_ms] * len(values)
     names = list(keys) if keys is not None else [b"k%d" % number for number in range(len(values))]
     base_time = times[0] if times else timestamp_ms
     body = b"".join(
         record(number, names[number], value, times[number] - base_time) for number, value in enumerate(values)
     )
+    body = body if section is None else section
     flags = attributes | (TRANSACTIONAL if transactional else 0) | (CONTROL if control else 0)
     count = len(values) if records_count is None else records_count
     last_delta = len(values) - 1 if last_offset_delta is None else last_offset_delta

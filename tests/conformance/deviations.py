@@ -23,6 +23,8 @@ NON_EMPTY_GROUP: Final = 68
 GROUP_ID_NOT_FOUND: Final = 69
 PRODUCER_FENCED: Final = 90
 ANYTHING: Final = object()
+INVALID_RECORD: Final = 87
+REFUSED: Final = {"index": 0, "base_offset": -1, "log_append_time": -1, "record_errors": []}
 PRODUCED: Final = {"index": 0, "error_code": 0, "log_append_time": -1, "log_start_offset": 0, "record_errors": []}
 
 
@@ -174,6 +176,21 @@ DEVIATIONS: Final[Sequence[Deviation]] = (
         r"securing/quotas-managed",
         r"describe_client_quotas v0 \(client\)",
         {"entries.1.values": (ANYTHING, [{"key": "consumer_byte_rate", "value": 3000000000.0}])},
+    ),
+    Deviation(
+        "Where records are looked at, those that readers cannot be expected to agree on are refused: Apache Kafka 4.3 "
+        "takes any negative size of a key for null, believes offset deltas unless the batch is compressed, and does "
+        "not compare lengths with fields if it is.",
+        r"poisoning/records",
+        r"\((a key of -2 bytes|offset deltas .*|zstd, a key of -2 bytes|zstd, a length (beyond the end|of zero)|"
+        r"zstd, a negative length)\)",
+        {"responses.0.partition_responses.0": (ANYTHING, {**REFUSED, "error_code": INVALID_RECORD})},
+    ),
+    Deviation(
+        "So nothing of it is there.",
+        r"poisoning/records",
+        r"list_offsets v7",
+        {"topics.0.partitions.0.offset": (14, 0)},
     ),
 )
 

@@ -18,6 +18,7 @@ from oncelog.server import handlers
 from oncelog.server.metrics_port import CONNECTIONS_MAX
 from peers.kafka.kafka import free_port
 from tests.hostile.amplification import OPEN, ROWS, WITH_ACLS, Row
+from tests.hostile.batch_rows import BATCH_ROWS
 from tests.hostile.measured_broker import measured_broker
 from tests.hostile.play import ATTEMPTS, Attacked, Outcome, beside, is_within, play, prepare
 from tests.hostile.wire import Client
@@ -43,7 +44,9 @@ def broker_with_acls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attac
         yield attacked
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.api.name.lower()}-{row.name.replace(' ', '-')}")
+@pytest.mark.parametrize(
+    "row", [*ROWS, *BATCH_ROWS], ids=lambda row: f"{row.api.name.lower()}-{row.name.replace(' ', '-')}"
+)
 def test_what_a_request_costs(
     request: pytest.FixtureRequest, row: Row, record_property: Callable[[str, object], None]
 ) -> None:

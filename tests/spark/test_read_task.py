@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from oncelog.client import IsolationLevel, KafkaError, TimedOut
+from oncelog.client import CorruptBatch, IsolationLevel, KafkaError, TimedOut
 from oncelog.client.admin import OffsetResult
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import TopicPartition
@@ -16,6 +16,8 @@ from oncelog.spark import read_task
 from oncelog.spark.planning import OffsetRange
 from oncelog.spark.source_options import parse_source_options
 from oncelog.spark.topic_plan import DataLost
+from oncelog.testing import broker
+from tests.unit.client.poison import READABLE, make_poisoned_topic
 
 P0 = TopicPartition("a", 0)
 GONE = KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, "gone")
@@ -87,3 +89,15 @@ def test_a_task_ends_with_its_topic(monkeypatch: pytest.MonkeyPatch, error: Kafk
 def test_other_failures_are_not_taken_for_loss(monkeypatch: pytest.MonkeyPatch, error: KafkaError) -> None:
     with pytest.raises(type(error), match=str(error)):
         begins(monkeypatch, Topic(40, error), OffsetRange(P0, 0, 60), failOnDataLoss="false")
+
+
+def test_a_task_reads_what_it_can_and_goes_on_if_told_to() -> None:
+    with broker() as process:
+        poisoned = make_poisoned_topic(process, "poisoned")
+        given = {"kafka.bootstrap.servers": process.bootstrap_servers, "subscribe": "poisoned"}
+        wanted = OffsetRange(poisoned, 0, 9)
+        with pytest.raises(CorruptBatch, match="topic poisoned, partition 0: offsets 2 to 2 cannot be read"):
+            list(read_task.read_range(parse_source_options(given, streaming=True), wanted))
+        given["kafka.oncelog.skip.corrupt.batches"] = "true"
+        parts = list(read_task.read_range(parse_source_options(given, streaming=True), wanted))
+        assert [value for part in parts for value in part.column("value").to_pylist()] == READABLE

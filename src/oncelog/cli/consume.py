@@ -40,6 +40,9 @@ _OPTIONS_OF: Final = {"group.id": "--group", "enable.auto.commit": "--group, whi
 @click.option("--isolation", type=click.Choice(["committed", "uncommitted"]),
               help="Only committed records, or also records of open and aborted transactions.  "
                    "[default: committed, unless isolation.level is set]")  # fmt: skip
+@click.option("--skip-corrupt-batches", is_flag=True,
+              help="Leave out records that cannot be read, with a warning that names topic, partition and offsets, "
+                   "instead of stopping at them.")  # fmt: skip
 @click.option("-F", "--format", "style", default="value", show_default=True,
               metavar="value|key-value|full|json|TEMPLATE",
               help="A template has fields in braces: {topic} {partition} {offset} {timestamp} {time} {key} {value} "
@@ -58,6 +61,7 @@ def consume_command(
     count: int | None,
     group: str | None,
     isolation: str | None,
+    skip_corrupt_batches: bool,
     style: str,
     delimiter: str,
     key_type: str,
@@ -86,7 +90,7 @@ def consume_command(
     types = ContentTypes(content_type(key_type), content_type(value_type))
     printer = Printer(style, _delimiter(delimiter), output, count, types)
     with access.explained():
-        config = _config(access, isolation, group)
+        config = _config(access, isolation, group, skip_corrupt_batches)
         with access.admin() as admin:
             partitions = require_partitions(admin, topics)
             by_hand = any(parsing.topic_and_partitions(topic)[1] is not None for topic in topics)
@@ -113,7 +117,9 @@ def _delimiter(text: str) -> bytes:
     return text.encode().decode("unicode_escape").encode("latin-1")
 
 
-def _config(access: ClusterAccess, isolation: str | None, group: str | None) -> ConsumerConfig:
+def _config(
+    access: ClusterAccess, isolation: str | None, group: str | None, skip_corrupt_batches: bool
+) -> ConsumerConfig:
     """The settings of the consumer; readers of ranges use them too."""
     from oncelog.client.consumer_config import CONSUMER_TABLE, ConsumerConfig
 
@@ -136,6 +142,8 @@ def _config(access: ClusterAccess, isolation: str | None, group: str | None) -> 
         properties.pop(name, None)
     if group is not None:
         properties |= {"group.id": group, "enable.auto.commit": False}
+    if skip_corrupt_batches:
+        properties["oncelog.skip.corrupt.batches"] = True
     return ConsumerConfig.parse(properties)
 
 

@@ -29,6 +29,7 @@ def range_reader(access: ClusterAccess, config: ConsumerConfig) -> RangeReader:
         isolation=config.isolation,
         fetch_bytes=config.fetch.partition_max_bytes,
         check_crcs=config.check_crcs,
+        skip_corrupt_batches=config.skip_corrupt_batches,
         idle_timeout_ms=access.timeout_ms,
     )
 

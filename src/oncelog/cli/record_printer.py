@@ -49,18 +49,28 @@ class Printer:
         """Returns how many were written."""
         if self._left is not None:
             records = islice(records, max(self._left, 0))
-        lines = list(map(self._format, records))
-        sys.stdout.buffer.write(b"".join(lines))
-        self.records += len(lines)
-        if self._left is not None:
-            self._left -= len(lines)
+        lines: list[bytes] = []
+        try:
+            lines.extend(map(self._format, records))
+        finally:
+            # Also what comes before a record that cannot be read.
+            sys.stdout.buffer.write(b"".join(lines))
+            self.records += len(lines)
+            if self._left is not None:
+                self._left -= len(lines)
         return len(lines)
 
     def _write_columns(self, chunk: FetchedChunk) -> None:
         from oncelog.cli.record_columns import joined
         from oncelog.client.columns import to_arrow
+        from oncelog.client.consumer_records import iter_records
+        from oncelog.client.errors import CorruptBatch
 
-        table = to_arrow([chunk], headers=False)
+        try:
+            table = to_arrow([chunk], headers=False)
+        except CorruptBatch:
+            self.write_records(iter_records(chunk))
+            return
         if not table.num_rows or self._columns is None:
             return
         separators = [b"\t"] * (len(self._columns) - 1) + [self._delimiter]

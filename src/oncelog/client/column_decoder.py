@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from oncelog.client.consumer_records import ConsumerRecord, iter_records
+from oncelog.client.errors import KafkaError
 from oncelog.client.fetcher import FetchedChunk
 from oncelog.core.ids import TopicPartition
 from oncelog.protocol import compression
@@ -58,7 +60,8 @@ class _Section(NamedTuple):
 def to_arrow(chunks: Iterable[FetchedChunk], *, headers: bool = True) -> pa.RecordBatch:
     """All visible records of the chunks within their ranges, as one RecordBatch of `SCHEMA`.
 
-    Raises KafkaError CORRUPT_MESSAGE. With `headers=False` the column is null and costs nothing.
+    Raises CorruptBatch, unless the chunks are to leave out what cannot be read. With `headers=False` the column is null
+    and costs nothing.
     """
     parts = [part for chunk in chunks for part in _chunk_parts(chunk, headers)]
     if not parts:
@@ -83,6 +86,36 @@ def decode_batches(
 
 
 def _chunk_parts(chunk: FetchedChunk, headers: bool) -> list[pa.RecordBatch]:
+    try:
+        return _parts_together(chunk, headers)
+    except KafkaError:
+        # Batches are decoded together, so it is not known which of them it is.
+        return [part for batch in chunk.batches for part in _careful_parts(chunk._replace(batches=[batch]), headers)]
+
+
+def _careful_parts(chunk: FetchedChunk, headers: bool) -> list[pa.RecordBatch]:
+    """The records of one batch, one by one if it cannot be read as a whole."""
+    try:
+        return _parts_together(chunk, headers)
+    except KafkaError:
+        rows = [_row(record, headers) for record in iter_records(chunk)]
+        return [pa.RecordBatch.from_pylist(rows, schema=SCHEMA)]
+
+
+def _row(record: ConsumerRecord, headers: bool) -> dict[str, Any]:
+    return {
+        "key": record.key,
+        "value": record.value,
+        "headers": [{"key": name, "value": value} for name, value in record.headers] if headers else None,
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp_ms * 1000,
+        "timestampType": record.timestamp_type,
+    }
+
+
+def _parts_together(chunk: FetchedChunk, headers: bool) -> list[pa.RecordBatch]:
     plain = [
         _Section(header, at + HEADER_BYTES, at + header.size_bytes)
         for at, header in chunk.batches
@@ -134,6 +167,8 @@ def _decode_sections(
         offsets, timestamps, types = _stamps(sections, counts, fields)
         wanted = _wanted(chunk, offsets)
         header_column = fields.header_column(buffer) if headers else pa.nulls(len(offsets), HEADERS_TYPE)
+        keys = _gather(buffer, fields.key_at, fields.key_size, pa.binary())
+        values = _gather(buffer, fields.value_at, fields.value_size, pa.binary())
     except (IndexError, MalformedRequest, pa.ArrowInvalid) as error:
         raise CorruptBatchError(
             f"malformed records in {chunk.partition} near offset {sections[0].header.base_offset}: {error}"
@@ -141,8 +176,8 @@ def _decode_sections(
     count = len(offsets)
     batch = pa.RecordBatch.from_arrays(
         [
-            _gather(buffer, fields.key_at, fields.key_size, pa.binary()),
-            _gather(buffer, fields.value_at, fields.value_size, pa.binary()),
+            keys,
+            values,
             header_column,
             pa.repeat(pa.scalar(chunk.partition.topic, pa.string()), count),
             pa.array(np.full(count, chunk.partition.partition, np.int32)),
@@ -305,6 +340,9 @@ def _stamps(sections: list[_Section], counts: Ints, fields: _Fields) -> tuple[In
     """Offset, timestamp in milliseconds and timestamp type of every record."""
     headers = [section.header for section in sections]
     offsets = np.repeat(np.array([h.base_offset for h in headers], np.int64), counts) + fields.offset_deltas
+    last_offsets = np.repeat(np.array([h.last_offset for h in headers], np.int64), counts)
+    if bool((fields.offset_deltas < 0).any()) or bool((offsets > last_offsets).any()):
+        raise MalformedRequest("a record claims an offset that its batch does not have")
     timestamps = np.repeat(np.array([h.base_timestamp for h in headers], np.int64), counts) + fields.timestamp_deltas
     appended = np.array([h.timestamp_type_append for h in headers], bool)
     types = np.repeat(appended.astype(np.int32), counts)

@@ -23,7 +23,7 @@ from oncelog.client.consumer_positions import PartitionPosition
 from oncelog.client.consumer_rebalance import Change, Rebalance
 from oncelog.client.consumer_records import ConsumerRecord, iter_records
 from oncelog.client.deadline import Deadline
-from oncelog.client.errors import KafkaError
+from oncelog.client.errors import CorruptBatch, KafkaError
 from oncelog.client.fetcher import FetchedChunk
 from oncelog.client.offsets import Offsets
 from oncelog.core.ids import TopicPartition
@@ -109,6 +109,21 @@ class _ChunkTaker:
         return True
 
 
+def _before(error: CorruptBatch, chunks: list[FetchedChunk]) -> tuple[dict[TopicPartition, int], list[FetchedChunk]]:
+    """Where to go on after an error in one of these chunks, and what of that one and of those before it can be read."""
+    offsets, readable = {}, []
+    for number, chunk in enumerate(chunks):
+        if chunk.partition == error.partition:
+            rest = chunks[number + 1 :]
+            offsets = {error.partition: error.offset} | {each.partition: each.start_offset for each in rest}
+            if error.offset > chunk.start_offset:
+                before = [(at, header) for at, header in chunk.batches if header.base_offset < error.offset]
+                readable.append(chunk._replace(end_offset=error.offset, batches=before))
+            break
+        readable.append(chunk)
+    return offsets, readable
+
+
 def _from_position(chunk: FetchedChunk, entry: PartitionPosition) -> FetchedChunk:
     return chunk._replace(start_offset=max(chunk.start_offset, entry.position))
 
@@ -187,9 +202,12 @@ class Consumer(Blocking):
         self._step(Deadline(timeout_ms), taker.take)
         try:
             return to_arrow(taker.chunks)
-        except KafkaError:
-            self._run(self.core.rewind({chunk.partition: chunk.start_offset for chunk in taker.chunks}))
-            raise
+        except CorruptBatch as error:
+            offsets, readable = _before(error, taker.chunks)
+            self._run(self.core.rewind(offsets))
+            if not readable:
+                raise
+            return to_arrow(readable)
 
     def _step(self, deadline: Deadline, take: Callable[[PartitionPosition, FetchedChunk], bool]) -> None:
         while True:

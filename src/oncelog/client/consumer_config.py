@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from oncelog.client.assignors import ASSIGNORS
 from oncelog.client.config import CLIENT_TABLE, ClientConfig, parse_settings
-from oncelog.client.errors import ConfigurationError
+from oncelog.client.errors import SKIP_CORRUPT_BATCHES, ConfigurationError
 from oncelog.client.fetch import FETCH_KEYS, FetchSettings
 from oncelog.client.visibility import IsolationLevel
 from oncelog.core.config import INT_MAX, ConfigKey, ConfigType, Settings, refused, setting, without_effect
@@ -35,6 +35,9 @@ CONSUMER_TABLE: Final = CLIENT_TABLE.extended(
         ConfigKey("max.poll.records", _INT, 500, "Records of one poll at most.", low=1),
         *FETCH_KEYS,
         ConfigKey("check.crcs", _BOOLEAN, True, "Whether checksums of batches are verified."),
+        ConfigKey(SKIP_CORRUPT_BATCHES, _BOOLEAN, False,
+                  "Whether records that cannot be read are left out with a warning. Else they raise an error, once "
+                  "everything before them is handed out."),
         ConfigKey("exclude.internal.topics", _BOOLEAN, True, "Whether patterns leave out Kafka's own topics."),
         ConfigKey("partition.assignment.strategy", ConfigType.LIST, ("range", "cooperative-sticky"),
                   "How partitions are shared, in order of preference.", allowed=tuple(ASSIGNORS)),
@@ -60,6 +63,7 @@ class ConsumerConfig:
     max_poll_records: int = setting(CONSUMER_TABLE["max.poll.records"])
     fetch: FetchSettings
     check_crcs: bool = setting(CONSUMER_TABLE["check.crcs"])
+    skip_corrupt_batches: bool = setting(CONSUMER_TABLE[SKIP_CORRUPT_BATCHES])
     exclude_internal_topics: bool = setting(CONSUMER_TABLE["exclude.internal.topics"])
     strategies: tuple[str, ...] = setting(CONSUMER_TABLE["partition.assignment.strategy"])
 

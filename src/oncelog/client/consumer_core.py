@@ -142,7 +142,16 @@ class ConsumerCore:
             self.positions.to_back(entry.partition)
             if not take(entry, chunk):
                 break
+        if not took:
+            self._raise_problem()
         return took
+
+    def _raise_problem(self) -> None:
+        """What cannot be read is told once everything else at hand is handed out, and again with each step."""
+        for entry in self.positions:
+            if entry.problem is not None and not entry.paused:
+                self.positions.to_back(entry.partition)
+                raise entry.problem
 
     # The group
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from oncelog.client.consumer_config import ConsumerConfig
 from oncelog.client.consumer_positions import PartitionPosition, Positions
-from oncelog.client.errors import ErrorCode, KafkaError, error_of, is_retriable
+from oncelog.client.errors import CorruptBatch, ErrorCode, KafkaError, error_of, is_retriable
 from oncelog.client.fetch import fetch
 from oncelog.client.fetcher import NO_END, chunk_of
 from oncelog.client.offset_lookup import OffsetLookup
@@ -86,7 +86,19 @@ class ConsumerFetcher:
     def _keep(self, entry: PartitionPosition, offset: int, answer: PartitionData) -> None:
         entry.high_watermark = answer.high_watermark
         entry.last_stable_offset = answer.last_stable_offset
-        chunk = chunk_of(entry.partition, offset, NO_END, answer, self._settings, self._config.check_crcs)
+        try:
+            chunk = chunk_of(
+                entry.partition,
+                offset,
+                NO_END,
+                answer,
+                self._settings,
+                self._config.check_crcs,
+                self._config.skip_corrupt_batches,
+            )
+        except CorruptBatch as error:
+            entry.problem = error
+            return
         if chunk is None:
             self._settings = self._settings.grown()
             return

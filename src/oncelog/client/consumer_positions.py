@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import count
 from typing import Final
 
-from oncelog.client.errors import IllegalState
+from oncelog.client.errors import CorruptBatch, IllegalState
 from oncelog.client.fetcher import FetchedChunk
 from oncelog.core.ids import TopicPartition
 
@@ -26,6 +26,7 @@ class PartitionPosition:
         "partition",
         "paused",
         "position",
+        "problem",
         "version",
     )
 
@@ -38,6 +39,8 @@ class PartitionPosition:
         self.paused = False
         self.chunk: FetchedChunk | None = None
         """Fetched and not handed out yet; nothing more is fetched until it is."""
+        self.problem: CorruptBatch | None = None
+        """What comes next and cannot be read; nothing more is fetched until somebody seeks past it."""
         self.high_watermark = -1
         self.last_stable_offset = -1
         self.version = next(_versions)
@@ -48,6 +51,7 @@ class PartitionPosition:
         if self.began_at == NO_POSITION:
             self.began_at = offset
         self.chunk = None
+        self.problem = None
         self.version = next(_versions)
 
     def unset(self) -> None:
@@ -55,7 +59,7 @@ class PartitionPosition:
 
     @property
     def fetchable(self) -> bool:
-        return self.fetch_position >= 0 and self.chunk is None and not self.paused
+        return self.fetch_position >= 0 and self.chunk is None and self.problem is None and not self.paused
 
 
 class Positions:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
+from oncelog.client.errors import CorruptBatch, KafkaError
 from oncelog.client.fetcher import FetchedChunk
 from oncelog.core.ids import TopicPartition
 from oncelog.protocol import compression
-from oncelog.protocol.batch import HEADER_BYTES, BatchHeader, CorruptBatchError
+from oncelog.protocol.batch import HEADER_BYTES, BatchHeader
+from oncelog.protocol.compression import CompressionError
 from oncelog.protocol.primitives import MalformedRequest, read_varlong
 
 _NULL: Final = 1
@@ -34,21 +36,22 @@ class ConsumerRecord(NamedTuple):
 
 
 def iter_records(chunk: FetchedChunk) -> Iterator[ConsumerRecord]:
-    """The visible records of a chunk within its range. Raises KafkaError CORRUPT_MESSAGE."""
+    """The visible records of a chunk within its range. Raises CorruptBatch, unless the chunk is to leave them out."""
     for position, header in chunk.batches:
         if header.records_count:
             yield from _iter_batch(chunk, position, header)
 
 
 def _iter_batch(chunk: FetchedChunk, position: int, header: BatchHeader) -> Iterator[ConsumerRecord]:
-    packed = chunk.data[position + HEADER_BYTES : position + header.size_bytes]
-    section = compression.decompress(header.codec, packed) if header.codec else bytes(packed)
     topic, partition = chunk.partition
-    base_offset, leader_epoch = header.base_offset, header.leader_epoch
+    base_offset, last_offset, leader_epoch = header.base_offset, header.last_offset, header.leader_epoch
     appended = header.timestamp_type_append
     start_offset, end_offset = chunk.start_offset, chunk.end_offset
-    at, size = 0, len(section)
+    at, next_offset = 0, max(base_offset, start_offset)
     try:
+        packed = chunk.data[position + HEADER_BYTES : position + header.size_bytes]
+        section = compression.decompress(header.codec, packed) if header.codec else bytes(packed)
+        size = len(section)
         for _ in range(header.records_count):
             length, body = read_varlong(section, at)
             at = body + length
@@ -59,6 +62,8 @@ def _iter_batch(chunk: FetchedChunk, position: int, header: BatchHeader) -> Iter
             delta, cursor = (byte >> 1 ^ -(byte & 1), body + 2) if byte < 0x80 else read_varlong(section, body + 1)
             offset_delta, cursor = read_varlong(section, cursor)
             offset = base_offset + offset_delta
+            if not base_offset <= offset <= last_offset:
+                raise MalformedRequest(f"a record claims offset {offset}")
             if offset < start_offset:
                 continue
             if 0 <= end_offset <= offset:
@@ -69,7 +74,7 @@ def _iter_batch(chunk: FetchedChunk, position: int, header: BatchHeader) -> Iter
             else:
                 key, cursor = _field(section, cursor, at)
             value, cursor = _field(section, cursor, at)
-            yield ConsumerRecord(
+            record = ConsumerRecord(
                 topic,
                 partition,
                 offset,
@@ -80,8 +85,13 @@ def _iter_batch(chunk: FetchedChunk, position: int, header: BatchHeader) -> Iter
                 () if section[cursor] == 0 else _headers(section, cursor, at),
                 leader_epoch,
             )
-    except (IndexError, UnicodeDecodeError, MalformedRequest) as error:
-        raise CorruptBatchError(f"malformed record in {chunk.partition} near {header.base_offset}: {error}") from error
+            next_offset = offset + 1
+            yield record
+        if at != size and next_offset <= last_offset:
+            raise MalformedRequest(f"{size - at} bytes follow the last one that is counted")
+    except (IndexError, UnicodeDecodeError, MalformedRequest, CompressionError) as error:
+        reason = error.message if isinstance(error, KafkaError) else f"malformed record: {error}"
+        chunk.report(CorruptBatch(chunk.partition, next_offset, header.next_offset, reason))
 
 
 def _field(section: bytes, cursor: int, end: int) -> tuple[bytes | None, int]:

@@ -4,6 +4,7 @@ KafkaError                     a protocol error code and a text
   ConnectionLost               the broker went away; an answer may be lost. The client retries by itself
   TimedOut                     a bounded wait is over; the last failure is in the text
   UnsupportedByBroker          the broker does not speak what is asked for
+  CorruptBatch                 records that cannot be read: seek past them, or set oncelog.skip.corrupt.batches
   CommitFailed                 the group has given the partitions to others: what was read will be read again
   TransactionError
     AbortableError             abort the transaction, then begin it again
@@ -16,10 +17,15 @@ BufferExhausted                no room for more records within `max.block.ms`
 
 from __future__ import annotations
 
+from typing import Final
+
 from oncelog.core.config import ConfigError
 from oncelog.core.errors import RETRIABLE
 from oncelog.core.errors import ErrorCode as ErrorCode
 from oncelog.core.errors import KafkaError as KafkaError
+from oncelog.core.ids import TopicPartition
+
+SKIP_CORRUPT_BATCHES: Final = "oncelog.skip.corrupt.batches"
 
 
 class ConnectionLost(KafkaError):
@@ -41,6 +47,25 @@ class UnsupportedByBroker(KafkaError):
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.UNSUPPORTED_VERSION, message)
+
+
+class CorruptBatch(KafkaError):
+    """Records that cannot be read. To go on without them seek to `next_offset`, or set oncelog.skip.corrupt.batches."""
+
+    def __init__(self, partition: TopicPartition, offset: int, next_offset: int, reason: str) -> None:
+        self.what = (
+            f"topic {partition.topic}, partition {partition.partition}: offsets {offset} to {next_offset - 1} "
+            f"cannot be read: {reason}"
+        )
+        """Where, and why."""
+        super().__init__(
+            ErrorCode.CORRUPT_MESSAGE,
+            f"{self.what}. Seek to offset {next_offset} to go on without them, or set {SKIP_CORRUPT_BATCHES}=true",
+        )
+        self.partition = partition
+        self.offset = offset
+        """The first that cannot be read."""
+        self.next_offset = next_offset
 
 
 class CommitFailed(KafkaError):
@@ -84,4 +109,5 @@ def error_of(code: int, message: str) -> KafkaError:
 
 
 def is_retriable(error: BaseException) -> bool:
-    return isinstance(error, KafkaError) and error.code in RETRIABLE and not isinstance(error, TimedOut)
+    """A batch that cannot be read is no better the second time."""
+    return isinstance(error, KafkaError) and error.code in RETRIABLE and not isinstance(error, (TimedOut, CorruptBatch))

@@ -7,19 +7,29 @@ nothing in it is visible. While the caller works on one chunk, the next is alrea
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Iterator
 from typing import Final, NamedTuple
 
 from oncelog.client.blocking import Blocking
 from oncelog.client.config import ClientConfig
 from oncelog.client.deadline import Deadline
-from oncelog.client.errors import ConnectionLost, KafkaError, TimedOut, error_of, is_retriable
+from oncelog.client.errors import ConnectionLost, CorruptBatch, KafkaError, TimedOut, error_of, is_retriable
 from oncelog.client.fetch import FetchSettings, fetch
 from oncelog.client.visibility import IsolationLevel, visible_batches
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import TopicPartition
-from oncelog.protocol.batch import BatchHeader, ControlMarker, iter_headers, parse_control
+from oncelog.protocol.batch import (
+    HEADER_BYTES,
+    BatchHeader,
+    ControlMarker,
+    iter_headers,
+    parse_control,
+    read_header,
+)
 from oncelog.protocol.messages.fetch import PartitionData
+
+logger = logging.getLogger("oncelog.client")
 
 RANGE_FETCH_BYTES: Final = 8 * 1024 * 1024
 """A range is read to its end, so large answers cost nothing but memory: two of them at a time."""
@@ -46,6 +56,14 @@ class FetchedChunk(NamedTuple):
     batches: list[tuple[int, BatchHeader]]
     high_watermark: int
     last_stable_offset: int
+    skip_corrupt_batches: bool = False
+    """What cannot be read is left out with a warning, and not raised as CorruptBatch."""
+
+    def report(self, error: CorruptBatch) -> None:
+        """Raise it, or leave out what cannot be read."""
+        if not self.skip_corrupt_batches:
+            raise error
+        logger.warning("left out: %s", error.what)
 
     def batches_and_markers(self) -> Iterator[tuple[BatchHeader, ControlMarker | None]]:
         """All batches of the range, also those that readers do not see, and for markers what they say."""
@@ -65,13 +83,17 @@ def chunk_of(
     answer: PartitionData,
     settings: FetchSettings,
     check_crcs: bool,
+    skip_corrupt_batches: bool = False,
 ) -> FetchedChunk | None:
-    """What an answer holds from `start` on; None if not even one batch fitted into it, and more is to be asked for."""
+    """What an answer holds from `start` on; None if not even one batch fitted into it, and more is to be asked for.
+
+    It ends before a batch that cannot be read. Where that is the first one, it raises CorruptBatch or has nothing else.
+    """
     data = memoryview(answer.records or b"")
     seen = visible_batches(data, start, answer.aborted_transactions, settings.isolation, check_crcs=check_crcs)
-    if not seen.whole_bytes and len(data):
+    if not seen.whole_bytes and len(data) and seen.problem is None:
         return None
-    return FetchedChunk(
+    chunk = FetchedChunk(
         partition,
         start,
         seen.next_offset,
@@ -80,7 +102,16 @@ def chunk_of(
         [(at, header) for at, header in seen.batches if end < 0 or header.base_offset < end],
         answer.high_watermark,
         answer.last_stable_offset,
+        skip_corrupt_batches,
     )
+    if seen.whole_bytes or seen.problem is None:
+        return chunk
+    size, next_offset, reason = seen.problem
+    if len(data) - size >= HEADER_BYTES:
+        # Where the next batch begins is known better than what a damaged header says of its end.
+        next_offset = max(start + 1, read_header(data, size).base_offset)
+    chunk.report(CorruptBatch(partition, start, next_offset, reason))
+    return chunk._replace(next_offset=next_offset)
 
 
 class RangeReader(Blocking):
@@ -92,6 +123,7 @@ class RangeReader(Blocking):
 
     In a process that runs one task after another, give it `worker_client(config)` in place of the settings: then it
     uses the connections that stay open there. `idle_timeout_ms` is how long nothing may come before it gives up.
+    Records that cannot be read raise CorruptBatch; with `skip_corrupt_batches` they are left out with a warning.
     """
 
     def __init__(
@@ -101,11 +133,13 @@ class RangeReader(Blocking):
         isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
         fetch_bytes: int = RANGE_FETCH_BYTES,
         check_crcs: bool = True,
+        skip_corrupt_batches: bool = False,
         idle_timeout_ms: float = 60_000,
     ) -> None:
         super().__init__(config)
         self._settings = FetchSettings(isolation, max_bytes=fetch_bytes, partition_max_bytes=fetch_bytes)
         self._check_crcs = check_crcs
+        self._skip_corrupt_batches = skip_corrupt_batches
         self._idle_timeout_ms = idle_timeout_ms
 
     def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[FetchedChunk]:
@@ -144,7 +178,9 @@ class RangeReader(Blocking):
         while True:
             try:
                 answer = await self._ask(partition, position, end, deadline)
-                chunk = chunk_of(partition, position, end, answer, self._settings, self._check_crcs)
+                chunk = chunk_of(
+                    partition, position, end, answer, self._settings, self._check_crcs, self._skip_corrupt_batches
+                )
                 if chunk is None:
                     self._settings = self._settings.grown()
                 elif chunk.next_offset > position:

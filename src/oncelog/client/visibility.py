@@ -41,7 +41,9 @@ class VisibleBatches(NamedTuple):
     next_offset: int
     """Where to go on."""
     whole_bytes: int
-    """Bytes of whole batches, visible or not; the rest is a batch that was cut off."""
+    """Bytes of whole batches, visible or not; the rest is a batch that was cut off or cannot be read."""
+    problem: tuple[int, int, str] | None = None
+    """Of a batch behind them that cannot be read: its size, the offset after it, and what is wrong."""
 
 
 def visible_batches(
@@ -52,19 +54,27 @@ def visible_batches(
     *,
     check_crcs: bool = True,
 ) -> VisibleBatches:
-    """Apply the filter to the bytes of one answer. Raises KafkaError CORRUPT_MESSAGE."""
+    """Apply the filter to the bytes of one answer, up to a batch that cannot be read.
+
+    Raises KafkaError where there is no batch of the current format, so that nobody can tell what follows.
+    """
     committed_only = isolation is IsolationLevel.READ_COMMITTED
     entries = sorted(aborted or (), key=lambda entry: entry.first_offset, reverse=True) if committed_only else []
     aborted_now: set[int] = set()
     visible: list[tuple[int, BatchHeader]] = []
     position, end, next_offset = 0, len(data), fetch_offset
+    problem = None
     while end - position >= HEADER_BYTES:
         header = read_header(data, position)
         size = header.batch_length + LENGTH_OVERHEAD_BYTES
         if size > end - position:
             break
-        _check(data, position, size, header, check_crcs)
+        _check_format(size, header)
         last_offset = header.base_offset + header.last_offset_delta
+        reason = _problem(data, position, size, header, check_crcs)
+        if reason is not None:
+            problem = (size, max(next_offset, header.base_offset, last_offset) + 1, reason)
+            break
         while entries and entries[-1].first_offset <= last_offset:
             aborted_now.add(entries.pop().producer_id)
         if header.is_control:
@@ -77,16 +87,26 @@ def visible_batches(
             visible.append((position, header))
         next_offset = max(next_offset, last_offset + 1)
         position += size
-    return VisibleBatches(visible, next_offset, position)
+    return VisibleBatches(visible, next_offset, position, problem)
 
 
-def _check(data: Readable, position: int, size: int, header: BatchHeader, check_crcs: bool) -> None:
+def _check_format(size: int, header: BatchHeader) -> None:
     if header.magic != MAGIC:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
             f"offset {header.base_offset} holds a message of format {header.magic}; only format {MAGIC} can be read",
         )
-    if size < HEADER_BYTES or (check_crcs and crc_of(data, position, size) != header.crc):
-        raise KafkaError(
-            ErrorCode.CORRUPT_MESSAGE, f"the checksum of the batch at offset {header.base_offset} is wrong"
-        )
+    if size < HEADER_BYTES:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"the batch at offset {header.base_offset} claims {size} bytes")
+
+
+def _problem(data: Readable, position: int, size: int, header: BatchHeader, check_crcs: bool) -> str | None:
+    """Why a batch cannot be read, as far as its records need not be looked at for that."""
+    if check_crcs and crc_of(data, position, size) != header.crc:
+        return "the checksum of their batch is wrong"
+    if header.is_control and header.records_count:
+        try:
+            parse_control(data, position)
+        except KafkaError as error:
+            return error.message
+    return None

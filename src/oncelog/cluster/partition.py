@@ -26,6 +26,7 @@ from oncelog.protocol.batch import build_control_batch
 from oncelog.storage.leader_epochs import EpochEnd
 from oncelog.storage.log import AppendInfo, Log
 from oncelog.storage.producer_state import Origin
+from oncelog.storage.record_examination import Examination
 from oncelog.storage.verification_guards import VerificationGuard
 
 logger = logging.getLogger("oncelog.server")
@@ -190,6 +191,7 @@ class Partition:
         guard: VerificationGuard | None = None,
         marker_tv: int = 0,
         required_acks: int = ALL_IN_SYNC,
+        examination: Examination = Examination.IN_PLACE,
     ) -> AppendInfo:
         self._check_open()
         self.check_leads()
@@ -197,7 +199,13 @@ class Partition:
             raise self._not_enough_replicas(ErrorCode.NOT_ENOUGH_REPLICAS)
         try:
             return self.log.append(
-                data, leader_epoch=self.leader_epoch, origin=origin, now_ms=now_ms, guard=guard, marker_tv=marker_tv
+                data,
+                leader_epoch=self.leader_epoch,
+                origin=origin,
+                now_ms=now_ms,
+                guard=guard,
+                marker_tv=marker_tv,
+                examination=examination,
             )
         finally:
             # Also when it was refused or is a duplicate: it may have repaired the log, and then there is more of it.

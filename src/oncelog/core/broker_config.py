@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Final
 
 from oncelog.core.config import INT_MAX, ConfigKey, ConfigTable, ConfigType, Settings, refused, without_effect
 from oncelog.core.tls_config import TLS_KEYS
@@ -123,6 +124,8 @@ _TOPICS = [
     *(replace(key, name=key.synonym, synonym=None, dynamic=True) for key in TOPIC_CONFIG if key.synonym is not None),
 ]
 
+RECORD_VALIDATION: Final = ("batch", "lengths", "records")
+
 _LOG = [
     ConfigKey("log.cleaner.enable", _BOOLEAN, True, "Whether compaction runs."),
     ConfigKey("log.cleaner.backoff.ms", _LONG, 15_000, "Pause of the cleaner when there is nothing to do.", low=0),
@@ -130,6 +133,14 @@ _LOG = [
     ConfigKey("log.retention.check.interval.ms", _LONG, 300_000, "Time between looks for old segments.", low=1),
     ConfigKey("oncelog.acks.fsync", _BOOLEAN, False,
               "Whether acks=all and every decision of a coordinator wait until the data are on disk."),
+    ConfigKey("oncelog.record.validation", _STRING, "lengths",
+              "What is looked at before a batch is stored. batch: its header, checksum and codec, and whether its "
+              "records can be in its bytes; lengths: also the lengths of the first 50 records, where they are not "
+              "compressed; records: every field of every record, as Kafka does.",
+              allowed=RECORD_VALIDATION, dynamic=True),
+    ConfigKey("oncelog.batch.records.max", _INT, 500_000,
+              "Records of one batch; more are refused with MESSAGE_TOO_LARGE, upon which Java's producer splits it.",
+              low=1, dynamic=True),
     ConfigKey("log.flush.offset.checkpoint.interval.ms", _INT, 60_000, "Time between two checkpoints.", low=0),
     ConfigKey("producer.id.expiration.ms", _INT, 86_400_000, "Idle time after which a producer is forgotten.",
               low=1, dynamic=True),

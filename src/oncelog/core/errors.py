@@ -193,7 +193,7 @@ class KafkaError(Exception):
 
 
 class InvalidRecords(KafkaError):
-    """A batch is refused because of some of its records, which are named by their place in it (KIP-467)."""
+    """A batch is refused because of some of its records. The first of them are named by their place in it (KIP-467)."""
 
     def __init__(self, code: ErrorCode, message: str, numbers: tuple[int, ...]) -> None:
         super().__init__(code, message)

@@ -20,7 +20,7 @@ from oncelog.protocol.batch import (
     CorruptBatchError,
     Header,
     crc_of,
-    decode_records,
+    iter_records,
 )
 from oncelog.storage.append_checks import read_control
 from oncelog.storage.file_cache import FileCache
@@ -74,9 +74,9 @@ class InspectedBatch(FileBatch):
             return None
 
     def records(self) -> Iterator[DecodedRecord]:
-        """Raises KafkaError if the records are damaged."""
+        """Raises KafkaError at the first record that is damaged."""
         header = self.header
-        for record in decode_records(self.data, self.start):
+        for record in iter_records(self.data, self.start):
             sequence = -1 if header.base_sequence < 0 else next_sequence(header.base_sequence, record.offset_delta)
             yield DecodedRecord(
                 header.base_offset + record.offset_delta,

@@ -120,11 +120,11 @@ def batch_row(batch: InspectedBatch, names: dict[int, str] = NO_NAMES) -> Row:
 
 
 def _record_rows(batch: InspectedBatch, decode: Decode | None, selection: Selection, row: Row) -> list[Row]:
+    records: list[DecodedRecord] = []
     try:
-        records = list(batch.records())
+        records.extend(batch.records())
     except KafkaError as error:
         row["problem"] = error.message
-        return []
     if batch.header.is_control:
         return [shown for record in records if (shown := _control_row(record)) is not None]
     return [record_row(record, decode) for record in records if selection.takes_record(record)]

@@ -75,11 +75,12 @@ class KafkaDump:
             self.remarks += [f"Non-consecutive offsets in {shown}", *gaps]
 
     def _records(self, batch: InspectedBatch, shown: str) -> list[DecodedRecord]:
+        records: list[DecodedRecord] = []
         try:
-            return list(batch.records())
+            records.extend(batch.records())
         except KafkaError as error:
             self.remarks.append(f"Records at position {batch.position} of {shown} cannot be read: {error.message}")
-            return []
+        return records
 
     def _offset_index(self, file: StoredFile, shown: str) -> Iterator[str]:
         content = entries.read_offset_index(file.path, file.base_offset)

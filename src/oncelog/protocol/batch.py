@@ -185,7 +185,12 @@ def iter_headers(data: Readable, position: int = 0) -> Iterator[tuple[int, Batch
 def crc_of(data: Readable, position: int, size: int) -> int:
     """CRC-32C of the batch of `size` bytes at `position`, to be compared with `BatchHeader.crc`."""
     # The compiled checksum accepts nothing but `bytes`.
-    return int(google_crc32c.value(bytes(data[position + PREFIX_BYTES : position + size])))
+    return crc_of_covered(bytes(data[position + PREFIX_BYTES : position + size]))
+
+
+def crc_of_covered(covered: bytes) -> int:
+    """The same for a copy of what the CRC covers, bytes 21..end of the batch."""
+    return int(google_crc32c.value(covered))
 
 
 def pack_prefix(header: BatchHeader, *, base_offset: int, leader_epoch: int) -> bytes:
@@ -195,9 +200,14 @@ def pack_prefix(header: BatchHeader, *, base_offset: int, leader_epoch: int) -> 
 
 def stamp_append_time(batch: Readable, timestamp_ms: int) -> bytes:
     """The batch with log append time set on all its records, which needs a new CRC but no decoding."""
-    header = read_header(batch)
     out = bytearray(batch)
-    struct.pack_into(">h", out, 21, header.attributes | TIMESTAMP_APPEND_BIT)
+    struct.pack_into(">h", out, 21, read_header(batch).attributes | TIMESTAMP_APPEND_BIT)
+    return with_max_timestamp(out, timestamp_ms)
+
+
+def with_max_timestamp(batch: Readable, timestamp_ms: int) -> bytes:
+    """The batch with another largest timestamp, and the CRC that goes with it."""
+    out = bytearray(batch)
     struct.pack_into(">q", out, 35, timestamp_ms)
     struct.pack_into(">I", out, 17, crc_of(out, 0, len(out)))
     return bytes(out)
@@ -351,6 +361,11 @@ def parse_control(data: Readable, position: int = 0) -> ControlMarker:
 
 def decode_records(data: Readable, position: int = 0) -> list[Record]:
     """All records of the batch at `position`. Raises KafkaError when the batch is corrupt; does not check the CRC."""
+    return list(iter_records(data, position))
+
+
+def iter_records(data: Readable, position: int = 0) -> Iterator[Record]:
+    """The same one by one, up to one that cannot be read."""
     header = read_header(data, position)
     size = header.size_bytes
     if header.magic != MAGIC or not HEADER_BYTES <= size <= len(data) - position:
@@ -358,19 +373,18 @@ def decode_records(data: Readable, position: int = 0) -> list[Record]:
     section = bytes(data[position + HEADER_BYTES : position + size])
     if header.codec:
         section = compression.decompress(header.codec, section)
-    records: list[Record] = []
-    cursor = 0
+    number = cursor = 0
     try:
-        for _ in range(header.records_count):
+        while number < header.records_count:
             record, cursor = _decode_record(section, cursor)
-            records.append(record)
+            yield record
+            number += 1
     except (IndexError, UnicodeDecodeError, MalformedRequest) as error:
         raise CorruptBatchError(
-            f"record {len(records)} of the batch at offset {header.base_offset} is malformed: {error}"
+            f"record {number} of the batch at offset {header.base_offset} is malformed: {error}"
         ) from error
     if cursor != len(section):
         raise CorruptBatchError(f"{len(section) - cursor} bytes follow the last record at offset {header.last_offset}")
-    return records
 
 
 def _decode_record(section: bytes, cursor: int) -> tuple[Record, int]:

@@ -20,8 +20,9 @@ from oncelog.protocol.primitives import Readable
 OUTPUT_BYTES_MAX: Final = 128 * 1024 * 1024
 """Default cap for one batch. Kafka's own limit is the 100 MiB of a request, before decompression."""
 
-_XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
-_XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+_XERIAL_HEADER: Final = XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+XERIAL_HEADER_BYTES: Final = len(_XERIAL_HEADER)
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024
 _FIRST_GUESS_BYTES_MIN: Final = 64 * 1024
 _INT32: Final = struct.Struct(">i")
@@ -40,6 +41,10 @@ class CompressionError(KafkaError):
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.CORRUPT_MESSAGE, message)
+
+
+class OutputTooLarge(CompressionError):
+    """It would unfold into more than the cap."""
 
 
 def compress(codec: int, data: Readable) -> bytes:
@@ -94,10 +99,12 @@ def _decompress_growing(
             written = decompress_into(data, output)
         except cramjam.DecompressionError as error:
             # The wording is the library's; a different one only costs a few attempts more.
-            if size < output_bytes_max and "write" in str(error):
+            is_too_small = "write" in str(error)
+            if is_too_small and size < output_bytes_max:
                 size = min(output_bytes_max, size * 8)
                 continue
-            raise CompressionError(f"{name} data of {len(data)} bytes (cap {output_bytes_max}): {error}") from error
+            kind = OutputTooLarge if is_too_small else CompressionError
+            raise kind(f"{name} data of {len(data)} bytes (cap {output_bytes_max}): {error}") from error
         return bytes(memoryview(output)[:written])
 
 
@@ -112,7 +119,7 @@ def _compress_xerial(data: Readable) -> bytes:
 
 
 def _decompress_snappy(data: memoryview, output_bytes_max: int) -> bytes:
-    if bytes(data[:8]) != _XERIAL_MAGIC:
+    if bytes(data[:8]) != XERIAL_MAGIC:
         return _decompress_snappy_block(data, output_bytes_max)
     out = bytearray()
     position = len(_XERIAL_HEADER)
@@ -132,7 +139,7 @@ def _decompress_snappy_block(block: memoryview, output_bytes_max: int) -> bytes:
     try:
         size = cramjam.snappy.decompress_raw_len(block)
         if size > output_bytes_max:
-            raise CompressionError(f"a snappy block unfolds to {size} bytes, {output_bytes_max} are allowed")
+            raise OutputTooLarge(f"a snappy block unfolds to {size} bytes, {output_bytes_max} are allowed")
         return bytes(cramjam.snappy.decompress_raw(block))
     except cramjam.DecompressionError as error:
         raise CompressionError(f"snappy block of {len(block)} bytes: {error}") from error

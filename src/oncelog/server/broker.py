@@ -36,7 +36,7 @@ from oncelog.core.ids import (
 )
 from oncelog.core.invariant import invariant
 from oncelog.core.promise import Promise
-from oncelog.core.worker import Worker
+from oncelog.core.worker import OneAtATime, Worker
 from oncelog.security.acl import Acl, AclAuthorizer, parse_super_users
 from oncelog.server.authorization import AllowClients, Authorizer
 from oncelog.server.cleaning import LogCleaner
@@ -56,6 +56,7 @@ from oncelog.server.recurring import RecurringWork
 from oncelog.server.turns import Turns
 from oncelog.server.txn_runtime import TxnRuntime
 from oncelog.storage import clean_shutdown
+from oncelog.storage.batch_times import BatchTimesCache
 from oncelog.storage.deletions import FolderRenames
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.log_dir import CLUSTER_METADATA_TOPIC, LogDir
@@ -116,6 +117,9 @@ class Broker:
         self._steady_clock = SteadyClock(self.scheduler)
         self._cautious_clock = CautiousClock(self.scheduler, _tell_of_jump)
         self.worker = environment.worker
+        self.long_reads = OneAtATime(self.worker)
+        """For what clients can make take long: it must not keep fsyncs waiting."""
+        self.batch_times = BatchTimesCache()
         self._environment = environment
         self.node_id = NodeId(settings.integer("node.id"))
         self._static_settings = settings
@@ -401,10 +405,7 @@ class Broker:
         self.log_dir.deletions.add_renamed(renames)
 
     def log_config(self, topic: Topic) -> LogConfig:
-        return LogConfig.from_settings(
-            self.broker_settings.topic_settings(topic.configs),
-            producer_id_expiration_ms=self.settings.integer("producer.id.expiration.ms"),
-        )
+        return LogConfig.from_settings(self.broker_settings.topic_settings(topic.configs), self.settings)
 
     def _log_config_by_name(self, name: str) -> LogConfig:
         topic = self.metadata.topics.get(name)

@@ -66,7 +66,9 @@ def _chunks(options: SourceOptions, wanted: OffsetRange) -> Iterator[FetchedChun
     client = worker_client(options.client)
     isolation = IsolationLevel.READ_COMMITTED if options.read_committed else IsolationLevel.READ_UNCOMMITTED
     fetch_bytes = min(options.fetch_bytes_max, options.partition_fetch_bytes_max)
-    reader = RangeReader(client, isolation=isolation, fetch_bytes=fetch_bytes)
+    reader = RangeReader(
+        client, isolation=isolation, fetch_bytes=fetch_bytes, skip_corrupt_batches=options.skip_corrupt_batches
+    )
     left = wanted
     while left.size > 0:
         try:

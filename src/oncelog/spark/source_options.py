@@ -133,6 +133,7 @@ class SourceOptions:
     fail_on_data_loss: bool = setting(SOURCE_TABLE["failOnDataLoss"])
     read_committed: bool = setting(SOURCE_TABLE["kafka.isolation.level"], "read_committed".__eq__)
     include_headers: bool = setting(SOURCE_TABLE["includeHeaders"])
+    skip_corrupt_batches: bool = setting(SOURCE_TABLE["kafka.oncelog.skip.corrupt.batches"])
     group_id: str | None = setting(SOURCE_TABLE["kafka.group.id"])
     max_offsets_per_trigger: int | None = setting(SOURCE_TABLE["maxOffsetsPerTrigger"])
     min_offsets_per_trigger: int | None = setting(SOURCE_TABLE["minOffsetsPerTrigger"])

@@ -1,38 +1,43 @@
 """What is checked of batches before they may be appended, and what is changed in them.
 
-Kafka's LogValidator walks through every record. Here a batch is judged by its header, which a client's CRC covers, and
-records are looked into in two cases only: a compacted topic needs keys, and a topic with a `compression.type` of its
-own gets its batches compressed anew.
+Kafka's LogValidator walks through every record. Here a batch is judged by its header, which a client's CRC covers, by
+whether its records can be in its bytes, and, where they are not compressed, by their lengths: see
+`oncelog.record.validation`. Records are looked into where a topic needs that (`storage.record_examination`).
 
-Deviations that follow: the timestamp limits are applied to the first record and to the largest timestamp, not to those
-in between, and the largest timestamp is believed rather than computed; offset deltas of the records are believed too.
-A client sends exactly one batch per partition, as in Kafka since magic 2.
+Deviations that follow unless every record is looked at: the timestamp limits are applied to the first record and to the
+largest timestamp, not to those in between, and the largest timestamp is believed rather than computed; offset deltas of
+the records are believed too. A client sends exactly one batch per partition, as in Kafka since magic 2.
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from oncelog.core.errors import ErrorCode, InvalidRecords, KafkaError
-from oncelog.core.ids import NO_TIMESTAMP, TopicPartition
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.ids import TopicPartition
 from oncelog.protocol.batch import (
     HEADER_BYTES,
     LENGTH_OVERHEAD_BYTES,
     MAGIC,
+    PREFIX_BYTES,
     BatchHeader,
     ControlMarker,
-    build_batch,
     crc_of,
-    decode_records,
+    crc_of_covered,
     parse_control,
     read_header,
     stamp_append_time,
 )
+from oncelog.protocol.compressed_frame import unpacked_bytes_max
 from oncelog.protocol.compression import Codec
 from oncelog.protocol.primitives import Readable
+from oncelog.protocol.record_walk import check_count, check_lengths
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.producer_state import Origin
+from oncelog.storage.record_examination import Examination, compress_anew, examine, needs_examination
 
+LENGTHS_MAX: Final = 50
+"""Lengths of records that are followed: an encoder that is wrong is wrong from the start, and it costs microseconds."""
 _CODEC_MAX: Final = max(Codec)
 
 
@@ -68,7 +73,7 @@ def split_batches(data: Readable, partition: TopicPartition) -> list[tuple[Batch
 
 def check_crc(header: BatchHeader, body: memoryview, partition: TopicPartition) -> None:
     if crc_of(body, 0, len(body)) != header.crc:
-        raise _corrupt(partition, f"stored CRC {header.crc:#010x} does not match the batch")
+        raise _wrong_crc(header, partition)
 
 
 def read_control(header: BatchHeader, body: Readable, position: int = 0) -> ControlMarker | None:
@@ -101,63 +106,38 @@ def check_client_batch(header: BatchHeader, partition: TopicPartition) -> None:
         raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"{partition}: codec {header.codec} is unknown")
 
 
-def check_timestamps(
-    header: BatchHeader, body: Readable, config: LogConfig, now_ms: int, partition: TopicPartition
-) -> None:
-    """Only a batch whose header is out of bounds is looked into, to name the records at fault."""
+def check_structure(header: BatchHeader, section: bytes, start: int, config: LogConfig) -> None:
+    """Whether the records can be there, without looking at more of them than their lengths.
 
-    def is_outside(timestamp: int) -> bool:
-        ahead_ms = timestamp - now_ms
-        return timestamp != NO_TIMESTAMP and (
-            ahead_ms > config.message_timestamp_after_max_ms or -ahead_ms > config.message_timestamp_before_max_ms
+    The records are in `section` from `start` on. What is let through is refused by the readers that find it.
+    """
+    count, codec = header.records_count, header.codec
+    if codec:
+        check_count(count, unpacked_bytes_max(codec, section[start:]))
+    else:
+        check_count(count, len(section) - start)
+        if config.checks_lengths:
+            check_lengths(section, count, start, followed_max=LENGTHS_MAX)
+    if count > config.batch_records_max:
+        raise KafkaError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"a batch of {count} records exceeds oncelog.batch.records.max={config.batch_records_max}",
         )
-
-    for timestamp in (header.base_timestamp, header.max_timestamp):
-        if is_outside(timestamp):
-            ahead_ms = timestamp - now_ms
-            numbers = [
-                number
-                for number, record in enumerate(decode_records(body))
-                if is_outside(header.base_timestamp + record.timestamp_delta)
-            ]
-            raise InvalidRecords(
-                ErrorCode.INVALID_TIMESTAMP,
-                f"{partition}: timestamp {timestamp} is {abs(ahead_ms)} ms {'ahead of' if ahead_ms > 0 else 'behind'} "
-                "the broker's clock, see message.timestamp.before.max.ms and message.timestamp.after.max.ms",
-                tuple(numbers),
-            )
-
-
-def check_keys(body: Readable, partition: TopicPartition) -> None:
-    """A record without a key cannot be compacted."""
-    numbers = tuple(number for number, record in enumerate(decode_records(body)) if record.key is None)
-    if numbers:
-        message = f"{partition}: {len(numbers)} record(s) have no key, which a compacted topic needs"
-        raise InvalidRecords(ErrorCode.INVALID_RECORD, message, numbers)
-
-
-def compress_anew(header: BatchHeader, body: Readable, codec: int) -> bytes:
-    """The same records under another codec."""
-    return build_batch(
-        decode_records(body),
-        timestamp_ms=header.base_timestamp,
-        max_timestamp_ms=header.max_timestamp,
-        base_offset=header.base_offset,
-        leader_epoch=header.leader_epoch,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-        transactional=header.is_transactional,
-        codec=codec,
-    )
 
 
 def check_batches(
-    data: Readable, *, origin: Origin, config: LogConfig, now_ms: int, partition: TopicPartition
+    data: Readable,
+    *,
+    origin: Origin,
+    config: LogConfig,
+    now_ms: int,
+    partition: TopicPartition,
+    examination: Examination = Examination.IN_PLACE,
 ) -> list[CheckedBatch]:
     """Everything that can be said without knowing the log: raises KafkaError, or returns batches fit to be written.
 
-    Replicated batches were judged and stamped by their leader: only their bytes are checked.
+    Replicated batches were judged and stamped by their leader: only their bytes are checked. Raises LongExamination
+    with `Examination.IF_SHORT`.
     """
     batches = split_batches(data, partition)
     if origin is Origin.CLIENT and len(batches) > 1:
@@ -168,31 +148,47 @@ def check_batches(
             check_size(len(body), config, partition)
         if origin is Origin.CLIENT:
             check_client_batch(header, partition)
-        check_crc(header, body, partition)
+            header, body = _checked_inside(header, body, config, now_ms, partition, examination)
+        else:
+            check_crc(header, body, partition)
+            if origin is Origin.COORDINATOR and not header.is_control and config.codec not in (None, header.codec):
+                body = compress_anew(header, body, config.codec, partition)
+                header = read_header(body)
         control = read_control(header, body)
-        if origin is Origin.CLIENT:
-            if not config.stamps_append_time:
-                check_timestamps(header, body, config, now_ms, partition)
-            if config.is_compacted:
-                check_keys(body, partition)
-        if origin is not Origin.REPLICATION:
-            header, body = _fit_to_topic(header, body, config, now_ms, partition)
+        if origin is not Origin.REPLICATION and config.stamps_append_time:
+            body = memoryview(stamp_append_time(body, now_ms))
+            header = read_header(body)
         checked.append(CheckedBatch(header, body, control))
     return checked
 
 
-def _fit_to_topic(
-    header: BatchHeader, body: memoryview, config: LogConfig, now_ms: int, partition: TopicPartition
+def _checked_inside(
+    header: BatchHeader,
+    body: memoryview,
+    config: LogConfig,
+    now_ms: int,
+    partition: TopicPartition,
+    examination: Examination,
 ) -> tuple[BatchHeader, memoryview]:
-    """The batch with the topic's codec and timestamp type. Markers are never compressed."""
-    changed = False
-    codec = config.codec
-    if codec is not None and codec != header.codec and not header.is_control:
-        body, changed = memoryview(compress_anew(header, body, codec)), True
-        check_size(len(body), config, partition)
-    if config.stamps_append_time:
-        body, changed = memoryview(stamp_append_time(body, now_ms)), True
-    return (read_header(body) if changed else header), body
+    """A client's batch: its checksum, its structure, and if its topic needs that, its records."""
+    covered = bytes(body[PREFIX_BYTES:])
+    if crc_of_covered(covered) != header.crc:
+        raise _wrong_crc(header, partition)
+    try:
+        check_structure(header, covered, HEADER_BYTES - PREFIX_BYTES, config)
+    except KafkaError as error:
+        raise KafkaError(error.code, f"{partition}: {error.message}") from None
+    if examination is Examination.DONE or not needs_examination(header, config, now_ms):
+        return header, body
+    examined = examine(body, config, now_ms, partition, only_if_short=examination is Examination.IF_SHORT)
+    if examined is body:
+        return header, body
+    check_size(len(examined), config, partition)
+    return read_header(examined), examined
+
+
+def _wrong_crc(header: BatchHeader, partition: TopicPartition) -> KafkaError:
+    return _corrupt(partition, f"stored CRC {header.crc:#010x} does not match the batch")
 
 
 def _corrupt(partition: TopicPartition, what: str) -> KafkaError:

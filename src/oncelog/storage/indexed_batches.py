@@ -8,20 +8,18 @@ that they point at before they are used.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
-from oncelog.core.ids import NO_TIMESTAMP
+from oncelog.core.ids import NO_OFFSET, NO_TIMESTAMP
 from oncelog.protocol.batch import (
     HEADER_BYTES,
     LENGTH_OVERHEAD_BYTES,
     MAGIC,
     BatchHeader,
     CorruptBatchError,
-    decode_records,
     read_header,
 )
+from oncelog.storage.batch_times import FoundTimestamp, TimesReader
 from oncelog.storage.index_file import CorruptIndexError
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.log_place import LogPlace
@@ -32,14 +30,6 @@ from oncelog.storage.segment_notes import SegmentNote
 from oncelog.storage.time_index import TimeIndex, TimestampEntry
 
 logger = logging.getLogger("oncelog.storage")
-
-
-class FoundTimestamp(NamedTuple):
-    """A record found by its timestamp. `leader_epoch` is -1 if unknown."""
-
-    timestamp: int
-    offset: int
-    leader_epoch: int
 
 
 class IndexedBatches(SegmentBatches):
@@ -237,14 +227,17 @@ class IndexedBatches(SegmentBatches):
         header = read_header(self.read_bytes(entry.position, HEADER_BYTES))
         return header.magic == MAGIC and header.last_offset == entry.offset
 
-    def find_timestamp(self, timestamp: int, start_offset: int) -> FoundTimestamp | None:
-        """The first record from `start_offset` on whose timestamp is not below `timestamp`."""
+    def find_timestamp(self, timestamp: int, start_offset: int, reader: TimesReader) -> FoundTimestamp | None:
+        """The first record from `start_offset` on whose timestamp is not below `timestamp`. Raises LongLookup."""
         entry = self._time_entry(timestamp)
         for batch in self.batches(self._scan_start(max(entry.offset, start_offset))):
-            if batch.header.max_timestamp >= timestamp and batch.header.last_offset >= start_offset:
-                for found in self._timestamps(batch):
-                    if found.timestamp >= timestamp and found.offset >= start_offset:
-                        return found
+            if batch.header.last_offset < start_offset:
+                continue
+            reader.pass_header(batch.header)
+            if batch.header.max_timestamp >= timestamp:
+                found = reader.read(self._bytes_of(batch), start_offset).first_from(timestamp)
+                if found is not None:
+                    return found
         return None
 
     def _time_entry(self, timestamp: int) -> TimestampEntry:
@@ -255,22 +248,15 @@ class IndexedBatches(SegmentBatches):
             return self.rebuild_indexes()[1].lookup(timestamp)
         return entry
 
-    def find_largest_timestamp(self) -> FoundTimestamp | None:
-        """The first record that has the segment's largest timestamp."""
+    def find_largest_timestamp(self, reader: TimesReader) -> FoundTimestamp | None:
+        """The first record that has the segment's largest timestamp. Raises LongLookup."""
         timestamp, offset = self.largest
         batch = self.find(offset) if timestamp >= 0 else None
-        if batch is None:
-            return None
-        return next((found for found in self._timestamps(batch) if found.timestamp == timestamp), None)
+        return reader.read(self._bytes_of(batch), NO_OFFSET).first_from(timestamp) if batch is not None else None
 
-    def _timestamps(self, batch: FileBatch) -> Iterator[FoundTimestamp]:
-        header = batch.header
+    def _bytes_of(self, batch: FileBatch) -> bytes:
         whole = self.read_whole(batch)
-        for record in decode_records(whole.data, whole.start):
-            timestamp = (
-                header.max_timestamp if header.timestamp_type_append else header.base_timestamp + record.timestamp_delta
-            )
-            yield FoundTimestamp(timestamp, header.base_offset + record.offset_delta, header.leader_epoch)
+        return whole.data[whole.start : whole.start + batch.header.size_bytes]
 
     def read_next_offset(self) -> int:
         """The offset after the last batch. CorruptBatchError if the file does not end with a whole batch."""

@@ -37,9 +37,9 @@ from oncelog.storage import partition_metadata
 from oncelog.storage.append_checks import check_batches
 from oncelog.storage.atomic_file import replace_file
 from oncelog.storage.batch_placement import PlacedBatches, accept_batches, place_batches
+from oncelog.storage.batch_times import FoundTimestamp, TimesReader
 from oncelog.storage.durability import Durability
 from oncelog.storage.flush_work import FileNotOpened, FlushWork
-from oncelog.storage.indexed_batches import FoundTimestamp
 from oncelog.storage.leader_epochs import EpochEnd, LeaderEpochs
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.log_files import LogFiles, SegmentLeftBehindError
@@ -55,6 +55,7 @@ from oncelog.storage.producer_state import (
     ProducerStateManager,
     VerificationGuard,
 )
+from oncelog.storage.record_examination import Examination
 from oncelog.storage.recovery import load_log
 from oncelog.storage.retention import count_deletable
 from oncelog.storage.segment import Segment, segment_number
@@ -141,8 +142,9 @@ class Log:
         now_ms: int,
         guard: VerificationGuard | None = None,
         marker_tv: int = 0,
+        examination: Examination = Examination.IN_PLACE,
     ) -> AppendInfo:
-        """Append one or more batches, all or none. Raises KafkaError.
+        """Append one or more batches, all or none. Raises KafkaError, and LongExamination if that was asked for.
 
         Origin REPLICATION keeps the offsets and epochs that the leader has given; all others get them here.
         """
@@ -152,7 +154,14 @@ class Log:
         files = self._open_files()
         state = files.producer_state
         # 1. Headers and the topic's rules. 2. CRC.
-        batches = check_batches(data, origin=origin, config=self.config, now_ms=now_ms, partition=self.topic_partition)
+        batches = check_batches(
+            data,
+            origin=origin,
+            config=self.config,
+            now_ms=now_ms,
+            partition=self.topic_partition,
+            examination=examination,
+        )
         if origin is Origin.REPLICATION:
             placed = accept_batches(batches, self.log_end_offset, leader_epoch, self.topic_partition)
         else:
@@ -316,18 +325,25 @@ class Log:
         """Aborted transactions with data in [fetch_offset, upper_bound), in the order of their markers."""
         return self.files.txn_indexes.collect(fetch_offset, upper_bound)
 
-    def offset_for_timestamp(self, timestamp: int, *, end_offset: int) -> FoundTimestamp | None:
-        """The first record below `end_offset` whose timestamp is not below `timestamp`."""
+    def offset_for_timestamp(
+        self, timestamp: int, *, end_offset: int, start_offset: int = 0, reader: TimesReader | None = None
+    ) -> FoundTimestamp | None:
+        """The first record from `start_offset` on and below `end_offset` whose timestamp is not below `timestamp`.
+
+        Raises LongLookup if the reader has a limit.
+        """
+        reader = reader or TimesReader(self.topic_partition)
         for segment in self.files.segments:
             if segment.largest.timestamp >= timestamp:
-                found = segment.find_timestamp(timestamp, self.log_start_offset)
+                found = segment.find_timestamp(timestamp, max(start_offset, self.log_start_offset), reader)
                 if found is not None:
                     return found if found.offset < end_offset else None
         return None
 
-    def max_timestamp_offset(self) -> FoundTimestamp | None:
-        """The first record that has the largest timestamp of the log."""
-        return max(self.files.segments, key=lambda segment: segment.largest.timestamp).find_largest_timestamp()
+    def max_timestamp_offset(self, reader: TimesReader | None = None) -> FoundTimestamp | None:
+        """The first record that has the largest timestamp of the log. Raises LongLookup if the reader has a limit."""
+        latest = max(self.files.segments, key=lambda segment: segment.largest.timestamp)
+        return latest.find_largest_timestamp(reader or TimesReader(self.topic_partition))
 
     def end_offset_for_epoch(self, epoch: int) -> EpochEnd:
         return self.leader_epochs.end_offset_for_epoch(epoch, self.log_end_offset)

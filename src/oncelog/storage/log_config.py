@@ -47,13 +47,29 @@ class LogConfig:
     min_insync_replicas: int = setting(TOPIC_CONFIG["min.insync.replicas"])
     compression_type: str = setting(TOPIC_CONFIG["compression.type"])
     producer_id_expiration_ms: int = setting(BROKER_CONFIG["producer.id.expiration.ms"])
+    record_validation: str = setting(BROKER_CONFIG["oncelog.record.validation"])
+    batch_records_max: int = setting(BROKER_CONFIG["oncelog.batch.records.max"])
 
     @classmethod
-    def from_settings(cls, topic: Settings, *, producer_id_expiration_ms: int) -> LogConfig:
-        """From a topic's settings. `producer.id.expiration.ms` is a broker key, so it comes on its own."""
+    def from_settings(cls, topic: Settings, broker: Settings) -> LogConfig:
+        """From a topic's settings, and the few of its broker that a log needs."""
         for_tests = topic.get("internal.segment.bytes")
         segment_bytes = topic.integer("segment.bytes") if for_tests is None else for_tests
-        return topic.bind(cls, segment_bytes=segment_bytes, producer_id_expiration_ms=producer_id_expiration_ms)
+        return topic.bind(
+            cls,
+            segment_bytes=segment_bytes,
+            producer_id_expiration_ms=broker.integer("producer.id.expiration.ms"),
+            record_validation=broker.text("oncelog.record.validation"),
+            batch_records_max=broker.integer("oncelog.batch.records.max"),
+        )
+
+    @property
+    def checks_lengths(self) -> bool:
+        return self.record_validation != "batch"
+
+    @property
+    def checks_records(self) -> bool:
+        return self.record_validation == "records"
 
     @property
     def is_compacted(self) -> bool:

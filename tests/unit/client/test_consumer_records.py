@@ -59,5 +59,5 @@ FIRST_RECORD = 61
 def test_records_whose_lengths_are_damaged_are_an_error(at: int, what: str) -> None:
     raw = bytearray(build_batch([Record(i, 0, b"k", b"value") for i in range(2)], timestamp_ms=0))
     raw[FIRST_RECORD + at] = 0xFF
-    with pytest.raises(KafkaError, match=r"malformed record in t-4 near 0: a (record|field) claims -\d+"):
+    with pytest.raises(KafkaError, match=r"topic t, partition 4: .* malformed record: a (record|field) claims -\d+"):
         list(iter_records(chunk(bytes(raw))))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oncelog.client.errors import ErrorCode, KafkaError
+from oncelog.client.errors import KafkaError
 from oncelog.client.visibility import IsolationLevel, visible_batches
 from oncelog.protocol.batch import Record, build_batch, build_control_batch
 from oncelog.protocol.messages.fetch import AbortedTransaction
@@ -105,13 +105,16 @@ def test_batches_below_the_position_are_left_out() -> None:
     assert offsets(SIX, UNCOMMITTED, None, start=2) == [3, 5]
 
 
-def test_a_wrong_checksum_is_an_error_unless_checks_are_off() -> None:
-    damaged = bytearray(data(0, A))
-    damaged[-1] ^= 1
-    with pytest.raises(KafkaError) as caught:
-        visible_batches(bytes(damaged), 0, None, UNCOMMITTED)
-    assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
-    assert len(visible_batches(bytes(damaged), 0, None, UNCOMMITTED, check_crcs=False).batches) == 1
+def test_a_wrong_checksum_ends_what_can_be_read_unless_checks_are_off() -> None:
+    damaged = bytearray(data(0, A) + data(1, A) + data(2, A))
+    damaged[2 * len(data(0, A)) - 1] ^= 1
+    seen = visible_batches(bytes(damaged), 0, None, UNCOMMITTED)
+    assert [header.base_offset for _, header in seen.batches] == [0]
+    assert seen.problem is not None
+    assert (seen.next_offset, seen.whole_bytes, seen.problem[:2]) == (1, len(data(0, A)), (len(data(0, A)), 2))
+    unchecked = visible_batches(bytes(damaged), 0, None, UNCOMMITTED, check_crcs=False)
+    assert len(unchecked.batches) == 3
+    assert unchecked.problem is None
 
 
 def test_old_message_formats_are_refused_by_name() -> None:

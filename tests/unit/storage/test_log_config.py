@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
+from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.topic_config import TOPIC_CONFIG
 from oncelog.storage.log_config import LogConfig
 
 
 def of(texts: dict[str, str], producer_id_expiration_ms: int = 5) -> LogConfig:
-    return LogConfig.from_settings(TOPIC_CONFIG.parse(texts), producer_id_expiration_ms=producer_id_expiration_ms)
+    broker = BROKER_CONFIG.parse({"producer.id.expiration.ms": str(producer_id_expiration_ms)})
+    return LogConfig.from_settings(TOPIC_CONFIG.parse(texts), broker)
 
 
 def test_defaults_are_the_tables() -> None:
@@ -33,9 +35,10 @@ def test_values_go_by_kafkas_names() -> None:
     assert (config.min_cleanable_dirty_ratio, config.producer_id_expiration_ms) == (0.25, 5)
 
 
-def test_every_field_can_be_set_by_a_key_of_kafka() -> None:
+def test_every_field_can_be_set_by_a_key() -> None:
     fields = {field.name.replace("_", ".") for field in dataclasses.fields(LogConfig)}
-    assert fields - {key.name for key in TOPIC_CONFIG} == {"producer.id.expiration.ms"}
+    of_the_broker = {"producer.id.expiration.ms", "record.validation", "batch.records.max"}
+    assert fields - {key.name for key in TOPIC_CONFIG} == of_the_broker
 
 
 def test_internal_segment_size_goes_below_the_public_limit() -> None:

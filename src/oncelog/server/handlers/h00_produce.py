@@ -2,14 +2,16 @@
 
 A transactional batch that would open a transaction on its partition is first verified (up to v11) or added (v12+,
 TV2) with the coordinator of its transactional id; all such partitions of a request are asked about at once.
-Deviation: records are not decoded, so Kafka's checks of the inside of a batch are left to the CRC, except that a
-compacted topic's keys are looked at.
+Deviation: by default records are not decoded, see `storage.append_checks`. Where they have to be and there are many, a
+worker does it before the batch is appended.
 A request with acks=0 has no answer; when it fails its connection is closed, so that the client looks for the leader.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import logging
+from functools import partial
+from typing import Any, NamedTuple
 
 from oncelog.cluster.partition import Partition
 from oncelog.coordinator.txn.errors import error_for_produce
@@ -33,10 +35,13 @@ from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import HANG_UP, HangUp, RequestContext
 from oncelog.server.turns import Steps
+from oncelog.storage.record_examination import Examination, LongExamination, examine
 from oncelog.storage.verification_guards import VerificationGuard
 
 _TOPIC_ID_VERSION = 13
 _TV2_VERSION = 12
+
+log = logging.getLogger("oncelog.server")
 
 Guards = dict[TopicPartition, VerificationGuard | KafkaError]
 
@@ -53,7 +58,7 @@ def handle(broker: Broker, request: ProduceRequest, context: RequestContext) -> 
 class _Produce:
     """One request from its checks to its answer."""
 
-    __slots__ = ("_broker", "_context", "_guards", "_request", "_version")
+    __slots__ = ("_broker", "_context", "_guards", "_long", "_request", "_version")
 
     def __init__(self, broker: Broker, request: ProduceRequest, context: RequestContext) -> None:
         self._broker = broker
@@ -61,6 +66,7 @@ class _Produce:
         self._context = context
         self._version = context.api_version
         self._guards: Guards = {}
+        self._long: list[Promise[None]] = []
 
     def start(self) -> Outcome:
         request = self._request
@@ -75,8 +81,7 @@ class _Produce:
             return self._append_all()
 
         def append(_: None) -> Promise[Answer]:
-            answer = self._broker.turns.run(self._append_all(), self._context.peer)
-            return answer if isinstance(answer, Promise) else Promise.resolved(answer)  # type: ignore[return-value]
+            return _promised(self._broker.turns.run(self._append_all(), self._context.peer))
 
         return self._verify(unverified).chain(append)
 
@@ -172,10 +177,15 @@ class _Produce:
                 if answered.partition_responses:
                     yield
                 answered.partition_responses.append(self._append(topic, data, uncommitted))
-        if self._request.acks == 0:
-            failed = any(answer.error_code for topic in responses for answer in topic.partition_responses)
-            return HANG_UP if failed else None
         response = ProduceResponse(responses=responses)
+        if self._long:
+            return gather(self._long).chain(lambda _: _promised(self._answer(response, uncommitted)))
+        return self._answer(response, uncommitted)
+
+    def _answer(self, response: ProduceResponse, uncommitted: list[_Uncommitted]) -> Answer | Promise[Answer]:
+        if self._request.acks == 0:
+            failed = any(answer.error_code for topic in response.responses for answer in topic.partition_responses)
+            return HANG_UP if failed else None
         if self._request.acks == 1 or not uncommitted:
             return self._with_leaders(response)
         return self._when_all_committed(uncommitted, response)
@@ -225,32 +235,69 @@ class _Produce:
     def _append(
         self, topic: TopicProduceData, data: PartitionProduceData, uncommitted: list[_Uncommitted]
     ) -> PartitionProduceResponse:
+        response = PartitionProduceResponse(index=data.index)
         try:
             partition = self._locate(topic, data.index)
             self._check_internal(topic.name)
-            guard = self._guards.get(partition.topic_partition)
-            if isinstance(guard, KafkaError):
-                raise guard
             if not data.records:
                 raise KafkaError(ErrorCode.INVALID_RECORD, "the request has no records for this partition")
-            info = partition.append_as_leader(
-                memoryview(data.records),
-                now_ms=self._broker.now_ms(),
-                guard=guard,
-                required_acks=self._request.acks,
-            )
+            batch = memoryview(data.records)
+            try:
+                self._append_to(partition, batch, response, uncommitted, Examination.IF_SHORT)
+            except LongExamination:
+                self._long.append(self._examine_and_append(partition, batch, response, uncommitted))
         except KafkaError as error:
-            self._broker.log_rejection("Produce", topic.name, data.index, self._request.transactional_id, error)
-            return _failed(data.index, error)
-        response = PartitionProduceResponse(
-            index=data.index,
-            base_offset=info.first_offset,
-            log_append_time_ms=info.log_append_time,
-            log_start_offset=info.log_start_offset,
+            self._failed(topic.name, response, error)
+        return response
+
+    def _append_to(
+        self,
+        partition: Partition,
+        batch: memoryview,
+        response: PartitionProduceResponse,
+        uncommitted: list[_Uncommitted],
+        examination: Examination,
+    ) -> None:
+        guard = self._guards.get(partition.topic_partition)
+        if isinstance(guard, KafkaError):
+            raise guard
+        info = partition.append_as_leader(
+            batch,
+            now_ms=self._broker.now_ms(),
+            guard=guard,
+            required_acks=self._request.acks,
+            examination=examination,
         )
+        response.base_offset = info.first_offset
+        response.log_append_time_ms = info.log_append_time
+        response.log_start_offset = info.log_start_offset
         if info.last_offset >= partition.high_watermark:
             uncommitted.append(_Uncommitted(partition, info.last_offset, response))
-        return response
+
+    def _examine_and_append(
+        self,
+        partition: Partition,
+        batch: memoryview,
+        response: PartitionProduceResponse,
+        uncommitted: list[_Uncommitted],
+    ) -> Promise[None]:
+        """A worker looks at the records; then the batch is appended, unless the topic was deleted meanwhile."""
+        config, now_ms = partition.log.config, self._broker.now_ms()
+
+        def append(result: memoryview | Exception) -> None:
+            try:
+                if isinstance(result, Exception):
+                    raise _known(result)
+                self._append_to(partition, result, response, uncommitted, Examination.DONE)
+            except KafkaError as error:
+                self._failed(partition.topic_partition.topic, response, error)
+
+        job = partial(examine, batch, config, now_ms, partition.topic_partition)
+        return self._broker.long_reads.run(job).map(append)
+
+    def _failed(self, topic: str, response: PartitionProduceResponse, error: KafkaError) -> None:
+        self._broker.log_rejection("Produce", topic, response.index, self._request.transactional_id, error)
+        _fail(response, error)
 
     def _refuse(self, error: KafkaError) -> Answer:
         if self._request.acks == 0:
@@ -278,15 +325,26 @@ class _Uncommitted(NamedTuple):
 def _failed(index: int, error: KafkaError) -> PartitionProduceResponse:
     response = PartitionProduceResponse(index=index)
     _fail(response, error)
-    if isinstance(error, InvalidRecords):
-        response.record_errors = [
-            BatchIndexAndErrorMessage(batch_index=number, batch_index_error_message=error.message)
-            for number in error.numbers
-        ]
     return response
+
+
+def _known(error: Exception) -> KafkaError:
+    if isinstance(error, KafkaError):
+        return error
+    log.error("the records of a batch could not be looked at", exc_info=error)
+    return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the records of a batch could not be looked at")
+
+
+def _promised(answer: Any) -> Promise[Answer]:
+    return answer if isinstance(answer, Promise) else Promise.resolved(answer)
 
 
 def _fail(response: PartitionProduceResponse, error: KafkaError) -> None:
     response.error_code = error.code
     response.error_message = error.message or None
     response.base_offset = response.log_append_time_ms = response.log_start_offset = -1
+    if isinstance(error, InvalidRecords):
+        response.record_errors = [
+            BatchIndexAndErrorMessage(batch_index=number, batch_index_error_message=error.message)
+            for number in error.numbers
+        ]

@@ -6,13 +6,20 @@
 | -2 earliest, -4 earliest local | log start offset |
 | -3 max timestamp | offset of the record with the largest timestamp |
 | -5 latest tiered, -6 earliest pending upload | -1: there is no tiered storage |
+
+Batches with many records are read by a worker, and what it has found is kept: see `storage.batch_times`.
 """
 
 from __future__ import annotations
 
+import logging
+from functools import partial
 from typing import NamedTuple
 
+from oncelog.cluster.partition import Partition
 from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.promise import Promise, gather
+from oncelog.protocol.batch import read_header
 from oncelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -24,6 +31,9 @@ from oncelog.protocol.messages.list_offsets import (
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
+from oncelog.storage.batch_times import BatchTimes, FoundTimestamp, LongLookup, TimesReader, read_times
+
+log = logging.getLogger("oncelog.server")
 
 # The version from which each special timestamp is understood; below it UNSUPPORTED_VERSION is the answer.
 _SINCE_VERSION: dict[int, int] = {
@@ -40,12 +50,15 @@ class _Reader(NamedTuple):
     """A follower reads up to the end of the log."""
 
 
-def handle(broker: Broker, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
+def handle(
+    broker: Broker, request: ListOffsetsRequest, context: RequestContext
+) -> ListOffsetsResponse | Promise[ListOffsetsResponse]:
     seen: dict[tuple[str, int], int] = {}
     for topic in request.topics:
         for wanted in topic.partitions:
             seen[topic.name, wanted.partition_index] = seen.get((topic.name, wanted.partition_index), 0) + 1
-    return ListOffsetsResponse(
+    long: list[Promise[None]] = []
+    response = ListOffsetsResponse(
         topics=[
             ListOffsetsTopicResponse(
                 name=topic.name,
@@ -57,6 +70,7 @@ def handle(broker: Broker, request: ListOffsetsRequest, context: RequestContext)
                         _Reader(request.isolation_level == 1, broker.is_in_cluster and request.replica_id >= 0),
                         context,
                         seen[topic.name, wanted.partition_index] > 1,
+                        long,
                     )
                     for wanted in topic.partitions
                 ],
@@ -64,6 +78,7 @@ def handle(broker: Broker, request: ListOffsetsRequest, context: RequestContext)
             for topic in request.topics
         ]
     )
+    return gather(long).map(lambda _: response) if long else response
 
 
 def _answer(
@@ -73,8 +88,10 @@ def _answer(
     reader: _Reader,
     context: RequestContext,
     duplicate: bool,
+    long: list[Promise[None]],
 ) -> ListOffsetsPartitionResponse:
-    index = wanted.partition_index
+    """The answer for one partition. If that takes long, its promise is added to `long`, and it is filled in later."""
+    response = ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
     try:
         if reader.is_replica:
             context.require(Operation.CLUSTER_ACTION, Resource.CLUSTER)
@@ -84,40 +101,116 @@ def _answer(
             raise KafkaError(ErrorCode.INVALID_REQUEST, "a partition is asked about twice")
         if wanted.timestamp < 0 and context.api_version < _SINCE_VERSION.get(wanted.timestamp, 0):
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
-        timestamp, offset, epoch = _look_up(broker, topic, wanted, reader)
+        partition = broker.partitions.get(topic, wanted.partition_index)
+        partition.check_leader_epoch(wanted.current_leader_epoch)
     except KafkaError as error:
-        return ListOffsetsPartitionResponse(
-            partition_index=index, error_code=error.code, timestamp=-1, offset=-1, leader_epoch=-1
-        )
-    return ListOffsetsPartitionResponse(partition_index=index, timestamp=timestamp, offset=offset, leader_epoch=epoch)
+        _fail(response, error)
+        return response
+    look_up = _LookUp(broker, partition, wanted.timestamp, reader, response)
+    waiting = look_up.run()
+    if waiting is not None:
+        long.append(waiting)
+    return response
 
 
-def _look_up(broker: Broker, topic: str, wanted: ListOffsetsPartition, reader: _Reader) -> tuple[int, int, int]:
-    partition = broker.partitions.get(topic, wanted.partition_index)
-    partition.check_leader_epoch(wanted.current_leader_epoch)
-    log, read_committed = partition.log, reader.read_committed
-    if wanted.timestamp == OffsetSpec.LATEST and reader.is_replica:
-        return -1, log.log_end_offset, partition.leader_epoch
-    if wanted.timestamp == OffsetSpec.LATEST and not partition.knows_committed:
-        raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, "a new leader does not know yet what is committed")
-    match wanted.timestamp:
-        case OffsetSpec.LATEST:
-            return -1, partition.readable_end(read_committed), partition.leader_epoch
-        case OffsetSpec.EARLIEST | OffsetSpec.EARLIEST_LOCAL:
-            start = log.log_start_offset
-            # Nothing is written yet from the start on: whatever will be is ours.
-            is_empty = start == log.log_end_offset
-            return -1, start, partition.leader_epoch if is_empty else log.leader_epochs.epoch_for_offset(start)
-        case OffsetSpec.MAX_TIMESTAMP:
-            found = log.max_timestamp_offset()
-            if found is not None and found.offset >= partition.readable_end(read_committed):
-                found = None
-        case OffsetSpec.LATEST_TIERED | OffsetSpec.EARLIEST_PENDING_UPLOAD:
+class _LookUp:
+    """One partition's answer, from the question to the response, over as many turns of the loop as it takes."""
+
+    __slots__ = ("_broker", "_partition", "_reader", "_response", "_start_offset", "_timestamp")
+
+    def __init__(
+        self,
+        broker: Broker,
+        partition: Partition,
+        timestamp: int,
+        reader: _Reader,
+        response: ListOffsetsPartitionResponse,
+    ) -> None:
+        self._broker = broker
+        self._partition = partition
+        self._timestamp = timestamp
+        self._reader = reader
+        self._response = response
+        self._start_offset = 0
+
+    def run(self) -> Promise[None] | None:
+        """None if the response is complete."""
+        reader = TimesReader(self._partition.topic_partition, self._broker.batch_times)
+        try:
+            self._partition.check_leads()
+            self._tell(*self._find(reader))
+        except LongLookup as long:
+            return self._go_on(reader, long)
+        except KafkaError as error:
+            _fail(self._response, error)
+        except OSError as error:
+            log.warning("%s cannot be looked up by time: %s", self._partition.topic_partition, error)
+            _fail(self._response, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
+        return None
+
+    def _go_on(self, reader: TimesReader, long: LongLookup) -> Promise[None]:
+        self._start_offset = long.start_offset
+        if not long.batch:
+            turn: Promise[None] = Promise()
+            self._broker.scheduler.call_later_ms(0, lambda: turn.resolve(None))
+            return turn.chain(lambda _: self.run() or Promise.resolved(None))
+
+        def take(times: BatchTimes | Exception) -> Promise[None]:
+            if isinstance(times, Exception):
+                log.error("the timestamps of a batch could not be read", exc_info=times)
+                _fail(self._response, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
+                return Promise.resolved(None)
+            reader.keep(long, times)
+            found = times.first_from(max(self._timestamp, read_header(long.batch).max_timestamp if self._is_max else 0))
+            if found is None and not self._is_max:
+                return self.run() or Promise.resolved(None)
+            self._tell(*self._visible(found))
+            return Promise.resolved(None)
+
+        return self._broker.long_reads.run(partial(read_times, long.batch, long.first_offset)).chain(take)
+
+    @property
+    def _is_max(self) -> bool:
+        return self._timestamp == OffsetSpec.MAX_TIMESTAMP
+
+    def _tell(self, timestamp: int, offset: int, leader_epoch: int) -> None:
+        self._response.timestamp = timestamp
+        self._response.offset = offset
+        self._response.leader_epoch = leader_epoch
+
+    def _find(self, reader: TimesReader) -> tuple[int, int, int]:
+        partition, stored = self._partition, self._partition.log
+        match self._timestamp:
+            case OffsetSpec.LATEST if self._reader.is_replica:
+                return -1, stored.log_end_offset, partition.leader_epoch
+            case OffsetSpec.LATEST if not partition.knows_committed:
+                raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, "a new leader does not know yet what is committed")
+            case OffsetSpec.LATEST:
+                return -1, partition.readable_end(self._reader.read_committed), partition.leader_epoch
+            case OffsetSpec.EARLIEST | OffsetSpec.EARLIEST_LOCAL:
+                start = stored.log_start_offset
+                # Nothing is written yet from the start on: whatever will be is ours.
+                is_empty = start == stored.log_end_offset
+                return -1, start, partition.leader_epoch if is_empty else stored.leader_epochs.epoch_for_offset(start)
+            case OffsetSpec.MAX_TIMESTAMP:
+                return self._visible(stored.max_timestamp_offset(reader))
+            case OffsetSpec.LATEST_TIERED | OffsetSpec.EARLIEST_PENDING_UPLOAD:
+                return -1, -1, -1
+            case timestamp if timestamp < 0:
+                raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{timestamp} is no special timestamp of this version")
+            case timestamp:
+                end_offset = partition.readable_end(self._reader.read_committed)
+                found = stored.offset_for_timestamp(
+                    timestamp, end_offset=end_offset, start_offset=self._start_offset, reader=reader
+                )
+                return self._visible(found)
+
+    def _visible(self, found: FoundTimestamp | None) -> tuple[int, int, int]:
+        if found is None or found.offset >= self._partition.readable_end(self._reader.read_committed):
             return -1, -1, -1
-        case timestamp if timestamp < 0:
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{timestamp} is no special timestamp of this version")
-        case timestamp:
-            found = log.offset_for_timestamp(timestamp, end_offset=partition.readable_end(read_committed))
-    if found is None:
-        return -1, -1, -1
-    return found.timestamp, found.offset, log.leader_epochs.epoch_for_offset(found.offset)
+        return found.timestamp, found.offset, self._partition.log.leader_epochs.epoch_for_offset(found.offset)
+
+
+def _fail(response: ListOffsetsPartitionResponse, error: KafkaError) -> None:
+    response.error_code = error.code
+    response.timestamp = response.offset = response.leader_epoch = -1
