@@ -1,7 +1,8 @@
 """TLS contexts from Kafka's `ssl.` settings, for both ends.
 
-Keys and certificates are PEM: in a file, or in the setting itself. A store of Java's (JKS, PKCS12) is recognised by its
-bytes, whatever its name, and refused with the command that converts it.
+Keys and certificates are PEM, in a file or in the setting itself, or in a PKCS12 store, which takes the extra
+`security`. A store is recognised by its bytes, whatever its name. One in Java's older format (JKS) is refused with the
+command that converts it.
 """
 
 from __future__ import annotations
@@ -15,12 +16,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from oncelog.core.config import ConfigError
 
 _JKS_MAGIC: Final = b"\xfe\xed\xfe\xed"
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+_SUITES: Final = {
+    f"TLS_{exchange}_WITH_{java}": f"{exchange.replace('_', '-')}-{openssl}"
+    for exchange in ("ECDHE_ECDSA", "ECDHE_RSA", "DHE_RSA")
+    for java, openssl in (
+        ("AES_256_GCM_SHA384", "AES256-GCM-SHA384"),
+        ("AES_128_GCM_SHA256", "AES128-GCM-SHA256"),
+        ("CHACHA20_POLY1305_SHA256", "CHACHA20-POLY1305"),
+    )
+}
+_TLS_1_3_SUITES: Final = ("TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256", "TLS_AES_128_GCM_SHA256")
 _PEM: Final = re.compile(r"-----BEGIN ([A-Z ]+)-----(.*?)-----END \1-----", re.DOTALL)
 HANDSHAKE_S_MAX: Final = 10.0
 SHUTDOWN_S_MAX: Final = 5.0
@@ -34,10 +45,14 @@ class TlsSettings:
     keystore_key: str | None = field(default=None, repr=False)
     keystore_chain: str | None = None
     key_password: str | None = field(default=None, repr=False)
+    keystore_password: str | None = field(default=None, repr=False)
     truststore_location: str | None = None
     truststore_type: str | None = None
     truststore_certificates: str | None = None
+    truststore_password: str | None = field(default=None, repr=False)
     enabled_protocols: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")
+    cipher_suites: tuple[str, ...] = ()
+    """By their names in Java; none stands for what OpenSSL takes for safe."""
     check_hostname: bool = True
     """For clients."""
     client_auth: str = "none"
@@ -70,6 +85,28 @@ def client_context(settings: TlsSettings) -> ssl.SSLContext:
     return context
 
 
+def _limit_suites(context: ssl.SSLContext, settings: TlsSettings) -> None:
+    """Kafka names suites as Java does. Those of TLS 1.3 are named as OpenSSL names them, which always offers all."""
+    unknown = [name for name in settings.cipher_suites if name not in _SUITES and name not in _TLS_1_3_SUITES]
+    if unknown:
+        known = ", ".join([*_SUITES, *_TLS_1_3_SUITES])
+        raise ConfigError(f"ssl.cipher.suites: {unknown[0]} is not supported; there is {known}")
+    older = [_SUITES[name] for name in settings.cipher_suites if name in _SUITES]
+    newer = [name for name in settings.cipher_suites if name in _TLS_1_3_SUITES]
+    if newer and len(newer) < len(_TLS_1_3_SUITES) and context.maximum_version == ssl.TLSVersion.TLSv1_3:
+        left_out = next(name for name in _TLS_1_3_SUITES if name not in newer)
+        raise ConfigError(
+            f"ssl.cipher.suites: {left_out} cannot be left out, because OpenSSL offers all suites of TLS 1.3; name all "
+            "of them, or set ssl.enabled.protocols=TLSv1.2"
+        )
+    if older:
+        context.set_ciphers(":".join(older))
+    if settings.cipher_suites and not newer:
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+    if settings.cipher_suites and not older:
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+
+
 def _limit_versions(context: ssl.SSLContext, settings: TlsSettings) -> None:
     unknown = [name for name in settings.enabled_protocols if name not in _VERSIONS]
     if unknown or not settings.enabled_protocols:
@@ -78,6 +115,9 @@ def _limit_versions(context: ssl.SSLContext, settings: TlsSettings) -> None:
         )
     versions = sorted(_VERSIONS[name] for name in settings.enabled_protocols)
     context.minimum_version, context.maximum_version = versions[0], versions[-1]
+    _limit_suites(context, settings)
+    if context.minimum_version > context.maximum_version:
+        raise ConfigError("ssl.cipher.suites: none of them is one of ssl.enabled.protocols")
 
 
 def _load_keys(context: ssl.SSLContext, settings: TlsSettings) -> bool:
@@ -91,9 +131,12 @@ def _load_keys(context: ssl.SSLContext, settings: TlsSettings) -> bool:
         return True
     if not settings.keystore_location:
         return False
-    path = Path(settings.keystore_location)
-    _check_pem(path, settings.keystore_type, "ssl.keystore", is_key=True)
-    _load_chain(context, path, "ssl.keystore.location", settings.key_password)
+    store = _Store("ssl.keystore", Path(settings.keystore_location), settings.keystore_type, settings.keystore_password)
+    if store.is_pkcs12(is_key=True):
+        with _as_file(_pem_of(store)) as path:
+            _load_chain(context, path, "ssl.keystore.location", None)
+    else:
+        _load_chain(context, store.path, "ssl.keystore.location", settings.key_password)
     return True
 
 
@@ -117,8 +160,12 @@ def _load_trust(context: ssl.SSLContext, settings: TlsSettings) -> bool:
             context.load_verify_locations(cadata=certificates)
             return True
         if settings.truststore_location:
-            _check_pem(Path(settings.truststore_location), settings.truststore_type, "ssl.truststore", is_key=False)
-            context.load_verify_locations(cafile=settings.truststore_location)
+            path, password = Path(settings.truststore_location), settings.truststore_password
+            store = _Store("ssl.truststore", path, settings.truststore_type, password)
+            if store.is_pkcs12(is_key=False):
+                context.load_verify_locations(cadata=_pem_of(store))
+            else:
+                context.load_verify_locations(cafile=path)
             return True
     except (ssl.SSLError, OSError) as error:
         raise ConfigError(f"ssl.truststore: no certificates can be read there: {_reason(error)}") from None
@@ -137,27 +184,61 @@ def _reason(error: Exception) -> str:
     return getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
 
 
-def _check_pem(path: Path, store_type: str | None, key: str, *, is_key: bool) -> None:
+class _Store(NamedTuple):
+    key: str
+    """How the names of its settings begin."""
+    path: Path
+    type: str | None
+    password: str | None
+
+    def is_pkcs12(self, *, is_key: bool) -> bool:
+        """Raises ConfigError for one that is neither that nor PEM."""
+        try:
+            with self.path.open("rb") as file:
+                start = file.read(4)
+        except OSError as error:
+            raise ConfigError(f"{self.key}.location: {self.path} cannot be read: {error.strerror}") from None
+        kind = "JKS" if start == _JKS_MAGIC else "PKCS12" if start[:1] == b"\x30" else "PEM"
+        if kind == "JKS" or (kind == "PEM" and self.type not in (None, "", "PEM")):
+            shown = kind if kind == "JKS" else f"no {self.type}"
+            command = f" Convert it: {_conversion(self.path, is_key=is_key)}" if kind == "JKS" else ""
+            raise ConfigError(f"{self.key}.location: {self.path} is {shown}. PEM and PKCS12 are read here.{command}")
+        if kind == "PEM" and self.password:
+            raise ConfigError(f"{self.key}.password: {self.path} is PEM, which has none; a key's is ssl.key.password")
+        return kind == "PKCS12"
+
+
+def _conversion(path: Path, *, is_key: bool) -> str:
+    store, converted = shlex.quote(str(path)), shlex.quote(str(path.with_suffix(".p12")))
+    pem = shlex.quote(str(path.with_suffix(".pem")))
+    return (
+        f"keytool -importkeystore -srckeystore {store} -destkeystore {converted} -deststoretype PKCS12 && "
+        f"openssl pkcs12 -in {converted} {'-nodes' if is_key else '-nokeys'} -out {pem}"
+    )
+
+
+def _pem_of(store: _Store) -> str:
+    """The key, if there is one, and all certificates of a PKCS12 store."""
+    if not store.password:
+        raise ConfigError(f"{store.key}.password: {store.path} is PKCS12 and needs one")
     try:
-        with path.open("rb") as file:
-            start = file.read(4)
-    except OSError as error:
-        raise ConfigError(f"{key}.location: {path} cannot be read: {error.strerror}") from None
-    kind = "JKS" if start == _JKS_MAGIC else "PKCS12" if start[:1] == b"\x30" else None
-    if kind is None and store_type not in (None, "", "PEM"):
-        kind = store_type
-    if kind is None:
-        return
-    store, pem = shlex.quote(str(path)), shlex.quote(str(path.with_suffix(".pem")))
-    what = "-nodes" if is_key else "-nokeys"
-    command = f"openssl pkcs12 -in {store} {what} -out {pem}"
-    if kind == "JKS":
-        converted = shlex.quote(str(path.with_suffix(".p12")))
-        command = (
-            f"keytool -importkeystore -srckeystore {store} -destkeystore {converted} -deststoretype PKCS12 && "
-            f"openssl pkcs12 -in {converted} {what} -out {pem}"
-        )
-    raise ConfigError(f"{key}.location: {path} is {kind}, and PEM is read here. Convert it: {command}")
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.serialization import pkcs12
+    except ImportError:
+        raise ConfigError(
+            f"{store.key}.location: {store.path} is PKCS12, which takes: pip install 'oncelog[security]'"
+        ) from None
+    try:
+        found = pkcs12.load_pkcs12(store.path.read_bytes(), store.password.encode())
+    except (ValueError, OSError) as error:
+        raise ConfigError(f"{store.key}.location: {store.path} cannot be read with its password: {error}") from None
+    pem = serialization.Encoding.PEM
+    named = [found.cert] if found.cert is not None else []
+    parts = [entry.certificate.public_bytes(pem) for entry in [*named, *found.additional_certs]]
+    if found.key is not None:
+        plain = (serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        parts.insert(0, found.key.private_bytes(pem, *plain))
+    return b"".join(parts).decode()
 
 
 @contextmanager

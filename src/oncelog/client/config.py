@@ -119,6 +119,9 @@ class ClientConfig:
     ssl_keystore_certificate_chain: str | None = setting(CLIENT_TABLE["ssl.keystore.certificate.chain"])
     ssl_keystore_type: str | None = setting(CLIENT_TABLE["ssl.keystore.type"])
     ssl_key_password: str | None = setting(CLIENT_TABLE["ssl.key.password"])
+    ssl_keystore_password: str | None = setting(CLIENT_TABLE["ssl.keystore.password"])
+    ssl_truststore_password: str | None = setting(CLIENT_TABLE["ssl.truststore.password"])
+    ssl_cipher_suites: tuple[str, ...] = setting(CLIENT_TABLE["ssl.cipher.suites"])
     ssl_enabled_protocols: tuple[str, ...] = setting(CLIENT_TABLE["ssl.enabled.protocols"])
     ssl_endpoint_identification_algorithm: str = setting(CLIENT_TABLE["ssl.endpoint.identification.algorithm"])
 
@@ -154,6 +157,9 @@ class ClientConfig:
             truststore_type=self.ssl_truststore_type,
             truststore_certificates=self.ssl_truststore_certificates,
             enabled_protocols=self.ssl_enabled_protocols,
+            cipher_suites=self.ssl_cipher_suites,
+            keystore_password=self.ssl_keystore_password,
+            truststore_password=self.ssl_truststore_password,
             check_hostname=bool(self.ssl_endpoint_identification_algorithm),
         )
 

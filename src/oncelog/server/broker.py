@@ -42,6 +42,7 @@ from oncelog.server.authorization import AllowClients, Authorizer
 from oncelog.server.cleaning import LogCleaner
 from oncelog.server.context import RequestContext
 from oncelog.server.dispatch import Dispatcher
+from oncelog.server.failed_logins import FailedLogins
 from oncelog.server.fetch_session import FetchSessionCache
 from oncelog.server.flusher import Flusher
 from oncelog.server.group_runtime import GroupRuntime
@@ -167,6 +168,7 @@ class Broker:
         self.authorizer: Authorizer = AllowClients(cluster_action=serves_brokers)
         if self.acls is not None:
             self.authorizer = self.acls
+        self.failed_logins = FailedLogins()
         self.quotas = Quotas(self.metadata, self.steady_ms)
         self.flusher = Flusher(self.scheduler, self.worker)
         self.acks_fsync = self.settings.boolean("oncelog.acks.fsync")

@@ -250,6 +250,9 @@ def _tls(own: Settings, protocol: SecurityProtocol, overrides: Mapping[str, str]
         truststore_type=own.optional_text("ssl.truststore.type"),
         truststore_certificates=own.optional_text("ssl.truststore.certificates"),
         enabled_protocols=own.words("ssl.enabled.protocols"),
+        cipher_suites=own.words("ssl.cipher.suites"),
+        keystore_password=own.optional_text("ssl.keystore.password"),
+        truststore_password=own.optional_text("ssl.truststore.password"),
         client_auth=client_auth,
     )
 

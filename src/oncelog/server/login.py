@@ -185,7 +185,8 @@ class Login:
         where = {"host": peer.client_host, "listener": self._listener.name, "mechanism": self._mechanism_name}
         audit.tell("login-failed", peer.client_host, {**where, "detail": reason}, level=logging.WARNING)
         promise: Promise[Buffers | None] = Promise()
-        delay_ms = self._broker.settings.integer("connection.failed.authentication.delay.ms")
+        first_ms = self._broker.settings.integer("connection.failed.authentication.delay.ms")
+        delay_ms = self._broker.failed_logins.delay_ms(peer.client_host, first_ms, self._now_ms())
         self._broker.scheduler.call_later_ms(delay_ms, lambda: promise.resolve(LastAnswer(answer)))
         return promise
 

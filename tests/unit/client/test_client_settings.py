@@ -192,7 +192,7 @@ def test_security_as_java_and_as_librdkafka_write_it() -> None:
         ({"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.jaas.config": JAAS}, "is for SCRAM"),
         ({"security.protocol": "SASL_SSL", **LOGIN, "sasl.jaas.config": JAAS}, "both given"),
         ({"security.protocol": "SASL_SSL", **LOGIN, "sasl.kerberos.service.name": "x"}, "not supported"),
-        ({"security.protocol": "SSL", "ssl.truststore.password": "x"}, "not supported"),
+        ({"security.protocol": "SSL", "ssl.truststore.crl": "x"}, "not supported"),
         ({"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": "http"}, "must be one of"),
     ],
 )

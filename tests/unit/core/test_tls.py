@@ -12,6 +12,7 @@ from oncelog.core.config import ConfigError
 from oncelog.tls import TlsSettings, client_context, server_context
 
 FOLDER = Path(__file__).parents[2] / "data" / "tls"
+OLD_SUITE = "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"
 BROKER, ALICE, LOCKED, CA = (str(FOLDER / name) for name in ("broker.pem", "alice.pem", "locked.pem", "ca.pem"))
 
 
@@ -55,7 +56,14 @@ def test_pem_in_settings_may_be_one_line() -> None:
         ({"keystore_location": BROKER, "truststore_certificates": "x"}, "no certificates can be read"),
         ({"keystore_location": BROKER, "enabled_protocols": ("TLSv1.1",)}, "not TLSv1.1"),
         ({"keystore_location": BROKER, "enabled_protocols": ()}, "ssl.enabled.protocols"),
-        ({"keystore_location": BROKER, "keystore_type": "JKS"}, "keytool -importkeystore"),
+        ({"keystore_location": BROKER, "keystore_type": "JKS"}, "is no JKS"),
+        ({"keystore_location": BROKER, "keystore_password": "x"}, "ssl.keystore.password: .* is PEM, which has none"),
+        ({"keystore_location": BROKER, "cipher_suites": ("TLS_RSA_WITH_RC4_128_SHA",)}, "RC4_128_SHA is not supported"),
+        ({"keystore_location": BROKER, "cipher_suites": ("TLS_AES_128_GCM_SHA256",)}, "cannot be left out"),
+        (
+            {"keystore_location": BROKER, "cipher_suites": (OLD_SUITE,), "enabled_protocols": ("TLSv1.3",)},
+            "none of them is one of ssl.enabled.protocols",
+        ),
     ],
 )
 def test_what_is_refused(settings: dict[str, Any], why: str) -> None:
@@ -63,20 +71,88 @@ def test_what_is_refused(settings: dict[str, Any], why: str) -> None:
         server_context(TlsSettings(**settings))
 
 
-@pytest.mark.parametrize(
-    ("start", "command"),
-    [(b"\xfe\xed\xfe\xed\0\0", "keytool -importkeystore -srckeystore"), (b"\x30\x82\x01", "openssl pkcs12 -in")],
-)
-def test_a_store_of_java_is_known_by_its_bytes_and_refused_with_the_command_that_converts_it(
-    tmp_path: Path, start: bytes, command: str
-) -> None:
+def test_a_store_in_the_older_format_of_java_is_refused_with_the_command_that_converts_it(tmp_path: Path) -> None:
     store = tmp_path / "store.jks"
-    store.write_bytes(start)
-    with pytest.raises(ConfigError, match=command):
+    store.write_bytes(b"\xfe\xed\xfe\xed\0\0")
+    with pytest.raises(ConfigError, match="keytool -importkeystore -srckeystore"):
         server_context(TlsSettings(keystore_location=str(store)))
     with pytest.raises(ConfigError, match="-nokeys"):
         client_context(TlsSettings(truststore_location=str(store)))
 
 
+def pkcs12_store(path: Path, password: str, *, has_key: bool) -> str:
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.serialization import pkcs12
+    from cryptography.x509 import load_pem_x509_certificate
+
+    text, authority = Path(BROKER).read_bytes(), load_pem_x509_certificate(Path(CA).read_bytes())
+    key: Any = serialization.load_pem_private_key(text, None) if has_key else None
+    own = load_pem_x509_certificate(text[text.index(b"-----BEGIN CERT") :]) if has_key else None
+    encryption = serialization.BestAvailableEncryption(password.encode())
+    path.write_bytes(pkcs12.serialize_key_and_certificates(b"broker", key, own, [authority], encryption))
+    return str(path)
+
+
+def test_stores_in_pkcs12_are_read_whatever_their_name(tmp_path: Path) -> None:
+    keys = pkcs12_store(tmp_path / "keys.jks", "one", has_key=True)
+    trust = pkcs12_store(tmp_path / "trust.jks", "two", has_key=False)
+    settings = TlsSettings(
+        keystore_location=keys,
+        keystore_type="JKS",
+        keystore_password="one",
+        truststore_location=trust,
+        truststore_password="two",
+        client_auth="required",
+    )
+    context = server_context(settings)
+    assert [dict(part[0] for part in found["subject"]) for found in context.get_ca_certs()]
+    client = client_context(TlsSettings(truststore_location=trust, truststore_password="two"))
+    assert handshake(server_context(TlsSettings(keystore_location=keys, keystore_password="one")), client) == "TLSv1.3"
+
+
+@pytest.mark.parametrize(("password", "why"), [(None, "is PKCS12 and needs one"), ("wrong", "with its password")])
+def test_a_store_without_its_password_is_refused(tmp_path: Path, password: str | None, why: str) -> None:
+    keys = pkcs12_store(tmp_path / "keys.p12", "one", has_key=True)
+    with pytest.raises(ConfigError, match=why):
+        server_context(TlsSettings(keystore_location=keys, keystore_password=password))
+
+
+def handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> str | None:
+    """Which version both agree on."""
+    buffers = [ssl.MemoryBIO() for _ in range(2)]
+    ends = [
+        server.wrap_bio(buffers[0], buffers[1], server_side=True),
+        client.wrap_bio(buffers[1], buffers[0], server_hostname="localhost"),
+    ]
+    left = ends[::-1]
+    for _ in range(20):
+        for end in list(left):
+            try:
+                end.do_handshake()
+                left.remove(end)
+            except ssl.SSLWantReadError:
+                continue
+    assert not left
+    return ends[0].version()
+
+
+OLD = ("TLSv1.2",)
+
+
+@pytest.mark.parametrize(
+    ("suites", "protocols", "version"),
+    [((), ("TLSv1.2", "TLSv1.3"), "TLSv1.3"), ((OLD_SUITE,), ("TLSv1.2", "TLSv1.3"), "TLSv1.2"), ((), OLD, "TLSv1.2")],
+)
+def test_protocols_and_suites_are_those_of_the_settings(
+    suites: tuple[str, ...], protocols: tuple[str, ...], version: str
+) -> None:
+    server = server_context(TlsSettings(keystore_location=BROKER, cipher_suites=suites, enabled_protocols=protocols))
+    assert handshake(server, client_context(TlsSettings(truststore_location=CA))) == version
+    only_new = client_context(TlsSettings(truststore_location=CA, enabled_protocols=("TLSv1.3",)))
+    if version == "TLSv1.2":
+        with pytest.raises(ssl.SSLError):
+            handshake(server, only_new)
+
+
 def test_secrets_are_not_shown() -> None:
-    assert "hidden" not in repr(TlsSettings(keystore_key="hidden", key_password="hidden"))
+    assert "hidden" not in repr(TlsSettings(keystore_key="hidden", key_password="hidden", keystore_password="hidden"))

@@ -30,7 +30,7 @@ from oncelog.server.login import Login, State
 from tests.unit.server.harness import BrokerInProcess
 
 NONE, FAILED, ILLEGAL, UNSUPPORTED = 0, 58, 34, 33
-DELAY_MS = 100
+DELAY_MS, DELAYS_MAX = 100, 32
 
 
 @pytest.fixture
@@ -73,7 +73,9 @@ class Client:
         if isinstance(answer, Promise):
             if self.login.state is State.FAILED:
                 assert not answer.done, "a failure is held back"
-                self.node.clock.advance_ms(DELAY_MS)
+                for _ in range(DELAYS_MAX):
+                    if not answer.done:
+                        self.node.clock.advance_ms(DELAY_MS)
             assert answer.done
             return answer.value
         return answer
@@ -279,3 +281,52 @@ def test_a_flood_of_failures_leaves_nothing_behind(node: BrokerInProcess) -> Non
     for _ in range(50):
         assert Client(node).log_in(PLAIN, password="wrong").error_code == FAILED
     assert Client(node).log_in(PLAIN).error_code == NONE
+
+
+def test_whoever_tries_passwords_waits_longer_and_longer_and_others_do_not(node: BrokerInProcess) -> None:
+    def failure_ms(host: str) -> int:
+        client = Client(node)
+        client.peer.client_host = host
+        before_ms = node.clock.monotonic_ms()
+        assert client.log_in(PLAIN, password="wrong").error_code == FAILED
+        return node.clock.monotonic_ms() - before_ms
+
+    assert [failure_ms("10.0.0.1") for _ in range(8)] == [100, 200, 400, 800, 1600, 3200, 3200, 3200]
+    assert failure_ms("10.0.0.2") == 100
+    before_ms = node.clock.monotonic_ms()
+    assert Client(node).log_in(PLAIN).error_code == NONE
+    assert node.clock.monotonic_ms() == before_ms, "a password that is right is not held back"
+    node.clock.advance_ms(60_000)
+    assert failure_ms("10.0.0.1") == 100
+
+
+def test_the_last_token_of_a_login_is_of_no_use_again(node: BrokerInProcess) -> None:
+    """Neither on the same connection nor on another one."""
+    mechanism = ScramClient(ScramMechanism.of(SCRAM_SHA_256), "eve", "pw", nonce="fixed")
+    first = Client(node)
+    first.shake_hands(SCRAM_SHA_256)
+    answer, _ = first.send(SaslAuthenticateRequest(auth_bytes=mechanism.first()), 2)
+    proof = mechanism.step(bytes(answer.auth_bytes))
+    assert proof is not None
+    assert first.send(SaslAuthenticateRequest(auth_bytes=proof), 2)[0].error_code == NONE
+    assert first.send(SaslAuthenticateRequest(auth_bytes=proof), 2)[0].error_code == ILLEGAL
+    second = Client(node)
+    second.shake_hands(SCRAM_SHA_256)
+    second.send(SaslAuthenticateRequest(auth_bytes=mechanism.first()), 2)
+    assert second.send(SaslAuthenticateRequest(auth_bytes=proof), 2)[0].error_code == FAILED
+
+
+@pytest.mark.parametrize("kept", range(0, 40, 3))
+def test_a_token_that_is_cut_short_lets_nobody_in(node: BrokerInProcess, kept: int) -> None:
+    mechanism = ScramClient(ScramMechanism.of(SCRAM_SHA_512), "eve", "pw", nonce="fixed")
+    client = Client(node)
+    client.shake_hands(SCRAM_SHA_512)
+    whole = mechanism.first()
+    answer, is_last = client.send(SaslAuthenticateRequest(auth_bytes=whole[:kept]), 2)
+    if kept >= len(whole):
+        proof = mechanism.step(bytes(answer.auth_bytes)) or b""
+        answer, is_last = client.send(SaslAuthenticateRequest(auth_bytes=proof[:kept]), 2)
+    if answer.error_code == NONE:
+        answer, is_last = client.send(SaslAuthenticateRequest(auth_bytes=whole), 2)
+    assert (answer.error_code, is_last) == (FAILED, True)
+    assert not client.peer.is_known
