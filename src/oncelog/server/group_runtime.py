@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from oncelog.cluster.metadata_entries import Topic
 from oncelog.cluster.partition import Partition
@@ -177,12 +176,6 @@ class GroupRuntime:
         wanted = {state.strip().lower() for state in states}
         states, types = (wanted & _STATES) or list(wanted)[:1], list(dict.fromkeys(types))
         return ErrorCode.NONE, [group for shard in shards for group in shard.list_groups(states, types)]
-
-    def count_by_state(self) -> Counter[Any]:
-        total: Counter[Any] = Counter()
-        for live in self.shards:
-            total.update(live.shard.group_count_by_state())
-        return total
 
 
 _STATES = frozenset(state.value.lower() for state in GroupState)

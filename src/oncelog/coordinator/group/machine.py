@@ -11,7 +11,6 @@ requests go to its parts: `joining`, `membership` and `commits`. `unload` ends i
 from __future__ import annotations
 
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -273,6 +272,3 @@ class GroupShard:
             for group in self._groups.values()
             if not wanted_states or group.state.value.lower() in wanted_states
         ]
-
-    def group_count_by_state(self) -> Counter[GroupState]:
-        return Counter(group.state for group in self._groups.values())

@@ -45,9 +45,6 @@ class TimerQueue:
     def cancel(self, key: TimerKey) -> None:
         self._deadlines_ms.pop(key, None)
 
-    def deadline_ms(self, key: TimerKey) -> int | None:
-        return self._deadlines_ms.get(key)
-
     def next_deadline_ms(self) -> int | None:
         self._settle()
         return self._heap[0][0] if self._heap else None
