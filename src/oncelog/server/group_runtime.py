@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from oncelog.cluster.metadata_entries import Topic
 from oncelog.cluster.partition import Partition
@@ -34,6 +34,11 @@ Operation = Callable[[GroupShard, ReplyHandle, int], Outcome]
 class GroupRuntime:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._groups_max = broker.settings.integer("oncelog.groups.max")
+        self._bytes_max = broker.settings.integer("oncelog.groups.max.bytes")
+        self._held_bytes_at_most = 0
+        """Grows with each request, and is counted anew when it comes to the bound."""
+        self._count_again_ms = 0
         self._config = broker.settings.bind(GroupConfig)
         self.shards: CoordinatorRuntime[GroupShard, Reply] = CoordinatorRuntime(
             broker,
@@ -99,6 +104,30 @@ class GroupRuntime:
             deadline.timer.cancel()
 
     # Operations
+
+    def check_room(self, group_id: str, member_bytes: int = 0) -> None:
+        """Raises POLICY_VIOLATION if one group more would be too many, or if there is no room for what it tells."""
+        is_new = not self._knows(group_id)
+        if not is_new and not member_bytes:
+            return
+        shards = [live.shard for live in self.shards]
+        if is_new and sum(shard.group_count for shard in shards) >= self._groups_max:
+            reason = f"there are {self._groups_max} groups, as many as oncelog.groups.max allows"
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, reason)
+        self._held_bytes_at_most += member_bytes + (len(group_id) if is_new else 0)
+        if self._held_bytes_at_most > self._bytes_max and self._broker.steady_ms() >= self._count_again_ms:
+            self._count_again_ms = self._broker.steady_ms() + COUNT_INTERVAL_MS
+            self._held_bytes_at_most = sum(shard.held_bytes() for shard in shards) + member_bytes
+        if self._held_bytes_at_most > self._bytes_max:
+            self._held_bytes_at_most -= member_bytes
+            reason = f"all groups and their members would exceed oncelog.groups.max.bytes, {self._bytes_max}"
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, reason)
+
+    def _knows(self, group_id: str) -> bool:
+        try:
+            return self.shard_of(group_id).knows(group_id)
+        except KafkaError:
+            return False
 
     def run(
         self,
@@ -178,6 +207,7 @@ class GroupRuntime:
         return ErrorCode.NONE, [group for shard in shards for group in shard.list_groups(states, types)]
 
 
+COUNT_INTERVAL_MS: Final = 1_000
 _STATES = frozenset(state.value.lower() for state in GroupState)
 
 

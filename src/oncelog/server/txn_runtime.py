@@ -79,6 +79,7 @@ class TxnRuntime:
         self.parked_count = 0
         self._parked_max = broker.settings.integer("oncelog.parked.requests.max")
         self._ids_max = broker.settings.integer("oncelog.transactional.ids.max")
+        self._id_bytes_max = broker.settings.integer("oncelog.transactional.ids.max.bytes")
         self._park_ms = broker.settings.integer("oncelog.parked.request.ms")
         broker.markers.on_acknowledged = self._markers_acknowledged
         broker.markers.on_given_up = self._markers_given_up
@@ -379,14 +380,19 @@ class TxnRuntime:
         return found
 
     def check_room(self, transactional_id: str) -> None:
-        """Raises POLICY_VIOLATION if one id more would be too many."""
+        """Raises POLICY_VIOLATION if one id more would be too many, or too long."""
         shards = [live.shard for live in self.shards]
-        if sum(shard.id_count for shard in shards) < self._ids_max or any(s.knows(transactional_id) for s in shards):
+        if any(shard.knows(transactional_id) for shard in shards):
+            return
+        if sum(shard.id_count for shard in shards) >= self._ids_max:
+            reason = f"there are {self._ids_max} transactional ids, as many as oncelog.transactional.ids.max allows"
+        elif sum(shard.id_bytes for shard in shards) + len(transactional_id) > self._id_bytes_max:
+            reason = f"all transactional ids would exceed oncelog.transactional.ids.max.bytes, {self._id_bytes_max}"
+        else:
             return
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,
-            f"there are {self._ids_max} transactional ids, as many as oncelog.transactional.ids.max allows; those "
-            "that nobody uses are forgotten after transactional.id.expiration.ms",
+            f"{reason}; those that nobody uses are forgotten after transactional.id.expiration.ms",
         )
 
     def count_by_state(self) -> Counter[str]:

@@ -13,6 +13,11 @@ from oncelog.protocol.messages.create_topics import CreatableTopic, CreateTopics
 from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest
 from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from oncelog.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from tests.unit.server.conftest import FEW_PARTITIONS
 from tests.unit.server.harness import BrokerInProcess
 from tests.unit.server.held_worker import HeldWorker
@@ -112,3 +117,38 @@ def test_partitions_of_changes_that_are_on_their_way_count(node: BrokerInProcess
     worker.finish(node.clock)
     assert [topic.error_code for topic in answer.value.topics] == [0, ErrorCode.POLICY_VIOLATION]
     assert node.broker.metadata.partitions_in_all == 9
+
+
+def test_bytes_of_transactional_ids(node: BrokerInProcess) -> None:
+    def init(name: str) -> int:
+        code: int = Producer(node, name).init().value.error_code
+        return code
+
+    node.broker.transactions._id_bytes_max = 1_000
+    assert [init("a" * 900), init("b" * 200), init("b" * 50)] == [0, ErrorCode.POLICY_VIOLATION, 0]
+    node.clock.advance_ms(70_000)
+    assert init("b" * 200) == 0, "the others have expired"
+
+
+def commit(node: BrokerInProcess, group: str) -> int:
+    partitions = [OffsetCommitRequestPartition(partition_index=0, committed_offset=0)]
+    topics = [OffsetCommitRequestTopic(name="committed", partitions=partitions)]
+    answer = node.call(OffsetCommitRequest(group_id=group, topics=topics), 8)
+    code: int = answer.topics[0].partitions[0].error_code
+    return code
+
+
+def test_groups_in_all(node: BrokerInProcess) -> None:
+    node.create("committed")
+    node.broker.groups._groups_max = 2
+    assert [join(node, "a", version=3), commit(node, "b")] == [0, 0]
+    assert [join(node, "c", version=3), commit(node, "d")] == [ErrorCode.POLICY_VIOLATION] * 2
+    assert [join(node, "a", version=3), commit(node, "b")] == [0, 0], "those that are known"
+
+
+def test_bytes_of_all_groups(node: BrokerInProcess) -> None:
+    node.broker.groups._bytes_max = 1_500
+    assert join(node, "a", bytes(900), version=3) == 0
+    assert join(node, "b", bytes(900), version=3) == ErrorCode.POLICY_VIOLATION
+    node.clock.advance_ms(700_000)
+    assert join(node, "b", bytes(900), version=3) == 0, "the member of the other has not come back"

@@ -256,6 +256,18 @@ class GroupShard:
             ],
         )
 
+    @property
+    def group_count(self) -> int:
+        return len(self._groups)
+
+    def knows(self, group_id: str) -> bool:
+        return group_id in self._groups
+
+    def held_bytes(self) -> int:
+        """Ids of the groups, and what members tell of themselves."""
+        members = sum(member.metadata_bytes for group in self._groups.values() for member in group.members.values())
+        return members + sum(map(len, self._groups))
+
     def list_groups(self, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[ListedGroup]:
         """Filters ignore case; an empty filter lets everything through, an unknown name nothing."""
         wanted_states = {state.strip().lower() for state in states}

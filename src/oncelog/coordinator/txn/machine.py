@@ -77,6 +77,8 @@ class TxnShard:
         self.is_loaded = False
         self.refusal = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         self._entries: dict[str, TxnEntry] = {}
+        self.id_bytes = 0
+        """Of all ids together."""
         self._ongoing: set[str] = set()
 
     # Loading and applying
@@ -176,11 +178,20 @@ class TxnShard:
             if in_flight.fence is not None:
                 entry.remember(in_flight.fence)
         if not entry.metadata.exists:
-            del self._entries[transactional_id]
+            self._forget(transactional_id)
 
     @property
     def id_count(self) -> int:
         return len(self._entries)
+
+    def _keep(self, entry: TxnEntry) -> None:
+        if entry.transactional_id not in self._entries:
+            self.id_bytes += len(entry.transactional_id)
+        self._entries[entry.transactional_id] = entry
+
+    def _forget(self, transactional_id: str) -> None:
+        if self._entries.pop(transactional_id, None) is not None:
+            self.id_bytes -= len(transactional_id)
 
     def knows(self, transactional_id: str) -> bool:
         return transactional_id in self._entries
@@ -419,7 +430,7 @@ class TxnShard:
         entry.pending_state = target.state
         record = records.encode_record(transactional_id, target, self.config.transaction_version)
         entry.in_flight = PendingTransition(record, target, transition.is_epoch_fence, transition.fence)
-        self._entries[transactional_id] = entry
+        self._keep(entry)
         return TxnOutcome(
             response=response,
             records=[record],
@@ -455,14 +466,14 @@ class TxnShard:
 
     def _install(self, entry: TxnEntry, metadata: TxnMetadata) -> None:
         entry.metadata = metadata
-        self._entries[entry.transactional_id] = entry
+        self._keep(entry)
         if metadata.state is TxnState.ONGOING:
             self._ongoing.add(entry.transactional_id)
         else:
             self._ongoing.discard(entry.transactional_id)
 
     def _remove(self, transactional_id: str) -> None:
-        self._entries.pop(transactional_id, None)
+        self._forget(transactional_id)
         self._ongoing.discard(transactional_id)
 
     def _refuse(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from uuid import UUID
 
 from oncelog.coordinator.group.responses import offsets_refused
-from oncelog.core.errors import ErrorCode
+from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.promise import Promise, gather
 from oncelog.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -31,6 +31,11 @@ def handle(broker: Broker, request: OffsetCommitRequest, context: RequestContext
     if not context.permits(Operation.READ, Resource.GROUP, request.group_id):
         refused = refuse_all(ErrorCode.GROUP_AUTHORIZATION_FAILED)
         return OffsetCommitResponse(topics=[_answer(topic, refused) for topic in request.topics])
+    try:
+        broker.groups.check_room(request.group_id)
+    except KafkaError as error:
+        broker.log_refusal("OffsetCommit", error.code, error.message)
+        return OffsetCommitResponse(topics=[_answer(topic, refuse_all(error.code)) for topic in request.topics])
     response = OffsetCommitResponse(
         topics=[_answer(topic, _refusal(broker, context, topic)) for topic in request.topics]
     )

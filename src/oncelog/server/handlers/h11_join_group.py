@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from oncelog.coordinator.group.joining import JoiningClient
 from oncelog.coordinator.group.responses import join_refused
-from oncelog.core.errors import ErrorCode
+from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.promise import Promise
 from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from oncelog.server.authorization import Operation, Resource
@@ -19,13 +19,23 @@ def handle(
 ) -> JoinGroupResponse | Promise[JoinGroupResponse]:
     if not context.permits(Operation.READ, Resource.GROUP, request.group_id):
         return JoinGroupResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    answer = _join(broker, request, context)
+    return answer if context.api_version >= _NULLABLE_PROTOCOL_VERSION else answer.map(_without_null)
+
+
+def _join(broker: Broker, request: JoinGroupRequest, context: RequestContext) -> Promise[JoinGroupResponse]:
+    try:
+        told_bytes = sum(len(protocol.name) + len(protocol.metadata) for protocol in request.protocols)
+        broker.groups.check_room(request.group_id, told_bytes)
+    except KafkaError as error:
+        broker.log_refusal("JoinGroup", error.code, error.message)
+        return Promise.resolved(join_refused(error.code, request.member_id))
     client = JoiningClient(context.client_id, f"/{context.peer.client_host}", context.api_version)
-    answer = broker.groups.run(
+    return broker.groups.run(
         request.group_id,
         lambda shard, reply, now_ms: shard.joining.join(request, reply, now_ms, client),
         lambda error: join_refused(error, request.member_id),
     )
-    return answer if context.api_version >= _NULLABLE_PROTOCOL_VERSION else answer.map(_without_null)
 
 
 def _without_null(response: JoinGroupResponse) -> JoinGroupResponse:

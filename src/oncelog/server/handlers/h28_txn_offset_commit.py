@@ -67,6 +67,10 @@ class _TxnOffsetCommit:
             return Promise.resolved(self._response)
         if not request.group_id:
             return self._fail(KafkaError(ErrorCode.INVALID_GROUP_ID, "the group id is empty"))
+        try:
+            self._broker.groups.check_room(request.group_id)
+        except KafkaError as error:
+            return self._fail(error)
         return self._broker.groups.shards.available().chain(lambda _: self._verify())
 
     def _has_partitions(self) -> bool:

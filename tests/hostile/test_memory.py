@@ -1,0 +1,130 @@
+"""Whatever clients do with their connections, a broker stays within its memory budget; files do not stop its loop."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from oncelog.protocol.api_keys import ApiKey
+from oncelog.protocol.messages.api_versions import ApiVersionsRequest
+from tests.hostile.amplification import FEW, MIB
+from tests.hostile.measured_broker import MeasuredBroker, measured_broker
+from tests.hostile.play import ATTEMPTS
+from tests.hostile.wire import Client, frame_of, request_of
+from tests.unit.server.harness import batch_of
+
+BUDGET_BYTES = 32 * MIB
+OVERHEAD_BYTES = 64 * MIB
+"""Buffers of the connections, and what the allocator keeps."""
+CLIENTS = 60
+PARTITIONS = 1_500
+STRETCH_S_MAX = 0.05
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc tells what a process has spent")
+
+
+@pytest.fixture
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeasuredBroker]:
+    settings = {**FEW, "oncelog.connections.max.bytes": BUDGET_BYTES}
+    with measured_broker(tmp_path_factory.mktemp("memory"), settings) as broker:
+        yield broker
+
+
+def ask(broker: MeasuredBroker, api: ApiKey, version: int, values: dict[str, Any]) -> Any:
+    with contextlib.closing(Client(broker.bootstrap_servers)) as client:
+        return client.ask(request_of(api, values), version)[0]
+
+
+def create(broker: MeasuredBroker, topic: str, partitions: int) -> None:
+    topics = [{"name": topic, "num_partitions": partitions, "replication_factor": 1}]
+    ask(broker, ApiKey.CREATE_TOPICS, 7, {"topics": topics})
+
+
+def produce(broker: MeasuredBroker, value: bytes) -> None:
+    data = [{"name": "t", "partition_data": [{"index": 0, "records": batch_of([value], timestamp_ms=1)}]}]
+    ask(broker, ApiKey.PRODUCE, 9, {"acks": 1, "timeout_ms": 1_000, "topic_data": data})
+
+
+def grown_bytes_at_most(broker: MeasuredBroker, before_bytes: int, seconds: float) -> int:
+    """The most that the process grew within this time."""
+    end_s, most_bytes = time.monotonic() + seconds, 0
+    while time.monotonic() < end_s:
+        most_bytes = max(most_bytes, broker.cost().memory_bytes - before_bytes)
+        time.sleep(0.05)
+    return most_bytes
+
+
+def test_clients_that_read_nothing(broker: MeasuredBroker) -> None:
+    create(broker, "t", 1)
+    for _ in range(40):
+        produce(broker, bytes(900_000))
+    partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 31 * MIB}
+    fetch = request_of(
+        ApiKey.FETCH,
+        {"max_bytes": 31 * MIB, "min_bytes": 1, "topics": [{"topic": "t", "partitions": [partition]}]},
+    )
+    before_bytes = broker.cost().memory_bytes
+    with contextlib.ExitStack() as clients:
+        for _ in range(CLIENTS):
+            client = clients.enter_context(contextlib.closing(Client(broker.bootstrap_servers)))
+            client.send(frame_of(fetch, 11))
+        assert grown_bytes_at_most(broker, before_bytes, 2) < BUDGET_BYTES + OVERHEAD_BYTES
+        Client(broker.bootstrap_servers).ask(ApiVersionsRequest(), 0)
+        produce(broker, b"somebody else is served")
+
+
+def test_clients_that_send_half_of_their_requests(broker: MeasuredBroker) -> None:
+    create(broker, "t", 1)
+    before_bytes = broker.cost().memory_bytes
+    with contextlib.ExitStack() as clients:
+        for _ in range(CLIENTS // 4):
+            client = clients.enter_context(contextlib.closing(Client(broker.bootstrap_servers, timeout_s=0.2)))
+            with contextlib.suppress(OSError):  # it is made to wait, or closed
+                client.send(struct.pack(">i", 50 * MIB) + bytes(20 * MIB))
+        assert grown_bytes_at_most(broker, before_bytes, 2) < 2 * BUDGET_BYTES + OVERHEAD_BYTES
+        produce(broker, b"somebody else is served")
+
+
+def test_a_transaction_over_many_partitions(broker: MeasuredBroker) -> None:
+    create(broker, "wide", PARTITIONS)
+    stretches_s = []
+    for _ in range(ATTEMPTS):
+        init = ask(broker, ApiKey.INIT_PRODUCER_ID, 4, {"transactional_id": "id", "transaction_timeout_ms": 60_000,
+                                                       "producer_id": -1, "producer_epoch": -1})  # fmt: skip
+        producer = {"transactional_id": "id", "producer_id": init.producer_id, "producer_epoch": init.producer_epoch}
+        added = {f"v3_and_below_{name}": value for name, value in producer.items()}
+        added["v3_and_below_topics"] = [{"name": "wide", "partitions": list(range(PARTITIONS))}]
+        ask(broker, ApiKey.ADD_PARTITIONS_TO_TXN, 3, added)
+        broker.take_longest_stretch_s()
+        assert ask(broker, ApiKey.END_TXN, 3, {**producer, "committed": True}).error_code == 0
+        await_end_of_transaction(broker)
+        stretches_s.append(broker.take_longest_stretch_s())
+    assert min(stretches_s) < STRETCH_S_MAX, stretches_s
+
+
+def await_end_of_transaction(broker: MeasuredBroker) -> None:
+    deadline_s = time.monotonic() + 60
+    while True:
+        states = ask(broker, ApiKey.DESCRIBE_TRANSACTIONS, 0, {"transactional_ids": ["id"]}).transaction_states
+        if states[0].transaction_state == "CompleteCommit":
+            return
+        assert time.monotonic() < deadline_s, states
+        time.sleep(0.01)
+
+
+def test_deleting_many_partitions(broker: MeasuredBroker) -> None:
+    stretches_s = []
+    for number in range(ATTEMPTS):
+        create(broker, f"gone-{number}", PARTITIONS)
+        offsets = [{"partition_index": index, "timestamp": -1} for index in range(PARTITIONS)]
+        wanted = {"replica_id": -1, "topics": [{"name": f"gone-{number}", "partitions": offsets}]}
+        ask(broker, ApiKey.LIST_OFFSETS, 7, wanted)
+        broker.take_longest_stretch_s()
+        ask(broker, ApiKey.DELETE_TOPICS, 5, {"topic_names": [f"gone-{number}"]})
+        stretches_s.append(broker.take_longest_stretch_s())
+    assert min(stretches_s) < STRETCH_S_MAX, stretches_s
