@@ -165,16 +165,16 @@ def _with_state_name(value: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _offset_index(file: StoredFile) -> Iterator[Row]:
-    content = entries.read_offset_index(file.path, file.base_offset)
-    for offset, position in content.entries:
-        yield {"kind": "index entry", "offset": offset, "position": position}
-    yield from _after_entries(content.odd_bytes, content.is_padded)
+    return _index_rows("index entry", entries.read_offset_index(file.path, file.base_offset))
 
 
 def _time_index(file: StoredFile) -> Iterator[Row]:
-    content = entries.read_time_index(file.path, file.base_offset)
-    for timestamp, offset in content.entries:
-        yield {"kind": "time index entry", "timestamp": timestamp, "offset": offset}
+    return _index_rows("time index entry", entries.read_time_index(file.path, file.base_offset))
+
+
+def _index_rows(kind: str, content: entries.IndexContent[Any]) -> Iterator[Row]:
+    for entry in content.entries:
+        yield {"kind": kind, **entry._asdict()}
     yield from _after_entries(content.odd_bytes, content.is_padded)
 
 
@@ -214,8 +214,8 @@ def _snapshot(file: StoredFile) -> Iterator[Row]:
 
 
 def _leader_epochs(file: StoredFile) -> Iterator[Row]:
-    for epoch, start_offset in entries.read_epochs(file.path):
-        yield {"kind": "leader epoch", "epoch": epoch, "start_offset": start_offset}
+    for entry in entries.read_epochs(file.path):
+        yield {"kind": "leader epoch", **entry._asdict()}
 
 
 def _offsets(file: StoredFile) -> Iterator[Row]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from oncelog.core.errors import KafkaError
@@ -57,15 +58,7 @@ def decode_transaction_record(key: bytes, value: bytes | None) -> tuple[str, Tra
     return decode_versioned(TransactionLogKey, key).transactional_id, decoded
 
 
-def _transaction_state(record: DecodedRecord) -> InternalRecord:
-    return _coordinator_record(record, {0: (TransactionLogKey, TransactionLogValue)})
-
-
-def _consumer_offsets(record: DecodedRecord) -> InternalRecord:
-    return _coordinator_record(record, RECORD_TYPES)
-
-
-def _coordinator_record(record: DecodedRecord, types: dict[int, tuple[type[Message], type[Message]]]) -> InternalRecord:
+def _coordinator_record(types: dict[int, tuple[type[Message], type[Message]]], record: DecodedRecord) -> InternalRecord:
     if record.key is None:
         return InternalRecord(problem=f"Failed to decode message at offset {record.offset}: it has no key")
     try:
@@ -114,7 +107,7 @@ def _cluster_metadata(record: DecodedRecord) -> InternalRecord:
 
 
 _DECODERS: Final[dict[str, Decode]] = {
-    TRANSACTION_STATE_TOPIC: _transaction_state,
-    GROUP_METADATA_TOPIC: _consumer_offsets,
+    TRANSACTION_STATE_TOPIC: partial(_coordinator_record, {0: (TransactionLogKey, TransactionLogValue)}),
+    GROUP_METADATA_TOPIC: partial(_coordinator_record, RECORD_TYPES),
     CLUSTER_METADATA_TOPIC: _cluster_metadata,
 }
