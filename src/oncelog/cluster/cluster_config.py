@@ -26,6 +26,7 @@ FEATURES: Final = tuple(
 groups and streams groups are not served, so their features have to be at 0."""
 _BOOTSTRAP: Final = "controller.quorum.bootstrap.servers"
 _VOTERS: Final = "controller.quorum.voters"
+_PROTOCOLS: Final = "listener.security.protocol.map"
 
 
 class ClusterConfig(NamedTuple):
@@ -38,6 +39,7 @@ class ClusterConfig(NamedTuple):
 
 def cluster_config(settings: Settings) -> ClusterConfig:
     """Raises ConfigError."""
+    _check_protocol(settings)
     return ClusterConfig(
         _controllers(settings),
         settings.optional_text("broker.rack"),
@@ -56,6 +58,18 @@ def cluster_config(settings: Settings) -> ClusterConfig:
         ),
         settings.integer("replica.lag.time.max.ms"),
     )
+
+
+def _check_protocol(settings: Settings) -> None:
+    pairs = (part.partition(":") for part in (settings.optional_text(_PROTOCOLS) or "").split(","))
+    protocols = {name.strip().upper(): protocol.strip().upper() for name, _, protocol in pairs}
+    for name in (settings.optional_text("controller.listener.names") or "").split(","):
+        protocol = protocols.get(name.strip().upper(), "PLAINTEXT") if name.strip() else "PLAINTEXT"
+        if protocol != "PLAINTEXT":
+            raise ConfigError(
+                f"{_PROTOCOLS}: the controllers' listener {name.strip()} is {protocol}; "
+                "TLS and SASL to controllers are not supported yet"
+            )
 
 
 def _controllers(settings: Settings) -> list[Address]:

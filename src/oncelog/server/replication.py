@@ -110,7 +110,7 @@ class Replication:
                 states[state.role_of(node)][key] = state
             elif before is not None and node in before.replicas:
                 states[Role.NONE][key] = PartitionState.from_image(before)
-        self._remove([key for key in states[Role.NONE] if self._is_kept(key)])
+        self._remove({key: state for key, state in states[Role.NONE].items() if self._is_kept(key)})
         for role in (Role.LEADER, Role.FOLLOWER):
             for key, state in states[role].items():
                 self._take_role(key, state)
@@ -125,12 +125,19 @@ class Replication:
     def _is_kept(self, key: TopicIdPartition) -> bool:
         return TopicPartition(key.topic, key.partition) in self._broker.log_dir.logs
 
-    def _remove(self, keys: list[TopicIdPartition]) -> None:
-        for key in keys:
+    def _remove(self, partitions: dict[TopicIdPartition, PartitionState]) -> None:
+        for key, state in partitions.items():
             self._failed.pop(key, None)
             self._follow_none(key)
-        if keys:
-            self._broker.remove_partitions([TopicPartition(key.topic, key.partition) for key in keys])
+            opened = self._broker.partitions.opened(key.topic, key.partition)
+            if opened is not None and not self._is_deleted(key):
+                # Whoever waits is sent to the new leader: for clients, and for markers, the partition is not gone.
+                opened.become(state, self._broker.steady_ms())
+        if partitions:
+            self._broker.remove_partitions([TopicPartition(key.topic, key.partition) for key in partitions])
+
+    def _is_deleted(self, key: TopicIdPartition) -> bool:
+        return key.topic_id not in self._image.topics
 
     def _take_role(self, key: TopicIdPartition, state: PartitionState) -> None:
         self._failed.pop(key, None)

@@ -61,6 +61,16 @@ def test_what_is_missing_or_wrong_is_said(given: dict[str, str], message: str) -
         cluster_config(settings(**given))
 
 
+def test_a_controller_behind_tls_is_refused_for_now() -> None:
+    secure = settings(
+        controller_quorum_bootstrap_servers="a:1",
+        controller_listener_names="CONTROLLER",
+        listener_security_protocol_map="CONTROLLER:SSL,PLAINTEXT:PLAINTEXT",
+    )
+    with pytest.raises(ConfigError, match="listener CONTROLLER is SSL; TLS and SASL to controllers are not supported"):
+        cluster_config(secure)
+
+
 def test_a_new_folder_needs_the_id_of_the_cluster(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^cluster\.id: .* has to be named"):
         check_folder(tmp_path, settings())
