@@ -287,7 +287,7 @@ def test_a_topic_that_was_made_again_is_refused(target: Target, topic: str, admi
         admin.create_topics([NewTopic(topic, 1, 1)])
         send(target.servers, topic, *((n, {"id": n, "name": "other"}) for n in range(9)))
         with pytest.raises(Refused, match="deleted and made again"):
-            running.run(lambda: False)
+            running.run(lambda: target.offsets(topic) == {0: 9})
     with target.task(topic) as task, pytest.raises(Refused, match="deleted and made again"):
         task.start()
     assert target.execute("select count(*) from items where name = 'other'") == [(0,)]

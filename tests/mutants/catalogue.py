@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tests.mutants.cluster_mutants import CLUSTER_MUTANTS
+from tests.mutants.connect_mutants import CONNECT_MUTANTS
 from tests.mutants.controller_mutants import CONTROLLER_MUTANTS
 from tests.mutants.coordinator_mutants import COORDINATOR_MUTANTS
 from tests.mutants.mutant import Mutant
@@ -15,6 +16,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     mutant.name: mutant
     for mutant in (
         *CLUSTER_MUTANTS,
+        *CONNECT_MUTANTS,
         *CONTROLLER_MUTANTS,
         *COORDINATOR_MUTANTS,
         *STORAGE_MUTANTS,

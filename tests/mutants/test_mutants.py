@@ -8,6 +8,7 @@ import pytest
 
 from tests.mutants.catalogue import (
     CLUSTER_MUTANTS,
+    CONNECT_MUTANTS,
     CONTROLLER_MUTANTS,
     COORDINATOR_MUTANTS,
     MUTANTS,
@@ -36,7 +37,7 @@ def test_a_quick_mutant_is_found(mutant: Mutant) -> None:
 
 
 def test_every_mutant_has_a_name_of_its_own() -> None:
-    lists = [CLUSTER_MUTANTS, CONTROLLER_MUTANTS, COORDINATOR_MUTANTS, STORAGE_MUTANTS, SERVER_MUTANTS]
+    lists = [CLUSTER_MUTANTS, CONNECT_MUTANTS, CONTROLLER_MUTANTS, COORDINATOR_MUTANTS, STORAGE_MUTANTS, SERVER_MUTANTS]
     assert len(MUTANTS) == sum(map(len, lists))
 
 

@@ -60,7 +60,10 @@ class FakeSource:
         events: list[Event] = []
         for end, rows in self._world.transactions:
             if end > position:
-                events += [*map(record, rows), SourceCommit(end)]
+                for row in rows:
+                    # A keepalive may come between any two: it is about what is before this transaction's commit.
+                    events += [record(row), Idle(end - 5, True)]
+                events.append(SourceCommit(end))
         self._events = events
 
     def read(self, timeout_s: float) -> list[Event]:
