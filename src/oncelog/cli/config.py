@@ -102,7 +102,12 @@ def show_command(
         print_json(rows)
     else:
         columns = ["name", "value", "source", *(["about"] if explain else [])]
-        print_table(columns, [[row[c] for c in columns] for row in rows], empty="all settings have their defaults")
+        print_table(
+            columns,
+            [[row[c] for c in columns] for row in rows],
+            empty="all settings have their defaults",
+            whole=["about"],
+        )
 
 
 def _show_stored(data_dir: Path, kind: str, name: str, output: str) -> None:

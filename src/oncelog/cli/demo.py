@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from oncelog.cli.cluster_access import ClusterAccess
 from oncelog.cli.console_process import console_process, require_console
 from oncelog.cli.extras import require_extra
 
@@ -54,6 +55,9 @@ def demo_command(
     if console_listen is not None:
         require_console()
     victims = parse_kills(kills, master, bootstrap_servers)
+    if bootstrap_servers is not None:
+        with (access := ClusterAccess(bootstrap_servers)).explained():
+            access.check_reachable()
     _require_spark()
     try:
         find_java()

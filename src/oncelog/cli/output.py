@@ -24,7 +24,7 @@ __all__ = [
     "show_time",
 ]
 
-TEXT_COLUMNS_MIN: Final = 12
+TEXT_COLUMNS_MIN: Final = 8
 """A text is not shortened to less."""
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -52,10 +52,13 @@ def print_lines(lines: Iterable[str]) -> None:
         write(line + "\n")
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, empty: str = "nothing") -> None:
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[Any]], *, empty: str = "nothing", whole: Sequence[str] = ()
+) -> None:
     """Aligned columns without lines, so that `awk` and `cut` can take them apart; numbers to the right.
 
     On a terminal, long texts are shortened in the middle until a line fits; a pipe and JSON get them whole.
+    Columns in `whole` are never shortened: sentences and times.
     """
     if not rows:
         click.echo(empty, err=True)
@@ -64,18 +67,18 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, empty:
     heads = [name.upper() for name in columns]
     widths = [max(len(heads[i]), *(len(row[i]) for row in cells)) for i in range(len(heads))]
     is_number = [all(_is_number(row[i]) for row in rows) for i in range(len(heads))]
-    widths = _fitted(widths, is_number)
+    widths = _fitted(widths, [right or name in whole for right, name in zip(is_number, columns, strict=True)])
     print_lines(_aligned(line, widths, is_number) for line in [heads, *cells])
 
 
-def _fitted(widths: Sequence[int], is_number: Sequence[bool]) -> list[int]:
-    """Widths that fit on the terminal: the widest texts give way first. Numbers and short texts stay whole."""
+def _fitted(widths: Sequence[int], stays: Sequence[bool]) -> list[int]:
+    """Widths that fit on the terminal: the widest texts give way first. Where that is not enough, all stay whole."""
     fitted = list(widths)
     excess = sum(widths) + 2 * (len(widths) - 1) - (_terminal_columns() or sys.maxsize)
     while excess > 0:
-        widest = max(range(len(fitted)), key=lambda i: 0 if is_number[i] else fitted[i])
-        if is_number[widest] or fitted[widest] <= TEXT_COLUMNS_MIN:
-            break
+        widest = max(range(len(fitted)), key=lambda i: 0 if stays[i] else fitted[i])
+        if stays[widest] or fitted[widest] <= TEXT_COLUMNS_MIN:
+            return list(widths)
         fitted[widest] -= 1
         excess -= 1
     return fitted

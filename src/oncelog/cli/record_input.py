@@ -180,8 +180,11 @@ def _start(line: bytes) -> str:
 def blocks(descriptor: int, source: str) -> Iterator[Block]:
     """Whole lines as they arrive: what is there is passed on, and nothing waits for a block to be full."""
     _widen_pipe(descriptor)
-    rest, number = b"", 1
-    while data := _read_ready(descriptor):
+    rest, number, is_open = b"", 1, True
+    while is_open:
+        data, is_open = _read_ready(descriptor)
+        if not data:
+            break
         end = data.rfind(b"\n") + 1
         if end == 0:
             rest += data
@@ -196,15 +199,18 @@ def blocks(descriptor: int, source: str) -> Iterator[Block]:
         yield Block(rest + b"\n", number, source)
 
 
-def _read_ready(descriptor: int) -> bytes:
-    """Waits for the first bytes, and takes along what is there besides: pipes are emptied in small portions."""
+def _read_ready(descriptor: int) -> tuple[bytes, bool]:
+    """Waits for the first bytes, and takes along what is there besides: pipes are emptied in small portions.
+
+    Whether more may come is part of the answer: a terminal says only once that Ctrl-D was typed.
+    """
     await_readable(descriptor)
     parts = [os.read(descriptor, BLOCK_BYTES)]
     size = len(parts[0])
     while parts[-1] and size < BLOCK_BYTES and select.select([descriptor], [], [], 0)[0]:
         parts.append(os.read(descriptor, BLOCK_BYTES))
         size += len(parts[-1])
-    return b"".join(parts)
+    return b"".join(parts), bool(parts[-1])
 
 
 def _widen_pipe(descriptor: int) -> None:

@@ -344,7 +344,7 @@ def history_command(access: ClusterAccess, transactional_id: str, output: str) -
         partitions = ", ".join(map(str, event.partitions)) or None
         rows.append([show_time(event.time_ms), since, event.what, event.state or None, identity, partitions])
         before_ms = event.time_ms
-    print_table(["time", "after", "what", "state", "producer", "partitions"], rows)
+    print_table(["time", "after", "what", "state", "producer", "partitions"], rows, whole=["time"])
 
 
 @txn_command.command("watch")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from oncelog.cli.output import show_duration, show_time
+from oncelog.cli.output import count_of, show_duration, show_time
 from oncelog.monitoring import transaction_history as history
 from oncelog.monitoring.transaction_activity import COUNTED, TransactionActivity
 from oncelog.monitoring.transaction_history import TransactionEvent
@@ -64,7 +64,7 @@ def screen(activity: TransactionActivity, now_ms: int) -> Group:
     events = Table("last events", box=None, pad_edge=False)
     for event in reversed(activity.last):
         events.add_row(Text(event_line(event), style=_STYLES.get(event.what, "")))
-    head = Text(f"{len(activity.open)} open transactions   {show_time(now_ms)}   Ctrl-C ends", style="bold")
+    head = Text(f"{count_of(len(activity.open), 'open transaction')}   {show_time(now_ms)}   Ctrl-C ends", style="bold")
     return Group(head, "", rates, "", opened, "", events)
 
 

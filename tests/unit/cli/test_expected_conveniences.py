@@ -16,7 +16,7 @@ import pytest
 from click.testing import Result
 
 from oncelog.cli.content_types import CONTENT_TYPES
-from oncelog.cli.output import shortened
+from oncelog.cli.output import _fitted, shortened
 from oncelog.client import Admin, NewTopic, Producer, TopicPartition
 
 Run = Callable[..., Result]
@@ -163,6 +163,12 @@ def test_the_answer_no_is_no_interruption(servers: str, admin: Admin, topic: str
     assert topic in admin.list_topics()
 
 
+def test_what_was_typed_ahead_ends_with_one_ctrl_d(servers: str, run: Run, topic: str) -> None:
+    code, _ = on_a_terminal(["produce", topic, "-q"], 80, "a\nb\n\x04")
+    assert code == 0
+    assert run("consume", topic).stdout == "a\nb\n"
+
+
 @pytest.mark.parametrize("columns", [80, 120])
 def test_tables_fit_on_a_terminal_and_are_whole_in_json(run: Run, admin: Admin, name: str, columns: int) -> None:
     long = f"{name}-{'x' * 120}-end"
@@ -173,6 +179,18 @@ def test_tables_fit_on_a_terminal_and_are_whole_in_json(run: Run, admin: Admin, 
     assert re.search(rf"^{re.escape(name)}-x+…x+-end +2 +1$", shown, re.MULTILINE)
     assert long in run("topic", "list", "-o", "json").stdout
     assert long in run("topic", "list").stdout
+
+
+def test_the_demo_says_at_once_that_its_cluster_is_not_there(run: Run) -> None:
+    done = run("demo", "--bootstrap-servers", "127.0.0.1:1")
+    assert done.exit_code == 1
+    assert "no broker answers at 127.0.0.1:1" in done.stderr
+
+
+def test_a_table_that_cannot_fit_stays_whole_and_times_always_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oncelog.cli.output._terminal_columns", lambda: 30)
+    assert _fitted([24, 20], [True, False]) == [24, 20]
+    assert _fitted([10, 30], [True, False]) == [10, 18]
 
 
 def test_a_shortened_text_has_its_start_and_its_end() -> None:
