@@ -119,4 +119,4 @@ def test_a_shell_is_offered_commands_options_and_topics(servers: str, topic: str
 def test_an_unknown_command_is_a_usage_error(run: Callable[..., Result]) -> None:
     result = run("topics")
     assert result.exit_code == 2
-    assert "No such command 'topics'" in result.stderr
+    assert "there is no command topics; did you mean topic?" in result.stderr
