@@ -50,7 +50,7 @@ _KINDS: Final = (
         lambda cache: [handle.path for handle in cache._open],
         FileCache.close_all,
     ),
-    Kind(LogDir, "__init__", lambda folder: [folder.path] if folder._lock.is_held else [], LogDir.abandon),
+    Kind(LogDir, "__init__", lambda folder: [folder.path] if folder._lock._descriptors else [], LogDir.abandon),
     Kind(Journal, "open", lambda journal: [journal.path] if journal._fd >= 0 else [], Journal.close),
 )
 _LOOKED_THROUGH_AFTER: Final = 1000
