@@ -10,9 +10,10 @@ from typing import Any
 import psycopg
 import pytest
 
+from oncelog.client import BufferExhausted
 from oncelog.connect.kinds import Kind, PostgresSinkKind, PostgresSourceKind
 from oncelog.connect.postgres_check import check_source
-from oncelog.connect.progress import Progress
+from oncelog.connect.progress import Progress, Status
 from oncelog.connect.settings import sink_settings, source_settings
 from oncelog.connect.status_topic import StatusWriter, read_status
 from oncelog.connect.supervisor import SupervisedConnector
@@ -123,3 +124,14 @@ def test_what_connectors_report_can_be_read(database: str, servers: str, unique:
     [row] = [row for row in read_status(client) if row["connector"] == name]
     assert (row["state"], row["records"], row["error"]) == ("ended", 2, "")
     assert "/" in row["position"]
+
+
+def test_a_report_that_cannot_be_written_disturbs_nobody(monkeypatch: pytest.MonkeyPatch, servers: str) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise BufferExhausted("no room")
+
+    with StatusWriter({"bootstrap.servers": servers}) as writer:
+        monkeypatch.setattr(writer._producer, "send", refuse)
+        writer.write(Status("c"))
+    with StatusWriter({"bootstrap.servers": "127.0.0.1:1", "default.api.timeout.ms": 200}) as writer:
+        writer.write(Status("c"))

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final, Self
 
-from oncelog.client import Admin, Consumer, KafkaError, NewTopic, Producer, TopicPartition
+from oncelog.client import Admin, BufferExhausted, Consumer, KafkaError, NewTopic, Producer, TopicPartition
 from oncelog.connect.progress import Status
 
 STATUS_TOPIC: Final = "oncelog-connect"
@@ -39,7 +39,7 @@ class StatusWriter:
                 ensure_status_topic(self._client)
                 self._is_ready = True
             self._producer.send(STATUS_TOPIC, json.dumps(row), status.name)
-        except KafkaError as error:
+        except (KafkaError, BufferExhausted) as error:
             logger.info("the status of %s was not written: %s", status.name, error)
 
     def __enter__(self) -> Self:
