@@ -79,24 +79,31 @@ class Connection(asyncio.BufferedProtocol):
         self._reading = True
         self._has_eof = False
         self._transport: asyncio.Transport | None = None
+        self._admission: Admission | None = None
         self._peer = Peer("", "")
         self.address = self.host = ""
         self.active = True
         """Set by traffic, cleared by the idle sweep."""
 
+    def admit(self, ours: tuple[str, int] | None, theirs: tuple[str, int] | None) -> Admission:
+        """Whether there may be one more connection. `ours` and `theirs` are the addresses of its two ends."""
+        if ours and theirs:
+            self._peer = Peer(str(theirs[0]), str(ours[0]))
+            self._peer.listener, self._peer.is_known = self.listener, not self._must_log_in
+            self.address, self.host = f"{theirs[0]}:{theirs[1]}", str(theirs[0])
+        self._admission = self._accept(self)
+        return self._admission
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        address = transport.get_extra_info("peername")
-        if address:
-            self._peer = Peer(str(address[0]), str(transport.get_extra_info("sockname")[0]))
-            self._peer.listener, self._peer.is_known = self.listener, not self._must_log_in
-            self.address, self.host = f"{address[0]}:{address[1]}", str(address[0])
         self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
-        admission = self._accept(self)
-        if admission.delay_ms:
-            self._mute(admission.delay_ms)
-        if admission.refusal is not None:
-            self._end_refused(admission.delay_ms)
+        if self._admission is None:
+            ends = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
+            delay_ms = self.admit(*ends).delay_ms
+            if delay_ms:
+                self._mute(delay_ms)
+        if self._admission is not None and self._admission.refusal is not None:
+            self._end_refused(self._admission.delay_ms)
         elif self._mapping is not None:
             self._identify(self._mapping)
         elif self._must_log_in:

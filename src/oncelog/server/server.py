@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
 import shutil
+import socket
 import uuid
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -32,7 +35,7 @@ from oncelog.server.listener import (
 )
 from oncelog.server.login import Login
 from oncelog.server.loop import LoopScheduler, LoopWorker
-from oncelog.tls import HANDSHAKE_S_MAX, SHUTDOWN_S_MAX, server_context
+from oncelog.server.tls_listener import BACKLOG, LOOK_MS, Certificates, TlsListener
 
 if TYPE_CHECKING:
     from oncelog.protocol.messages.broker_registration import Listener as Endpoint
@@ -86,6 +89,7 @@ class Server:
         self._limits: ConnectionLimits | None = None
         self._limit_overrides = parse_overrides(settings)
         self._servers: list[asyncio.Server] = []
+        self._tls_listeners: list[TlsListener] = []
         self._bound: list[tuple[Listener, Address]] = []
         self._metrics: MetricsPort | None = None
         self._peers: PeerConnections | None = None
@@ -101,11 +105,15 @@ class Server:
         """Takes the addresses before the folder: if another has one, nothing has been written. Returns the first."""
         self._bound = [(listener, await self._listen(listener)) for listener in parse_listeners(self._settings)]
         await self._start_broker()
+        for tls_listener in self._tls_listeners:
+            tls_listener.start()
         for server in self._servers:
             await server.start_serving()
         if self._membership is not None:
             self._membership.ready()
             await self._reached(self._membership.serving)
+        if self._tls_listeners:
+            self._loop.call_later(LOOK_MS / 1000, self._renew_certificates)
         if self._settings.integer("connections.max.idle.ms") >= 0:
             self._loop.call_later(self._idle_interval_s(), self._close_idle)
         return self._bound[0][1]
@@ -195,21 +203,25 @@ class Server:
 
     async def _listen(self, listener: Listener) -> Address:
         """Where it is bound. Nobody is served yet."""
-        tls = None if listener.tls is None else server_context(listener.tls)
+        certificates = None if listener.tls is None else Certificates(listener.tls)
         try:
             server = await self._loop.create_server(
                 lambda: self._new_connection(listener),
                 *listener.address,
-                backlog=512,
+                backlog=BACKLOG,
                 start_serving=False,
-                ssl=tls,
-                ssl_handshake_timeout=None if tls is None else HANDSHAKE_S_MAX,
-                ssl_shutdown_timeout=None if tls is None else SHUTDOWN_S_MAX,
             )
         except OSError as error:
             raise ConfigError(f"listeners: {listen_problem(listener.address, error)}", "listeners") from error
-        self._servers.append(server)
-        return Address(listener.address.host, server.sockets[0].getsockname()[1])
+        bound = Address(listener.address.host, server.sockets[0].getsockname()[1])
+        if certificates is None:
+            self._servers.append(server)
+        else:
+            sockets = [socket.socket(fileno=os.dup(sock.fileno())) for sock in server.sockets]
+            server.close()
+            new_connection = partial(self._new_connection, listener)
+            self._tls_listeners.append(TlsListener(sockets, certificates, new_connection, self._forget))
+        return bound
 
     def _new_connection(self, listener: Listener) -> Connection:
         has_sasl = listener.protocol.has_sasl
@@ -238,6 +250,8 @@ class Server:
         await self._leave()
         for server in self._servers:
             server.close()
+        for tls_listener in self._tls_listeners:
+            tls_listener.close()
         await self._stop_broker(clean=True)
         self._worker.close()
 
@@ -288,6 +302,12 @@ class Server:
     def _give_memory_back(self) -> None:
         if not self.broker.stopped:
             self._worker.run(give_freed_memory_back)
+
+    def _renew_certificates(self) -> None:
+        if not self.broker.stopped:
+            for tls_listener in self._tls_listeners:
+                tls_listener.certificates.renew(self._worker)
+            self._loop.call_later(LOOK_MS / 1000, self._renew_certificates)
 
     def _idle_interval_s(self) -> float:
         return max(1.0, self._settings.integer("connections.max.idle.ms") / 1000)
