@@ -49,6 +49,10 @@ class FolderLock:
         self._descriptors.append(descriptor)
         return descriptor
 
+    @property
+    def is_held(self) -> bool:
+        return bool(self._descriptors)
+
     def release(self) -> None:
         while self._descriptors:
             os.close(self._descriptors.pop())
