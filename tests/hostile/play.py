@@ -9,10 +9,11 @@ import contextlib
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.messages.api_versions import ApiVersionsRequest
 from oncelog.protocol.schema import Message
 from tests.hostile.amplification import OPEN, ROWS, WITH_ACLS, Row
@@ -93,6 +94,14 @@ def prepare(attacked: Attacked, row: Row) -> None:
     for api, version, values in row.before:
         client.ask(request_of(api, values), version)
     client.close()
+
+
+def make_topics(attacked: Attacked, rows: Iterable[Row]) -> None:
+    """Of all rows, before one of them takes the room for partitions."""
+    with contextlib.closing(Client(attacked.broker.bootstrap_servers)) as client:
+        for api, version, values in (request for row in rows for request in row.before):
+            if api == ApiKey.CREATE_TOPICS:
+                client.ask(request_of(api, values), version)
 
 
 def bystander_bound_s(rest_p99_s: float) -> float:

@@ -20,7 +20,7 @@ from peers.kafka.kafka import free_port
 from tests.hostile.amplification import OPEN, ROWS, WITH_ACLS, Row
 from tests.hostile.batch_rows import BATCH_ROWS
 from tests.hostile.measured_broker import measured_broker
-from tests.hostile.play import ATTEMPTS, Attacked, Outcome, beside, is_within, play, prepare
+from tests.hostile.play import ATTEMPTS, Attacked, Outcome, beside, is_within, make_topics, play, prepare
 from tests.hostile.wire import Client
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc tells what a process has spent")
@@ -35,6 +35,7 @@ def metrics_port() -> int:
 def open_broker(tmp_path_factory: pytest.TempPathFactory, metrics_port: int) -> Iterator[Attacked]:
     settings = {**OPEN, "oncelog.metrics.port": metrics_port}
     with measured_broker(tmp_path_factory.mktemp("hostile"), settings) as broker, beside(broker) as attacked:
+        make_topics(attacked, (row for row in (*ROWS, *BATCH_ROWS) if not row.acls))
         yield attacked
 
 
