@@ -149,6 +149,11 @@ class Partition:
         return self._has_followers
 
     @property
+    def last_valid_offset(self) -> int:
+        """Up to where a reader may ask. A new leader's high watermark may be behind what it has seen: then it waits."""
+        return self.log.log_end_offset if self._has_followers else self.high_watermark
+
+    @property
     def knows_committed(self) -> bool:
         """A new leader's high watermark may be behind the one that consumers have seen, until its followers fetch."""
         replicas = self.replicas if self._has_followers else None

@@ -199,7 +199,7 @@ class _Fetch:
                 return True
             if partition.leader_epoch < target.current_leader_epoch:
                 return True
-            if not partition.log.log_start_offset <= target.fetch_offset <= partition.high_watermark:
+            if not partition.log.log_start_offset <= target.fetch_offset <= partition.last_valid_offset:
                 return True
             end_offset = partition.readable_end(self._read_committed)
             size_bytes = partition.log.available_bytes(target.fetch_offset, end_offset=end_offset)
@@ -271,7 +271,7 @@ class _Fetch:
         log = partition.log
         end_offset = partition.readable_end(self._read_committed)
         offset = target.fetch_offset
-        if not log.log_start_offset <= offset <= partition.high_watermark:
+        if not log.log_start_offset <= offset <= partition.last_valid_offset:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{partition.topic_partition} has no offset {offset}")
         data = PartitionData(
             partition_index=target.partition,
