@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 
 from oncelog.cli.main import cli
 from oncelog.client import Admin, Producer, TopicPartition
-from oncelog.client.admin import ConfigResource, ResourceType, ScramUpsertion
+from oncelog.client.admin import ConfigResource, OffsetSpec, ResourceType, ScramUpsertion
 from oncelog.protocol.api_keys import ApiKey
 from oncelog.security.acl import Acl, Operation, Pattern, Permission, Resource
 from oncelog.security.scram import ScramMechanism
@@ -28,10 +28,10 @@ from tests.waiting import wait_until
 READING = {
     *("topic describe", "topic list", "group describe", "group list", "config show", "cluster info"),
     *("txn blocking", "txn describe", "txn hanging", "txn history", "txn list", "txn watch", "console"),
-    *("user list", "acl list", "acl explain"),
+    *("user list", "acl list", "acl explain", "connect check", "connect status"),
 }
 NO_CLUSTER = {"serve", "completion", "log dump", "log find", "log timeline", "log verify"}
-OWN_WORK = {"lab", "demo", "run", *(f"bench {name}" for name in
+OWN_WORK = {"lab", "demo", "run", "connect run", *(f"bench {name}" for name in
             ("commit-cost", "consume", "groups", "growth", "latency", "memory", "produce", "profile", "recovery",
              "start", "suite", "transactions"))}  # fmt: skip
 """They do and judge a work of their own, on topics of their own."""
@@ -140,6 +140,13 @@ CASES: dict[str, Case] = {
         "deleted {name}",
         finds_out=False,
     ),
+    "topic delete-records": Case(
+        ApiKey.DELETE_RECORDS,
+        lambda world: [world.name, "--before", "latest", "--yes"],
+        lambda world: world.admin.list_offsets({world.place: OffsetSpec.EARLIEST})[world.place].offset == 1,
+        "the records are deleted",
+        before=World.write,
+    ),
     "config set": Case(
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
         lambda world: ["topic", world.name, "retention.ms=5000"],
@@ -160,6 +167,14 @@ CASES: dict[str, Case] = {
         lambda world: [world.name, "--yes"],
         lambda world: world.offset() is None,
         "deleted {name}",
+        before=lambda world: world.admin.alter_group_offsets(world.name, {world.place: 0}),
+        finds_out=False,
+    ),
+    "group delete-offsets": Case(
+        ApiKey.OFFSET_DELETE,
+        lambda world: [world.name, "--topic", world.name, "--yes"],
+        lambda world: world.offset() is None,
+        "{name} has no offset of {name}-0 any more",
         before=lambda world: world.admin.alter_group_offsets(world.name, {world.place: 0}),
         finds_out=False,
     ),
