@@ -81,7 +81,9 @@ def decode_batches(
     headers: bool = True,
 ) -> pa.RecordBatch:
     """The records of given batches (position and header) whose offsets are in [start_offset, end_offset)."""
-    chunk = FetchedChunk(partition, start_offset, -1, end_offset, memoryview(data), list(batches), -1, -1)
+    chunk = FetchedChunk(
+        partition, start_offset, -1, end_offset, memoryview(data), list(batches), -1, -1, skip_corrupt_batches=False
+    )
     return to_arrow([chunk], headers=headers)
 
 

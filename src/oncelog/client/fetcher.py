@@ -56,7 +56,7 @@ class FetchedChunk(NamedTuple):
     batches: list[tuple[int, BatchHeader]]
     high_watermark: int
     last_stable_offset: int
-    skip_corrupt_batches: bool = False
+    skip_corrupt_batches: bool
     """What cannot be read is left out with a warning, and not raised as CorruptBatch."""
 
     def report(self, error: CorruptBatch) -> None:

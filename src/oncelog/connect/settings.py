@@ -27,10 +27,14 @@ def _given(text: Any) -> str | None:
     return None if text else "must be given"
 
 
+_NAME = ConfigKey("name", _STRING, "", "Names the connector for ever.", check=_name_problem)
+_FORMAT = ConfigKey("format", _STRING, "rows", "What values are: JSON objects of columns, or Debezium's envelope.",
+                    allowed=FORMATS)  # fmt: skip
+
 SINK_TABLE = ConfigTable(
     "sink connector",
     [
-        ConfigKey("name", _STRING, "", "Names the connector for ever.", check=_name_problem),
+        _NAME,
         ConfigKey("url", _STRING, "", "The database: a file of SQLite, or postgresql://...", check=_given,
                   sensitive=True),
         ConfigKey("topics", _LIST, (), "The topics to read.", check=_given),
@@ -39,8 +43,7 @@ SINK_TABLE = ConfigTable(
         ConfigKey("mode", _STRING, "upsert", "upsert: one row per key, no value deletes it; append: a row per record.",
                   allowed=("upsert", "append")),
         ConfigKey("key", _LIST, (), "The columns that rows are found by; without it the table's primary key."),
-        ConfigKey("format", _STRING, "rows", "What values are: JSON objects of columns, or Debezium's envelope.",
-                  allowed=FORMATS),
+        _FORMAT,
         ConfigKey("start", _STRING, "earliest", "Where a partition that was never read begins.",
                   allowed=("earliest", "latest")),
         ConfigKey("unknown_fields", _STRING, "fail", "What to do with a field that the table has no column for.",
@@ -57,7 +60,7 @@ SINK_TABLE = ConfigTable(
 SOURCE_TABLE = ConfigTable(
     "source connector",
     [
-        ConfigKey("name", _STRING, "", "Names the connector for ever.", check=_name_problem),
+        _NAME,
         ConfigKey("url", _STRING, "", "The database, postgresql://...; its user needs the attribute REPLICATION.",
                   check=_given, sensitive=True),
         ConfigKey("publication", _STRING, "", "The publication whose tables are copied.", check=_given),
@@ -66,8 +69,7 @@ SOURCE_TABLE = ConfigTable(
                   else "lower case letters, digits and underscores"),
         ConfigKey("topic", _STRING, "{schema}.{table}", "The topic of a table; {database} may be used too.",
                   check=_given),
-        ConfigKey("format", _STRING, "rows", "What values are: JSON objects of columns, or Debezium's envelope.",
-                  allowed=FORMATS),
+        _FORMAT,
         ConfigKey("outbox_table", _STRING, None, "A table, with its schema, whose new rows are events for topics."),
         ConfigKey("outbox_prefix", _STRING, None, "The prefix of messages (pg_logical_emit_message) that are events."),
         ConfigKey("outbox_topic", _STRING, "outbox.{aggregatetype}", "The topic of an event.", check=_given),

@@ -143,7 +143,7 @@ def test_headers_can_be_left_out() -> None:
 
 def test_several_chunks_become_one_record_batch() -> None:
     raws = [plain(3), plain(3, base_offset=3)]
-    chunks = [FetchedChunk(TP, 0, 6, -1, memoryview(raw), list(iter_headers(raw)), 6, 6) for raw in raws]
+    chunks = [FetchedChunk(TP, 0, 6, -1, memoryview(raw), list(iter_headers(raw)), 6, 6, False) for raw in raws]
     assert to_arrow(chunks).column("offset").to_pylist() == list(range(6))
 
 

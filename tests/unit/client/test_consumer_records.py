@@ -22,7 +22,7 @@ rows = st.lists(st.tuples(blobs, blobs, heads, st.integers(-1000, 10**12)), min_
 
 
 def chunk(raw: bytes, start: int = 0, end: int = -1) -> FetchedChunk:
-    return FetchedChunk(TP, start, -1, end, memoryview(raw), list(iter_headers(raw)), -1, -1)
+    return FetchedChunk(TP, start, -1, end, memoryview(raw), list(iter_headers(raw)), -1, -1, False)
 
 
 @given(rows, st.sampled_from([Codec.NONE, Codec.ZSTD]))

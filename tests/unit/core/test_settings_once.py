@@ -45,8 +45,11 @@ BOUND = (
     SinkOptions,
 )
 DECLARING = ("ConfigKey", "without_effect", "refused")
-DIFFERENT_THINGS = {"compression.type", "fetch.max.bytes", "transaction.two.phase.commit.enable"}
-"""Settings of brokers or topics, and of clients, that share no more than the name."""
+DIFFERENT_THINGS = {
+    *("compression.type", "fetch.max.bytes", "transaction.two.phase.commit.enable"),
+    *("topic", "transaction_timeout_ms", "url", "batch_rows", "batch_ms"),
+}
+"""Settings of brokers or topics, of clients, of Spark and of connectors that share no more than the name."""
 
 
 @functools.cache
