@@ -66,6 +66,8 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent_bytes = 0
         self._request_bytes = 0
         """Of a large request that is being served."""
+        self._waiting_bytes = 0
+        """Of a large request that waits for its turn."""
         self._frame_bytes = 0
         """Set aside for a large frame that is being received."""
         self._waits_for_room = False
@@ -133,7 +135,9 @@ class Connection(asyncio.BufferedProtocol):
             self._unmute_timer.cancel()
         self._peer.connected = False
         self._waiting.clear()
-        self._budget.hold(self, 0)
+        # An answer may still come. It must not count again what is gone with the connection.
+        self._frame_bytes = self._waiting_bytes = self._request_bytes = self._unsent_bytes = 0
+        self._hold()
         self._forget(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -148,6 +152,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self._reader.frame_bytes != self._frame_bytes:
             self._frame_bytes = self._reader.frame_bytes
+            self._waiting_bytes += sum(len(frame) for frame in frames if _is_large(frame))
             self._hold()
             self._waits_for_room = bool(self._frame_bytes) and self._budget.is_exceeded
             if self._waits_for_room:
@@ -178,7 +183,8 @@ class Connection(asyncio.BufferedProtocol):
         self._serve()
 
     def _hold(self) -> None:
-        self._budget.hold(self, self._frame_bytes + self._request_bytes + self._unsent_bytes)
+        held_bytes = self._frame_bytes + self._waiting_bytes + self._request_bytes + self._unsent_bytes
+        self._budget.hold(self, held_bytes)
 
     def go_on(self) -> None:
         self._waits_for_room = False
@@ -235,9 +241,9 @@ class Connection(asyncio.BufferedProtocol):
         self._serve()
 
     def _serve_one(self, frame: memoryview) -> None:
-        if len(frame) > RECEIVE_BUFFER_BYTES:
+        if _is_large(frame):
+            self._waiting_bytes -= len(frame)
             self._request_bytes = len(frame)
-            self._hold()
         try:
             answer = self._front.serve(frame, self._peer)
             if self._must_log_in and self._peer.is_known:
@@ -309,3 +315,8 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting.clear()
         if self._transport is not None:
             self._transport.abort()
+
+
+def _is_large(frame: memoryview) -> bool:
+    """It did not fit into the buffer that every connection has."""
+    return len(frame) > RECEIVE_BUFFER_BYTES

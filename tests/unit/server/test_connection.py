@@ -16,6 +16,7 @@ from oncelog.server.connection_limits import Admission
 from oncelog.server.descriptors import RESERVED, share
 from oncelog.server.memory_budget import ROOM_WAIT_MS, SMALL_ANSWER_BYTES
 from tests.unit.server.harness import BrokerInProcess, batch_of
+from tests.unit.server.held_worker import HeldWorker
 
 FETCH_VERSION = 11
 BATCH_BYTES = 40_000
@@ -213,6 +214,43 @@ def test_a_failed_request_without_an_answer_closes_its_connection(running: Broke
     send(transport, produce("nowhere"), 9)
     assert transport.aborted
     assert not transport.unsent
+
+def wait_for_more(transport: StuckTransport) -> None:
+    """A fetch that is answered when there is something new."""
+    partition = FetchPartition(partition=0, fetch_offset=20, partition_max_bytes=1 << 30)
+    topics = [FetchTopic(topic="t", partitions=[partition])]
+    send(transport, FetchRequest(max_wait_ms=60_000, min_bytes=1, max_bytes=1 << 30, topics=topics), FETCH_VERSION)
+
+
+def large_produce() -> bytes:
+    data = batch_of([bytes(300_000)], timestamp_ms=0)
+    topics = [TopicProduceData(name="t", partition_data=[PartitionProduceData(index=0, records=data)])]
+    request = ProduceRequest(acks=1, timeout_ms=1000, topic_data=topics)
+    return b"".join(encode_request_frame(0, 9, 2, "test", encode_request(0, 9, request)))
+
+
+def test_a_request_that_waits_behind_another_counts(running: BrokerInProcess) -> None:
+    transport, frame = connect(running), large_produce()
+    wait_for_more(transport)
+    receive(transport, frame)
+    assert running.broker.budget.held_bytes == len(frame) - 4
+    running.produce("t", [b"x"])
+    running.clock.advance_ms(0)
+    assert not transport.connection.is_waiting
+    assert running.broker.budget.held_bytes == 0
+
+
+def test_an_answer_for_a_lost_client_takes_nothing_of_the_budget(running: BrokerInProcess) -> None:
+    transport, worker = connect(running), HeldWorker()
+    running.broker.worker = worker
+    many = [FetchTopic(topic="t", partitions=[FetchPartition(partition=n) for n in range(4_000)])]
+    send(transport, FetchRequest(max_wait_ms=0, topics=many), FETCH_VERSION)
+    assert transport.connection.is_waiting
+    receive(transport, large_produce()[:100_000])
+    assert running.broker.budget.held_bytes > 300_000
+    transport.connection.connection_lost(None)
+    worker.finish(running.clock)
+    assert running.broker.budget.held_bytes == 0
 
 
 def test_connections_leave_descriptors_to_the_log_files() -> None:
