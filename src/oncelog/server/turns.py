@@ -67,6 +67,16 @@ class Turns:
             self._scheduler.call_later_ms(0, self._take_turn)
         return promise
 
+    def begin(self, steps: Steps[Any], peer: Peer) -> Promise[Any]:
+        """As `run`, for work that goes on after a wait: its error is not for whoever has ended the wait."""
+        done: Any
+        try:
+            done = self.run(steps, peer)
+        except Exception:
+            log.exception("a request from %s failed; its connection is closed", peer.client_host)
+            done = HANG_UP
+        return done if isinstance(done, Promise) else Promise.resolved(done)
+
     def _run_slice(self, steps: Steps[Any]) -> None:
         end_ms = self._scheduler.monotonic_ms() + SLICE_MS
         next(steps)

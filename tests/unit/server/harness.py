@@ -74,8 +74,8 @@ class BrokerInProcess:
         return promise.value
 
     def _decode(self, key: int, version: int, buffers: list[Any] | None) -> Any:
-        if buffers is None:
-            return None
+        if not buffers:
+            return buffers  # None, or the empty list that closes the connection
         frame = memoryview(b"".join(buffers))
         _, position = parse_response_header(frame[4:], response_header_version(key, version))
         return decode_response(key, version, frame[4 + position :])

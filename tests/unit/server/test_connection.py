@@ -215,6 +215,7 @@ def test_a_failed_request_without_an_answer_closes_its_connection(running: Broke
     assert transport.aborted
     assert not transport.unsent
 
+
 def wait_for_more(transport: StuckTransport) -> None:
     """A fetch that is answered when there is something new."""
     partition = FetchPartition(partition=0, fetch_offset=20, partition_max_bytes=1 << 30)

@@ -162,6 +162,21 @@ def test_a_batch_without_acknowledgement_is_looked_at_too(node: BrokerInProcess)
     assert node.broker.partitions.get("t", 0).log.log_end_offset == MANY
 
 
+def test_an_append_that_fails_unexpectedly_after_a_long_look_is_answered(
+    node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.create("t", cleanup_policy="compact")
+    worker = hold_long_reads(node)
+    waiting = send(node, "t", many(node.clock.now_ms()))
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("injected")
+
+    monkeypatch.setattr(node.broker.partitions.get("t", 0).log, "append", fail)
+    worker.finish(node.clock)
+    assert waiting.value.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+
+
 def test_records_of_a_batch_are_bounded(node: BrokerInProcess) -> None:
     node.create("t")
     now_ms = node.clock.now_ms()

@@ -327,3 +327,22 @@ def test_the_largest_timestamp_is_not_told_before_its_transaction_ends(node: Bro
     assert list_offsets(node, -3, isolation=1)[2] == 0
     partition.high_watermark = 0
     assert list_offsets(node, -3, isolation=1) == (0, -1, -1)
+
+
+def test_a_fetch_that_fails_while_it_waits_closes_its_connection(
+    node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.create("orders")
+    promise = node.send(fetch_request(node, {("orders", 0): 0}, max_wait_ms=1000), 12)
+    log = node.broker.partitions.get("orders", 0).log
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError("injected")
+
+    monkeypatch.setattr(log, "available_bytes", fail)
+    node.produce("orders", [b"a"])
+    monkeypatch.undo()
+    node.clock.advance_ms(2000)
+    assert promise.done
+    assert promise.value == []
+    assert not node.broker.partitions.get("orders", 0)._watchers

@@ -117,3 +117,11 @@ def test_a_promise_at_the_end_is_waited_for(loop: Loop, turns: Turns) -> None:
 
 def test_one_by_one() -> None:
     assert at_once(one_by_one(str, [1, 2])) == ["1", "2"]
+
+
+def test_work_behind_a_wait_that_fails_at_once_closes_its_connection_and_disturbs_nobody(turns: Turns) -> None:
+    def failing() -> Steps[None]:
+        raise RuntimeError("injected")
+        yield
+
+    assert turns.begin(failing(), peer()).value is HANG_UP

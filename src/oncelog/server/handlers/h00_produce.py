@@ -81,7 +81,7 @@ class _Produce:
             return self._append_all()
 
         def append(_: None) -> Promise[Answer]:
-            return _promised(self._broker.turns.run(self._append_all(), self._context.peer))
+            return self._broker.turns.begin(self._append_all(), self._context.peer)
 
         return self._verify(unverified).chain(append)
 
@@ -287,10 +287,10 @@ class _Produce:
         def append(result: memoryview | Exception) -> None:
             try:
                 if isinstance(result, Exception):
-                    raise _known(result)
+                    raise result
                 self._append_to(partition, result, response, uncommitted, Examination.DONE)
-            except KafkaError as error:
-                self._failed(partition.topic_partition.topic, response, error)
+            except Exception as error:  # noqa: BLE001  it would come out where the worker hands over its results
+                self._failed(partition.topic_partition.topic, response, _known(error))
 
         job = partial(examine, batch, config, now_ms, partition.topic_partition)
         return self._broker.long_reads.run(job).map(append)
@@ -331,8 +331,8 @@ def _failed(index: int, error: KafkaError) -> PartitionProduceResponse:
 def _known(error: Exception) -> KafkaError:
     if isinstance(error, KafkaError):
         return error
-    log.error("the records of a batch could not be looked at", exc_info=error)
-    return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the records of a batch could not be looked at")
+    log.error("a batch could not be looked at and appended", exc_info=error)
+    return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the batch could not be looked at and appended")
 
 
 def _promised(answer: Any) -> Promise[Answer]:

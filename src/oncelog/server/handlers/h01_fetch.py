@@ -26,7 +26,7 @@ from oncelog.protocol.messages.fetch import (
 )
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
-from oncelog.server.context import RequestContext
+from oncelog.server.context import HangUp, RequestContext
 from oncelog.server.fetch_session import FetchSession, FetchTarget, PartitionKey, partition_key
 from oncelog.server.replica_fetches import failed_partition, replica_of, serve_replica
 from oncelog.server.turns import Steps
@@ -37,10 +37,11 @@ _PARTITIONS_PER_MS = 200
 """A reader that waits for many is woken less often than there are appends: each look goes through all of them."""
 _tokens = itertools.count(1)
 
-Answer = FetchResponse | Promise[FetchResponse]
+Answer = FetchResponse | Promise[FetchResponse | HangUp]
+Outcome = Answer | Promise[FetchResponse] | Steps[Answer]
 
 
-def handle(broker: Broker, request: FetchRequest, context: RequestContext) -> Answer | Steps[Answer]:
+def handle(broker: Broker, request: FetchRequest, context: RequestContext) -> Outcome:
     if broker.replication is not None and replica_of(request) is not None:
         return serve_replica(broker, request, context)
     targets = _targets(request)
@@ -130,7 +131,7 @@ class _Fetch:
         if broker.quotas.are_set:
             self._max_bytes = min(self._max_bytes, broker.quotas.fetch_max_bytes(context) or self._max_bytes)
         self._min_bytes = min(request.min_bytes, self._max_bytes, broker.budget.fetch_room_bytes())
-        self._promise: Promise[FetchResponse] | None = None
+        self._promise: Promise[FetchResponse | HangUp] | None = None
         self._watched: list[Partition] = []
         self._wake_pending = False
 
@@ -138,7 +139,7 @@ class _Fetch:
         reads, size_bytes, settled = yield from self._read_all()
         if settled or size_bytes >= self._min_bytes or self._request.max_wait_ms <= 0 or not self._wanted:
             return (yield from self._answer(reads))
-        promise: Promise[FetchResponse] = Promise()
+        promise: Promise[FetchResponse | HangUp] = Promise()
         self._promise = promise
         try:
             yield from self._wait()
@@ -171,7 +172,8 @@ class _Fetch:
             self._broker.scheduler.call_later_ms(delay_ms, lambda: self._look_again(is_last=False))
 
     def _look_again(self, *, is_last: bool) -> None:
-        self._broker.turns.run(self._look(is_last=is_last), self._context.peer)
+        look = self._broker.turns.begin(self._look(is_last=is_last), self._context.peer)
+        look.then(lambda failed: self._finish(failed) if failed is not None else None)
 
     def _look(self, *, is_last: bool) -> Steps[None]:
         """The last look takes what there is."""
@@ -210,7 +212,7 @@ class _Fetch:
         if self._promise is not None:
             self._look_again(is_last=True)
 
-    def _finish(self, response: FetchResponse) -> None:
+    def _finish(self, response: FetchResponse | HangUp) -> None:
         promise = self._promise
         self._release()
         if promise is not None:

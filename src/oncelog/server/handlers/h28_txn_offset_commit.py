@@ -115,9 +115,8 @@ class _TxnOffsetCommit:
         return self._commit(guard)
 
     def _commit(self, guard: VerificationGuard | None) -> Promise[TxnOffsetCommitResponse]:
-        done = self._broker.turns.run(self._commit_parts(guard), self._context.peer)
         # A promise of HANG_UP is the dispatcher's to deal with.
-        return done if isinstance(done, Promise) else Promise.resolved(done)  # type: ignore[return-value]
+        return self._broker.turns.begin(self._commit_parts(guard), self._context.peer)
 
     def _commit_parts(self, guard: VerificationGuard | None) -> Steps[Promise[TxnOffsetCommitResponse]]:
         topic_ids = self._broker.metadata.ids_of(topic.name for topic in self._request.topics)
