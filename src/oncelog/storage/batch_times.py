@@ -83,7 +83,7 @@ def read_times(batch: bytes, first_offset: int, output_bytes_max: int = OUTPUT_B
         if output_bytes_max < OUTPUT_BYTES_MAX:
             raise
         _believe(times, header, first_offset)
-    except KafkaError:
+    except (KafkaError, OverflowError):  # a delta may lead to a time or an offset that no field can hold
         _believe(times, header, first_offset)
     return times
 
@@ -97,8 +97,12 @@ def _add_times(times: BatchTimes, header: BatchHeader, batch: bytes, first_offse
         timestamp = header.max_timestamp if header.timestamp_type_append else header.base_timestamp + timestamp_delta
         if (largest is None or timestamp > largest) and header.base_offset + offset_delta >= first_offset:
             largest = timestamp
-            times.timestamps.append(timestamp)
             times.offsets.append(header.base_offset + offset_delta)
+            try:
+                times.timestamps.append(timestamp)
+            except OverflowError:
+                times.offsets.pop()
+                raise
 
 
 def _believe(times: BatchTimes, header: BatchHeader, first_offset: int) -> None:

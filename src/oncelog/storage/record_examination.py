@@ -88,6 +88,8 @@ def examine(
         code = ErrorCode.INVALID_RECORD if header.codec else error.code
         raise KafkaError(code, f"{partition}: {error.message}") from None
     max_timestamp = header.base_timestamp + largest_delta
+    if not -LONG_MAX <= max_timestamp <= LONG_MAX:
+        raise KafkaError(ErrorCode.INVALID_TIMESTAMP, f"{partition}: {max_timestamp} is no timestamp")
     codec = header.codec if config.codec is None else config.codec
     if codec != header.codec:
         return memoryview(_compressed(header, section, codec, max_timestamp))

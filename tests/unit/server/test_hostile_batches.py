@@ -236,7 +236,28 @@ def test_the_largest_timestamp_is_computed_where_records_are_looked_at(node: Bro
     assert read_header(stored).max_timestamp == now_ms
 
 
+def beyond_all_times(now_ms: int, codec: int = Codec.NONE) -> bytes:
+    """The second of its records has a time that no field can hold."""
+    records = [Record(0, 0, b"k", b"v"), Record(1, 2**63 - 1, b"k", b"v")]
+    batch = build_batch(records, timestamp_ms=0, codec=codec)
+    return changed(batch, base_timestamp=now_ms, max_timestamp=now_ms)
+
+
+def test_a_time_beyond_all_times_is_refused_where_records_are_looked_at(node: BrokerInProcess) -> None:
+    node.create("t", cleanup_policy="compact", message_timestamp_type="LogAppendTime")
+    refused = produced(node, "t", beyond_all_times(node.clock.now_ms()))
+    assert refused.error_code == ErrorCode.INVALID_TIMESTAMP
+
+
 # ListOffsets by time
+
+
+def test_a_time_beyond_all_times_does_not_keep_others_from_being_found(node: BrokerInProcess) -> None:
+    node.create("t")
+    now_ms = node.clock.now_ms()
+    assert produced(node, "t", beyond_all_times(now_ms)).error_code == ErrorCode.NONE
+    assert ask_for(node, now_ms).value == (now_ms, 0)
+    assert ask_for(node, OffsetSpec.MAX_TIMESTAMP).value == (now_ms, 0)
 
 
 def ask_for(node: BrokerInProcess, timestamp: int) -> Promise[tuple[int, int]]:
