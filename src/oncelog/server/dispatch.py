@@ -131,7 +131,7 @@ class Dispatcher:
         context = RequestContext(version, header.client_id or "", peer, self._broker.authorizer, key)
         answer = self._handler(key)(self._broker, body, context)
         if isinstance(answer, GeneratorType):
-            answer = self._broker.turns.run(answer, peer)
+            answer = self._broker.turns.run(answer, peer, to_the_end=key == ApiKey.PRODUCE)
         if self._broker.quotas.are_set:
             answer = self._charged(context, answer, time.perf_counter() - started_s)
         metrics = self._broker.metrics

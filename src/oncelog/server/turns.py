@@ -2,7 +2,8 @@
 
 A handler that goes through many things is a generator: it yields after each of them and returns its answer. What is
 done within a slice costs no turn of the loop. What is not goes on in the next turns, one slice for all such requests
-together in each. Work of a client that has gone is given up at a yield.
+together in each. Work of a client that has gone is given up at a yield, unless it is to be done to its end: a producer
+that asks for no answer may close its connection as soon as everything is sent.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class _Unfinished(NamedTuple):
     steps: Steps[Any]
     peer: Peer
     promise: Promise[Any]
+    to_the_end: bool
 
 
 class Turns:
@@ -54,7 +56,7 @@ class Turns:
         self._scheduler = scheduler
         self._unfinished: deque[_Unfinished] = deque()
 
-    def run(self, steps: Steps[T], peer: Peer) -> T | Promise[T | HangUp]:
+    def run(self, steps: Steps[T], peer: Peer, *, to_the_end: bool = False) -> T | Promise[T | HangUp]:
         """What the steps return, or a promise of it. One that fails in a later turn can only close its connection."""
         try:
             self._run_slice(steps)
@@ -62,16 +64,16 @@ class Turns:
             result: T = done.value
             return result
         promise: Promise[T | HangUp] = Promise()
-        self._unfinished.append(_Unfinished(steps, peer, promise))
+        self._unfinished.append(_Unfinished(steps, peer, promise, to_the_end))
         if len(self._unfinished) == 1:
             self._scheduler.call_later_ms(0, self._take_turn)
         return promise
 
-    def begin(self, steps: Steps[Any], peer: Peer) -> Promise[Any]:
+    def begin(self, steps: Steps[Any], peer: Peer, *, to_the_end: bool = False) -> Promise[Any]:
         """As `run`, for work that goes on after a wait: its error is not for whoever has ended the wait."""
         done: Any
         try:
-            done = self.run(steps, peer)
+            done = self.run(steps, peer, to_the_end=to_the_end)
         except Exception:
             log.exception("a request from %s failed; its connection is closed", peer.client_host)
             done = HANG_UP
@@ -92,7 +94,7 @@ class Turns:
                 self._scheduler.call_later_ms(0, self._take_turn)
 
     def _go_on(self, work: _Unfinished) -> None:
-        if not work.peer.connected:
+        if not work.peer.connected and not work.to_the_end:
             work.steps.close()
             return
         try:

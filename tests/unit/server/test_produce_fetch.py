@@ -15,6 +15,7 @@ from oncelog.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from oncelog.server import turns
 from tests.unit.server.harness import BrokerInProcess, batch_of
 
 
@@ -346,3 +347,19 @@ def test_a_fetch_that_fails_while_it_waits_closes_its_connection(
     assert promise.done
     assert promise.value == []
     assert not node.broker.partitions.get("orders", 0)._watchers
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+def test_a_produce_is_appended_to_its_end_also_when_its_client_has_gone(
+    node: BrokerInProcess, acks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that asks for no answer may close its connection as soon as it has sent all."""
+    monkeypatch.setattr(turns, "SLICE_MS", 0)
+    node.create("orders", 4)
+    data = batch_of([b"a"], timestamp_ms=node.clock.now_ms())
+    partitions = [PartitionProduceData(index=index, records=data) for index in range(4)]
+    topic = TopicProduceData(name="orders", partition_data=partitions)
+    node.send(ProduceRequest(acks=acks, timeout_ms=1000, topic_data=[topic]), 9)
+    node.peer.connected = False
+    node.clock.advance_ms(10)
+    assert [node.broker.partitions.get("orders", index).log.log_end_offset for index in range(4)] == [1] * 4

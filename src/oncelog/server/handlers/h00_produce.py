@@ -81,7 +81,7 @@ class _Produce:
             return self._append_all()
 
         def append(_: None) -> Promise[Answer]:
-            return self._broker.turns.begin(self._append_all(), self._context.peer)
+            return self._broker.turns.begin(self._append_all(), self._context.peer, to_the_end=True)
 
         return self._verify(unverified).chain(append)
 
