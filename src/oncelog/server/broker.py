@@ -479,6 +479,7 @@ class Broker:
         self.stopped = True
         self.end_work()
         self.flusher.stop()
+        self.turns.stop()
         if clean:
             self.log_dir.close(self.upkeep.high_watermarks(), broker_epoch=self._note_stop())
         else:

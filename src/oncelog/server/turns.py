@@ -79,6 +79,12 @@ class Turns:
             done = HANG_UP
         return done if isinstance(done, Promise) else Promise.resolved(done)
 
+    def stop(self) -> None:
+        """The broker has stopped: what is not finished is not done."""
+        for work in self._unfinished:
+            work.steps.close()
+        self._unfinished.clear()
+
     def _run_slice(self, steps: Steps[Any]) -> None:
         end_ms = self._scheduler.monotonic_ms() + SLICE_MS
         next(steps)
@@ -86,6 +92,8 @@ class Turns:
             next(steps)
 
     def _take_turn(self) -> None:
+        if not self._unfinished:
+            return
         work = self._unfinished.popleft()
         try:
             self._go_on(work)

@@ -17,10 +17,12 @@ from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.errors import KafkaError
 from oncelog.core.promise import Promise
 from oncelog.protocol.batch import Record, build_batch
+from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from oncelog.server import turns
 from oncelog.server.broker import Broker
 from oncelog.server.server import Server
 from oncelog.storage.checkpoints import LOG_START_OFFSETS, RECOVERY_POINTS, read_offsets
-from tests.unit.server.harness import BrokerInProcess
+from tests.unit.server.harness import BrokerInProcess, batch_of
 from tests.unit.server.test_flusher import SETTINGS, commit_offset
 
 LAST_APPENDS_S = 0.3
@@ -184,3 +186,20 @@ def test_a_coordinator_that_is_loading_does_not_go_on_after_the_stop(
     node.broker.stop()
     node.clock.advance_ms(1000)
     assert not node.broker.groups.is_ready(0)
+
+
+def test_a_request_in_pieces_ends_with_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "SLICE_MS", 0)
+    node = BrokerInProcess(tmp_path)
+    node.create("t", 4)
+    data = batch_of([b"a"], timestamp_ms=node.clock.now_ms())
+    partitions = [PartitionProduceData(index=index, records=data) for index in range(4)]
+    request = ProduceRequest(
+        acks=1, timeout_ms=1000, topic_data=[TopicProduceData(name="t", partition_data=partitions)]
+    )
+    answer = node.send(request, 9)
+    node.broker.stop()
+    before = sorted(tmp_path.rglob("*"))
+    node.clock.advance_ms(10)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert not answer.done
