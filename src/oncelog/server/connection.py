@@ -222,7 +222,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def _may_serve(self) -> bool:
         is_free = not self._awaits_answer and self._unmute_timer is None
-        return is_free and self._writable and self._transport is not None
+        return is_free and self._writable and self._transport is not None and not self._transport.is_closing()
 
     @property
     def _may_read(self) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from oncelog.protocol.api import decode_response, encode_request, response_header_version
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.framing import encode_request_frame, parse_response_header
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -252,6 +253,25 @@ def test_an_answer_for_a_lost_client_takes_nothing_of_the_budget(running: Broker
     transport.connection.connection_lost(None)
     worker.finish(running.clock)
     assert running.broker.budget.held_bytes == 0
+
+
+def test_a_connection_that_is_being_closed_is_not_served_on(running: BrokerInProcess) -> None:
+    """As at the stop of a broker: the folder may be given back before the connection is gone."""
+    transport = connect(running)
+
+    def closing(handle: Any) -> Any:
+        def wrapped(*arguments: Any) -> Any:
+            transport.aborted = True
+            return handle(*arguments)
+
+        return wrapped
+
+    running.broker.dispatcher.wrap_handler(ApiKey.PRODUCE, closing)
+    request = produce("t")
+    frame = b"".join(encode_request_frame(0, 9, 1, "test", encode_request(0, 9, request)))
+    before = running.broker.partitions.get("t", 0).log_end_offset
+    receive(transport, frame + frame)
+    assert running.broker.partitions.get("t", 0).log_end_offset == before + 1
 
 
 def test_connections_leave_descriptors_to_the_log_files() -> None:
