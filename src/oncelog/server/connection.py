@@ -135,8 +135,9 @@ class Connection(asyncio.BufferedProtocol):
             self._unmute_timer.cancel()
         self._peer.connected = False
         self._waiting.clear()
-        # An answer may still come. It must not count again what is gone with the connection.
-        self._frame_bytes = self._waiting_bytes = self._request_bytes = self._unsent_bytes = 0
+        self._frame_bytes = self._waiting_bytes = self._unsent_bytes = 0
+        if not self._awaits_answer:
+            self._request_bytes = 0  # else it is in memory until it is served
         self._hold()
         self._forget(self)
 
@@ -270,11 +271,13 @@ class Connection(asyncio.BufferedProtocol):
         if self._request_bytes:
             self._request_bytes = 0
             self._hold()
+        if self._transport is None:
+            return
         if isinstance(buffers, LastAnswer):
             self._send_last(buffers)
         elif buffers == []:
             self._refuse("its request could not be answered")
-        elif buffers is not None and self._transport is not None:
+        elif buffers is not None:
             self._transport.writelines(buffers)
         if self._peer.throttle_ms:
             self._mute(self._peer.throttle_ms)

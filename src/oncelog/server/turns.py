@@ -104,6 +104,7 @@ class Turns:
     def _go_on(self, work: _Unfinished) -> None:
         if not work.peer.connected and not work.to_the_end:
             work.steps.close()
+            work.promise.resolve(HANG_UP)
             return
         try:
             self._run_slice(work.steps)

@@ -9,13 +9,16 @@ import pytest
 
 from oncelog.protocol.api import decode_response, encode_request, response_header_version
 from oncelog.protocol.api_keys import ApiKey
+from oncelog.protocol.batch import Record, build_batch
 from oncelog.protocol.framing import encode_request_frame, parse_response_header
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from oncelog.server import turns
 from oncelog.server.connection import Connection
 from oncelog.server.connection_limits import Admission
 from oncelog.server.descriptors import RESERVED, share
 from oncelog.server.memory_budget import ROOM_WAIT_MS, SMALL_ANSWER_BYTES
+from oncelog.storage.record_examination import SHORT_RECORDS_MAX
 from tests.unit.server.harness import BrokerInProcess, batch_of
 from tests.unit.server.held_worker import HeldWorker
 
@@ -252,6 +255,35 @@ def test_an_answer_for_a_lost_client_takes_nothing_of_the_budget(running: Broker
     assert running.broker.budget.held_bytes > 300_000
     transport.connection.connection_lost(None)
     worker.finish(running.clock)
+    assert running.broker.budget.held_bytes == 0
+
+
+def test_a_request_counts_until_it_is_served_also_when_its_client_has_gone(running: BrokerInProcess) -> None:
+    running.create("compacted", cleanup_policy="compact")
+    transport, worker = connect(running), HeldWorker()
+    running.broker.long_reads._worker = worker
+    records = [Record(number, 0, b"k", bytes(20)) for number in range(2 * SHORT_RECORDS_MAX)]
+    data = PartitionProduceData(index=0, records=build_batch(records, timestamp_ms=running.clock.now_ms()))
+    topics = [TopicProduceData(name="compacted", partition_data=[data])]
+    send(transport, ProduceRequest(acks=1, timeout_ms=1000, topic_data=topics), 9)
+    assert running.broker.budget.held_bytes > 200_000
+    transport.connection.connection_lost(None)
+    assert running.broker.budget.held_bytes > 200_000
+    worker.finish(running.clock)
+    assert running.broker.budget.held_bytes == 0
+
+
+def test_a_request_in_pieces_whose_client_has_gone_counts_no_more(
+    running: BrokerInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "SLICE_MS", 0)
+    transport = connect(running)
+    many = [FetchTopic(topic="t", partitions=[FetchPartition(partition=n) for n in range(4_000)])]
+    send(transport, FetchRequest(max_wait_ms=0, topics=many), FETCH_VERSION)
+    assert transport.connection.is_waiting
+    assert running.broker.budget.held_bytes > 65_536
+    transport.connection.connection_lost(None)
+    running.clock.advance_ms(0)
     assert running.broker.budget.held_bytes == 0
 
 

@@ -177,18 +177,14 @@ class _Fetch:
 
     def _look(self, *, is_last: bool) -> Steps[None]:
         """The last look takes what there is."""
-        try:
-            self._wake_pending = False
-            if self._promise is None:
-                return
-            if not self._context.peer.connected:
-                self._finish(FetchResponse())
-            elif is_last or (yield from self._has_enough()):
-                reads, _, _ = yield from self._read_all()
-                self._finish((yield from self._answer(reads)))
-        except GeneratorExit:
-            self._release()
-            raise
+        self._wake_pending = False
+        if self._promise is None:
+            return
+        if not self._context.peer.connected:
+            self._finish(FetchResponse())
+        elif is_last or (yield from self._has_enough()):
+            reads, _, _ = yield from self._read_all()
+            self._finish((yield from self._answer(reads)))
 
     def _has_enough(self) -> Steps[bool]:
         """Whether there is an answer now. Bytes are counted, not read: most looks of a patient reader are in vain."""
