@@ -149,9 +149,14 @@ class CoordinatorRuntime(Generic[S, E]):
     def _load(self, index: int) -> LiveShard[S]:
         partition = self._broker.partitions.get(self._topic, index)
         live = self._live[index] = LiveShard(index, self._new_shard(index), partition)
+
+        def later(delay_ms: int, go_on: Callable[[], None]) -> None:
+            # One that was given up meanwhile is not read to its end: nobody may take it for loaded.
+            self._broker.later(delay_ms, lambda: go_on() if self._live.get(index) is live else None)
+
         load_shard(
             partition,
-            self._broker.later,
+            later,
             begin=lambda: self._new_replayer(live),
             done=lambda: self._on_loaded(live),
             refuse=lambda error: self._refuse(live, error),

@@ -12,6 +12,7 @@ from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, LeaderEpoch, NodeId, TopicPartition
 from oncelog.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from oncelog.protocol.messages.end_txn import EndTxnRequest
+from oncelog.server import shard_log
 from oncelog.server.log_upkeep import REPAIR_CHECK_INTERVAL_MS
 from tests.unit.server.harness import BrokerInProcess
 from tests.unit.server.held_worker import hold_worker
@@ -124,3 +125,23 @@ def test_a_decision_that_an_append_left_behind_is_carried_out_once_the_log_is_re
     assert again.value.error_code == ErrorCode.NONE
     partition = node.broker.partitions.get("t", 0)
     assert partition.last_stable_offset == partition.high_watermark == 2
+
+
+@pytest.mark.parametrize("settings", [{**SETTINGS, "oncelog.acks.fsync": "false"}])
+def test_a_load_ends_when_the_broker_resigns_meanwhile(node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard_log, "LOAD_SLICE_RECORDS", 1)
+    for _ in range(5):
+        commit_offset(node)
+    groups = node.broker.groups
+    where = TopicPartition(GROUP_METADATA_TOPIC, groups.partition_of("g"))
+    lose(node, where)
+    assert where.partition not in groups._deadlines
+    regain(node, where)
+    given_up = groups.shards.live(where.partition).shard
+    lose(node, where)
+    node.clock.advance_ms(1)
+    assert not given_up.is_loaded
+    assert where.partition not in groups._deadlines, "the timer of the next load would never be set"
+    regain(node, where)
+    node.clock.advance_ms(1)
+    assert fetch_offset(node).value == (ErrorCode.NONE, 5)
