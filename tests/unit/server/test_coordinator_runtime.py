@@ -145,3 +145,13 @@ def test_a_load_ends_when_the_broker_resigns_meanwhile(node: BrokerInProcess, mo
     regain(node, where)
     node.clock.advance_ms(1)
     assert fetch_offset(node).value == (ErrorCode.NONE, 5)
+
+
+@pytest.mark.parametrize("settings", [{**SETTINGS, "oncelog.acks.fsync": "false"}])
+@pytest.mark.parametrize("version", [12, 13])
+def test_a_producer_is_told_who_leads(node: BrokerInProcess, version: int) -> None:
+    lose(node, TopicPartition("t", 0))
+    node.broker.is_in_cluster = True
+    refused = node.produce("t", [b"a"], version=version)
+    assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert refused.current_leader.leader_id == node.broker.node_id

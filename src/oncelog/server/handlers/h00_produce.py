@@ -177,6 +177,7 @@ class _Produce:
                 if answered.partition_responses:
                     yield
                 answered.partition_responses.append(self._append(topic, data, uncommitted))
+                answered.name = topic.name  # of a topic that was named by its id, known only now
         response = ProduceResponse(responses=responses)
         if self._long:
             return gather(self._long).chain(lambda _: _promised(self._answer(response, uncommitted)))
