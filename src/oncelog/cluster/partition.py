@@ -12,6 +12,7 @@ what its leader sends and cuts off what the leader does not have: see `cluster.f
 from __future__ import annotations
 
 import heapq
+import itertools
 import logging
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -35,6 +36,10 @@ logger = logging.getLogger("oncelog.server")
 _COMMITTED: Final[Promise[KafkaError | None]] = Promise.resolved(None)
 ALL_IN_SYNC: Final = -1
 """As `acks` of a producer: an append that counts only when all replicas in sync have it."""
+watch_tokens: Final = itertools.count(1)
+"""For all who watch partitions: a token stands for one of them only."""
+FOLLOWER_TOKEN: Final = 0
+"""Of whoever fetches for a follower from its leader."""
 ALONE: Final = ReplicaRules(lambda broker: None)
 """Of a broker without others."""
 
@@ -341,6 +346,10 @@ class Partition:
     def update_high_watermark(self) -> None:
         """After an append, a fetch of a follower, a change of the ISR or of `min.insync.replicas`."""
         if self.replicas is None:
+            follower = self._watchers.get(FOLLOWER_TOKEN)
+            if follower is not None:
+                # It may have waited for the disk before it fetches on.
+                self._call(follower)
             return
         log = self.log
         end_offset = self._commit_policy.stored_end(log)

@@ -6,9 +6,7 @@ fetch that finds nothing new waits, and is woken by every append.
 
 from __future__ import annotations
 
-import itertools
-
-from oncelog.cluster.partition import Partition
+from oncelog.cluster.partition import Partition, watch_tokens
 from oncelog.cluster.replica_fetch import Fetcher, answer_replica
 from oncelog.core.clock import Timer
 from oncelog.core.errors import ErrorCode, KafkaError
@@ -27,7 +25,6 @@ from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 
 _TOPIC_ID_VERSION = 13
-_tokens = itertools.count(1)
 
 
 def replica_of(request: FetchRequest) -> Fetcher | None:
@@ -70,7 +67,7 @@ class _ReplicaFetch:
         if is_enough or self._request.max_wait_ms <= 0 or not self._watched:
             return response
         self._promise = Promise()
-        self._token = next(_tokens)
+        self._token = next(watch_tokens)
         for partition in self._watched:
             partition.watch(self._token, self._wake)
         self._timer = self._broker.scheduler.call_later_ms(self._request.max_wait_ms, self._finish)

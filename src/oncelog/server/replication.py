@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from oncelog.cluster.cluster_config import ClusterConfig
 from oncelog.cluster.follower import FollowedPartition, LeaderFetcher
 from oncelog.cluster.isr_changes import TIMEOUT_MS, IsrChanges, PartitionKey
-from oncelog.cluster.partition import Partition
+from oncelog.cluster.partition import FOLLOWER_TOKEN, Partition
 from oncelog.cluster.partition_state import PartitionState, Role
 from oncelog.cluster.replicas import ReplicaRules
 from oncelog.controller.delta import Delta, TopicIdPartition
@@ -153,6 +153,7 @@ class Replication:
         if partition is None:
             return
         if partition.is_leader:
+            partition.unwatch(FOLLOWER_TOKEN)
             self.expand(partition)
         else:
             self._follow(key, partition)
@@ -173,6 +174,7 @@ class Replication:
             return
         fetching = self._fetching(leader)
         fetching.fetcher.follow(followed, partition, partition.leader_epoch)
+        partition.watch(FOLLOWER_TOKEN, fetching.pump.kick)
         fetching.pump.kick()
 
     def _follow_none(self, key: TopicIdPartition) -> None:

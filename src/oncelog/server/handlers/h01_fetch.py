@@ -8,10 +8,9 @@ Deviation: consumers are not sent to followers (no preferred read replica).
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 
-from oncelog.cluster.partition import Partition
+from oncelog.cluster.partition import Partition, watch_tokens
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.promise import Promise
 from oncelog.protocol.messages.fetch import (
@@ -35,7 +34,6 @@ _TOPIC_ID_VERSION = 13
 _PARTITIONS_PER_STEP = 16
 _PARTITIONS_PER_MS = 200
 """A reader that waits for many is woken less often than there are appends: each look goes through all of them."""
-_tokens = itertools.count(1)
 
 Answer = FetchResponse | Promise[FetchResponse | HangUp]
 Outcome = Answer | Promise[FetchResponse] | Steps[Answer]
@@ -149,7 +147,7 @@ class _Fetch:
         return promise
 
     def _wait(self) -> Steps[None]:
-        self._token = next(_tokens)
+        self._token = next(watch_tokens)
         self._timer = self._broker.scheduler.call_later_ms(self._request.max_wait_ms, self._expire)
         for number, target in enumerate(self._wanted):
             if self._promise is None:
