@@ -17,6 +17,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+from oncelog.core.config import INT_MAX
+
 USER: Final = "user"
 CLIENT_ID: Final = "client-id"
 IP: Final = "ip"
@@ -171,7 +173,7 @@ class Rate:
         whole = int(elapsed_ms // WINDOW_MS)
         window_ms = elapsed_ms + max(0, WHOLE_WINDOWS - whole) * WINDOW_MS
         rate = sum(amount for _, amount in self._samples) * 1000 / window_ms
-        return math.ceil((rate - limit) / limit * window_ms) if rate > limit else 0
+        return min(INT_MAX, math.ceil((rate - limit) / limit * window_ms)) if rate > limit else 0
 
     def _drop_old(self, now_ms: int) -> None:
         while self._samples and now_ms - self._samples[0][0] >= WINDOWS * WINDOW_MS:
@@ -202,4 +204,4 @@ class TokenBucket:
 
     @property
     def throttle_ms(self) -> int:
-        return math.ceil(-self._tokens * 1000 / self._rate) if self.is_overdrawn else 0
+        return min(INT_MAX, math.ceil(-self._tokens * 1000 / self._rate)) if self.is_overdrawn else 0

@@ -60,6 +60,8 @@ class RequestContext:
     api_key: int | None = None
     throttle_ms: int = 0
     """What quotas ask of the client, as far as the request is served."""
+    is_of_broker: bool = False
+    """Whether it is a request that keeps the cluster going: quotas are not for it."""
 
     def may(self, operation: Operation, resource: Resource, name: str = CLUSTER_NAME) -> bool:
         """For what is left out of an answer, or has another way to be allowed. `permits` is for what is refused."""

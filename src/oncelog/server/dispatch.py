@@ -156,6 +156,8 @@ class Dispatcher:
         peer, request_bytes = context.peer, context.peer.request_bytes
 
         def charge(message: Any) -> Any:
+            if context.is_of_broker:
+                return message
             self._broker.quotas.charge_request(context.api_key or 0, context, request_bytes, spent_s)
             peer.throttle_ms = context.throttle_ms
             if context.throttle_ms and isinstance(message, Message) and "throttle_time_ms" in message.FIELDS:

@@ -42,6 +42,7 @@ def serve_replica(
         return FetchResponse(error_code=ErrorCode.INVALID_REQUEST)
     if not context.may(Operation.CLUSTER_ACTION, Resource.CLUSTER):
         return FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    context.is_of_broker = True
     return _ReplicaFetch(broker, request, context, fetcher).start()
 
 

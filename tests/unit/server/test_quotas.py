@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import time
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from oncelog.client import Admin, Consumer, Producer
 from oncelog.core.broker_config import BROKER_CONFIG
-from oncelog.core.config import ConfigError
+from oncelog.core.config import INT_MAX, ConfigError
 from oncelog.core.ids import TopicPartition
 from oncelog.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -25,6 +26,7 @@ from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteT
 from oncelog.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from oncelog.security.quotas import QuotaTable
+from oncelog.server.authorization import AllowClients
 from oncelog.server.connection_limits import ConnectionLimits, ListenerLimits, parse_overrides
 from oncelog.server.context import Peer
 from oncelog.testing.broker import BrokerProcess
@@ -211,3 +213,25 @@ def set_quota(servers: str, client_id: str, key: str, value: float) -> None:
         ops = [{"key": key, "value": value, "remove": False}]
         answer = wire.call("alter_client_quotas", 1, entries=[{"entity": entity, "ops": ops}])
     assert answer["entries"][0]["error_code"] == 0
+
+
+def test_a_client_far_above_its_rate_is_told_a_time_that_fits_its_field(node: BrokerInProcess, ann: Peer) -> None:
+    give(node, "producer_byte_rate", 1.0)
+    ann.throttle_ms = 0
+    for number in range(5):
+        assert node.produce("tea", [b"x" * 900_000]).base_offset == number
+    assert ann.throttle_ms == INT_MAX
+
+
+def test_followers_are_not_silenced(node: BrokerInProcess, ann: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    give(node, "request_percentage", 0.5)
+    node.broker.authorizer = AllowClients(cluster_action=True)
+    node.broker.replication = cast(Any, SimpleNamespace(stop=lambda: None))
+    seconds = iter(range(1000))
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(seconds)))
+    request = FetchRequest(
+        replica_id=2, max_wait_ms=0, topics=[FetchTopic(topic="none", partitions=[FetchPartition()])]
+    )
+    ann.throttle_ms = 0
+    assert node.call(request, 12).throttle_time_ms == 0
+    assert ann.throttle_ms == 0
