@@ -14,6 +14,7 @@ import errno
 import logging
 import os
 import sys
+from types import GeneratorType
 from typing import Any
 
 from oncelog.core import failpoints
@@ -23,6 +24,7 @@ from oncelog.server.broker import Broker
 from oncelog.server.context import HANG_UP, RequestContext
 from oncelog.server.dispatch import Handler
 from oncelog.server.server import Server
+from oncelog.server.turns import Steps
 
 log = logging.getLogger("oncelog.server")
 
@@ -84,7 +86,7 @@ class Orders:
                 if remaining <= 0 or answer is None:
                     return answer
                 remaining -= 1
-                return answer.map(lambda _: HANG_UP) if isinstance(answer, Promise) else HANG_UP
+                return _lost_after(answer) if isinstance(answer, GeneratorType) else _lost(answer)
 
             return lose
 
@@ -101,3 +103,12 @@ class Orders:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
         failpoints.arm(_APPEND, fail)
+
+
+def _lost(answer: Any) -> Any:
+    return answer.map(lambda _: HANG_UP) if isinstance(answer, Promise) else HANG_UP
+
+
+def _lost_after(steps: Steps[Any]) -> Steps[Any]:
+    """What the request asks for is done by its steps."""
+    return _lost((yield from steps))

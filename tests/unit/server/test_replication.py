@@ -14,6 +14,7 @@ from oncelog.cluster.lifecycle import Timing
 from oncelog.controller.delta import TopicIdPartition
 from oncelog.core.ids import LeaderEpoch, NodeId, TopicPartition
 from oncelog.core.promise import Promise
+from oncelog.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from oncelog.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from oncelog.server import replica_fetches
 from oncelog.server.handlers import h01_fetch
@@ -82,3 +83,12 @@ def test_a_follower_fetches_on_when_what_it_has_is_on_disk(
 
 def test_consumers_and_followers_that_wait_for_a_partition_are_told_apart() -> None:
     assert h01_fetch.watch_tokens is replica_fetches.watch_tokens  # type: ignore[attr-defined]
+
+
+def test_the_folder_of_a_broker_has_the_partitions_that_it_keeps(node: BrokerInProcess) -> None:
+    node.create("t", 3)
+    node.produce("t", [b"a"], partition=1)
+    node.broker.is_in_cluster = True
+    answer = node.call(DescribeLogDirsRequest(topics=None), 1)
+    described = {topic.name: [each.partition_index for each in topic.partitions] for topic in answer.results[0].topics}
+    assert described["t"] == [1]

@@ -5,6 +5,7 @@ A worker looks at the files: an answer about all partitions may look into thousa
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,6 +25,8 @@ from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 from oncelog.storage.segment_names import LOG_SUFFIX
 
+log = logging.getLogger("oncelog.server")
+
 
 def handle(
     broker: Broker, request: DescribeLogDirsRequest, context: RequestContext
@@ -33,6 +36,8 @@ def handle(
     except KafkaError as error:
         return DescribeLogDirsResponse(error_code=error.code)
     path, partitions = broker.log_dir.path.absolute(), list(_wanted(broker, request))
+    if broker.is_in_cluster:
+        partitions = [partition for partition in partitions if partition in broker.log_dir.logs]
     return broker.worker.run(lambda: _describe(path, partitions)).map(lambda found: _answer(path, found))
 
 
@@ -74,8 +79,7 @@ def _file_bytes(path: Path) -> int:
 
 
 def _answer(path: Path, found: DescribeLogDirsResult | Exception) -> DescribeLogDirsResponse:
-    if isinstance(found, OSError):
-        found = DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=str(path))
     if isinstance(found, Exception):
-        raise found
+        log.error("the files of the partitions could not be looked at", exc_info=found)
+        found = DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=str(path))
     return DescribeLogDirsResponse(results=[found])
