@@ -120,6 +120,9 @@ class Broker:
         self.worker = environment.worker
         self.long_reads = OneAtATime(self.worker)
         """For what clients can make take long: it must not keep fsyncs waiting."""
+        self.decoding = OneAtATime(self.worker)
+        self.encoding = OneAtATime(self.worker)
+        """So are large requests and answers. Python would not work on several of them at once anyway."""
         self.batch_times = BatchTimesCache()
         self._environment = environment
         self.node_id = NodeId(settings.integer("node.id"))

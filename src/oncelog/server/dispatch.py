@@ -105,7 +105,7 @@ class Dispatcher:
             version = 0
             body: Any = None
         elif len(frame) > DECODED_HERE_BYTES_MAX and key != ApiKey.PRODUCE:
-            decoded = self._broker.worker.run(lambda: decode_request(key, version, frame[position:]))
+            decoded = self._broker.decoding.run(lambda: decode_request(key, version, frame[position:]))
             return decoded.chain(lambda body: self._serve_decoded(header, version, body, peer, started_s))
         else:
             body = decode_request(key, version, frame[position:])
@@ -176,7 +176,7 @@ class Dispatcher:
                 return []
             return result
 
-        return self._broker.worker.run(lambda: _frame(key, version, correlation_id, message)).map(encoded)
+        return self._broker.encoding.run(lambda: _frame(key, version, correlation_id, message)).map(encoded)
 
     def wrap_handler(self, key: ApiKey, wrap: Callable[[Handler], Handler]) -> None:
         """For tests that need wrong or missing answers."""

@@ -247,7 +247,7 @@ def test_a_request_that_waits_behind_another_counts(running: BrokerInProcess) ->
 
 def test_an_answer_for_a_lost_client_takes_nothing_of_the_budget(running: BrokerInProcess) -> None:
     transport, worker = connect(running), HeldWorker()
-    running.broker.worker = worker
+    running.broker.decoding._worker = worker
     many = [FetchTopic(topic="t", partitions=[FetchPartition(partition=n) for n in range(4_000)])]
     send(transport, FetchRequest(max_wait_ms=0, topics=many), FETCH_VERSION)
     assert transport.connection.is_waiting
@@ -256,6 +256,18 @@ def test_an_answer_for_a_lost_client_takes_nothing_of_the_budget(running: Broker
     transport.connection.connection_lost(None)
     worker.finish(running.clock)
     assert running.broker.budget.held_bytes == 0
+
+
+def test_large_requests_do_not_take_all_threads_from_fsyncs(running: BrokerInProcess) -> None:
+    worker = HeldWorker()
+    running.broker.worker = running.broker.decoding._worker = running.broker.encoding._worker = worker
+    many = [FetchTopic(topic="t", partitions=[FetchPartition(partition=n) for n in range(4_000)])]
+    transports = [connect(running) for _ in range(4)]
+    for transport in transports:
+        send(transport, FetchRequest(max_wait_ms=0, topics=many), FETCH_VERSION)
+    assert len(worker.jobs) == 1
+    worker.finish(running.clock)
+    assert all(transport.unsent for transport in transports)
 
 
 def test_a_request_counts_until_it_is_served_also_when_its_client_has_gone(running: BrokerInProcess) -> None:

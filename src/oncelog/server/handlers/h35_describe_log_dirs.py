@@ -38,7 +38,7 @@ def handle(
     path, partitions = broker.log_dir.path.absolute(), list(_wanted(broker, request))
     if broker.is_in_cluster:
         partitions = [partition for partition in partitions if partition in broker.log_dir.logs]
-    return broker.worker.run(lambda: _describe(path, partitions)).map(lambda found: _answer(path, found))
+    return broker.long_reads.run(lambda: _describe(path, partitions)).map(lambda found: _answer(path, found))
 
 
 def _wanted(broker: Broker, request: DescribeLogDirsRequest) -> Iterable[TopicPartition]:
