@@ -50,6 +50,9 @@ class _Link:
             opened: Connection | KafkaError = await Connection.open(self._config, *self._address)
         except KafkaError as error:
             opened = error
+        except Exception as error:  # noqa: BLE001  told to all who wait, who would wait for ever without it
+            where = f"{self._address.host}:{self._address.port}"
+            opened = KafkaError(ErrorCode.NETWORK_EXCEPTION, f"cannot connect to {where}: {error!r}")
         self._opening = None
         if isinstance(opened, Connection):
             self._connection = opened
