@@ -99,20 +99,25 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
-        if self._admission is None:
-            ends = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
-            delay_ms = self.admit(*ends).delay_ms
-            if delay_ms:
-                self._mute(delay_ms)
-        if self._admission is not None and self._admission.refusal is not None:
-            self._end_refused(self._admission.delay_ms)
-        elif self._mapping is not None:
+        admission = self._admission
+        delay_ms = 0
+        if admission is None:
+            admission = self.admit(transport.get_extra_info("sockname"), transport.get_extra_info("peername"))
+            delay_ms = admission.delay_ms
+        if admission.refusal is not None:
+            self._end_refused(admission.delay_ms)
+            return
+        if delay_ms:
+            self._mute(delay_ms)
+        if self._mapping is not None:
             self._identify(self._mapping)
         elif self._must_log_in:
             self._login_timer = self._scheduler.call_later_ms(LOGIN_MS_MAX, self._end_unless_known)
 
     def _end_refused(self, delay_ms: int) -> None:
+        """Nothing is read from it until then."""
         if delay_ms:
+            self._set_reading(False)
             self._scheduler.call_later_ms(delay_ms, lambda: self._refuse(None))
         else:
             self._refuse(None)

@@ -81,14 +81,14 @@ def running(tmp_path: Path) -> BrokerInProcess:
     return running
 
 
-def connect(running: BrokerInProcess) -> StuckTransport:
+def connect(running: BrokerInProcess, admission: Admission = Admission()) -> StuckTransport:  # noqa: B008  immutable
     transport = StuckTransport()
     transport.connection = Connection(
         running.broker.dispatcher,
         frame_max_bytes=1 << 20,
         budget=running.broker.budget,
         scheduler=running.clock,
-        accept=lambda _: Admission(),
+        accept=lambda _: admission,
         forget=lambda _: None,
     )
     transport.connection.connection_made(cast(Any, transport))
@@ -268,6 +268,17 @@ def test_large_requests_do_not_take_all_threads_from_fsyncs(running: BrokerInPro
     assert len(worker.jobs) == 1
     worker.finish(running.clock)
     assert all(transport.unsent for transport in transports)
+
+
+def test_nothing_is_read_from_a_connection_that_is_refused(running: BrokerInProcess) -> None:
+    transport = connect(running, Admission("too many", 1000))
+    read: list[bool] = []
+    resume = transport.resume_reading
+    transport.resume_reading = lambda: (read.append(True), resume())  # type: ignore[method-assign, return-value, func-returns-value]
+    assert not transport.reading
+    running.clock.advance_ms(1000)
+    assert transport.aborted
+    assert not read
 
 
 def test_a_request_counts_until_it_is_served_also_when_its_client_has_gone(running: BrokerInProcess) -> None:
