@@ -8,6 +8,7 @@ from typing import Any
 import google_crc32c
 import pytest
 
+from oncelog.cluster.partition import Partition
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import TopicPartition
 from oncelog.core.promise import Promise
@@ -290,6 +291,24 @@ def test_a_time_within_many_records_is_found_by_a_worker_and_known_from_then_on(
     for number in (0, 1, 7_000, MANY - 1):
         assert ask_for(node, now_ms + number).value == (now_ms + number, number), "without a worker"
     assert ask_for(node, now_ms + MANY).value == (-1, -1)
+
+
+def test_a_look_up_that_fails_after_a_worker_has_read_is_answered(
+    node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.create("t")
+    now_ms = node.clock.now_ms() - MANY
+    produced(node, "t", growing(now_ms))
+    worker = hold_long_reads(node)
+    topic = ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(partition_index=0, timestamp=now_ms + 9_000)])
+    waiting = node.send(ListOffsetsRequest(topics=[topic]), 7)
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("injected")
+
+    monkeypatch.setattr(Partition, "readable_end", fail)
+    worker.finish(node.clock)
+    assert waiting.value.topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def test_headers_that_promise_times_which_no_record_has_are_passed_over_in_pieces(node: BrokerInProcess) -> None:

@@ -146,7 +146,13 @@ class _LookUp:
         except OSError as error:
             log.warning("%s cannot be looked up by time: %s", self._partition.topic_partition, error)
             _fail(self._response, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
+        except Exception as error:  # noqa: BLE001  after a wait it would come out where the wait has ended
+            self._failed(error)
         return None
+
+    def _failed(self, error: Exception) -> None:
+        log.error("%s could not be looked up by time", self._partition.topic_partition, exc_info=error)
+        _fail(self._response, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
 
     def _go_on(self, reader: TimesReader, long: LongLookup) -> Promise[None]:
         self._start_offset = long.start_offset
@@ -157,14 +163,19 @@ class _LookUp:
 
         def take(times: BatchTimes | Exception) -> Promise[None]:
             if isinstance(times, Exception):
-                log.error("the timestamps of a batch could not be read", exc_info=times)
-                _fail(self._response, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
+                self._failed(times)
                 return Promise.resolved(None)
             reader.keep(long, times)
             found = times.first_from(max(self._timestamp, read_header(long.batch).max_timestamp if self._is_max else 0))
             if found is None and not self._is_max:
                 return self.run() or Promise.resolved(None)
-            self._tell(*self._visible(found))
+            try:
+                self._partition.check_leads()
+                self._tell(*self._visible(found))
+            except KafkaError as error:
+                _fail(self._response, error)
+            except Exception as error:  # noqa: BLE001  as above
+                self._failed(error)
             return Promise.resolved(None)
 
         return self._broker.long_reads.run(partial(read_times, long.batch, long.first_offset)).chain(take)
