@@ -32,6 +32,7 @@ from oncelog.storage.record_examination import NAMED_RECORDS_MAX, SHORT_RECORDS_
 from tests.unit.server.harness import BrokerInProcess
 from tests.unit.server.held_worker import HeldWorker
 from tests.unit.server.test_produce_fetch import fetch_request, only_partition
+from tests.unit.server.test_transactions import Producer
 
 MANY = 3 * SHORT_RECORDS_MAX
 YEAR_MS = 365 * 86_400_000
@@ -378,3 +379,48 @@ def test_what_is_kept_of_times_is_bounded() -> None:
         assert cache.size_bytes <= 10_000
     assert cache.get((TopicPartition("t", 0), 99, 0, 0)) is times
     assert cache.get((TopicPartition("t", 0), 0, 0, 0)) is None
+
+
+# Transactions
+
+
+def long_transactional(producer: Producer, now_ms: int, sequence: int) -> ProduceRequest:
+    records = [Record(number, 0, b"k", None) for number in range(MANY)]
+    data = build_batch(
+        records,
+        timestamp_ms=now_ms,
+        transactional=True,
+        producer_id=producer.pid,
+        producer_epoch=producer.epoch,
+        base_sequence=sequence,
+    )
+    topic = TopicProduceData(name="t", partition_data=[PartitionProduceData(index=0, records=data)])
+    return ProduceRequest(acks=-1, timeout_ms=1000, transactional_id=producer.transactional_id, topic_data=[topic])
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["first of its transaction", "a later one"])
+@pytest.mark.parametrize("end", ["commit", "abort", "fence"])
+def test_a_transaction_that_ends_while_a_worker_looks_takes_nothing_more(
+    node: BrokerInProcess, end: str, is_first: bool
+) -> None:
+    node.create("t", cleanup_policy="compact,delete")
+    producer = Producer(node)
+    producer.init()
+    sequence = 0
+    if not is_first:
+        data = build_batch([Record(0, 0, b"k", b"v")], timestamp_ms=node.clock.now_ms(), transactional=True,
+                           producer_id=producer.pid, producer_epoch=producer.epoch, base_sequence=0)  # fmt: skip
+        topic = TopicProduceData(name="t", partition_data=[PartitionProduceData(index=0, records=data)])
+        first = ProduceRequest(acks=-1, timeout_ms=1000, transactional_id=producer.transactional_id, topic_data=[topic])
+        assert node.call(first, 12).responses[0].partition_responses[0].error_code == ErrorCode.NONE
+        sequence = 1
+    worker = hold_long_reads(node)
+    waiting = node.send(long_transactional(producer, node.clock.now_ms(), sequence), 12)
+    assert not waiting.done
+    ended = Producer(node).init() if end == "fence" else producer.end(end == "commit")
+    node.clock.advance_ms(10)
+    assert ended.value.error_code == ErrorCode.NONE
+    worker.finish(node.clock)
+    assert waiting.value.responses[0].partition_responses[0].error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+    partition = node.broker.partitions.get("t", 0)
+    assert partition.last_stable_offset == partition.high_watermark
