@@ -363,3 +363,22 @@ def test_a_produce_is_appended_to_its_end_also_when_its_client_has_gone(
     node.peer.connected = False
     node.clock.advance_ms(10)
     assert [node.broker.partitions.get("orders", index).log.log_end_offset for index in range(4)] == [1] * 4
+
+
+def test_a_produce_to_many_topics_lets_others_have_their_turn(
+    node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "SLICE_MS", 0)
+    data = batch_of([b"a"], timestamp_ms=node.clock.now_ms())
+    names = [f"t{number}" for number in range(5)]
+    for name in names:
+        node.create(name)
+    topics = [
+        TopicProduceData(name=name, partition_data=[PartitionProduceData(index=0, records=data)]) for name in names
+    ]
+    waiting = node.send(ProduceRequest(acks=1, timeout_ms=1000, topic_data=topics), 9)
+    assert not waiting.done
+    node.clock.advance_ms(0)
+    assert [topic.partition_responses[0].error_code for topic in waiting.value.responses] == [0] * 5
+    alone = ProduceRequest(acks=1, timeout_ms=1000, topic_data=topics[:1])
+    assert node.send(alone, 9).done, "what is short takes no turn"

@@ -174,7 +174,7 @@ class _Produce:
             answered = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id)
             responses.append(answered)
             for data in topic.partition_data:
-                if answered.partition_responses:
+                if answered.partition_responses or len(responses) > 1:
                     yield
                 answered.partition_responses.append(self._append(topic, data, uncommitted))
                 answered.name = topic.name  # of a topic that was named by its id, known only now
