@@ -382,3 +382,16 @@ def test_a_produce_to_many_topics_lets_others_have_their_turn(
     assert [topic.partition_responses[0].error_code for topic in waiting.value.responses] == [0] * 5
     alone = ProduceRequest(acks=1, timeout_ms=1000, topic_data=topics[:1])
     assert node.send(alone, 9).done, "what is short takes no turn"
+
+
+def test_offsets_of_many_partitions_are_looked_up_in_pieces(
+    node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "SLICE_MS", 0)
+    node.create("orders", 4)
+    partitions = [ListOffsetsPartition(partition_index=index, timestamp=-1) for index in range(4)]
+    request = ListOffsetsRequest(topics=[ListOffsetsTopic(name="orders", partitions=partitions)])
+    waiting = node.send(request, 7)
+    assert not waiting.done
+    node.clock.advance_ms(0)
+    assert [answer.offset for answer in waiting.value.topics[0].partitions] == [0] * 4

@@ -13,6 +13,7 @@ Batches with many records are read by a worker, and what it has found is kept: s
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from functools import partial
 from typing import NamedTuple
 
@@ -31,6 +32,7 @@ from oncelog.protocol.messages.list_offsets import (
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
+from oncelog.server.turns import Steps
 from oncelog.storage.batch_times import BatchTimes, FoundTimestamp, LongLookup, TimesReader, read_times
 
 log = logging.getLogger("oncelog.server")
@@ -52,32 +54,22 @@ class _Reader(NamedTuple):
 
 def handle(
     broker: Broker, request: ListOffsetsRequest, context: RequestContext
-) -> ListOffsetsResponse | Promise[ListOffsetsResponse]:
-    seen: dict[tuple[str, int], int] = {}
+) -> Steps[ListOffsetsResponse | Promise[ListOffsetsResponse]]:
+    seen: Counter[tuple[str, int]] = Counter()
     for topic in request.topics:
-        for wanted in topic.partitions:
-            seen[topic.name, wanted.partition_index] = seen.get((topic.name, wanted.partition_index), 0) + 1
+        seen.update((topic.name, wanted.partition_index) for wanted in topic.partitions)
+        yield
     long: list[Promise[None]] = []
-    response = ListOffsetsResponse(
-        topics=[
-            ListOffsetsTopicResponse(
-                name=topic.name,
-                partitions=[
-                    _answer(
-                        broker,
-                        topic.name,
-                        wanted,
-                        _Reader(request.isolation_level == 1, broker.is_in_cluster and request.replica_id >= 0),
-                        context,
-                        seen[topic.name, wanted.partition_index] > 1,
-                        long,
-                    )
-                    for wanted in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
+    reader = _Reader(request.isolation_level == 1, broker.is_in_cluster and request.replica_id >= 0)
+    response = ListOffsetsResponse()
+    for topic in request.topics:
+        answered = ListOffsetsTopicResponse(name=topic.name)
+        response.topics.append(answered)
+        for wanted in topic.partitions:
+            is_duplicate = seen[topic.name, wanted.partition_index] > 1
+            answer = _answer(broker, topic.name, wanted, reader, context, is_duplicate, long)
+            answered.partitions.append(answer)
+            yield
     return gather(long).map(lambda _: response) if long else response
 
 
