@@ -105,7 +105,7 @@ def test_the_file_that_apache_kafka_comes_with_is_taken() -> None:
     assert any(text.startswith("share.coordinator.state.topic.min.isr has no") for text in settings.warnings)
 
 
-@pytest.mark.parametrize("name", ["ssl.keystore.password", "sasl.login.class", "authorizer.class.name"])
+@pytest.mark.parametrize("name", ["ssl.engine.factory.class", "sasl.login.class", "authorizer.class.name"])
 def test_a_key_that_asks_for_security_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=name):
         BROKER_CONFIG.parse({name: "x"})
