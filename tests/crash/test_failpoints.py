@@ -109,8 +109,8 @@ def failpoints_in_the_source() -> set[str]:
     names = failpoints_of_coordinators(source / "server")
     for path in source.rglob("*.py"):
         for is_pattern, name in _HIT.findall(path.read_text()):
-            if path.name == "failpoints.py" or path.parent.name == "spark":
-                # Those of the Spark sink kill a job, not a broker.
+            if path.name == "failpoints.py" or path.parent.name in ("spark", "connect"):
+                # Those of the Spark sink and of connectors kill a job, not a broker.
                 continue
             if is_pattern:
                 prefix = name.partition("{")[0]
@@ -141,6 +141,14 @@ def test_every_failpoint_has_a_crash_test() -> None:
     assert tested | set(ELSEWHERE) == failpoints_in_the_source()
     for name, path in ELSEWHERE.items():
         assert name in Path(path).read_text(), f"{name} is not in {path}"
+
+
+def test_every_failpoint_of_connectors_is_used_by_their_tests() -> None:
+    source = Path(oncelog.__file__).parent / "connect"
+    names = {name for path in source.glob("*.py") for _, name in _HIT.findall(path.read_text())}
+    tests = "".join(path.read_text() for path in Path("tests/connect").glob("*.py"))
+    assert names
+    assert [name for name in sorted(names) if f'"{name}"' not in tests] == []
 
 
 def kill_at_each(broker: BrokerProcess, points: dict[str, int], number: int, work: Callable[[], None]) -> None:
