@@ -2,6 +2,9 @@
 
 `cluster.quorum_log` and `cluster.lifecycle` decide; this sends their requests and passes the answers back. Requests
 that others have for the active controller go out here as well: its address is known to the observer only.
+
+The metadata is applied once the broker has seen its own registration in it. A broker that comes back within its session
+would otherwise take up the leaderships of the process before it, without knowing what was committed since.
 """
 
 from __future__ import annotations
@@ -13,7 +16,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from oncelog.cluster.cluster_config import FEATURES, ClusterConfig
 from oncelog.cluster.lifecycle import Identity, Lifecycle, State
 from oncelog.cluster.quorum_log import FETCH_TIMEOUT_MS, QuorumLog, Update
+from oncelog.controller.delta import Delta
 from oncelog.controller.errors import InvalidMetadata
+from oncelog.controller.image import EMPTY_IMAGE
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.invariant import invariant
 from oncelog.core.promise import Promise
@@ -62,6 +67,7 @@ class Membership:
         self._quorum_pump = Pump(broker.scheduler, self._poll_quorum)
         self._life_pump = Pump(broker.scheduler, self._poll_life)
         self.applied_offset = -1
+        """Of the metadata that is applied, or before that, read."""
         self.loaded: Promise[None] = Promise()
         """The first image is applied."""
         self.serving: Promise[None] = Promise()
@@ -144,12 +150,21 @@ class Membership:
         self._quorum_pump.kick()
 
     def _apply(self, update: Update) -> None:
-        self._broker.apply_image(update.image, update.delta)
-        self.applied_offset = update.last_offset
-        if not self.loaded.done:
-            self.loaded.resolve(None)
-        if self.lifecycle.state is State.CATCHING_UP:
+        if self.loaded.done:
+            self._broker.apply_image(update.image, update.delta)
+        elif self.lifecycle.state is State.CATCHING_UP:
             self._life_pump.kick()
+        self.applied_offset = update.last_offset
+
+    def _apply_first(self) -> None:
+        image = self.quorum.image
+        try:
+            self._broker.apply_image(image, Delta.between(EMPTY_IMAGE, image))
+        except Exception as error:
+            log.exception("the metadata up to offset %d could not be applied", self.applied_offset)
+            self._end(f"the metadata could not be applied: {error}")
+            return
+        self.loaded.resolve(None)
 
     # -- registration and heartbeats
 
@@ -167,7 +182,7 @@ class Membership:
 
     def _ask_life(self, request: Message) -> Promise[Answer]:
         leader = self.quorum.leader
-        if leader is None or not self.loaded.done:
+        if leader is None or self.applied_offset < 0:
             return Promise.resolved(KafkaError(ErrorCode.NOT_CONTROLLER, "no active controller is known"))
         return self._peers.call("lifecycle", PeerAddress(*leader.address), request, self._life_timeout_ms)
 
@@ -184,6 +199,8 @@ class Membership:
 
     def _look_at_state(self) -> None:
         state = self.lifecycle.state
+        if state is State.RECOVERING and not self.loaded.done:
+            self._apply_first()
         if state is State.SERVING and not self.serving.done:
             log.info("broker %d is registered with epoch %d and unfenced", self._broker.node_id, self.lifecycle.epoch)
             self.serving.resolve(None)

@@ -191,7 +191,7 @@ class Replication:
 
     def _poll_fetcher(self, leader: NodeId, fetcher: LeaderFetcher) -> int | None:
         now_ms = self._broker.steady_ms()
-        address = self.address_of(leader) if self._membership.lifecycle.epoch >= 0 else None
+        address = self.address_of(leader)
         if address is None:
             return _UNREACHABLE_MS if len(fetcher) else None
         send = fetcher.poll(now_ms, self._membership.lifecycle.epoch)

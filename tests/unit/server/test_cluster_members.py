@@ -1,0 +1,202 @@
+"""Brokers of a cluster, on a virtual clock with a controller and a network of the test's own."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oncelog.core.errors import ErrorCode
+from oncelog.core.ids import NodeId, TopicPartition
+from oncelog.protocol.messages.cluster_metadata import UnregisterBrokerRecord
+from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from oncelog.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from oncelog.protocol.messages.metadata import MetadataRequest
+from tests.unit.server.virtual_cluster import CONTROLLER, VirtualCluster
+
+
+@pytest.fixture
+def new_cluster(tmp_path: Path) -> Callable[..., VirtualCluster]:
+    return lambda nodes=2, **settings: VirtualCluster(tmp_path, nodes, **settings).start()
+
+
+def committed(cluster: VirtualCluster, node: int, topic: str, value: bytes = b"v") -> Any:
+    cluster.until(cluster.is_known_to_all)
+    return cluster.result(cluster.nodes[node].produce(topic, value))
+
+
+def end_offset(cluster: VirtualCluster, node: int, topic: str) -> int:
+    partition = cluster.nodes[node].running.partitions.opened(topic, 0)
+    return -1 if partition is None else partition.log_end_offset
+
+
+def is_led_by(cluster: VirtualCluster, node: int, topic: str) -> bool:
+    partition = cluster.nodes[node].running.partitions.opened(topic, 0)
+    return partition is not None and partition.is_leader
+
+
+def test_both_brokers_serve_and_tell_of_each_other(new_cluster: Callable[..., VirtualCluster]) -> None:
+    cluster = new_cluster()
+    for node in cluster.nodes.values():
+        answer = cluster.result(node.send(MetadataRequest(topics=[])))
+        assert sorted((broker.node_id, broker.port) for broker in answer.brokers) == [(1, 1001), (2, 1002)]
+
+
+def test_acks_all_waits_for_the_follower(new_cluster: Callable[..., VirtualCluster]) -> None:
+    cluster = new_cluster()
+    cluster.controller.create_topic("orders", [1, 2])
+    cluster.until(lambda: end_offset(cluster, 2, "orders") == 0)
+    cluster.cut(1, 2)
+    waiting = cluster.nodes[1].produce("orders", b"v", timeout_ms=3000)
+    cluster.clock.advance_ms(2000)
+    assert not waiting.done
+    answer = cluster.result(waiting)
+    assert (ErrorCode(answer.error_code), answer.base_offset) == (ErrorCode.REQUEST_TIMED_OUT, 0)
+    cluster.heal()
+    cluster.until(lambda: end_offset(cluster, 2, "orders") == 1)
+    assert committed(cluster, 1, "orders").error_code == 0
+    assert end_offset(cluster, 2, "orders") == 2
+
+
+def test_a_follower_that_stays_away_leaves_the_isr_and_comes_back(new_cluster: Callable[..., VirtualCluster]) -> None:
+    cluster = new_cluster(replica_lag_time_max_ms="2000")
+    cluster.controller.create_topic("orders", [1, 2])
+    committed(cluster, 1, "orders")
+    cluster.cut(1, 2)
+    waiting = cluster.nodes[1].produce("orders", b"v", timeout_ms=30_000)
+    cluster.until(lambda: cluster.isr("orders") == [1])
+    assert cluster.result(waiting).error_code == 0
+    cluster.heal()
+    cluster.until(lambda: sorted(cluster.isr("orders")) == [1, 2])
+
+
+def test_the_next_leader_has_what_was_acknowledged_and_the_old_one_cuts_off_the_rest(
+    new_cluster: Callable[..., VirtualCluster],
+) -> None:
+    cluster = new_cluster()
+    cluster.controller.create_topic("orders", [1, 2])
+    committed(cluster, 1, "orders", b"kept")
+    cluster.cut(1, 2)
+    cluster.cut(1, CONTROLLER)
+    lost = cluster.nodes[1].produce("orders", b"lost", timeout_ms=60_000)
+    cluster.controller.fence(1)
+    cluster.until(lambda: is_led_by(cluster, 2, "orders"))
+    answer = cluster.result(cluster.nodes[2].produce("orders", b"instead"))
+    assert answer.error_code == 0
+    assert end_offset(cluster, 1, "orders") == 2
+    assert not lost.done
+    cluster.heal()
+    assert cluster.result(lost).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    cluster.until(lambda: sorted(cluster.isr("orders")) == [1, 2])
+    logs = [cluster.nodes[node].running.partitions.opened("orders", 0) for node in (1, 2)]
+    contents = [bytes(log.log.read(0, 10_000, end_offset=2).data) for log in logs if log is not None]
+    assert contents[0] == contents[1]
+
+
+def test_a_broker_that_restarts_within_its_session_does_not_lead_before_it_is_registered(
+    new_cluster: Callable[..., VirtualCluster],
+) -> None:
+    cluster = new_cluster()
+    cluster.controller.create_topic("orders", [1, 2])
+    committed(cluster, 1, "orders")
+    cluster.nodes[1].kill()
+    cluster.nodes[1].start()
+    cluster.clock.advance_ms(5000)
+    broker = cluster.nodes[1].running
+    assert (cluster.leader("orders"), broker.partitions.opened("orders", 0)) == (1, None)
+    cluster.controller.fence(1)
+    cluster.until(lambda: sorted(cluster.isr("orders")) == [1, 2])
+    assert cluster.leader("orders") == 2
+    assert not broker.partitions.find("orders", 0).is_leader  # type: ignore[union-attr]  # it is kept here
+
+
+def test_a_reader_ahead_of_a_new_leaders_high_watermark_waits(new_cluster: Callable[..., VirtualCluster]) -> None:
+    """The follower has all records, but has not heard yet that the last ones are committed."""
+    cluster = new_cluster()
+    cluster.controller.create_topic("orders", [1, 2])
+    committed(cluster, 1, "orders")
+    follower = cluster.nodes[2].running.partitions.opened("orders", 0)
+    assert follower is not None
+    assert (follower.log_end_offset, follower.high_watermark) == (1, 0)
+    cluster.cut(1, 2)
+    cluster.controller.change("orders", leader=2)
+    cluster.until(lambda: follower.is_leader)
+    partition = FetchPartition(partition=0, fetch_offset=1, partition_max_bytes=1000)
+    request = FetchRequest(max_wait_ms=500, min_bytes=1, topics=[FetchTopic(topic="orders", partitions=[partition])])
+    reading = cluster.nodes[2].send(request, 12)
+    asked = ListOffsetsTopic(name="orders", partitions=[ListOffsetsPartition(partition_index=0, timestamp=-1)])
+    latest = cluster.result(cluster.nodes[2].send(ListOffsetsRequest(replica_id=-1, topics=[asked])))
+    assert latest.topics[0].partitions[0].error_code == ErrorCode.OFFSET_NOT_AVAILABLE
+    data = cluster.result(reading).responses[0].partitions[0]
+    assert (data.error_code, data.high_watermark, bytes(data.records or b"")) == (0, 0, b"")
+
+
+def test_whoever_waits_on_a_partition_that_moves_away_is_sent_to_its_leader(
+    new_cluster: Callable[..., VirtualCluster],
+) -> None:
+    cluster = new_cluster(3)
+    cluster.controller.create_topic("orders", [1, 2])
+    committed(cluster, 1, "orders")
+    cluster.cut(1, 2)
+    waiting = cluster.nodes[1].produce("orders", b"v", timeout_ms=60_000)
+    cluster.clock.advance_ms(10)
+    cluster.controller.change("orders", replicas=[2], isr=[2], leader=2, directories=[uuid.UUID(int=7)])
+    answer = cluster.result(waiting)
+    assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert answer.current_leader.leader_id == 2
+    assert TopicPartition("orders", 0) not in cluster.nodes[1].running.log_dir.logs
+    again = cluster.result(cluster.nodes[1].produce("orders", b"v"))
+    assert (again.error_code, again.current_leader.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 2)
+
+
+def test_a_topic_that_is_made_again_has_nothing_of_the_old_one(new_cluster: Callable[..., VirtualCluster]) -> None:
+    cluster = new_cluster()
+    cluster.controller.create_topic("orders", [1, 2])
+    committed(cluster, 1, "orders")
+    cluster.controller.delete_topic("orders")
+    cluster.controller.create_topic("orders", [2, 1])
+    cluster.until(lambda: cluster.nodes[2].running.partitions.find("orders", 0) is not None)
+    cluster.until(lambda: cluster.result(cluster.nodes[2].produce("orders", b"v")).error_code == 0)
+    cluster.until(lambda: end_offset(cluster, 1, "orders") == 1)
+
+
+def test_replicas_that_others_keep_by_now_are_set_aside_at_a_start(new_cluster: Callable[..., VirtualCluster]) -> None:
+    cluster = new_cluster()
+    cluster.controller.create_topic("gone", [1, 2])
+    cluster.controller.create_topic("kept", [1, 2])
+    for topic in ("gone", "kept"):
+        committed(cluster, 1, topic)
+    cluster.nodes[2].kill()
+    cluster.controller.fence(2)
+    cluster.controller.delete_topic("gone")
+    cluster.controller.create_topic("gone", [1])
+    cluster.nodes[2].start()
+    cluster.until(lambda: sorted(cluster.isr("kept")) == [1, 2])
+    folders = sorted(path.name for path in (cluster.nodes[2].folder).iterdir() if path.is_dir())
+    assert [name.partition(".")[0] for name in folders] == ["gone-0", "kept-0"]
+    assert folders[0].endswith("-stray")
+
+
+def test_a_controlled_shutdown_moves_leadership_first(new_cluster: Callable[..., VirtualCluster]) -> None:
+    cluster = new_cluster()
+    cluster.controller.create_topic("orders", [1, 2])
+    committed(cluster, 1, "orders")
+    membership = cluster.nodes[1].running.membership
+    assert membership is not None
+    membership.leave()
+    assert cluster.result(membership.ended) is None
+    assert (cluster.leader("orders"), cluster.isr("orders")) == (2, [2])
+
+
+def test_a_broker_that_the_cluster_has_forgotten_ends_with_the_reason(
+    new_cluster: Callable[..., VirtualCluster],
+) -> None:
+    cluster = new_cluster()
+    membership = cluster.nodes[1].running.membership
+    assert membership is not None
+    broker = cluster.controller.image.brokers[NodeId(1)]
+    cluster.controller.write(UnregisterBrokerRecord(broker_id=1, broker_epoch=broker.epoch))
+    assert "does not know broker 1" in (cluster.result(membership.ended) or "")
