@@ -33,10 +33,13 @@ def test_kafka_and_oncelog_clean_the_same_logs_alike(tmp_path: Path) -> None:
     require("kafka")
     for number, made in enumerate(compaction.make_rounds(tmp_path, count=3)):
         compare(made, tmp_path / f"{number}-cleaned")
-        complaints = check_data_dir(
-            tmp_path / f"{number}-cleaned", compacted_topics=list(compaction.DELETE_RETENTION_MS)
-        )
-        assert complaints == []
+        # Kafka's tool finds fault with some of Kafka's own: an entry of a time index whose batch was emptied since.
+        assert complaints_about(tmp_path / f"{number}-cleaned") == complaints_about(made.after)
+
+
+def complaints_about(folder: Path) -> list[str]:
+    found = check_data_dir(folder, compacted_topics=list(compaction.DELETE_RETENTION_MS))
+    return [text.replace(str(folder), "") for text in found]
 
 
 def test_the_recorded_rounds_show_every_rule(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import CancelledError
 from typing import Any, Final, NamedTuple, Self
 
 from oncelog.client.blocking import Blocking, blocking, delegating
@@ -250,12 +251,15 @@ class Consumer(Blocking):
     def commit_async(
         self, offsets: Offsets | None = None, on_done: Callable[[BaseException | None], None] | None = None
     ) -> None:
-        """Commit without waiting. `on_done` runs on the client's event loop thread and must not block."""
+        """Commit without waiting. `on_done` runs on the client's event loop thread and must not block.
+
+        It gets None, or why the commit failed: CancelledError if the consumer was closed meanwhile.
+        """
         if offsets is None:
             offsets = self._call(self.core.positions_to_commit)
         future = self._thread.submit(self.core.commit(offsets))
         if on_done is not None:
-            future.add_done_callback(lambda done: on_done(done.exception()))
+            future.add_done_callback(lambda done: on_done(CancelledError() if done.cancelled() else done.exception()))
 
     group_metadata = delegating(ConsumerCore.group_metadata)
 

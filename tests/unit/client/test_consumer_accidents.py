@@ -224,6 +224,20 @@ def test_a_cooperative_member_that_is_expelled_while_it_joins_loses_what_it_hold
     assert [client.position(place) for place in sorted(lost)] == [COUNT // 2] * 2
 
 
+def test_a_commit_that_the_end_of_the_consumer_cuts_off_is_no_success(
+    chaos: Chaos, consumer: Any, full_topic: str, unique: Callable[[str], str]
+) -> None:
+    place = TopicPartition(full_topic, 0)
+    client = consumer(group_id=unique("group"))
+    client.assign([place])
+    chaos.accident = lambda key, request: Accident(Kind.HANG) if key is ApiKey.OFFSET_COMMIT else None
+    outcomes: list[BaseException | None] = []
+    client.commit_async({place: 1}, outcomes.append)
+    client.close()
+    wait_until(lambda: bool(outcomes))
+    assert outcomes[0] is not None
+
+
 def test_a_reset_that_fails_is_tried_again(chaos: Chaos, consumer: Any, full_topic: str) -> None:
     place = TopicPartition(full_topic, 0)
     client = consumer(default_api_timeout_ms=300, request_timeout_ms=200)
