@@ -192,7 +192,8 @@ class _Forking:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             for number, descriptor in enumerate(streams):
                 os.dup2(descriptor, number)
-            os.closerange(3, max(streams) + 64)
+            # All of them: the owner's socket has the number that it had with the owner, which may be any.
+            os.closerange(3, os.sysconf("SC_OPEN_MAX"))
             code = _run_command(given)
         except BaseException:  # noqa: BLE001  a fork must not go on as if it were the launcher
             traceback.print_exc()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 import oncelog.testing
 from oncelog.client import Consumer, KafkaError, Producer, TopicPartition
 from oncelog.testing import BrokerProcess, TimedOut
+from oncelog.testing.launcher import Launcher
 
 
 @pytest.fixture
@@ -78,6 +80,24 @@ def test_an_end_is_seen_with_its_exit_code(broker: BrokerProcess) -> None:
     assert not broker.running
     broker.start()
     assert broker.stop() == 0
+
+
+def test_a_launcher_that_has_died_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of its own: the brokers of other tests end with theirs. Its owner has many open files."""
+    launcher = Launcher()
+    monkeypatch.setattr(sys.modules["oncelog.testing.broker"], "launcher", launcher)
+    with contextlib.ExitStack() as many:
+        for _ in range(200):
+            many.enter_context(Path(os.devnull).open())
+        with oncelog.testing.broker() as broker:
+            process = launcher._process
+            assert process is not None
+            process.kill()
+            process.wait()
+            with oncelog.testing.broker() as other:
+                assert other.running
+            assert not broker.running
+    launcher.close()
 
 
 def test_settings_and_environment_reach_a_forked_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
