@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.oncelog-ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-crash test-cluster test-connectors test-hostile test-mutants test-browser lint bench bench-quick bench-spark simulate clean test-ecosystem test-install dist docs picture
+.PHONY: help setup driver site-generator demo demo-cluster test test-fast test-crash test-cluster test-connectors test-hostile test-mutants test-browser lint bench bench-quick bench-spark bench-connectors bench-console bench-testing demo-connectors soak-connectors simulate clean test-ecosystem test-install dist docs picture
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,8 +24,11 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup ## the main job: embedded broker, Spark micro-batches, one transaction each
 	$(BIN)/oncelog demo
 
+demo-cluster: setup ## the same on three brokers: leader, coordinator and active controller are killed too
+	$(BIN)/oncelog demo --brokers 3
+
 JOBS ?= 2
-test: setup ## all tests, in two processes: make test JOBS=1 for one
+test: setup $(if $(CI),driver site-generator) ## all tests, in two processes: make test JOBS=1 for one
 	$(BIN)/python -m pytest --numprocesses $(JOBS)
 
 test-fast: setup ## unit tests of the broker, under a minute
@@ -36,28 +39,31 @@ test-crash: setup ## hundreds of kill -9, at random and at every failpoint: make
 	ONCELOG_CRASH_KILLS=$(KILLS) $(BIN)/python -m pytest -q tests/crash
 
 test-connectors: setup ## connectors under all faults, on Oncelog and on Apache Kafka, some minutes
-	ONCELOG_CONNECTORS=all $(BIN)/python -m pytest -q tests/connect
+	ONCELOG_CONNECTORS=all $(BIN)/python -m pytest -q tests/connect tests/spark/test_postgres_table.py tests/spark/test_postgres_snapshot.py tests/spark/test_lake_tables.py tests/spark/test_lakes.py
 	ONCELOG_CONNECTORS=all ONCELOG_CONNECTORS_ON=kafka $(BIN)/python -m pytest -q tests/connect
 
 test-cluster: setup ## brokers beside Apache Kafka's, killed, stopped and restarted, which needs Java; some minutes
-	ONCELOG_CLUSTER_TESTS=all $(BIN)/python -m pytest -q tests/cluster
+	ONCELOG_CLUSTER_TESTS=all $(BIN)/python -m pytest -q tests/cluster tests/zookeeper
 
 FUZZ_SECONDS ?= 120
 test-hostile: setup ## requests that cost more than they look like, and minutes of frames with bytes changed
-	ONCELOG_FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest -q tests/hostile
-	$(BIN)/python -m tests.hostile.play
+	ONCELOG_HOSTILE_STRICT=1 ONCELOG_FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest -q tests/hostile
+	ONCELOG_HOSTILE_STRICT=1 $(BIN)/python -m tests.hostile.play
 
 test-mutants: setup ## faults put in on purpose, each of which tests must find, some minutes
 	$(BIN)/python -m tests.mutants
 
-test-browser: setup ## the console in a real Chromium, which the machine must have, two minutes
+# Large, and of use only where there is a Chromium: no part of setup. In CI `make test` needs it.
+driver: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[browser-tests]'
-	ONCELOG_BROWSER=required $(BIN)/python -m pytest -q tests/browser
+
+test-browser: driver ## the console in a real Chromium, which the machine must have, some minutes
+	ONCELOG_BROWSER=all $(BIN)/python -m pytest -q tests/browser
 
 test-ecosystem: setup ## other people's software, fetched and run unmodified: Streams, Connect, franz-go, sarama, kafkajs, kcat
 	ONCELOG_ECOSYSTEM=1 $(BIN)/python -m pytest -q tests/ecosystem
 
-test-install: setup ## the wheel in an empty environment on every supported Python of the machine
+test-install: setup ## wheel and sdist in empty environments on every supported Python of the machine, two minutes
 	ONCELOG_INSTALL=1 $(BIN)/python -m pytest -q tests/packaging
 
 dist: ## sdist and wheel in dist/
@@ -65,13 +71,22 @@ dist: ## sdist and wheel in dist/
 	build/environment/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt hatchling
 	build/environment/bin/python -m hatchling build -d dist
 
-docs: setup ## the documentation as a site in site/
+# No part of setup: nothing but the site needs it. In CI `make test` builds one.
+site-generator: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+
+docs: site-generator ## the documentation as a site in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
-picture: setup ## the demo's timeline in docs/images, two to four minutes
+picture: setup ## the demo's timeline in docs/images, two to five minutes
 	$(BIN)/oncelog demo --records 20000 --master 'local[2,4]'
 	cp demo-results/timeline.svg docs/images/demo-timeline.svg
+
+bench-testing: setup ## how fast oncelog.testing is, against its goals: a minute on a machine that does nothing else
+	$(BIN)/python -m tests.unit.testing.goals
+
+bench-console: driver ## the console's first page of a large cluster, and what ten open tabs cost a broker, three minutes
+	$(BIN)/python -m tests.browser.goals
 
 lint: setup ## style, types and import rules
 	$(BIN)/ruff check .
@@ -81,7 +96,7 @@ lint: setup ## style, types and import rules
 
 ONLY ?=
 bench: setup ## Oncelog and Apache Kafka side by side, half an hour; parts: make bench ONLY=produce,transactions
-	$(BIN)/python -m peers.compare $(if $(ONLY),--only $(ONLY))
+	$(BIN)/python -m $(if $(filter connectors,$(ONLY)),tests.connect.bench,$(if $(filter brokers,$(ONLY)),peers.brokers,peers.compare $(if $(ONLY),--only $(ONLY))))
 
 bench-quick: setup ## the main figures of both, in under two minutes
 	$(BIN)/python -m peers.compare --quick
@@ -89,7 +104,16 @@ bench-quick: setup ## the main figures of both, in under two minutes
 bench-spark: setup ## the Spark pipeline against Spark's own Kafka connector on Apache Kafka
 	$(BIN)/python -m peers.spark.compare
 
+bench-connectors: ## connectors between PostgreSQL and topics, a minute or two
+	$(MAKE) bench ONLY=connectors
+
 SECONDS ?= 600
+demo-connectors: setup ## a bank from PostgreSQL through topics and Spark to PostgreSQL under kills of everything, with proofs
+	$(BIN)/python -m tests.connect.soak --seconds 90 --spark
+
+soak-connectors: setup ## connectors under all faults mixed, with proofs: make soak-connectors SECONDS=600
+	$(BIN)/python -m tests.connect.soak --seconds $(SECONDS)
+
 simulate: setup ## random transaction histories on a virtual clock: make simulate SECONDS=600
 	$(BIN)/python -m tests.simulation --seconds $(SECONDS)
 

@@ -14,17 +14,22 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from oncelog.bench import results, suite
 from oncelog.bench.interruption import EXIT_INTERRUPTED, sigterm_in_order
 from oncelog.bench.render import page
 from oncelog.bench.side import Side
-from oncelog.cli.bench.broker import oncelog_side
+from oncelog.cli.bench.broker import EmbeddedBroker, oncelog_side
+from oncelog.testing import BrokerProcess
 from peers.clients.catalogue import EVERYTHING
 from peers.kafka.jars import kafka_missing
-from peers.kafka.kafka import KafkaServer
+from peers.kafka.kafka import KafkaServer, free_port
+from peers.replicated import OTHER, SAME, ReplicatedPair
+from peers.secured import BROKER_SETTINGS, KAFKA_SETTINGS, VARIANT, allow
 
 # What Kafka's own scripts start a broker with, without a smallest heap, which would only make it look bigger.
 JAVA_OPTIONS: Final = (
@@ -46,7 +51,10 @@ class KafkaBroker:
     """A `KafkaServer` as the benchmark wants its brokers."""
 
     def __init__(self, folder: Path) -> None:
-        self._server = KafkaServer(folder, properties=SETTINGS, heap=HEAP, java_options=JAVA_OPTIONS)
+        self._server = self.new_server(folder)
+
+    def new_server(self, folder: Path) -> KafkaServer:
+        return KafkaServer(folder, properties=SETTINGS, heap=HEAP, java_options=JAVA_OPTIONS)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -68,12 +76,66 @@ class KafkaBroker:
         self._server.kill9()
 
 
+class SecuredKafka(KafkaBroker):
+    """The same with TLS, a login and ACLs."""
+
+    def new_server(self, folder: Path) -> KafkaServer:
+        self._port = free_port()
+        return KafkaServer(
+            folder,
+            properties={**SETTINGS, **BROKER_SETTINGS, **KAFKA_SETTINGS},
+            heap=HEAP,
+            java_options=JAVA_OPTIONS,
+            more_listeners={"SASL_SSL": self._port},
+        )
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        super().start()
+        allow(self.bootstrap_servers)
+
+
+class SecuredOncelog(EmbeddedBroker):
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        settings = {"log.segment.delete.delay.ms": 0, **BROKER_SETTINGS}
+        listen = ["--listen", f"SASL_SSL://127.0.0.1:{free_port()}"]
+        self._process = BrokerProcess(folder / "data", settings, log_level="warning", arguments=listen)
+
+    def start(self) -> None:
+        super().start()
+        allow(self.bootstrap_servers)
+
+
+def _java(folder: Path, **how: Any) -> KafkaServer:
+    return KafkaServer(folder, properties=SETTINGS, heap=HEAP, java_options=JAVA_OPTIONS, **how)
+
+
+def _pairs(leader: str, other: str) -> dict[str, Callable[[Path], ReplicatedPair]]:
+    """Leader and follower of the same kind, or not."""
+    kinds = {SAME: (leader, leader), OTHER: (leader, other)}
+
+    def pair(found: tuple[str, str]) -> Callable[[Path], ReplicatedPair]:
+        return lambda folder: ReplicatedPair(folder, found, _java)
+
+    return {name: pair(found) for name, found in kinds.items()}
+
+
 def kafka_side() -> Side:
     description = (
         f"Apache Kafka {KAFKA_VERSION}, one node, default settings, deleted files removed and new groups rebalanced "
         f"at once, -Xmx{HEAP} and otherwise the JVM options of its scripts"
     )
-    return Side("kafka", KafkaBroker, description=description)
+    return Side(
+        "kafka", KafkaBroker, description=description, variants={VARIANT: SecuredKafka, **_pairs("kafka", "oncelog")}
+    )
+
+
+def our_side() -> Side:
+    return replace(oncelog_side(), variants={VARIANT: SecuredOncelog, **_pairs("oncelog", "kafka")})
 
 
 def say(text: str) -> None:
@@ -84,10 +146,10 @@ def sides() -> tuple[list[Side], list[str]]:
     """Ours first, and what a reader of the report must know."""
     missing = kafka_missing()
     if missing is None:
-        return [oncelog_side(), kafka_side()], []
+        return [our_side(), kafka_side()], []
     remark = f"APACHE KAFKA IS NOT MEASURED, SO THERE ARE NO RATIOS: {missing}"
     say(f"\n{'!' * len(remark)}\n{remark}\n{'!' * len(remark)}\n")
-    return [oncelog_side()], [remark]
+    return [our_side()], [remark]
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,14 +11,15 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from tests import open_files
+from tests import open_files, second_try
 from tests.data import kafka
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Run in the background, tests inherit from the shell that Ctrl-C is ignored, and what they start would, too."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    second_try.take_notes(config)
 
 
 ONE_PROCESS = {"tests/spark", "tests/conformance"}
@@ -35,6 +37,13 @@ class ByFile(LoadScopeScheduling):
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
     return ByFile(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if os.environ.get("ONCELOG_CONNECTORS") != "all":
+        for item in items:
+            if item.get_closest_marker("long"):
+                item.add_marker(pytest.mark.skip(reason="make test-connectors runs it"))
 
 
 @pytest.fixture(autouse=True)

@@ -49,6 +49,11 @@ class VirtualScheduler:
                 callback()
         self._now_ms = target_ms
 
+    def pause_ms(self, delta_ms: int) -> None:
+        """Time passes, and nothing runs: the process is stopped, as by SIGSTOP. What fell due runs late."""
+        self._now_ms += delta_ms
+        self.advance_ms(0)
+
     def next_due_ms(self) -> int | None:
         while self._timers and self._timers[0][2].callback is None:
             heapq.heappop(self._timers)

@@ -1,6 +1,9 @@
 import java.io.BufferedReader;
+import java.io.IOException;
 import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -8,12 +11,15 @@ import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
+import java.util.Properties;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 
 import com.fasterxml.jackson.databind.ObjectMapper;
 import org.apache.kafka.clients.admin.AbortTransactionSpec;
 import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.ProducerState;
 import org.apache.kafka.clients.consumer.ConsumerGroupMetadata;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
@@ -23,16 +29,20 @@ import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.acl.AclBindingFilter;
 
 /**
  * Java clients driven by a script: one command per line on stdin, one JSON object per line on stdout.
  *
- * Usage: java -cp "JARS/*" TxnClient.java BOOTSTRAP
+ * Usage: java -cp "JARS/*" TxnClient.java BOOTSTRAP [PROPERTIES]
+ *
+ * PROPERTIES is a file with settings of all clients; @FILE in the place of key=value is one for a single client.
  *
  *   producer NAME TRANSACTIONAL_ID|- [key=value ...]      consumer NAME GROUP|- TOPIC[,TOPIC] [key=value ...]
  *   init|begin|commit|abort|flush|close NAME              poll NAME MS [COUNT]
  *   send NAME TOPIC PARTITION KEY VALUE ("-" = null)      offsetsof PRODUCER CONSUMER
  *   offsets NAME GROUP TOPIC PARTITION OFFSET [GENERATION MEMBER]
+ *   create TOPIC   delete TOPIC   topics   acls
  *   fence ID   describe ID   list   hanging TOPIC PARTITION (aborts it as the admin tool does)   terminate ID   features
  *
  * Every answer has "command" and "ok"; a failed one has "exception" (class name), "cause" and "message".
@@ -42,16 +52,19 @@ public class TxnClient {
     private static final ObjectMapper JSON = new ObjectMapper();
     private final String bootstrap;
     private final Admin admin;
+    private final Map<String, Object> shared = new HashMap<>();
     private final Map<String, KafkaProducer<String, String>> producers = new HashMap<>();
     private final Map<String, KafkaConsumer<String, String>> consumers = new HashMap<>();
 
-    private TxnClient(String bootstrap) {
-        this.bootstrap = bootstrap;
-        this.admin = Admin.create(Map.of("bootstrap.servers", bootstrap));
+    private TxnClient(String[] args) throws Exception {
+        if (args.length > 1)
+            load(args[1], shared);
+        this.bootstrap = args[0];
+        this.admin = Admin.create(settings(new String[0], 0));
     }
 
     public static void main(String[] args) throws Exception {
-        TxnClient client = new TxnClient(args[0]);
+        TxnClient client = new TxnClient(args);
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             if (!line.isBlank()) {
@@ -95,9 +108,13 @@ public class TxnClient {
             case "offsets" -> producer(name).sendOffsetsToTransaction(
                 Map.of(new TopicPartition(words[3], Integer.parseInt(words[4])), new OffsetAndMetadata(Long.parseLong(words[5]))),
                 words.length > 7
-                    ? new ConsumerGroupMetadata(words[2], Integer.parseInt(words[6]), words[7], java.util.Optional.empty())
+                    ? new ConsumerGroupMetadata(words[2], Integer.parseInt(words[6]), words[7], Optional.empty())
                     : new ConsumerGroupMetadata(words[2]));
             case "offsetsof" -> offsetsOf(producer(name), consumers.get(words[2]));
+            case "create" -> admin.createTopics(List.of(new NewTopic(name, 1, (short) 1))).all().get(WAIT_S, TimeUnit.SECONDS);
+            case "delete" -> admin.deleteTopics(List.of(name)).all().get(WAIT_S, TimeUnit.SECONDS);
+            case "topics" -> result.put("topics", admin.listTopics().names().get(WAIT_S, TimeUnit.SECONDS));
+            case "acls" -> result.put("acls", admin.describeAcls(AclBindingFilter.ANY).values().get(WAIT_S, TimeUnit.SECONDS).size());
             case "fence" -> admin.fenceProducers(List.of(name)).all().get(WAIT_S, TimeUnit.SECONDS);
             case "terminate" -> admin.forceTerminateTransaction(name).result().get(WAIT_S, TimeUnit.SECONDS);
             case "describe" -> describe(name, result);
@@ -124,17 +141,29 @@ public class TxnClient {
         return found;
     }
 
-    private Map<String, Object> settings(String[] words, int from) {
-        Map<String, Object> settings = new HashMap<>();
+    private static void load(String file, Map<String, Object> settings) throws IOException {
+        try (BufferedReader reader = Files.newBufferedReader(Path.of(file))) {
+            Properties properties = new Properties();
+            properties.load(reader);
+            properties.forEach((key, value) -> settings.put((String) key, value));
+        }
+    }
+
+    private Map<String, Object> settings(String[] words, int from) throws IOException {
+        Map<String, Object> settings = new HashMap<>(shared);
         settings.put("bootstrap.servers", bootstrap);
         for (String word : Arrays.asList(words).subList(from, words.length)) {
+            if (word.startsWith("@")) {
+                load(word.substring(1), settings);
+                continue;
+            }
             int equals = word.indexOf('=');
             settings.put(word.substring(0, equals), word.substring(equals + 1));
         }
         return settings;
     }
 
-    private KafkaProducer<String, String> newProducer(String[] words) {
+    private KafkaProducer<String, String> newProducer(String[] words) throws IOException {
         Map<String, Object> settings = settings(words, 3);
         settings.putIfAbsent("max.block.ms", "20000");
         settings.put("key.serializer", "org.apache.kafka.common.serialization.StringSerializer");
@@ -144,7 +173,7 @@ public class TxnClient {
         return new KafkaProducer<>(settings);
     }
 
-    private KafkaConsumer<String, String> newConsumer(String[] words) {
+    private KafkaConsumer<String, String> newConsumer(String[] words) throws IOException {
         Map<String, Object> settings = settings(words, 4);
         settings.putIfAbsent("auto.offset.reset", "earliest");
         settings.putIfAbsent("enable.auto.commit", "false");

@@ -6,11 +6,12 @@ import json
 import queue
 import subprocess
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, Self
 
-from peers.kafka.jars import HERE, java_command
+from peers.kafka.jars import HERE, QUICK_OPTIONS, java_command
 
 PROGRAM: Final = HERE.parent / "java" / "TxnClient.java"
 ANSWER_TIMEOUT_S: Final = 60.0
@@ -19,11 +20,23 @@ ANSWER_TIMEOUT_S: Final = 60.0
 class JavaClient:
     """A process that holds Java producers, consumers and an admin client on one broker."""
 
-    def __init__(self, bootstrap_servers: str, *, stderr: Path | None = None) -> None:
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        *,
+        settings: Path | None = None,
+        stderr: Path | None = None,
+        options: Sequence[str] = (),
+    ) -> None:
+        """`settings` is a file with properties that all of them have, `options` are those of the virtual machine."""
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._stderr: IO[bytes] | None = stderr.open("ab") if stderr is not None else None
         self._process = subprocess.Popen(
-            java_command(PROGRAM, bootstrap_servers),
+            java_command(
+                PROGRAM,
+                *(bootstrap_servers, *([] if settings is None else [str(settings)])),
+                options=(*QUICK_OPTIONS, *options),
+            ),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr or subprocess.DEVNULL,

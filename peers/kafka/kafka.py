@@ -65,8 +65,10 @@ class KafkaServer:
         heap: str = "512m",
         java_options: Sequence[str] = QUICK_OPTIONS,
         more_listeners: Mapping[str, int] | None = None,
+        users: Mapping[str, str] | None = None,
     ) -> None:
-        """`more_listeners` are ports by security protocol, beside the one without security.
+        """`more_listeners` are ports by security protocol, beside the one without security. `users` are passwords for
+        SCRAM-SHA-256 by name, which the folder is formatted with.
 
         `controller` is the address of another node's, for one that is a broker alone.
         """
@@ -81,9 +83,12 @@ class KafkaServer:
         self._controller_port = free_port()
         self._extra = dict(properties or {})
         self._listeners = {"PLAINTEXT": self.port, **(more_listeners or {})}
+        self._users = dict(users or {})
         self._heap = heap
         self._java_options = tuple(java_options)
         self._process: subprocess.Popen[bytes] | None = None
+        self.voters = ""
+        """Of several controllers: all of them, `ID@HOST:PORT`, separated by commas; before the first start."""
 
     @property
     def bootstrap_servers(self) -> str:
@@ -128,8 +133,13 @@ class KafkaServer:
             "share.coordinator.state.topic.replication.factor": "1",
             "share.coordinator.state.topic.min.isr": "1",
             "group.initial.rebalance.delay.ms": "0",
+            **({"controller.quorum.voters": self.voters} if self.voters else {}),
             **self._extra,
         }
+
+    @property
+    def voter(self) -> str:
+        return f"{self._node_id}@127.0.0.1:{self._controller_port}"
 
     def format(self) -> None:
         """Write the settings; format the folder unless it is formatted already."""
@@ -138,10 +148,13 @@ class KafkaServer:
         if (self.data_dir / "meta.properties").exists():
             return
         features = [word for name, level in self._features.items() for word in ("--feature", f"{name}={level}")]
+        users = [f"SCRAM-SHA-256=[name={name},password={password}]" for name, password in self._users.items()]
         run = run_java(
             "kafka.tools.StorageTool",
             *("format", "-t", CLUSTER_ID, "-c", str(self._settings_file)),
-            *(["--standalone", *features] if self._controller is None else []),
+            *(["--standalone"] if self._controller is None and not self.voters else []),
+            *(features if self._controller is None else []),
+            *(word for user in users for word in ("--add-scram", user)),
         )
         if run.returncode != 0:
             raise RuntimeError(f"formatting {self.data_dir} failed:\n{run.stdout}{run.stderr}")

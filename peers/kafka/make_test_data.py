@@ -2,9 +2,9 @@
 
     python -m peers.kafka.make_test_data [NAME ...]
 
-For each name of `FOLDERS`: NAME.tar.xz (the folder), NAME.dump.txt.xz (DumpLogSegments of every file) and
-NAME.json.xz (what Kafka's own clients read from it: offsets, records by isolation level, groups, transactions).
-tests/data/kafka/README.md describes the contents; change both together.
+For each name of `FOLDERS`, and for `secured`: NAME.tar.xz (the folder), NAME.dump.txt.xz (DumpLogSegments of every
+file) and NAME.json.xz (what clients of Kafka read from it: offsets, records by isolation level, groups, transactions;
+for `secured` what the admin client says). tests/data/kafka/README.md describes the contents; change both together.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +32,9 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
 from kafka import KafkaProducer
+from oncelog.client import Admin
+from oncelog.client.admin import Acl, Operation, Pattern, Permission, Resource, ScramMechanism, ScramUpsertion
+from oncelog.client.admin import NewTopic as AdminNewTopic
 from peers.kafka.dump import dump_files, segment_files, topic_of
 from peers.kafka.jars import HERE
 from peers.kafka.java_client import JavaClient
@@ -77,6 +81,8 @@ FOLDERS: Final = {
     "tv2": Folder(2),
     "tv2-killed": Folder(2, killed=True),
 }
+SECURED: Final = "secured"
+PASSWORDS: Final = {"alice": "wonderland", "bob": "builder"}
 
 
 def producer(bootstrap: str, **settings: Any) -> Producer:
@@ -368,6 +374,37 @@ def write_folder(folder: Folder, work: Path) -> tuple[Path, dict[str, Any]]:
     return server.data_dir, contents
 
 
+def write_secured(work: Path) -> tuple[Path, dict[str, Any]]:
+    """A user that the folder is formatted with, and users, ACLs and quotas that were made while Kafka ran."""
+    authorizer = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+    server = KafkaServer(work, properties={**BROKER, **authorizer}, users={"alice": PASSWORDS["alice"]})
+    with server, Admin({"bootstrap.servers": server.bootstrap_servers}) as admin:
+        for topic in ("orders", "other"):
+            admin.create_topics([AdminNewTopic(topic, configs={"retention.ms": "-1"})])
+            send(producer(server.bootstrap_servers), topic, 0, 3, topic)
+        admin.alter_user_scram_credentials([ScramUpsertion("bob", ScramMechanism.SHA_512, PASSWORDS["bob"])])
+        admin.create_acls(
+            [
+                Acl(Resource.TOPIC, "or", Pattern.PREFIXED, "User:alice", "*", Operation.READ, Permission.ALLOW),
+                Acl(Resource.TOPIC, "*", Pattern.LITERAL, "User:bob", "*", Operation.ALL, Permission.ALLOW),
+                Acl(Resource.TOPIC, "other", Pattern.LITERAL, "User:bob", "*", Operation.READ, Permission.DENY),
+            ]
+        )
+        admin.alter_client_quotas({"user": "alice"}, {"consumer_byte_rate": 1e6, "request_percentage": 200.0})
+        admin.alter_client_quotas({"ip": None}, {"connection_creation_rate": 5000.0})
+        contents = {
+            "written_at_ms": int(time.time() * 1000),
+            "passwords": PASSWORDS,
+            "acls": sorted([*acl] for acl in admin.describe_acls()),
+            "quotas": [[quota.entity, quota.quotas] for quota in admin.describe_client_quotas()],
+        }
+        server.stop()
+    return server.data_dir, contents
+
+
 def dump_text(data_dir: Path, *, killed: bool) -> str:
     """DumpLogSegments of every file, file by file, with paths relative to the folder."""
     # The tool fails on the zero-filled index of an empty log, which only a killed broker leaves behind.
@@ -388,7 +425,7 @@ def dump_text(data_dir: Path, *, killed: bool) -> str:
 
 
 def pack(name: str, data_dir: Path, contents: dict[str, Any]) -> None:
-    dumped = dump_text(data_dir, killed=FOLDERS[name].killed)
+    dumped = dump_text(data_dir, killed=name in FOLDERS and FOLDERS[name].killed)
     OUTPUT.mkdir(parents=True, exist_ok=True)
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
@@ -408,10 +445,11 @@ def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def main(names: Sequence[str]) -> int:
-    for name in names or FOLDERS:
+    for name in names or (*FOLDERS, SECURED):
         work = Path(tempfile.mkdtemp(prefix="oncelog-test-data-"))
         try:
-            data_dir, contents = write_folder(FOLDERS[name], work)
+            write = write_secured if name == SECURED else partial(write_folder, FOLDERS[name])
+            data_dir, contents = write(work)
             pack(name, data_dir, contents)
         finally:
             shutil.rmtree(work)

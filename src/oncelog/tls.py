@@ -1,8 +1,8 @@
 """TLS contexts from Kafka's `ssl.` settings, for both ends.
 
-Keys and certificates are PEM, in a file or in the setting itself, or in a PKCS12 store, which takes the extra
-`security`. A store is recognised by its bytes, whatever its name. One in Java's older format (JKS) is refused with the
-command that converts it.
+Keys and certificates are PEM, in a file or in the setting itself, or in a store of Java's older format (JKS), or in a
+PKCS12 store, which takes the extra `security`. A store is recognised by its bytes, whatever its name. One in another
+format of Java's is refused with the command that converts it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from oncelog.core.config import ConfigError
+from oncelog.security import jks
 
-_JKS_MAGIC: Final = b"\xfe\xed\xfe\xed"
+_JCEKS_MAGIC: Final = b"\xce\xce\xce\xce"
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _SUITES: Final = {
     f"TLS_{exchange}_WITH_{java}": f"{exchange.replace('_', '-')}-{openssl}"
@@ -33,6 +34,7 @@ _SUITES: Final = {
 }
 _TLS_1_3_SUITES: Final = ("TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256", "TLS_AES_128_GCM_SHA256")
 _PEM: Final = re.compile(r"-----BEGIN ([A-Z ]+)-----(.*?)-----END \1-----", re.DOTALL)
+_OWN_FILES: Final = Path("/proc/self/fd")
 HANDSHAKE_S_MAX: Final = 10.0
 SHUTDOWN_S_MAX: Final = 5.0
 CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
@@ -132,8 +134,9 @@ def _load_keys(context: ssl.SSLContext, settings: TlsSettings) -> bool:
     if not settings.keystore_location:
         return False
     store = _Store("ssl.keystore", Path(settings.keystore_location), settings.keystore_type, settings.keystore_password)
-    if store.is_pkcs12(is_key=True):
-        with _as_file(_pem_of(store)) as path:
+    pem = _pem_of(store, is_key=True, key_password=settings.key_password)
+    if pem is not None:
+        with _as_file(pem) as path:
             _load_chain(context, path, "ssl.keystore.location", None)
     else:
         _load_chain(context, store.path, "ssl.keystore.location", settings.key_password)
@@ -162,8 +165,9 @@ def _load_trust(context: ssl.SSLContext, settings: TlsSettings) -> bool:
         if settings.truststore_location:
             path, password = Path(settings.truststore_location), settings.truststore_password
             store = _Store("ssl.truststore", path, settings.truststore_type, password)
-            if store.is_pkcs12(is_key=False):
-                context.load_verify_locations(cadata=_pem_of(store))
+            pem = _pem_of(store, is_key=False)
+            if pem is not None:
+                context.load_verify_locations(cadata=pem)
             else:
                 context.load_verify_locations(cafile=path)
             return True
@@ -191,21 +195,24 @@ class _Store(NamedTuple):
     type: str | None
     password: str | None
 
-    def is_pkcs12(self, *, is_key: bool) -> bool:
-        """Raises ConfigError for one that is neither that nor PEM."""
+    def kind(self, *, is_key: bool) -> str:
+        """JKS, PKCS12 or PEM. Raises ConfigError for one that is none of them."""
         try:
             with self.path.open("rb") as file:
                 start = file.read(4)
         except OSError as error:
             raise ConfigError(f"{self.key}.location: {self.path} cannot be read: {error.strerror}") from None
-        kind = "JKS" if start == _JKS_MAGIC else "PKCS12" if start[:1] == b"\x30" else "PEM"
-        if kind == "JKS" or (kind == "PEM" and self.type not in (None, "", "PEM")):
-            shown = kind if kind == "JKS" else f"no {self.type}"
-            command = f" Convert it: {_conversion(self.path, is_key=is_key)}" if kind == "JKS" else ""
-            raise ConfigError(f"{self.key}.location: {self.path} is {shown}. PEM and PKCS12 are read here.{command}")
+        if start == _JCEKS_MAGIC:
+            raise ConfigError(
+                f"{self.key}.location: {self.path} is JCEKS. PEM, PKCS12 and JKS are read here. Convert it: "
+                f"{_conversion(self.path, is_key=is_key)}"
+            )
+        kind = "JKS" if start == jks.MAGIC else "PKCS12" if start[:1] == b"\x30" else "PEM"
+        if kind == "PEM" and self.type not in (None, "", "PEM"):
+            raise ConfigError(f"{self.key}.location: {self.path} is no {self.type}. PEM, PKCS12 and JKS are read here.")
         if kind == "PEM" and self.password:
             raise ConfigError(f"{self.key}.password: {self.path} is PEM, which has none; a key's is ssl.key.password")
-        return kind == "PKCS12"
+        return kind
 
 
 def _conversion(path: Path, *, is_key: bool) -> str:
@@ -217,8 +224,32 @@ def _conversion(path: Path, *, is_key: bool) -> str:
     )
 
 
-def _pem_of(store: _Store) -> str:
-    """The key, if there is one, and all certificates of a PKCS12 store."""
+def _pem_of(store: _Store, *, is_key: bool, key_password: str | None = None) -> str | None:
+    """The key, if there is one, and all certificates of a store; None if it is PEM already."""
+    kind = store.kind(is_key=is_key)
+    if kind == "JKS":
+        return _pem_of_jks(store, is_key=is_key, key_password=key_password)
+    return _pem_of_pkcs12(store) if kind == "PKCS12" else None
+
+
+def _pem_of_jks(store: _Store, *, is_key: bool, key_password: str | None) -> str:
+    if is_key and not store.password:
+        raise ConfigError(f"{store.key}.password: {store.path} is JKS and needs one")
+    try:
+        found = jks.read_jks(store.path.read_bytes(), store.password or None)
+        if not is_key:
+            if not found.trusted:
+                raise jks.JksError("there is no certificate to trust in it")
+            return "".join(jks.pem("CERTIFICATE", each) for each in found.trusted)
+        if len(found.keys) != 1:
+            raise jks.JksError(f"there are {len(found.keys)} keys where there can be one")
+        key = jks.unlock(found.keys[0], key_password or store.password or "")
+        return jks.pem("PRIVATE KEY", key) + "".join(jks.pem("CERTIFICATE", each) for each in found.chains[0])
+    except (jks.JksError, OSError) as error:
+        raise ConfigError(f"{store.key}.location: {store.path} cannot be read as JKS: {error}") from None
+
+
+def _pem_of_pkcs12(store: _Store) -> str:
     if not store.password:
         raise ConfigError(f"{store.key}.password: {store.path} is PKCS12 and needs one")
     try:
@@ -243,7 +274,13 @@ def _pem_of(store: _Store) -> str:
 
 @contextmanager
 def _as_file(text: str) -> Iterator[Path]:
-    """OpenSSL reads keys from files only. This one is for its owner alone, and gone at once."""
+    """OpenSSL reads keys from files only. This one is in memory where there are such files, so that no disk has it."""
+    if hasattr(os, "memfd_create") and _OWN_FILES.is_dir():
+        with os.fdopen(os.memfd_create("oncelog-key"), "w") as file:
+            file.write(text)
+            file.flush()
+            yield _OWN_FILES / str(file.fileno())
+        return
     fd, name = tempfile.mkstemp(prefix="oncelog-", suffix=".pem")
     try:
         with os.fdopen(fd, "w") as file:

@@ -1,9 +1,10 @@
-"""Clusters of Apache Kafka's controllers with Java brokers and Oncelog brokers side by side, on 127.0.0.1."""
+"""Clusters of Java brokers and Oncelog brokers side by side, on 127.0.0.1, with a controller of either."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic, PartitionMetadata
 
 from oncelog.testing.broker import BrokerProcess
-from peers.kafka.kafka import CLUSTER_ID, KafkaServer
+from peers.kafka.kafka import CLUSTER_ID, KafkaServer, free_port
 from tests.waiting import wait_until
 
 FEATURES = {"share.version": 0, "streams.version": 0, "group.version": 0}
@@ -43,6 +44,11 @@ class Cluster:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.controller: KafkaServer | None = None
+        self.controllers: dict[int, KafkaServer] = {}
+        """If there are several."""
+        self.own_controller: BrokerProcess | None = None
+        self.own_controllers: list[BrokerProcess] = []
+        """If there are several, which somebody else starts and ends."""
         self.java: dict[int, KafkaServer] = {}
         self.oncelog: dict[int, BrokerProcess] = {}
         self._admins: dict[str, AdminClient] = {}
@@ -55,7 +61,13 @@ class Cluster:
 
     @property
     def controller_address(self) -> str:
+        if self.own_controller is not None:
+            return self.own_controller.bootstrap_servers
+        if self.own_controllers:
+            return ",".join(process.bootstrap_servers for process in self.own_controllers)
         assert self.controller is not None
+        if self.controllers:
+            return ",".join(server.controller_address for server in self.controllers.values())
         return self.controller.controller_address
 
     def start_controller(
@@ -71,18 +83,58 @@ class Cluster:
         if "broker" in roles:
             self.java[node_id] = self.controller
 
-    def start_java(self, node_id: int) -> KafkaServer:
+    def start_own_controller(self, *, node_id: int = 100, **settings: str) -> BrokerProcess:
+        """Oncelog's. No broker knows the difference."""
+        given = {name.replace("_", "."): value for name, value in settings.items()}
+        roles = {"process.roles": "controller", "node.id": node_id, "cluster.id": CLUSTER_ID}
+        self.own_controller = BrokerProcess(self.folder / f"oncelog-{node_id}", {**roles, **COMMON, **given})
+        return self.own_controller.start(timeout_s=90)
+
+    def kill_controller(self) -> None:
+        if self.own_controller is not None:
+            self.own_controller.kill()
+        elif self.controller is not None:
+            self.controller.kill9()
+
+    def restart_controller(self) -> None:
+        if self.own_controller is not None:
+            self.own_controller.start(timeout_s=90)
+        elif self.controller is not None:
+            self.controller.start()
+
+    def start_controllers(self, *nodes: int) -> dict[int, KafkaServer]:
+        """Several of them, of which one is active."""
+        servers = {
+            node: KafkaServer(
+                self.folder / f"kafka-{node}", features=FEATURES, node_id=node, roles="controller", properties=COMMON
+            )
+            for node in nodes
+        }
+        for server in servers.values():
+            server.voters = ",".join(one.voter for one in servers.values())
+        self.controllers = servers
+        # One alone elects nobody and is not ready before others are there.
+        with ThreadPoolExecutor(len(servers)) as pool:
+            list(pool.map(KafkaServer.start, servers.values()))
+        self.controller = servers[nodes[0]]
+        return servers
+
+    def start_java(
+        self, node_id: int, properties: Mapping[str, str] = NOTHING, listeners: Sequence[str] = ()
+    ) -> KafkaServer:
+        """`listeners` are others beside the plain one."""
         server = KafkaServer(
             self.folder / f"kafka-{node_id}",
             node_id=node_id,
             roles="broker",
             controller=self.controller_address,
-            properties=COMMON,
+            properties={**COMMON, **properties},
+            more_listeners={name: free_port() for name in listeners},
         )
         self.java[node_id] = server.start()
         return server
 
-    def new_oncelog(self, node_id: int, folder: str = "", **changes: Any) -> BrokerProcess:
+    def new_oncelog(self, node_id: int, folder: str = "", listen: str = "", **changes: Any) -> BrokerProcess:
         settings = {
             "process.roles": "broker",
             "node.id": node_id,
@@ -92,7 +144,8 @@ class Cluster:
             **COMMON,
             **{name.replace("_", "."): value for name, value in changes.items()},
         }
-        return BrokerProcess(self.folder / (folder or f"oncelog-{node_id}"), settings)
+        arguments = ["--listen", listen] if listen else []
+        return BrokerProcess(self.folder / (folder or f"oncelog-{node_id}"), settings, arguments=arguments)
 
     def start_oncelog(self, node_id: int, **changes: Any) -> BrokerProcess:
         process = self.oncelog[node_id] = self.new_oncelog(node_id, **changes)
@@ -104,7 +157,11 @@ class Cluster:
     def stop(self) -> None:
         for process in self.oncelog.values():
             process.kill()
-        for server in [*self.java.values(), *([] if self.controller is None else [self.controller])]:
+        if self.own_controller is not None:
+            self.own_controller.kill()
+        for server in [
+            *self.java.values(), *self.controllers.values(), *([] if self.controller is None else [self.controller])
+        ]:  # fmt: skip
             server.kill9()
 
     # What clients do and see

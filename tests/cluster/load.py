@@ -1,4 +1,5 @@
-"""A transactional producer that goes on through faults, and knows which of its transactions are committed."""
+"""Clients that go on through faults: a transactional producer that knows which of its transactions are committed, and a
+consumer that knows what it read where."""
 
 from __future__ import annotations
 
@@ -8,10 +9,13 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from tests.cluster.clusters import Cluster
+from tests.waiting import wait_until
 
+LAST = b"the last one"
+"""Written to a topic when everything else is."""
 _CALL_S = 20
 _GIVE_UP_S = 180
 
@@ -26,20 +30,30 @@ class TransactionalLoad:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.committed: list[str] = []
+        self.times_s: list[float] = []
+        """When each of them was, on the monotonic clock."""
         self.errors: list[str] = []
         self.failure: Exception | None = None
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self.start()
         return self
+
+    def start(self) -> None:
+        self._thread.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stopping.set()
+        if kind is None:
+            self.stop()
+
+    def stop(self) -> None:
+        self._stopping.set()
         self._thread.join(_GIVE_UP_S)
         assert not self._thread.is_alive(), "the producer is stuck"
-        if kind is None and self.failure is not None:
+        if self.failure is not None:
             raise self.failure
 
     def _run(self) -> None:
@@ -76,8 +90,13 @@ class TransactionalLoad:
                 producer.produce(topic, value.encode(), partition=0)
             if commit:
                 self._repeat(lambda: producer.commit_transaction(_CALL_S))
+                self.times_s.append(time.monotonic())
                 self.committed.append(value)
             else:
+                # What is not sent yet would be dropped, and nothing be there to be aborted. Nor may a record be without
+                # an answer: librdkafka 2.16 gives its sequence number to the next one, which a leader that has the
+                # first one takes for a duplicate, so that it is never written.
+                producer.flush(_GIVE_UP_S)
                 self._repeat(lambda: producer.abort_transaction(_CALL_S))
             return True
         except KafkaException as error:
@@ -101,3 +120,68 @@ class TransactionalLoad:
             except KafkaException as error:
                 if not error.args[0].retriable() or time.monotonic() > deadline:
                     raise
+
+
+class SteadyReader:
+    """Reads what is committed, from the beginning on. Its offsets never go back, and none is shown twice."""
+
+    def __init__(self, cluster: Cluster, topics: Sequence[str]) -> None:
+        self.topics = topics
+        self.found: dict[str, dict[int, bytes]] = {topic: {} for topic in topics}
+        self._servers = cluster.bootstrap_servers
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._failure: Exception | None = None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join(_GIVE_UP_S)
+
+    def read_up_to_the_last(self) -> None:
+        wait_until(lambda: self._failure or all(map(self._has_last, self.topics)), timeout_s=_GIVE_UP_S)
+        if self._failure is not None:
+            raise self._failure
+
+    def _has_last(self, topic: str) -> bool:
+        found = self.found[topic]
+        return bool(found) and found[max(found)] == LAST
+
+    def _run(self) -> None:
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self._servers,
+                "group.id": "nobody commits",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "isolation.level": "read_committed",
+                "log_level": 0,
+            }
+        )
+        consumer.assign([TopicPartition(topic, 0, 0) for topic in self.topics])
+        try:
+            while not self._stopping.is_set():
+                for message in consumer.consume(500, 0.2):
+                    self._take(message)
+        except (KafkaException, AssertionError) as error:
+            self._failure = error
+        finally:
+            consumer.close()
+
+    def _take(self, message: Message) -> None:
+        error = message.error()
+        if error is not None:
+            if not (error.retriable() or error.code() in _AWAY):
+                raise KafkaException(error)
+            return
+        found = self.found[message.topic() or ""]
+        offset = message.offset()
+        assert offset is not None
+        assert offset > max(found, default=-1), f"{message.topic()} went back to {offset}"
+        found[offset] = message.value() or b""
+
+
+_AWAY = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE)

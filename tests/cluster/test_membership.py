@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Iterator
 
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import Producer
 
+from oncelog.cli.main import cli
+from oncelog.client import Admin, TopicPartition
+from oncelog.client import Producer as OwnProducer
+from oncelog.client.admin_cluster import QuorumDescription
 from peers.kafka.aborted import by_file
 from peers.kafka.dump import dump_files
+from peers.kafka.kafka import CLUSTER_ID
 from tests.cluster.clusters import Cluster, log_bytes, running_cluster, send
 from tests.conformance.conftest import require
+from tests.conformance.wire import Wire
 from tests.waiting import wait_until
 
 JAVA, ONCELOG = 1, 2
@@ -53,6 +62,38 @@ def test_both_brokers_tell_the_same_of_the_cluster(cluster: Cluster) -> None:
         assert sorted(node.id for node in described.nodes) == [JAVA, ONCELOG]
 
 
+def test_a_description_of_the_cluster_names_its_controller_and_both_brokers(cluster: Cluster) -> None:
+    cluster.create_topic("described", [JAVA, ONCELOG])
+    for node_id in (JAVA, ONCELOG):
+        result = CliRunner().invoke(cli, ["cluster", "describe", "-b", address(cluster, node_id), "-o", "json"])
+        described = json.loads(result.stdout)
+        assert (described["quorum"]["leader"], described["quorum"]["voters"]) == (JAVA, [JAVA])
+        assert [(one["broker"], one["rack"]) for one in described["brokers"]] == [(JAVA, None), (ONCELOG, "r2")]
+        assert (described["without_leader"], described["under_replicated"]) == ([], [])
+
+
+def test_the_broker_is_an_observer_of_the_quorum(cluster: Cluster) -> None:
+    """So an operator sees how far it has read the metadata log."""
+    for node_id in (JAVA, ONCELOG):
+        with Admin({"bootstrap.servers": address(cluster, node_id)}) as admin:
+            wait_until(lambda admin=admin: _is_observer(admin.describe_quorum()))  # type: ignore[misc]
+
+
+def test_changes_of_the_voters_are_passed_on_to_the_controller(cluster: Cluster) -> None:
+    stranger = {"voter_id": 77, "voter_directory_id": "00000000-0000-0000-0000-000000000077", "cluster_id": CLUSTER_ID}
+    answers = []
+    for node_id in (JAVA, ONCELOG):
+        with contextlib.closing(Wire(address(cluster, node_id))) as wire:
+            answers.append(wire.call("remove_raft_voter", 0, **stranger))
+    assert answers[0] == answers[1]
+    assert answers[0]["error_code"] != 0
+
+
+def _is_observer(quorum: QuorumDescription) -> bool:
+    observers = {replica.node_id: replica.end_offset for replica in quorum.observers}
+    return ONCELOG in observers and observers[ONCELOG] >= quorum.high_watermark
+
+
 def test_acknowledged_records_are_on_both_replicas_of_either_leader(cluster: Cluster) -> None:
     values = [f"value {number}" for number in range(500)]
     files = []
@@ -92,6 +133,38 @@ def test_transactions_of_either_coordinator_end_on_both_leaders(cluster: Cluster
         found = cluster.read(topic, len(committed), group=f"transactional-{leader}")
         assert [value.decode() for value in found] == committed
         assert_equal_replicas(cluster, topic)
+
+
+def test_transactions_of_the_newer_protocol_take_offsets_along(cluster: Cluster) -> None:
+    """Each end bumps the epoch (TV2); leaders add partitions with the coordinator themselves, wherever it is."""
+    for leader in (JAVA, ONCELOG):
+        cluster.create_topic(f"newer-{leader}", [leader, other(leader)])
+    committed = []
+    position = TopicPartition("newer-1", 0)
+    for number in range(6):
+        config = {"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": f"newer {number}"}
+        with OwnProducer(config) as producer:
+            producer.init_transactions()
+            for outcome in ("commit", "abort"):
+                producer.begin_transaction()
+                value = f"{number} {outcome}"
+                for leader in (JAVA, ONCELOG):
+                    producer.send(f"newer-{leader}", value)
+                offsets = {position: len(committed) + (1 if outcome == "commit" else 1000)}
+                producer.send_offsets_to_transaction(offsets, f"newer {number}")
+                if outcome == "commit":
+                    producer.commit_transaction()
+                    committed.append(value)
+                else:
+                    producer.abort_transaction()
+    for leader in (JAVA, ONCELOG):
+        found = cluster.read(f"newer-{leader}", len(committed), group=f"newer-{leader}")
+        assert [value.decode() for value in found] == committed
+        assert_equal_replicas(cluster, f"newer-{leader}")
+    with Admin({"bootstrap.servers": cluster.bootstrap_servers}) as admin:
+        assert admin.describe_cluster().features["transaction.version"] == 2
+        told = [admin.group_offsets(f"newer {number}")[position].offset for number in range(6)]
+    assert told == [1, 2, 3, 4, 5, 6]
 
 
 def _end(producer: Producer, outcome: str) -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import Consumer, ElectionType, KafkaException, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, ResourceType
 
+from oncelog.cli.main import cli
 from peers.kafka.jars import run_java
 from tests.cluster.clusters import Cluster, log_bytes, running_cluster, send
 from tests.conformance.conftest import require
@@ -90,6 +96,53 @@ def test_a_partition_moves_from_java_to_oncelog_and_back_under_load(cluster: Clu
     assert [value.decode() for value in cluster.read("moving", 900, group="moving")] == values
 
 
+def command(cluster: Cluster, *arguments: str) -> str:
+    """Runs a command of ours through the second Oncelog broker."""
+    through = cluster.oncelog[SECOND].bootstrap_servers
+    done = CliRunner().invoke(cli, [*arguments, "-b", through, "--timeout", "60s"])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_commands_move_partitions_and_leaders(cluster: Cluster) -> None:
+    cluster.create_topic("ordered", [JAVA, ONCELOG], min_insync_replicas="2")
+    send(cluster.producer(), "ordered", ["first"])
+    command(cluster, "cluster", "reassign", "ordered", "--replicas", f"{SECOND},{JAVA}")
+    cluster.wait_for_isr("ordered", SECOND, JAVA)
+    wait_until(lambda: json.loads(command(cluster, "cluster", "reassign", "-o", "json")) == [])
+    command(cluster, "cluster", "elect", "ordered:0")
+    cluster.wait_for_leader("ordered", SECOND)
+    send(cluster.producer(), "ordered", ["second"])
+    equal_on(cluster, "ordered-0", JAVA, SECOND)
+    folders = json.loads(command(cluster, "log", "dirs", "-o", "json"))
+    keepers = [one["broker"] for one in folders if "ordered-0" in one["partitions"]]
+    assert keepers == [JAVA, SECOND]
+
+
+def test_a_description_shows_replicas_that_are_away_and_those_that_may_lead(cluster: Cluster) -> None:
+    cluster.create_topic("short", [SECOND, ONCELOG], min_insync_replicas="2")
+    cluster.wait_for_isr("short", SECOND, ONCELOG)
+    assert cluster.oncelog[ONCELOG].stop() == 0
+    cluster.wait_for_isr("short", SECOND)
+    (described,) = json.loads(command(cluster, "topic", "describe", "short", "-o", "json"))
+    (partition,) = described["partitions"]
+    assert (partition["isr"], partition["elr"], partition["offline"]) == ([SECOND], [ONCELOG], [ONCELOG])
+    assert described["under_min_isr"] == [0]
+    text = command(cluster, "topic", "describe", "short")
+    assert "ELR" in text and "OFFLINE" in text and "min.insync.replicas: partitions 0" in text
+    cluster.oncelog[ONCELOG].start(timeout_s=90)
+    cluster.wait_for_isr("short", SECOND, ONCELOG)
+
+
+def test_a_broker_that_has_left_is_unregistered(cluster: Cluster) -> None:
+    leaving = 7
+    cluster.start_oncelog(leaving)
+    assert cluster.oncelog.pop(leaving).stop() == 0
+    command(cluster, "cluster", "unregister", str(leaving), "--yes")
+    voters_and_brokers = json.loads(command(cluster, "cluster", "describe", "-o", "json"))
+    assert leaving not in [one["broker"] for one in voters_and_brokers["brokers"]]
+
+
 def test_preferred_leaders_are_elected(cluster: Cluster) -> None:
     cluster.create_topic("preferred", [SECOND, JAVA])
     assert cluster.oncelog[SECOND].stop() == 0
@@ -146,10 +199,13 @@ def test_without_enough_replicas_nothing_is_written(cluster: Cluster) -> None:
     assert [value.decode() for value in found] == ["both have it", "both again"]
 
 
+@pytest.mark.parametrize("how", ["stop", "kill", "pause"])
 @pytest.mark.parametrize("stopped", [ONCELOG, JAVA])
-def test_a_group_goes_on_without_a_rebalance_when_its_coordinator_stops(cluster: Cluster, stopped: int) -> None:
-    """Groups are spread over four partitions, so that some have the broker that stops."""
-    topic = f"grouped-{stopped}"
+def test_a_group_goes_on_without_a_rebalance_when_its_coordinator_is_lost(
+    cluster: Cluster, stopped: int, how: str
+) -> None:
+    """Groups are spread over four partitions, so that some have the broker that is lost."""
+    topic = f"grouped-{stopped}-{how}"
     stays = JAVA + ONCELOG - stopped
     cluster.create_topic(topic, [stays, SECOND])
     producer = cluster.producer()
@@ -159,7 +215,7 @@ def test_a_group_goes_on_without_a_rebalance_when_its_coordinator_stops(cluster:
     for consumer in consumers:
         consumer.subscribe([topic], on_revoke=lambda _, partitions: rebalances.append(len(partitions)))
     _all_read(consumers, "one")
-    _stop(cluster, stopped)
+    _lose(cluster, stopped, how)
     send(producer, topic, ["two"])
     _all_read(consumers, "two")
     assert rebalances == []
@@ -167,7 +223,8 @@ def test_a_group_goes_on_without_a_rebalance_when_its_coordinator_stops(cluster:
         committed = consumer.committed([TopicPartition(topic, 0)], timeout=30)
         assert committed[0].offset == 2
         consumer.close()
-    _start(cluster, stopped)
+    _bring_back(cluster, stopped, how)
+    cluster.wait_for_isr("early", ONCELOG, JAVA)
 
 
 def _member(cluster: Cluster, topic: str, group: str) -> Consumer:
@@ -208,15 +265,50 @@ def _commit(consumer: Consumer) -> None:
     wait_until(is_committed)
 
 
-def _stop(cluster: Cluster, node_id: int) -> None:
-    if node_id in cluster.java:
-        cluster.java[node_id].stop()
-    else:
-        assert cluster.oncelog[node_id].stop() == 0
+def _lose(cluster: Cluster, node_id: int, how: str) -> None:
+    java, process = cluster.java.get(node_id), cluster.oncelog.get(node_id)
+    if how == "pause":
+        os.kill(_pid(cluster, node_id), signal.SIGSTOP)
+    elif java is not None:
+        (java.kill9 if how == "kill" else java.stop)()
+    elif process is not None and how == "kill":
+        process.kill()
+    elif process is not None:
+        assert process.stop() == 0
 
 
-def _start(cluster: Cluster, node_id: int) -> None:
-    if node_id in cluster.java:
+def _bring_back(cluster: Cluster, node_id: int, how: str) -> None:
+    if how == "pause":
+        os.kill(_pid(cluster, node_id), signal.SIGCONT)
+    elif node_id in cluster.java:
         cluster.java[node_id].start()
     else:
         cluster.oncelog[node_id].start(timeout_s=90)
+
+
+def _pid(cluster: Cluster, node_id: int) -> int:
+    pid = cluster.java[node_id].pid if node_id in cluster.java else cluster.oncelog[node_id].pid
+    assert pid is not None
+    return pid
+
+
+def test_a_broker_on_a_new_disk_is_elected_again(cluster: Cluster) -> None:
+    cluster.create_topic("new-disk", [SECOND, JAVA])
+    send(cluster.producer(), "new-disk", ["kept elsewhere"])
+    equal_on(cluster, "new-disk-0", JAVA, SECOND)
+    broker = cluster.oncelog[SECOND]
+    broker.kill()
+    cluster.wait_for_leader("new-disk", JAVA)
+    shutil.rmtree(broker.data_dir)
+    broker.start(timeout_s=90)
+    cluster.wait_for_isr("new-disk", JAVA, SECOND)
+
+    def is_elected() -> bool:
+        with contextlib.suppress(KafkaException):
+            cluster.admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition("new-disk", 0)]).result(30)
+        found = cluster.partition("new-disk")
+        return found is not None and found.leader == SECOND
+
+    wait_until(is_elected)
+    send(cluster.producer(), "new-disk", ["after"])
+    equal_on(cluster, "new-disk-0", JAVA, SECOND)

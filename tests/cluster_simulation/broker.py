@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oncelog.cluster.follower import FetchLimits, FollowedPartition, LeaderFetcher
+from oncelog.cluster.follower import FetchLimits, LeaderFetcher
+from oncelog.cluster.follower_session import FollowedPartition
 from oncelog.cluster.isr_changes import IsrChanges, PartitionKey
 from oncelog.cluster.partition import CommitPolicy, EndOfLog, Partition
 from oncelog.cluster.partition_state import Role
@@ -18,7 +19,6 @@ from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import NodeId, TopicPartition
 from oncelog.protocol.messages.fetch import (
     FetchableTopicResponse,
-    FetchPartition,
     FetchRequest,
     FetchResponse,
     PartitionData,
@@ -30,6 +30,8 @@ from oncelog.protocol.messages.list_offsets import (
     ListOffsetsTopicResponse,
     OffsetSpec,
 )
+from oncelog.server.fetch_session import FetchSessionCache, FetchTarget
+from oncelog.server.turns import at_once
 from oncelog.storage.log import Log, LogPlace
 from oncelog.storage.log_config import LogConfig
 from tests.cluster_simulation.controller import Controller, Entry, Registration
@@ -47,6 +49,8 @@ LAG_MS = 2000
 PARK_MS = 200
 MIN_ISR = 2
 CONFIG = LogConfig(segment_bytes=6000, index_interval_bytes=500, min_insync_replicas=MIN_ISR)
+SESSIONS = 4
+"""Fetch sessions that a leader keeps. Those of followers that have ended take up room, so that some get none."""
 LIMITS = FetchLimits(max_bytes=2000, backoff_ms=100, socket_timeout_ms=5000)
 _numbers = itertools.count(1)
 
@@ -150,6 +154,7 @@ class Process:
         self.lowest_end = self.log.log_end_offset
         self._policy: CommitPolicy = Flushes(self) if world.with_fsync else EndOfLog()
         self._fetchers: dict[int, LeaderFetcher] = {}
+        self._sessions = FetchSessionCache(SESSIONS, SESSIONS, lambda: next(_numbers))
         self._isr_changes = IsrChanges(self.node)
         self._registrations: dict[int, Registration] = {}
         self._applied = -1
@@ -279,7 +284,8 @@ class Process:
         replicas = self.partition.replicas if self.partition is not None else None
         if self.partition is None or replicas is None:
             return
-        if replicas.propose_expansion(self.partition.high_watermark, self.broker_epoch):
+        partition = self.partition
+        if replicas.propose_expansion(partition.high_watermark, self.broker_epoch, partition.log_start_offset):
             self._isr_changes.submit(KEY, replicas)
 
     def _shrink(self) -> None:
@@ -349,15 +355,28 @@ class Process:
         if isinstance(request, ListOffsetsRequest):
             reply(self._offsets(request))
             return
-        data = self._answer(request, is_repetition=False)
+        try:
+            session, (target,), is_incremental = at_once(self._sessions.begin(request, self.world.clock.monotonic_ms()))
+        except KafkaError as error:
+            reply(FetchResponse(error_code=error.code))
+            return
+
+        def answer(data: PartitionData) -> None:
+            is_left_out = is_incremental and not target.is_news(data)
+            if not is_left_out:
+                target.told(data)
+            topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[data])
+            session_id = 0 if session is None else session.session_id
+            reply(FetchResponse(session_id=session_id, responses=[] if is_left_out else [topic]))
+
+        data = self._answer(request, target, is_repetition=False)
         self._expand()
         if data.error_code or data.records or data.diverging_epoch.epoch >= 0 or self.partition is None:
-            reply(_response(data))
+            answer(data)
         else:
-            self._park(self.partition, request, reply)
+            self._park(self.partition, lambda: answer(self._answer(request, target, is_repetition=True)))
 
-    def _answer(self, request: FetchRequest, *, is_repetition: bool) -> PartitionData:
-        wanted: FetchPartition = request.topics[0].partitions[0]
+    def _answer(self, request: FetchRequest, wanted: FetchTarget, *, is_repetition: bool) -> PartitionData:
         fetcher = Fetcher(NodeId(request.replica_state.replica_id), request.replica_state.replica_epoch)
         try:
             if self.partition is None:
@@ -369,14 +388,14 @@ class Process:
         except KafkaError as error:
             return PartitionData(partition_index=0, error_code=error.code, high_watermark=-1, records=b"")
 
-    def _park(self, partition: Partition, request: FetchRequest, reply: Reply) -> None:
+    def _park(self, partition: Partition, answer: Callable[[], None]) -> None:
         token = next(_numbers)
         was_parked = [True]
 
         def wake() -> None:
             if was_parked.pop() if was_parked else False:
                 partition.unwatch(token)
-                self.later(0, lambda: reply(_response(self._answer(request, is_repetition=True))))
+                self.later(0, answer)
 
         partition.watch(token, wake)
         self.later(PARK_MS, wake)
@@ -394,10 +413,6 @@ class Process:
         except KafkaError as error:
             answer.error_code = error.code
         return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="orders", partitions=[answer])])
-
-
-def _response(data: PartitionData) -> FetchResponse:
-    return FetchResponse(responses=[FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[data])])
 
 
 def as_process(node: Node) -> Process:

@@ -38,10 +38,19 @@ class Entry(NamedTuple):
 
 
 class Controller:
-    def __init__(self, clock: VirtualScheduler, random: Random, replicas: tuple[NodeId, ...], min_isr: int) -> None:
+    def __init__(
+        self,
+        clock: VirtualScheduler,
+        random: Random,
+        replicas: tuple[NodeId, ...],
+        min_isr: int,
+        watch: Callable[[Controller], None],
+    ) -> None:
+        """`watch` is called after every event."""
         self._clock = clock
         self._random = random
-        self._min_isr = min_isr
+        self.min_isr = min_isr
+        self._watch = watch
         self._heard_ms: dict[int, int] = {}
         self._next_epoch = 10
         self._incarnations: dict[int, tuple[int, int]] = {}
@@ -52,6 +61,7 @@ class Controller:
 
     def receive(self, act: Callable[[], None]) -> None:
         act()
+        self._watch(self)
 
     @property
     def state(self) -> PartitionState:
@@ -96,6 +106,7 @@ class Controller:
             if not known.is_fenced and now_ms - self._heard_ms[broker] > SESSION_MS:
                 self._leave(NodeId(broker))
                 self._write(**{f"b{broker}": replace(known, is_fenced=True)})
+        self._watch(self)
         self._clock.call_later_ms(500, self._look_for_silence)
 
     # The partition
@@ -103,7 +114,7 @@ class Controller:
     def _change(self, in_sync: tuple[NodeId, ...], leader: NodeId | None = None) -> None:
         """With a leader, even the same one, the leader epoch grows."""
         old = self.state
-        if len(in_sync) >= min(self._min_isr, len(old.replicas)):
+        if len(in_sync) >= min(self.min_isr, len(old.replicas)):
             self.elr = set()
         else:
             self.elr = (self.elr | set(old.in_sync)) - set(in_sync)
@@ -144,6 +155,7 @@ class Controller:
         candidates = [replica for replica in self.state.in_sync if self._alive(replica)]
         if candidates and self.state.leader != NO_LEADER:
             self._change(self.state.in_sync, self._random.choice(candidates))
+        self._watch(self)
 
     def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         sender = self.brokers.get(request.broker_id)

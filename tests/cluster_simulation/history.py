@@ -53,7 +53,13 @@ class World:
         self.deletes = self.random.random() < 0.4
         self.judge = Judge()
         self.network = Network(self.clock, self.random)
-        self.controller = Controller(self.clock, self.random, BROKERS, MIN_ISR)
+        self.controller = Controller(
+            self.clock,
+            self.random,
+            BROKERS,
+            MIN_ISR,
+            lambda controller: self.judge.observe_metadata(controller, self.processes),
+        )
         self.network.nodes[CONTROLLER] = self.controller
         self.machines = {node: Machine(node, folder) for node in BROKERS}
         self.writers = [Writer(self, 1), Writer(self, 2), TransactionalWriter(self, 11), TransactionalWriter(self, 12)]

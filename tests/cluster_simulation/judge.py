@@ -2,6 +2,9 @@
 
 log-matching            below their high watermarks two replicas have the same batches, byte by byte
 leader-completeness     an elected leader has everything that leaders of earlier epochs have committed
+candidate-completeness  so has every running member of the controller's ISR and ELR, who may be elected next
+quorum-superset         whom the newest leader counts as in sync includes whom the controller does
+in-sync-members         no fenced broker is in the ISR; ISR and ELR are replicas, and apart; with enough in sync no ELR
 one-leader-per-epoch    in a leader epoch one broker appends; epochs in a log never go back and fit its epoch file
 high-watermark          it never goes back on a leader, and LSO <= high watermark <= end; a follower does not commit
 acknowledged-is-kept    what was acknowledged to acks=all is where it was acknowledged, in the end on all replicas
@@ -16,11 +19,13 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from oncelog.cluster.partition_state import PartitionState
 from oncelog.protocol.batch import BatchHeader, decode_records, iter_headers
 from oncelog.storage.log import Log
 
 if TYPE_CHECKING:
     from tests.cluster_simulation.broker import Process
+    from tests.cluster_simulation.controller import Controller
 
 
 class PromiseBroken(Exception):
@@ -53,6 +58,8 @@ class Judge:
         """The highest high watermark that any leader has had."""
         self.acknowledged: dict[int, bytes] = {}
         self.truncations = 0
+        self._judged_state: PartitionState | None = None
+        """Candidates are compared when the state has changed, which is seldom enough."""
         self._leaders: dict[int, int] = {}
         self._high_watermarks: dict[tuple[int, int], int] = {}
 
@@ -75,15 +82,45 @@ class Judge:
     def on_elected(self, process: Process) -> None:
         partition = process.partition
         assert partition is not None
-        log = partition.log
-        found = batches_between(log, 0, log.log_end_offset)
-        for base, (header, data) in self.committed.items():
-            is_due = self._committed_in[base] < partition.leader_epoch and header.last_offset >= log.log_start_offset
-            if is_due and (base not in found or found[base][1] != data):
+        for base in self._missing(process):
+            if self._committed_in[base] < partition.leader_epoch:
                 text = (
                     f"broker {process.node} leads epoch {partition.leader_epoch} without what was committed at {base}"
                 )
                 raise PromiseBroken("leader-completeness", f"{text} in epoch {self._committed_in[base]}")
+
+    def _missing(self, process: Process) -> list[int]:
+        """Where a replica lacks what was committed."""
+        log = process.log
+        found = batches_between(log, 0, log.log_end_offset)
+        return [
+            base
+            for base, (header, data) in self.committed.items()
+            if header.last_offset >= log.log_start_offset and (base not in found or found[base][1] != data)
+        ]
+
+    def observe_metadata(self, controller: Controller, processes: list[Process]) -> None:
+        """After every event at the controller."""
+        state, elr = controller.state, controller.elr
+        in_sync = set(state.in_sync)
+        fenced = [node for node in in_sync if node in controller.brokers and controller.brokers[node].is_fenced]
+        is_enough = len(in_sync) >= controller.min_isr
+        if fenced or in_sync & elr or not in_sync | elr <= set(state.replicas) or (is_enough and elr):
+            raise PromiseBroken("in-sync-members", f"ISR {in_sync}, ELR {elr}, fenced {fenced}")
+        for process in processes:
+            partition = process.partition
+            if partition is None:
+                continue
+            replicas = partition.replicas
+            if replicas is not None and partition.leader_epoch == state.leader_epoch:
+                counted = in_sync | (elr if len(replicas.state.in_sync) >= controller.min_isr else set())
+                if not replicas.maximal_isr >= counted:
+                    text = f"leader {process.node} counts {set(replicas.maximal_isr)}, the controller {counted}"
+                    raise PromiseBroken("quorum-superset", text)
+            if process.node in in_sync | elr and state is not self._judged_state and self._missing(process):
+                text = f"broker {process.node} may be elected, and lacks what is at {self._missing(process)[0]}"
+                raise PromiseBroken("candidate-completeness", text)
+        self._judged_state = state
 
     def observe(self, process: Process) -> None:
         """After every event on a broker."""

@@ -6,6 +6,7 @@ test session starts each combination once. Tests that stop or kill a broker make
 
 from __future__ import annotations
 
+import functools
 import shutil
 import tempfile
 import time
@@ -15,8 +16,10 @@ from typing import Final, Protocol
 
 from oncelog.testing import BrokerProcess
 from oncelog.testing.janitor import janitor
+from peers.kafka.jars import QUICK_OPTIONS
 from peers.kafka.kafka import KafkaServer, free_port, kafka_available
 from tests.conformance.wire import Wire
+from tests.unit.security.tokens import AUDIENCE, ISSUER, Authority
 
 KINDS: Final = ("oncelog", "kafka")
 READY_TIMEOUT_S: Final = 120.0
@@ -47,6 +50,9 @@ PLAIN_USERS: Final = (
     + " ".join(f'user_{user}="{PASSWORD}"' for user in USERS)
     + ";"
 )
+TLS: Final = Path(__file__).parents[1] / "data" / "tls"
+TOKEN_LOGIN: Final = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;"
+TOKEN_HANDLER: Final = "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler"
 SCRAM_LOGIN: Final = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
 PROFILES: Final[dict[str, dict[str, str]]] = {
     "default": {},
@@ -61,13 +67,32 @@ PROFILES: Final[dict[str, dict[str, str]]] = {
         "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
         "listener.name.sasl_plaintext.plain.sasl.jaas.config": PLAIN_USERS,
         "listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config": SCRAM_LOGIN,
+        "listener.name.sasl_ssl.plain.sasl.jaas.config": PLAIN_USERS,
+        "listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config": SCRAM_LOGIN,
+        # Stores that keytool made.
+        "ssl.keystore.type": "JKS",
+        "ssl.keystore.location": str(TLS / "broker.jks"),
+        "ssl.keystore.password": "storepw",
+        "ssl.key.password": "keypass",
+        "ssl.truststore.type": "JKS",
+        "ssl.truststore.location": str(TLS / "trust.jks"),
+        "ssl.truststore.password": "storepw",
+        "listener.name.sasl_ssl.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,OAUTHBEARER",
+        "listener.name.sasl_ssl.oauthbearer.sasl.jaas.config": TOKEN_LOGIN,
+        "listener.name.sasl_ssl.oauthbearer.sasl.server.callback.handler.class": TOKEN_HANDLER,
+        "sasl.oauthbearer.expected.audience": AUDIENCE,
+        "sasl.oauthbearer.expected.issuer": ISSUER,
+        "listener.name.ssl.ssl.client.auth": "required",
+        "listener.name.ssl.ssl.principal.mapping.rules": "RULE:^CN=(.*?),OU=(.*?),.*$/$2-$1/U,DEFAULT",
         "connection.failed.authentication.delay.ms": "1",
     },
     # Apache Kafka looks at every record anyway, and does not know the key.
     "validating": {"oncelog.record.validation": "records"},
 }
+KEYS_OF_TOKENS: Final = "sasl.oauthbearer.jwks.endpoint.url"
+PROTOCOLS: Final = ("SASL_PLAINTEXT", "SASL_SSL", "SSL")
 SECURED: Final = "secured"
-"""This profile has a second listener, with SASL."""
+"""This profile has listeners with SASL, with SASL and TLS, and with certificates of clients."""
 
 
 class Broker(Protocol):
@@ -76,6 +101,9 @@ class Broker(Protocol):
     kind: str
     data_dir: Path
     sasl_servers: str | None
+    tls_servers: str | None
+    """With SASL, too."""
+    certificate_servers: str | None
 
     @property
     def bootstrap_servers(self) -> str: ...
@@ -85,18 +113,38 @@ class Broker(Protocol):
     def restart(self) -> None: ...
 
 
+def servers_of(secured: Mapping[str, int]) -> list[str | None]:
+    """The addresses of the listeners of `PROTOCOLS`."""
+    return [f"127.0.0.1:{secured[protocol]}" if protocol in secured else None for protocol in PROTOCOLS]
+
+
+def files_for_java(url: str | None) -> list[str]:
+    """Java reads tokens, and the keys of tokens, only from where it is told to by properties of its own."""
+    if url is None:
+        return []
+    prefix = "org.apache.kafka.sasl.oauthbearer.allowed"
+    return [f"-D{prefix}.urls={url}", f"-D{prefix}.files={url.removeprefix('file://')}"]
+
+
+@functools.cache
+def authority() -> Authority:
+    """Who signs the tokens that brokers of the profile `secured` take."""
+    return Authority()
+
+
 class KafkaBroker(KafkaServer):
     kind = "kafka"
 
     def __init__(
-        self, folder: Path, transaction_version: int, settings: Mapping[str, str], sasl_port: int | None = None
+        self, folder: Path, transaction_version: int, settings: Mapping[str, str], secured: Mapping[str, int]
     ) -> None:
-        self.sasl_servers = None if sasl_port is None else f"127.0.0.1:{sasl_port}"
+        self.sasl_servers, self.tls_servers, self.certificate_servers = servers_of(secured)
         super().__init__(
             folder,
             transaction_version=transaction_version,
             properties={**ONLY_KAFKA, **settings},
-            more_listeners={} if sasl_port is None else {"SASL_PLAINTEXT": sasl_port},
+            more_listeners=secured,
+            java_options=(*QUICK_OPTIONS, *files_for_java(settings.get(KEYS_OF_TOKENS))),
         )
 
 
@@ -107,17 +155,17 @@ class OncelogBroker(BrokerProcess):
     kill9 = BrokerProcess.kill
 
     def __init__(
-        self, folder: Path, transaction_version: int, settings: Mapping[str, str], sasl_port: int | None = None
+        self, folder: Path, transaction_version: int, settings: Mapping[str, str], secured: Mapping[str, int]
     ) -> None:
-        self.sasl_servers = None if sasl_port is None else f"127.0.0.1:{sasl_port}"
+        self.sasl_servers, self.tls_servers, self.certificate_servers = servers_of(secured)
+        self._secured = secured
         own = {"transaction.version": str(transaction_version), **ONLY_ONCELOG}
         super().__init__(folder / "data", {**own, **settings})
 
     def start(self) -> None:
-        sasl = f"127.0.0.1:{self.port},SASL_PLAINTEXT://{self.sasl_servers}"
-        super().start(
-            timeout_s=READY_TIMEOUT_S, extra_arguments=[] if self.sasl_servers is None else ["--listen", sasl]
-        )
+        others = [f"{protocol}://127.0.0.1:{port}" for protocol, port in self._secured.items()]
+        listen = ["--listen", ",".join([f"127.0.0.1:{self.port}", *others])] if others else []
+        super().start(timeout_s=READY_TIMEOUT_S, extra_arguments=listen)
 
     def stop(self) -> None:
         code = super().stop(timeout_s=STOP_TIMEOUT_S)
@@ -145,7 +193,8 @@ def new(
     """A broker that is not started yet, with the settings that all conformance tests use and these."""
     folder.mkdir(parents=True, exist_ok=True)
     made = KafkaBroker if kind == "kafka" else OncelogBroker
-    return made(folder, transaction_version, {**COMMON, **(settings or {})}, free_port() if has_sasl else None)
+    secured = {protocol: free_port() for protocol in PROTOCOLS if has_sasl}
+    return made(folder, transaction_version, {**COMMON, **(settings or {})}, secured)
 
 
 _shared: dict[tuple[str, int, str], KafkaBroker | OncelogBroker] = {}
@@ -160,6 +209,10 @@ def get(kind: str, transaction_version: int = 2, profile: str = "default") -> Ka
         janitor.take("folder", str(folder))
         _folders.append(folder)
         settings, has_sasl = PROFILES[profile], profile == SECURED
+        if has_sasl:
+            keys = folder / "keys.json"
+            keys.write_bytes(authority().key_set())
+            settings = {**settings, KEYS_OF_TOKENS: keys.as_uri()}
         broker = new(kind, folder, transaction_version=transaction_version, settings=settings, has_sasl=has_sasl)
         broker.start()
         _shared[key] = broker

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 from oncelog.cluster.lifecycle import Lifecycle, SendToController
-from oncelog.cluster.quorum_log import Address, QuorumLog, Send, Update
+from oncelog.cluster.quorum_log import QuorumLog, Send, Update
+from oncelog.core.address import Address
 from oncelog.protocol.api import decode_response, encode_request, request_header_version, response_header_version
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.messages.broker_heartbeat import BrokerHeartbeatResponse
 from oncelog.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
 from oncelog.protocol.messages.fetch import FetchResponse
@@ -18,8 +20,6 @@ from oncelog.protocol.messages.fetch_snapshot import FetchSnapshotResponse
 from oncelog.protocol.schema import Message
 
 DEADLINE_S = 120.0
-LAST = {1: 18, 59: 1, 62: 4, 63: 2}
-"""Versions by API key."""
 
 
 class Link:
@@ -29,7 +29,7 @@ class Link:
     def call(self, request: Message) -> Message:
         key = request.API_KEY
         assert key is not None
-        version = LAST[key]
+        version = ApiKey(key).last
         header = struct.pack(">hhih", key, version, 7, -1) + b"\0" * (request_header_version(key, version) - 1)
         frame = header + b"".join(encode_request(key, version, request))
         self._socket.sendall(struct.pack(">i", len(frame)) + frame)

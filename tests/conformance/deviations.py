@@ -18,6 +18,7 @@ UNKNOWN_SERVER_ERROR: Final = -1
 CLUSTER_AUTHORIZATION_FAILED: Final = 31
 UNSUPPORTED_VERSION: Final = 35
 INVALID_REQUEST: Final = 42
+OUT_OF_ORDER_SEQUENCE_NUMBER: Final = 45
 INVALID_TXN_STATE: Final = 48
 NON_EMPTY_GROUP: Final = 68
 GROUP_ID_NOT_FOUND: Final = 69
@@ -64,6 +65,13 @@ DEVIATIONS: Final[Sequence[Deviation]] = (
         r"ending/(CompleteAbort-commit-stale|opposite-of-abort|empty-aborts).*|timing/timed-out-new-(commit|init)",
         r"end_txn v5 \((commit|repeated|the opposite, same epoch|a commit with the old epoch)\)",
         {"error_code": (INVALID_TXN_STATE, PRODUCER_FENCED)},
+    ),
+    Deviation(
+        "No client sends a batch again when its transaction has ended: one with the numbers of such a batch is another "
+        "one, which Apache Kafka acknowledges and does not write.",
+        r"producing/overtaking-v(9|11)",
+        r"produce v(9|11) \(the lowest refused, a duplicate\)",
+        {"responses.0.partition_responses.0": (ANYTHING, {**REFUSED, "error_code": OUT_OF_ORDER_SEQUENCE_NUMBER})},
     ),
     Deviation(
         "A client of TV2 on transaction.version 0: Apache Kafka 4.3 refuses the first record it would have to write "

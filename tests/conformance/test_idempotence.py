@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -9,11 +10,13 @@ from typing import Any
 import confluent_kafka
 import pytest
 
+import oncelog.testing
 from tests.conformance.brokers import Broker
 from tests.conformance.clients import Message, eventually
 from tests.conformance.libraries import CLIENTS
 from tests.conformance.test_produce_consume import create_topic
 from tests.conformance.test_transactions import values
+from tests.waiting import wait_until
 
 only_oncelog = pytest.mark.parametrize("broker_kind", ["oncelog"], indirect=True)
 """Apache Kafka takes ten seconds to come back after kill -9."""
@@ -36,6 +39,42 @@ def test_records_stay_in_order_and_single_with_many_requests_in_flight(
     assert producer.flush(30) == 0
     found = CLIENTS["confluent-kafka"].consume(broker.bootstrap_servers, topic, 3000)
     assert [message.value for message in found] == [b"%d" % number for number in range(3000)]
+
+
+def test_a_record_behind_an_aborted_one_without_an_answer_is_not_acknowledged_and_lost() -> None:
+    """librdkafka 2.16 gives it the number of the aborted one. Apache Kafka 4.3 takes it for that one, acknowledges it,
+    commits the transaction, and nobody ever reads it: a deviation."""
+    with oncelog.testing.broker() as process:
+        topic = process.create_topic("t")
+        producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": process.bootstrap_servers,
+                "transactional.id": "lost-count",
+                "linger.ms": 0,
+                "retry.backoff.ms": 3_000,
+                "log_level": 0,
+            }
+        )
+        producer.init_transactions(30)
+        process.lose_answers("Produce")
+        producer.begin_transaction()
+        producer.produce(topic, b"aborted", partition=0)
+        log = process.data_dir / f"{topic}-0" / "00000000000000000000.log"
+        wait_until(lambda: log.exists() and b"aborted" in log.read_bytes())
+        producer.abort_transaction(30)
+        producer.begin_transaction()
+        acknowledged: list[bytes] = []
+        producer.produce(
+            topic,
+            b"wanted",
+            partition=0,
+            on_delivery=lambda error, message: acknowledged.append(message.value()) if error is None else None,
+        )
+        with contextlib.suppress(confluent_kafka.KafkaException):
+            producer.commit_transaction(30)
+            acknowledged.append(b"the commit")
+        if acknowledged:
+            assert b"wanted" in log.read_bytes()
 
 
 @only_oncelog

@@ -16,12 +16,13 @@ import pytest
 
 from oncelog.cluster.kraft_metadata import load_image, records_of, segment_files, snapshot_files
 from oncelog.cluster.lifecycle import Identity, Lifecycle, State, Timing
-from oncelog.cluster.quorum_log import Address, QuorumLog
+from oncelog.cluster.quorum_log import QuorumLog
 from oncelog.controller.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
 from oncelog.controller.image import ConfigResource, Image
 from oncelog.controller.image_records import image_records
 from oncelog.controller.metadata_batches import whole_batches
 from oncelog.controller.replay import Replay
+from oncelog.core.address import Address
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import NodeId, uuid_to_text
 from oncelog.inspection.metadata_records import metadata_record
@@ -252,7 +253,16 @@ def test_kafkas_own_tool_reads_our_snapshot_and_shows_the_log_as_we_do(
     assert len(of_snapshot) == len(list(image_records(image)))
     names = {record["data"]["name"] for record in of_snapshot if record["type"] == "TOPIC_RECORD"}
     assert names == set(image.topic_ids)
-    assert payloads(second) == [metadata_record(value) for value in record_values(segment)]
+    assert without_keys(payloads(second)) == [metadata_record(value) for value in record_values(segment)]
+
+
+def without_keys(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The keys of users, which Kafka shows, are left out by us."""
+    for record in records:
+        if record["type"] == "USER_SCRAM_CREDENTIAL_RECORD":
+            for name in ("salt", "storedKey", "serverKey"):
+                del record["data"][name]
+    return records
 
 
 def payloads(dump: str) -> list[dict[str, Any]]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -17,15 +19,24 @@ def kill_self() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def stop_self() -> None:
+    """All threads stand still until SIGCONT comes, the calling one before it does anything else."""
+    signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+
+
 class Child:
     """A function in a process of its own. `wait` returns its exit code: 0, 1 after an exception, -9 after a kill."""
 
     def __init__(self, run: Callable[[], object]) -> None:
+        self._code: int | None = None
         sys.stdout.flush()
         sys.stderr.flush()
         self.pid = os.fork()
         if self.pid == 0:
             code = 1
+            # What the parent left for the collector may own threads that were not forked: to free a producer of
+            # librdkafka here is a segmentation fault.
+            gc.freeze()
             try:
                 run()
                 code = 0
@@ -35,24 +46,29 @@ class Child:
                 sys.stderr.flush()
                 os._exit(code)
 
+    def has_ended(self) -> bool:
+        """`wait` has its exit code afterwards too."""
+        if self._code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self._code = os.waitstatus_to_exitcode(status) if pid else None
+        return self._code is not None
+
     def signal(self, number: int) -> None:
         os.kill(self.pid, number)
 
     def wait(self, timeout_s: float = 60) -> int:
         deadline_s = time.monotonic() + timeout_s
-        while True:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                return os.waitstatus_to_exitcode(status)
+        while not self.has_ended():
             if time.monotonic() > deadline_s:
-                self.signal(signal.SIGKILL)
-                os.waitpid(self.pid, 0)
+                self.kill()
                 raise AssertionError(f"the process did not end within {timeout_s:g} s")
             time.sleep(0.005)
+        return self._code or 0
 
     def kill(self) -> None:
-        self.signal(signal.SIGKILL)
-        os.waitpid(self.pid, 0)
+        if not self.has_ended():
+            self.signal(signal.SIGKILL)
+            self._code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
 def dying_at(name: str, run: Callable[[], object], nth: int = 1) -> Child:

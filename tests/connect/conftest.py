@@ -17,13 +17,6 @@ from tests.connect.postgres import PostgresServer, postgres_server
 _numbers = itertools.count()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if os.environ.get("ONCELOG_CONNECTORS") != "all":
-        for item in items:
-            if item.get_closest_marker("long"):
-                item.add_marker(pytest.mark.skip(reason="make test-connectors runs it"))
-
-
 @pytest.fixture
 def unique() -> Callable[[str], str]:
     return lambda stem: f"{stem}-{next(_numbers)}"
@@ -32,7 +25,12 @@ def unique() -> Callable[[str], str]:
 @pytest.fixture(scope="session")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Of an Oncelog, or of an Apache Kafka with ONCELOG_CONNECTORS_ON=kafka."""
-    settings = {"group.initial.rebalance.delay.ms": 0, "num.partitions": 1}
+    settings = {
+        "group.initial.rebalance.delay.ms": 0,
+        "num.partitions": 1,
+        "log.cleaner.backoff.ms": 100,
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
+    }
     if os.environ.get("ONCELOG_CONNECTORS_ON", "oncelog") == "kafka":
         if (problem := kafka_available()) is not None:
             pytest.skip(problem)

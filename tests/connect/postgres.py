@@ -73,8 +73,21 @@ class PostgresServer:
             **self._settings,
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        deadline_s = time.monotonic() + 60
+        process = self._launch(options)
+        while not self._answers():
+            if process.poll() is not None:
+                # After a kill the postmaster's children need a moment to notice, and hold its shared memory until then.
+                janitor.leave("process", process.pid)
+                process = self._launch(options)
+            assert time.monotonic() < deadline_s, (self.folder / "log").read_text()[-4000:]
+            time.sleep(0.05)
+        self._process = process
+        return self
+
+    def _launch(self, options: list[str]) -> subprocess.Popen[bytes]:
         with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 [self.programs / "postgres", "-D", self.folder / "data", *options],
                 cwd=self.folder,
                 env=self._environment,
@@ -83,12 +96,8 @@ class PostgresServer:
                 start_new_session=True,
                 **self._drop,
             )
-        janitor.take("process", self._process.pid)
-        deadline_s = time.monotonic() + 60
-        while not self._answers():
-            assert time.monotonic() < deadline_s and self._process.poll() is None, (self.folder / "log").read_text()
-            time.sleep(0.05)
-        return self
+        janitor.take("process", process.pid)
+        return process
 
     def _answers(self) -> bool:
         try:
@@ -104,6 +113,12 @@ class PostgresServer:
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
             connection.execute(f'create database "{name}" template template0')
         return self.url(name)
+
+    @property
+    def pid(self) -> int:
+        """Of the postmaster, while it runs."""
+        assert self._process is not None
+        return self._process.pid
 
     def kill(self) -> None:
         self._end(signal.SIGKILL)

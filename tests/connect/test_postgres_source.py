@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import threading
@@ -14,18 +13,20 @@ from typing import Any
 
 import psycopg
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from oncelog.client import Admin, Consumer, NewTopic, TopicPartition
 from oncelog.connect.errors import BadRecord, ConnectorStopped, Fenced, Refused
-from oncelog.connect.kinds import PostgresSourceKind
+from oncelog.connect.kinds import PostgresSourceKind, open_source_log
+from oncelog.connect.metrics import ConnectMetrics
 from oncelog.connect.pgoutput import parse_lsn
-from oncelog.connect.progress import Progress
+from oncelog.connect.progress import Progress, Status
 from oncelog.connect.settings import source_settings
 from oncelog.connect.source_task import SourceTask
 from oncelog.connect.supervisor import SupervisedConnector
 from oncelog.core import failpoints
 from oncelog.testing.broker import BrokerProcess, broker
-from tests.connect.children import Child, dying_at, dying_at_random
+from tests.connect.children import Child, dying_at, dying_at_random, stop_self
 from tests.connect.postgres import postgres_server
 from tests.connect.topic_reader import check_stream, read_all, table_of
 from tests.waiting import wait_until
@@ -137,6 +138,36 @@ def test_a_snapshot_and_the_changes_behind_it_are_copied_once(bank: Bank) -> Non
     assert len(bank.read()) == before
 
 
+def test_a_snapshot_tells_how_far_it_is(bank: Bank) -> None:
+    bank.execute("insert into transfers select n, n from generate_series(1, 3000) n")
+    bank.execute("analyze accounts")  # and not the other one
+    status = Status(bank.name)
+    registry = CollectorRegistry()
+    registry.register(ConnectMetrics(lambda: [status]))
+    seen: dict[str, dict[str, Any]] = {}
+    served = ""
+
+    def look() -> bool:
+        nonlocal served
+        row = status.as_row()["snapshot"]
+        if row is not None:
+            seen[row["table"]] = row
+            if row["rows"] == 1000:
+                served = generate_latest(registry).decode()
+        return status.progress.is_current
+
+    kind = bank.kind()
+    with kind.task(status.progress) as task:
+        task.run(look)
+    kind.close()
+    assert seen["public.accounts"] == {"table": "public.accounts", "rows": 10, "estimated": 10}
+    assert seen["public.transfers"]["rows"] == 3000 and 300 < seen["public.transfers"]["estimated"] < 30_000
+    labels = f'{{connector="{bank.name}",table="public.transfers"}}'
+    assert f"oncelog_connect_snapshot_rows{labels} 1000.0" in served
+    assert f"oncelog_connect_snapshot_estimated{labels}" in served
+    assert status.as_row()["snapshot"] is None
+
+
 @pytest.mark.parametrize("point", short_of(STREAM_POINTS, "source.after_offsets", "source.after_commit"))
 def test_a_kill_while_streaming_loses_and_repeats_nothing(bank: Bank, point: str) -> None:
     bank.copy()
@@ -185,6 +216,56 @@ def test_kills_at_random_under_load_lose_and_repeat_nothing(bank: Bank, seed: in
         wait_until(lambda: reader.position >= end)
         seen = reader.seen
     assert kills and seen
+
+
+@pytest.mark.parametrize("seed", [6, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(30, 33))])
+def test_several_partitions_hold_each_change_once_whatever_dies(bank: Bank, seed: int) -> None:
+    """A row stays in its partition, its changes in their order; a truncate is in all of them."""
+    with Admin({"bootstrap.servers": bank.servers}) as admin:
+        admin.create_topics([NewTopic(f"{bank.name}.{table}", 4, 1) for table in ("accounts", "transfers")])
+    bank.copy()
+    dice = random.Random(seed)
+    kills = 0
+    for number in range(10):
+        for _ in range(dice.randrange(1, 8)):
+            bank.transfer(dice)
+        bank.execute(f"update accounts set id = id + 100 where id = {number * 2}", "delete from accounts where id = 11")
+        bank.execute(f"insert into accounts values (11, {number}, 'x')")
+        if number == 5:
+            bank.execute("insert into transfers (amount) values (1)", "truncate transfers",
+                         "insert into transfers select n, n from generate_series(2000, 2020) n")  # fmt: skip
+        kills += dying_at_random(STREAM_POINTS, 0.1, dice.randrange(10**9), bank.copy).wait() == -signal.SIGKILL
+    assert Child(bank.copy).wait() == 0
+    records = bank.read()
+    assert kills and {record.partition for record in records} == {0, 1, 2, 3}
+    check_stream([record for record in records if not record.snapshot])
+    assert sorted(record.partition for record in records if record.op == "t") == [0, 1, 2, 3]
+    by_key: dict[tuple[str, str], set[int]] = {}
+    for record in records:
+        if record.op != "t":
+            by_key.setdefault((record.topic, json.dumps(record.key)), set()).add(record.partition)
+    assert {len(partitions) for partitions in by_key.values()} == {1}
+    for name in ("accounts", "transfers"):
+        rows = [row for (row,) in bank.execute(f"select to_jsonb(t) from {name} t")]
+        expected = sorted(rows, key=lambda row: json.dumps(row, sort_keys=True))
+        assert table_of(records, f"{bank.name}.{name}") == expected != []
+
+
+def test_connections_that_are_cut_in_mid_transaction_lose_and_repeat_nothing(bank: Bank) -> None:
+    bank.copy()
+    for seed in range(12):
+        bank.transfer(random.Random(seed))
+
+    def cut() -> None:
+        bank.execute("select pg_terminate_backend(pid) from pg_stat_activity "
+                     f"where application_name like 'oncelog-connect-{bank.name}%'")  # fmt: skip
+
+    failpoints.arm("source.after_produce", failpoints.on_nth_hit(2, cut))
+    connector = SupervisedConnector(bank.kind(batch_rows=5), lambda status: None, until_current=True)
+    connector.start()
+    assert connector.join(60)
+    assert (connector.status.state, connector.status.restarts) == ("ended", 1), connector.status
+    bank.check()
 
 
 def end_of(bank: Bank) -> int:
@@ -243,7 +324,7 @@ def test_an_older_instance_is_fenced_and_does_not_come_back(bank: Bank) -> None:
     bank.copy()
 
     def paused_while_reading() -> None:
-        failpoints.arm("source.after_confirm", failpoints.on_nth_hit(1, lambda: os.kill(os.getpid(), signal.SIGSTOP)))
+        failpoints.arm("source.after_confirm", failpoints.on_nth_hit(1, stop_self))
         connector = SupervisedConnector(bank.kind(), lambda status: None)
         connector.start()
         assert connector.join(60)
@@ -289,6 +370,32 @@ def test_a_broker_that_is_killed_in_mid_transaction_is_waited_for(database: str,
         assert connector.join(120)
         restarter.join()
         assert connector.status.state == "ended", connector.status
+        bank.check()
+
+
+@pytest.mark.long
+def test_a_broker_that_is_away_for_longer_than_a_delivery_may_take_is_waited_for(database: str, tmp_path: Path) -> None:
+    with broker({"group.initial.rebalance.delay.ms": 0}, data_dir=tmp_path / "data") as process:
+        bank = Bank(database, process.bootstrap_servers, "away-broker")
+        bank.copy()
+        for seed in range(5):
+            bank.transfer(random.Random(seed))
+        settings = source_settings(bank.settings, {"bootstrap.servers": bank.servers, "default.api.timeout.ms": 1500})
+        kind = PostgresSourceKind(settings)
+        kind._log = open_source_log(settings)
+        kind._log._settings |= {"delivery.timeout.ms": 1000, "request.timeout.ms": 500, "max.block.ms": 1000}
+        restarter = threading.Timer(8, lambda: BrokerProcess.start(process))
+
+        def kill_broker() -> None:
+            process.kill()
+            restarter.start()
+
+        failpoints.arm("source.after_produce", failpoints.on_nth_hit(1, kill_broker))
+        connector = SupervisedConnector(kind, lambda status: None, until_current=True)
+        connector.start()
+        assert connector.join(120)
+        restarter.join()
+        assert connector.status.state == "ended" and connector.status.restarts > 1, connector.status
         bank.check()
 
 
@@ -419,14 +526,21 @@ def test_values_of_all_kinds_are_the_same_in_snapshot_and_stream(bank: Bank) -> 
 @pytest.mark.long
 def test_debezium_envelopes_have_what_its_readers_look_for(bank: Bank) -> None:
     bank.copy(format="debezium")
-    bank.execute("alter table accounts replica identity full")
-    bank.execute("update accounts set balance = 5 where id = 1", "delete from accounts where id = 2")
+    bank.execute("alter table accounts replica identity full", "alter table accounts add more jsonb")
+    bank.execute("update accounts set balance = 5, more = '[1]' where id = 1", "delete from accounts where id = 2")
     bank.copy(format="debezium")
     records = read_all(bank.servers, bank.topic)
     assert records[0].value["op"] == "r" and records[0].value["source"]["snapshot"] == "true"
     update, delete, tombstone = records[-3:]
     assert update.value["before"]["balance"] == 100 and update.value["after"]["balance"] == 5
+    assert update.value["after"]["more"] == "[1]"
     assert update.value["source"]["table"] == "accounts" and update.value["source"]["db"]
+    places = [record.value["source"]["lsn"] for record in (update, delete)]
+    assert update.lsn > places[1] > places[0], "of the changes, which are before their commit"
+    sequences = [json.loads(record.value["source"]["sequence"]) for record in (records[0], update, delete)]
+    assert sequences[0] == [None, str(records[0].lsn)]
+    assert [int(place) for _, place in sequences[1:]] == places and sequences[1][0] == sequences[2][0]
+    assert records[0].lsn <= int(sequences[1][0]) < places[0]
     assert update.value["transaction"]["total_order"] == 1 and delete.value["transaction"]["total_order"] == 2
     assert delete.value["op"] == "d" and delete.value["before"]["id"] == 2 and delete.value["after"] is None
     assert tombstone.value is None and tombstone.key == delete.key == {"id": 2}
@@ -555,6 +669,27 @@ def test_an_idle_source_confirms_what_is_not_for_it(bank: Bank, monkeypatch: pyt
     bank.copy()
 
 
+def test_an_idle_position_is_committed_again_even_if_the_server_never_asks(
+    bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Groups expire otherwise. With a time-out of 0 the server sends nothing while nothing happens."""
+    monkeypatch.setattr("oncelog.connect.source_task.REPEAT_COMMIT_S", 0.3)
+    monkeypatch.setattr("oncelog.connect.postgres_source.STATUS_EVERY_S", 0.1)
+    with psycopg.connect(bank.url, autocommit=True) as connection:
+        connection.execute(f'alter database "{connection.info.dbname}" set wal_sender_timeout = 0')
+    bank.copy()
+    kind, progress = bank.kind(), Progress()
+    with kind.task(progress) as task:
+        task.start()
+        deadline_s = time.monotonic() + 15
+        while progress.commits < 3:
+            assert time.monotonic() < deadline_s, f"{progress.commits} commits"
+            task.step()
+    kind.close()
+    assert progress.records == 0
+    bank.copy()
+
+
 @pytest.mark.long
 def test_a_database_can_be_shut_down_while_a_source_is_connected(servers: str, unique: Callable[[str], str]) -> None:
     with postgres_server() as server:
@@ -587,6 +722,60 @@ def test_a_table_without_a_key_is_refused_only_for_updates(bank: Bank) -> None:
     bank.execute("update keyless set n = 3 where n = 2")
     with pytest.raises(ConnectorStopped, match="has no primary key"):
         bank.copy()
+
+
+PRIMARY, UNIQUE = "id int primary key", "email text not null unique"
+BY_EMAIL = "alter table people replica identity using index people_email_key"
+
+
+@pytest.mark.parametrize(
+    ("table", "identity", "key"),
+    [
+        (f"{PRIMARY}, {UNIQUE}", BY_EMAIL, {"email"}),
+        (f"id int not null, {UNIQUE}", BY_EMAIL, {"email"}),
+        (f"{PRIMARY}, email text not null, constraint people_email_key unique (id, email)", BY_EMAIL, {"id"}),
+        (f"{PRIMARY} deferrable, {UNIQUE}", "alter table people replica identity full", {"id"}),
+        (f"id int, {UNIQUE}, primary key (id) include (email)", "select 1", {"id"}),
+    ],
+    ids=["index", "no-primary-key", "index-with-primary-key", "full", "included"],
+)
+def test_a_row_has_one_key_in_snapshot_and_stream_whatever_its_identity(
+    bank: Bank, table: str, identity: str, key: set[str]
+) -> None:
+    bank.execute(f"create table people ({table}, n int)", identity, "alter publication bank add table people",
+                 "insert into people select n, n || '@x', 0 from generate_series(1, 6) n")  # fmt: skip
+    bank.copy()
+    bank.execute("update people set n = 1 where id <= 4", "delete from people where id = 2")
+    bank.execute("update people set email = 'new@x' where id = 3", "update people set id = 70 where id = 4")
+    bank.copy()
+    records = read_all(bank.servers, f"{bank.name}.people")
+    assert {frozenset(record.key) for record in records} == {frozenset(key)}
+    rows = [row for (row,) in bank.execute("select to_jsonb(t) from people t")]
+    assert table_of(records, f"{bank.name}.people") == sorted(rows, key=lambda row: json.dumps(row, sort_keys=True))
+
+
+def test_a_primary_key_that_can_be_deferred_is_the_key_in_snapshot_and_stream(bank: Bank) -> None:
+    """PostgreSQL has no identity for such a table: it can only be inserted into."""
+    bank.execute("create table late (id int primary key deferrable)", "alter publication bank add table late",
+                 "insert into late values (1)")  # fmt: skip
+    bank.copy()
+    bank.execute("insert into late values (2)")
+    bank.copy()
+    assert [record.key for record in read_all(bank.servers, f"{bank.name}.late")] == [{"id": 1}, {"id": 2}]
+
+
+def test_columns_that_are_generated_are_in_snapshot_and_stream_or_in_none(bank: Bank) -> None:
+    with psycopg.connect(bank.url) as connection:
+        is_published = connection.info.server_version >= 180000
+    bank.execute("create table doubles (id int primary key, n int generated always as (id * 2) stored)",
+                 "alter publication bank add table doubles", "insert into doubles values (1)")  # fmt: skip
+    if is_published:
+        bank.execute("alter publication bank set (publish_generated_columns = stored)")
+    bank.copy()
+    bank.execute("insert into doubles values (2)")
+    bank.copy()
+    values = [record.value for record in read_all(bank.servers, f"{bank.name}.doubles")]
+    assert values == ([{"id": 1, "n": 2}, {"id": 2, "n": 4}] if is_published else [{"id": 1}, {"id": 2}])
 
 
 def test_fenced_is_told_when_the_id_was_taken(bank: Bank) -> None:

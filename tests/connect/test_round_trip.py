@@ -22,6 +22,7 @@ from tests.connect.postgres import PostgresServer
 
 POINTS = ["source.after_produce", "source.after_offsets", "source.after_commit", "source.after_confirm",
           "sink.after_read", "sink.after_rows", "sink.after_offsets", "sink.after_commit"]  # fmt: skip
+JSON_TEXTS = ['{"x": 1.5}', "[1, null]", '"text"', '"5"', '"{}"', "5", "true"]
 KINDS_TABLE = (
     "create table items (id int primary key, b boolean, f float8, n numeric, j jsonb, t timestamptz, a int[], y bytea, "
     "s text)"
@@ -48,7 +49,7 @@ def change(dice: random.Random) -> str:
     number = dice.randrange(30)
     values = (
         f"{number}, {dice.choice(['true', 'false', 'null'])}, {dice.random()}, {dice.randrange(10**6)}.50, "
-        f"""'{{"x": {dice.randrange(9)}}}', now(), array[1, {number}], '\\x00ff', E'tab\\there \\\\ {number}'"""
+        f"""'{dice.choice(JSON_TEXTS)}', now(), array[1, {number}], '\\x00ff', E'tab\\there \\\\ {number}'"""
     )
     columns = ", ".join(f"{name} = excluded.{name}" for name in "bfnjtays")
     upsert = f"insert into items values ({values}) on conflict (id) do update set {columns}"
@@ -96,7 +97,7 @@ def test_a_check_says_what_is_missing_with_the_sql(database: str) -> None:
     assert missing.fix == 'create publication "p" for table ...;'
     execute(database, "create table t (n int)", "create publication p for table t")
     [missing] = [finding for finding in check_source(settings) if not finding.is_met]
-    assert missing.fix == "alter table public.t add primary key (...);"
+    assert missing.fix == 'alter table "public"."t" add primary key (...);'
     execute(database, "alter table t add primary key (n)")
     assert all(finding.is_met for finding in check_source(settings))
     elsewhere = source_settings({"name": "c", "url": "postgresql://127.0.0.1:1/x", "publication": "p"}, {})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import sqlite3
@@ -14,16 +13,25 @@ from typing import Any
 import psycopg
 import pytest
 
-from oncelog.client import Admin, Consumer, NewTopic, Producer, TopicPartition
+from oncelog.client import Admin, Consumer, CorruptBatch, NewTopic, Producer, TopicPartition
+from oncelog.connect import sink_task
 from oncelog.connect.database_sink import DatabaseSink
 from oncelog.connect.errors import BadRecord, Fenced, Refused
+from oncelog.connect.kinds import PostgresSinkKind
 from oncelog.connect.postgres_sink import PostgresSink
 from oncelog.connect.settings import sink_settings
 from oncelog.connect.sink import Instance
 from oncelog.connect.sink_task import SinkTask
 from oncelog.connect.sqlite_sink import SqliteSink
+from oncelog.connect.supervisor import SupervisedConnector
 from oncelog.core import failpoints
-from tests.connect.children import Child, dying_at, dying_at_random
+from oncelog.schemas.registry_client import RegistryClient
+from oncelog.schemas.schema import Schema
+from oncelog.schemas.serialization import Serializer
+from oncelog.testing import broker
+from tests.connect.children import Child, dying_at, dying_at_random, stop_self
+from tests.registries import serving_registry
+from tests.unit.client.poison import READABLE, make_poisoned_topic
 from tests.waiting import wait_until
 
 POINTS = ["sink.before_claim", "sink.after_claim", "sink.after_read", "sink.after_rows", "sink.after_offsets",
@@ -122,6 +130,41 @@ def test_rows_are_upserted_and_deleted_by_key(target: Target, topic: str) -> Non
     assert target.execute("select id, name, amount from items") == [(3, "d", 9)]
 
 
+def test_rows_of_a_batch_are_what_one_record_after_the_other_would_leave(target: Target, topic: str) -> None:
+    target.execute("create table users (id varchar(9) primary key, n bigint, big text not null)")
+    first = {"id": "1", "n": 1, "big": "x"}
+    end = send(target.servers, topic, (1, first), (1, None), (2, {**first, "id": "2"}))  # the keys are numbers
+    target.drain(topic, end, table="users")
+    assert target.execute("select * from users") == [("2", 1, "x")]
+    send(target.servers, topic, ("2", {"id": "2", "n": 3}), ("2", {"id": "2"}))  # without what must not be null
+    target.drain(topic, end + 2, table="users")
+    assert target.execute("select * from users") == [("2", 3, "x")]
+    send(target.servers, topic, ("4", {"id": "4", "n": 3}))
+    with pytest.raises(BadRecord, match="big"):
+        target.drain(topic, end + 3, table="users")
+
+
+def test_columns_may_have_any_name(target: Target, topic: str) -> None:
+    names = ["a.b", "paid?", "50%", "%s", 'say "so"', "?"]
+    columns = ", ".join('"' + name.replace('"', '""') + '" bigint' for name in names)
+    target.execute(f'create table odd ({columns}, primary key ("a.b", "paid?"))')
+    row = dict(zip(names, range(6), strict=True))
+    end = send(target.servers, topic, (None, row), (None, {**row, "?": 7}), (None, {**row, "a.b": 8}))
+    target.drain(topic, end, table="odd")
+    assert target.execute('select * from odd order by "a.b"') == [(0, 1, 2, 3, 4, 7), (8, 1, 2, 3, 4, 5)]
+    send(target.servers, topic, ({"a.b": 8, "paid?": 1}, None))
+    target.drain(topic, end + 1, table="odd")
+    assert target.execute("select * from odd") == [(0, 1, 2, 3, 4, 7)]
+
+
+def test_without_arrow_records_are_read_as_objects(target: Target, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oncelog.connect.sink_task._has_columns", lambda: False)
+    end = send(target.servers, topic, *((n % 9, {"id": n % 9, "amount": n}) for n in range(20)), (3, None))
+    target.drain(topic, end)
+    expected = [(key, max(n for n in range(20) if n % 9 == key)) for key in range(9) if key != 3]
+    assert target.execute("select id, amount from items order by id") == expected
+
+
 def test_rows_are_appended_and_deletes_refused(target: Target, topic: str) -> None:
     end = send(target.servers, topic, *((None, {"n": n % 3, "source": "s"}) for n in range(20)))
     target.drain(topic, end, table="events", mode="append")
@@ -129,6 +172,19 @@ def test_rows_are_appended_and_deletes_refused(target: Target, topic: str) -> No
     end = send(target.servers, topic, ({"n": 1}, None))
     with pytest.raises(BadRecord, match=r"offset 20 .*it is a delete, and the sink appends"):
         target.drain(topic, end, table="events", mode="append")
+
+
+@pytest.mark.parametrize("target", [PostgresSink], ids=["postgres"], indirect=True)
+def test_stages_do_not_grow_with_the_choices_of_columns(target: Target, topic: str) -> None:
+    """In the sink of PostgreSQL rows go through temporary tables, which stay for its next batches."""
+    shapes: list[dict[str, Any]] = [{}, {"name": "a"}, {"amount": 1}, {"name": "b", "amount": 2}, {"more": [1]}]
+    end = send(target.servers, topic, *((n, {"id": n, **shape}) for n, shape in enumerate(shapes)), (0, None))
+    with target.task(topic) as task:
+        task.run(lambda: target.offsets(topic) == {0: end})
+        stages = target.execute("select count(*) from pg_class where relname like 'oncelog_stage%' and relkind = 'r'")
+    assert stages == [(1,)]
+    wanted = [(1, "a", None, None), (2, None, 1, None), (3, "b", 2, None), (4, None, None, [1])]
+    assert target.execute("select id, name, amount, more from items order by id") == wanted
 
 
 @pytest.mark.long
@@ -174,6 +230,48 @@ def test_only_committed_records_are_written_and_offsets_skip_the_rest(target: Ta
         producer.commit_transaction()
     target.drain(topic, end + 2)
     assert (99,) in target.execute("select id from items")
+
+
+def test_a_truncate_between_several_partitions_is_a_bad_record(target: Target, topic: str, admin: Admin) -> None:
+    """Nobody can say which rows of the other partitions were there before it."""
+    admin.create_partitions({topic: 2})
+    send(target.servers, topic, (1, {"id": 1}))
+    with Producer({"bootstrap.servers": target.servers}) as producer:
+        for number in range(2):
+            producer.send(topic, None, "{}", partition=number, headers={"op": "t"})
+    with target.task(topic) as task, pytest.raises(BadRecord, match="only topics with one partition can carry it"):
+        task.run(lambda: False)
+    assert target.execute("select * from items") == []
+
+
+def test_offsets_that_compaction_has_taken_away_are_skipped(target: Target, admin: Admin, topic: str) -> None:
+    compacted = f"{topic}-compacted"
+    configs = {"cleanup.policy": "compact", "segment.ms": "50", "min.cleanable.dirty.ratio": "0.01"}
+    admin.create_topics([NewTopic(compacted, 1, 1, configs=configs)])
+    stored = send(target.servers, compacted, *((n % 3, {"id": n % 3, "amount": n}) for n in range(10)))
+    target.drain(compacted, stored)
+    end = send(target.servers, compacted, *((n % 3, {"id": n % 3, "amount": n}) for n in range(10, 40)), (1, None))
+
+    def left() -> list[int]:
+        nonlocal end
+        end = send(target.servers, compacted, (7, {"id": 7, "amount": end}))  # the newest segment is not compacted
+        return [record.offset for record in read_from_beginning(target.servers, compacted)]
+
+    wait_until(lambda: stored not in left())
+    target.drain(compacted, end)
+    assert target.execute("select id, amount from items order by id") == [(0, 39), (2, 38), (7, end - 1)]
+
+
+def read_from_beginning(servers: str, topic: str) -> list[Any]:
+    place = TopicPartition(topic, 0)
+    with Consumer({"bootstrap.servers": servers, "isolation.level": "read_committed"}) as consumer:
+        consumer.assign([place])
+        consumer.seek_to_beginning(place)
+        end = consumer.end_offsets([place])[place]
+        found: list[Any] = []
+        while consumer.position(place) < end:
+            found += consumer.poll(timeout_ms=500)
+    return found
 
 
 @pytest.mark.parametrize("point", [point if point in ("sink.after_rows", "sink.after_offsets", "sink.after_commit")
@@ -226,8 +324,8 @@ def test_a_paused_owner_is_fenced_when_it_goes_on(target: Target, topic: str) ->
     end = send(target.servers, topic, *((n, {"id": n}) for n in range(5)))
 
     def stopped_after_rows() -> None:
-        failpoints.arm("sink.after_read", failpoints.on_nth_hit(1, lambda: os.kill(os.getpid(), signal.SIGSTOP)))
-        with pytest.raises(Fenced, match="has taken over"):
+        failpoints.arm("sink.after_read", failpoints.on_nth_hit(1, stop_self))
+        with pytest.raises((Fenced, psycopg.OperationalError), match=r"has taken over|terminat"):
             target.drain(topic, end + 100)
 
     old = Child(stopped_after_rows)
@@ -236,6 +334,48 @@ def test_a_paused_owner_is_fenced_when_it_goes_on(target: Target, topic: str) ->
     old.signal(signal.SIGCONT)
     assert old.wait() == 0
     assert target.execute("select count(*) from items") == [(5,)]
+
+
+@pytest.mark.parametrize("point", [pytest.param("sink.after_rows", marks=pytest.mark.long), "sink.after_offsets"])
+def test_an_owner_that_is_paused_in_its_transaction_does_not_hold_the_next_one_up(
+    point: str, database: str, servers: str, topic: str
+) -> None:
+    target = Target(PostgresSink, database, servers, topic)
+    end = send(servers, topic, *((n, {"id": n}) for n in range(5)))
+
+    def run_and_pause() -> None:
+        failpoints.arm(point, failpoints.on_nth_hit(1, stop_self))
+        given = {"name": topic, "url": database, "topics": topic, "table": "items"}
+        kind = PostgresSinkKind(sink_settings(given, {"bootstrap.servers": servers}))
+        connector = SupervisedConnector(kind, lambda status: None)
+        connector.start()
+        assert connector.join(60)
+        assert "has taken over" in connector.status.error, connector.status
+        assert connector.status.progress.records == 0
+
+    old = Child(run_and_pause)
+    wait_until(lambda: Path(f"/proc/{old.pid}/stat").read_text().split(")")[1].split()[0] == "T")
+    newer = Child(lambda: target.drain(topic, end))
+    assert newer.wait(60) == 0
+    old.signal(signal.SIGCONT)
+    assert old.wait() == 0
+    assert target.execute("select count(*) from items") == [(5,)]
+
+
+def test_an_idle_owner_notices_that_it_was_replaced(
+    target: Target, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oncelog.connect.sink_task.LOOK_AROUND_S", 0.0)
+    with target.task(topic) as old:
+        old.start()
+        assert not old.step()
+        if target.kind is SqliteSink:
+            with target.task(topic) as newer:
+                newer.start()
+        else:
+            target.execute("update oncelog_sink_offsets set owner = owner + 1")
+        with pytest.raises(Fenced):
+            old.step()
 
 
 def test_an_old_instance_that_reconnects_does_not_take_over_again(target: Target, topic: str) -> None:
@@ -258,6 +398,88 @@ def test_a_record_that_the_table_refuses_stops_the_sink_and_is_named(target: Tar
         target.drain(topic, end)
     assert target.execute("select id from items") == []
     assert target.offsets(topic) == {0: 0}
+
+
+GUARD = """
+    create function guard() returns trigger language plpgsql as $$ begin
+        if new.amount = 13 then raise exception 'no thirteens'; end if;
+        if new.amount = 14 then raise exception 'no fourteens' using errcode = 'SH001'; end if;
+        if new.amount = 15 then assert false, 'no fifteens'; end if;
+        return new;
+    end $$;
+    create trigger guard before insert or update on items for each row execute function guard();
+"""
+LONG_NAMES = "create index on items (name)"
+POISON = [
+    (GUARD, {"amount": 13}, "no thirteens"),
+    (GUARD, {"amount": 14}, "no fourteens"),
+    (GUARD, {"amount": 15}, "no fifteens"),
+    (LONG_NAMES, {"name": "".join(map(chr, range(256, 5256)))}, "index row"),
+    ("", {"name": "a\0b"}, "NUL"),
+    ("", {"amount": 10**30}, "out of range"),
+]
+
+
+@pytest.mark.parametrize(("made", "fields", "problem"), POISON, ids=[problem for *_, problem in POISON])
+def test_what_the_database_says_of_a_row_is_the_fault_of_its_record(
+    made: str, fields: dict[str, Any], problem: str, database: str, servers: str, topic: str
+) -> None:
+    target = Target(PostgresSink, database, servers, topic)
+    target.execute(made or "select 1")
+    end = send(servers, topic, (1, {"id": 1}), (2, {"id": 2, **fields}), (3, {"id": 3}))
+    with pytest.raises(BadRecord, match=f"offset 1 cannot be written: .*{problem}"):
+        target.drain(topic, end)
+    assert target.drain(topic, end, errors="dead-letters").progress.dead_letters == 1
+    assert target.execute("select id from items order by id") == [(1,), (3,)]
+    assert target.execute("select record_offset from oncelog_dead_letters") == [(1,)]
+
+
+def test_a_view_and_a_policy_object_to_records_and_not_to_the_sink(
+    database: str, servers: str, topic: str, unique: Callable[[str], str]
+) -> None:
+    target = Target(PostgresSink, database, servers, topic)
+    writer = unique("writer").replace("-", "_")
+    target.execute(
+        f"create view small as select * from items where amount < 10 with check option; create role {writer} login; "
+        f"grant create on schema public to {writer}; grant all on items, small to {writer}; "
+        "alter table items enable row level security; create policy p on items using (true) with check (amount < 20)"
+    )
+    end = send(servers, topic, *((n, {"id": n, "amount": n * 5}) for n in range(1, 6)))
+    target.drain(topic, end, table="small", key=["id"], errors="dead-letters")
+    assert target.execute("select id from items") == [(1,)]
+    target.execute("delete from oncelog_sink_offsets; drop table oncelog_sink_offsets, oncelog_dead_letters")
+    target.url = database.replace("test@", f"{writer}@")
+    target.drain(topic, end, errors="dead-letters")
+    assert target.execute("select id from items order by id") == [(1,), (2,), (3,)]
+    letters = target.execute("select record_offset, error from oncelog_dead_letters order by 1")
+    assert [offset for offset, _ in letters] == [3, 4] and "row-level security" in letters[0][1]
+
+
+def test_a_constraint_that_is_checked_at_the_commit_names_the_offsets(database: str, servers: str, topic: str) -> None:
+    target = Target(PostgresSink, database, servers, topic)
+    target.execute("alter table items add foreign key (amount) references items deferrable initially deferred")
+    end = send(servers, topic, (1, {"id": 1, "amount": 2}), (2, {"id": 2}), (3, {"id": 3, "amount": 4}))
+    with pytest.raises(BadRecord, match="offsets 0 to 2 can be written, and together they cannot"):
+        target.drain(topic, end, errors="dead-letters")
+    send(servers, topic, (4, {"id": 4}))
+    target.drain(topic, end + 1)
+
+
+@pytest.mark.parametrize("has_columns", [False, True])
+def test_records_that_cannot_be_read_stop_a_sink_behind_the_good_ones_or_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_columns: bool
+) -> None:
+    monkeypatch.setattr(sink_task, "_has_columns", lambda: has_columns)
+    with broker() as process:
+        make_poisoned_topic(process, "poisoned")
+        target = Target(SqliteSink, str(tmp_path / "target.db"), process.bootstrap_servers, "sink")
+        given = {"errors": "dead-letters", "batch_ms": 500}
+        with target.task("poisoned", **given) as task, pytest.raises(CorruptBatch, match="offsets 2 to 2"):
+            task.run(lambda: False)
+        assert target.offsets("poisoned") == {0: 2}, "what is before them is written"
+        target.drain("poisoned", 9, corrupt_batches="skip", **given)
+        letters = target.execute("select record_offset, record_value from oncelog_dead_letters order by 1")
+        assert letters == list(zip([0, 1, 3, 6, 8], READABLE, strict=True))
 
 
 def test_dead_letters_are_part_of_the_batch(target: Target, topic: str) -> None:
@@ -343,3 +565,48 @@ def test_a_connection_that_is_cut_during_commit_is_resolved_by_the_stored_offset
     with target.task(topic, instance, table="events", mode="append") as task:
         task.run(lambda: target.offsets(topic) == {0: end})
     assert target.execute("select n from events order by n") == [(n,) for n in range(5)]
+
+
+KEY = Schema(json.dumps({"type": "record", "name": "Key", "fields": [{"name": "id", "type": "long"}]}))
+ITEM = Schema(
+    json.dumps(
+        {
+            "type": "record",
+            "name": "Item",
+            "fields": [
+                {"name": "id", "type": "long"},
+                {"name": "name", "type": ["null", "string"], "default": None},
+                {"name": "amount", "type": ["null", "long"], "default": None},
+            ],
+        }
+    )
+)
+
+
+def test_records_with_a_schema_are_written_and_those_without_one_are_bad(target: Target, topic: str) -> None:
+    with serving_registry(target.servers, f"{topic}-schemas") as registry:
+        value, key = Serializer(RegistryClient(registry), ITEM), Serializer(RegistryClient(registry), KEY, is_key=True)
+        settings = {"bootstrap.servers": target.servers}
+        with Producer(settings, key_serializer=key, value_serializer=value) as producer:
+            producer.send(topic, {"id": 1, "name": "a", "amount": 1}, {"id": 1})
+            producer.send(topic, {"id": 1, "name": "b"}, {"id": 1}, headers=[("unchanged", b"amount")])
+            producer.send(topic, {"id": 2}, {"id": 2})
+            producer.send(topic, None, {"id": 2})
+        end = send(target.servers, topic, (3, {"id": 3}))
+        target.drain(topic, end, schema_registry=registry, errors="dead-letters")
+    assert target.execute("select id, name, amount from items") == [(1, "b", 1)]
+    [(error, kept)] = target.execute("select error, record_value from oncelog_dead_letters")
+    assert "its value cannot be read by its schema" in error
+    assert bytes(kept) == b'{"id": 3}'
+
+
+def test_a_sink_waits_for_its_registry(target: Target, topic: str) -> None:
+    """It is a temporary error: nothing is written, nothing is given up."""
+    with serving_registry(target.servers, f"{topic}-schemas") as registry:
+        frame = Serializer(RegistryClient(registry), ITEM)(topic, {"id": 1})
+    with Producer({"bootstrap.servers": target.servers}) as producer:
+        producer.send(topic, frame)
+    with pytest.raises(ConnectionError), target.task(topic, schema_registry=registry, errors="dead-letters") as task:
+        task.run(lambda: target.offsets(topic) == {0: 1})
+    assert target.offsets(topic) == {0: 0}
+    assert target.execute("select * from oncelog_dead_letters") == []

@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 from typing import Any, NamedTuple
 
-from oncelog.client import Consumer, ConsumerRecord, TopicPartition
+from oncelog.client import Admin, Consumer, ConsumerRecord, TopicPartition
 
 
 class Read(NamedTuple):
@@ -22,9 +22,18 @@ class Read(NamedTuple):
     snapshot: int
 
 
+def partitions_of(servers: str, *topics: str) -> list[TopicPartition]:
+    """None of a topic that nothing was written to, which is not there."""
+    with Admin({"bootstrap.servers": servers}) as admin:
+        known = admin.list_topics()
+    counts = {topic: len(known[topic].partitions) for topic in topics if topic in known}
+    return [TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)]
+
+
 def read_all(servers: str, *topics: str) -> list[Read]:
+    """In the order of each partition."""
     with Consumer({"bootstrap.servers": servers, "isolation.level": "read_committed"}) as consumer:
-        partitions = [TopicPartition(topic, 0) for topic in topics]
+        partitions = partitions_of(servers, *topics)
         consumer.assign(partitions)
         consumer.seek_to_beginning()
         ends = consumer.end_offsets(partitions)
@@ -66,16 +75,17 @@ def check_stream(records: list[Read]) -> None:
 
 
 def table_of(records: list[Read], topic: str) -> list[dict[str, Any]]:
-    """The table that a reader of the topic makes of it."""
-    rows: dict[str, dict[str, Any]] = {}
+    """The table that a reader of the topic makes of it, partition by partition."""
+    partitions: dict[int, dict[str, dict[str, Any]]] = defaultdict(dict)
     for record in records:
         if record.topic != topic:
             continue
-        key = json.dumps(record.key)
+        key, rows = json.dumps(record.key), partitions[record.partition]
         if record.op == "t":
             rows.clear()
         elif record.value is None:
             rows.pop(key, None)
         else:
             rows[key] = {**rows.get(key, {}), **record.value}
-    return sorted(rows.values(), key=lambda row: json.dumps(row, sort_keys=True))
+    found = [row for rows in partitions.values() for row in rows.values()]
+    return sorted(found, key=lambda row: json.dumps(row, sort_keys=True))

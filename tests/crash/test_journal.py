@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from oncelog.cluster.metadata import JOURNAL_FILE
+from oncelog.cluster.node_facts import JOURNAL_FILE
 from tests.simulation.conftest import FEW_PARTITIONS, memory  # noqa: F401  a fixture
 from tests.simulation.scene import Scene
 

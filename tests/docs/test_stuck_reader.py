@@ -36,6 +36,6 @@ def check(shell: Shell, command: Command) -> None:
     assert normalised(printed) == normalised(command.expected), command.line
     if command.line.endswith("&"):
         # The page goes on as a person would: once the job in the background has begun.
-        deadline_s = time.monotonic() + 30
+        deadline_s = time.monotonic() + 120
         while "Ongoing" not in "".join(shell.run("oncelog txn list --open")):
             assert time.monotonic() < deadline_s, "the job has not begun its transaction"

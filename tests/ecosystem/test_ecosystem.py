@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -206,11 +205,3 @@ def ask(address: str, body: object | None = None) -> Any:
     request = urllib.request.Request(address, data, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=90) as answer:
         return json.load(answer)
-
-
-def test_the_table_of_the_readme_has_these_rows_and_no_others() -> None:
-    readme = (HERE.parents[1] / "README.md").read_text()
-    rows = [line for line in readme.splitlines() if "`tests/ecosystem`: " in line]
-    named = {line.rpartition("`tests/ecosystem`: `")[2].partition("`")[0] for line in rows}
-    tests = {name for name in dir(sys.modules[__name__]) if name.startswith("test_") and "table" not in name}
-    assert named == tests

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+from uuid import UUID
 
 from oncelog.core.broker_config import STANDARD_AUTHORIZER
 from oncelog.core.errors import ErrorCode
@@ -21,8 +22,9 @@ Values = Mapping[str, Any]
 FEW: Final = {"offsets.topic.num.partitions": 4, "transaction.state.log.num.partitions": 4}
 OPEN: Final = {
     **FEW,
-    "oncelog.partitions.max": 8_000,
+    "oncelog.partitions.max": 18_000,
     "oncelog.transactional.ids.max": 500,
+    "oncelog.offsets.max.bytes": 16 * MIB,
     "group.initial.rebalance.delay.ms": 0,
 }
 WITH_ACLS: Final = {**FEW, "authorizer.class.name": STANDARD_AUTHORIZER, "super.users": "User:ANONYMOUS"}
@@ -37,7 +39,11 @@ class Row:
     values: Values | Callable[[int], Values]
     """Of the request, or of the one with this number."""
     count: int = 1
-    """How often it is sent, on one connection."""
+    """How often it is sent, on one connection, each time after the answer."""
+    is_pipelined: bool = False
+    """All of them are sent before an answer is read."""
+    connections: int = 1
+    """So many send the same at the same time. Each has two slices of the loop before others have their turn."""
     before: tuple[tuple[ApiKey, int, Values], ...] = ()
     """Requests that come first and are not measured."""
     acls: bool = False
@@ -45,6 +51,9 @@ class Row:
     cpu_s_max: float = 5
     stretch_s_max: float = 0.05
     memory_bytes_max: int = 32 * MIB
+    """By which the process may have grown in the end."""
+    peak_bytes_max: int = 64 * MIB
+    """By which it may have grown in between."""
     answer_bytes_max: int = MIB
     log_bytes_max: int = 400_000
     codes: frozenset[ErrorCode] = frozenset()
@@ -86,6 +95,7 @@ def _set(name: str, value: str) -> Values:
 
 
 BATCH: Final = batch_of([b"v"], timestamp_ms=1)
+VAST: Final = ((ApiKey.CREATE_TOPICS, 7, _create(("vast", 10_000))),)
 WIDE: Final = ((ApiKey.CREATE_TOPICS, 7, _create(("wide", 3_000))),)
 ANY_ACL: Final = {"resource_type_filter": 1, "resource_name_filter": None, "pattern_type_filter": 1,
                   "principal_filter": None, "host_filter": None, "operation": 1, "permission_type": 1}  # fmt: skip
@@ -112,9 +122,16 @@ ROWS: Final = (
         {"acks": 1, "timeout_ms": 1_000,
          "topic_data": [{"name": "wide", "partition_data": _partitions(3_000, "index", records=BATCH)}]},
         before=WIDE, cpu_s_max=20, memory_bytes_max=128 * MIB),
+    Row(ApiKey.PRODUCE, 9, "many partitions that are refused together",
+        {"acks": 7, "timeout_ms": 1_000,
+         "topic_data": [{"name": "wide", "partition_data": _partitions(49_000, "index", records=None)}]},
+        answer_bytes_max=8 * MIB, memory_bytes_max=128 * MIB, codes=_codes(ErrorCode.INVALID_REQUIRED_ACKS)),
     Row(ApiKey.FETCH, 11, "one partition, many times",
         {"max_wait_ms": 200, "min_bytes": 1, "max_bytes": MIB, "topics": [{"topic": "wide", "partitions": [
-            {"partition": 0, "fetch_offset": 1, "partition_max_bytes": MIB}] * 20_000}]}, before=WIDE),
+            {"partition": 0, "fetch_offset": 1, "partition_max_bytes": MIB}] * 36_000}]}, before=WIDE),
+    Row(ApiKey.FETCH, 11, "partitions that are to be forgotten",
+        {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": MIB, "topics": [],
+         "forgotten_topics_data": [{"topic": "wide", "partitions": list(range(199_000))}]}),
     Row(ApiKey.FETCH, 11, "many partitions, waiting",
         {"max_wait_ms": 200, "min_bytes": 10 * MIB, "max_bytes": MIB, "topics": [{"topic": "wide", "partitions":
             _partitions(3_000, "partition", fetch_offset=0, partition_max_bytes=MIB)}]},
@@ -123,6 +140,10 @@ ROWS: Final = (
         {"replica_id": -1, "topics": [{"name": "wide", "partitions": _partitions(3_000, timestamp=-1)}]}, 5,
         before=WIDE, cpu_s_max=20, memory_bytes_max=128 * MIB),
     Row(ApiKey.METADATA, 12, "all topics", {"topics": None}, 20, before=WIDE, cpu_s_max=15),
+    Row(ApiKey.METADATA, 12, "all topics, on many connections", {"topics": None}, connections=40, before=VAST,
+        cpu_s_max=20, stretch_s_max=0.2, memory_bytes_max=64 * MIB, peak_bytes_max=128 * MIB),
+    Row(ApiKey.METADATA, 12, "one id, with many names",
+        {"topics": [{"topic_id": UUID(int=7), "name": f"n{n}"} for n in range(30_000)]}, answer_bytes_max=1_000),
     Row(ApiKey.METADATA, 12, "topics that are asked for to be made",
         lambda number: {"topics": [{"name": f"auto_{number}_{n}"} for n in range(500)],
                         "allow_auto_topic_creation": True},
@@ -130,10 +151,29 @@ ROWS: Final = (
     Row(ApiKey.OFFSET_COMMIT, 8, "offsets of many partitions",
         {"group_id": "g", "topics": [{"name": "wide", "partitions": _offsets(3_000)}]}, 3, before=WIDE,
         memory_bytes_max=64 * MIB),
+    Row(ApiKey.OFFSET_FETCH, 8, "one group, many times", {"groups": [{"group_id": "told", "topics": None}] * 2_300},
+        before=(*WIDE, (ApiKey.OFFSET_COMMIT, 8, {"group_id": "told", "topics": [{"name": "wide", "partitions":
+            _partitions(220, committed_offset=1, committed_metadata="m" * 4_000)}]}))),
+    Row(ApiKey.DELETE_GROUPS, 2, "a group with many offsets", {"groups_names": ["full"]},
+        before=(*VAST, (ApiKey.OFFSET_COMMIT, 8, {"group_id": "full", "topics": [
+            {"name": "vast", "partitions": _offsets(10_000)}]})), codes=_codes(ErrorCode.NONE)),
+    Row(ApiKey.OFFSET_COMMIT, 8, "offsets without end, with long metadata",
+        lambda number: {"group_id": f"long-{number}", "topics": [
+            {"name": "wide", "partitions": _partitions(220, committed_offset=1, committed_metadata="m" * 4_000)}]},
+        30, before=WIDE, memory_bytes_max=64 * MIB, codes=_codes(ErrorCode.NONE, ErrorCode.POLICY_VIOLATION)),
+    Row(ApiKey.OFFSET_COMMIT, 8, "topics without an offset",
+        {"group_id": "g", "topics": [{"name": f"t{n}", "partitions": []} for n in range(100_000)]},
+        answer_bytes_max=2 * MIB, memory_bytes_max=64 * MIB),
     Row(ApiKey.OFFSET_COMMIT, 8, "offsets of partitions that there are not",
         {"group_id": "g", "topics": [{"name": "nowhere", "partitions": _offsets(30_000)}]}),
     Row(ApiKey.OFFSET_FETCH, 8, "many numbers",
         {"groups": [{"group_id": "g", "topics": [{"name": "wide", "partition_indexes": list(range(150_000))}]}]},
+        before=WIDE, answer_bytes_max=5 * MIB, memory_bytes_max=128 * MIB),
+    Row(ApiKey.OFFSET_FETCH, 8, "one topic, many times", {"groups": [
+        {"group_id": "told", "topics": [{"name": "wide", "partition_indexes": [0]}] * 40_000}]}, before=WIDE,
+        answer_bytes_max=10_000),
+    Row(ApiKey.OFFSET_FETCH, 7, "many numbers of one group",
+        {"group_id": "told", "topics": [{"name": "wide", "partition_indexes": list(range(199_000))}]},
         before=WIDE, answer_bytes_max=5 * MIB, memory_bytes_max=128 * MIB),
     Row(ApiKey.FIND_COORDINATOR, 4, "ids of groups that are long and new each time",
         lambda number: {"key_type": 0, "coordinator_keys": [_long_id(number)]}, 50),
@@ -147,10 +187,14 @@ ROWS: Final = (
         memory_bytes_max=80 * MIB, codes=_codes(ErrorCode.MEMBER_ID_REQUIRED)),
     Row(ApiKey.JOIN_GROUP, 5, "a group with more to tell than there is room for", _join("large", bytes(20 * MIB)), 5,
         memory_bytes_max=96 * MIB, codes=_codes(ErrorCode.GROUP_MAX_SIZE_REACHED)),
+    Row(ApiKey.JOIN_GROUP, 5, "protocols without end",
+        {**_join("many", b""), "protocols": [{"name": f"r{n}", "metadata": b""} for n in range(60_000)]},
+        codes=_codes(ErrorCode.POLICY_VIOLATION)),
     Row(ApiKey.HEARTBEAT, 3, "members that nobody knows",
         lambda number: {"group_id": _long_id(number), "generation_id": 1, "member_id": _long_id(number)}, 100),
     Row(ApiKey.LEAVE_GROUP, 4, "members that nobody knows",
-        {"group_id": "g", "members": [{"member_id": f"m{n}"} for n in range(20_000)]}),
+        {"group_id": "g", "members": [{"member_id": f"m{n}"} for n in range(100_000)]},
+        answer_bytes_max=2 * MIB, memory_bytes_max=64 * MIB),
     Row(ApiKey.SYNC_GROUP, 4, "parts for members that nobody knows",
         {"group_id": "g", "generation_id": 1, "member_id": "m",
          "assignments": [{"member_id": f"m{n}", "assignment": b"x"} for n in range(50_000)]}),
@@ -165,8 +209,8 @@ ROWS: Final = (
         cpu_s_max=20, memory_bytes_max=64 * MIB, codes=_codes(ErrorCode.POLICY_VIOLATION)),
     Row(ApiKey.CREATE_TOPICS, 7, "many topics at once", _create(*((f"t_{n}", 1) for n in range(1_000))),
         cpu_s_max=10, memory_bytes_max=64 * MIB),
-    Row(ApiKey.DELETE_TOPICS, 5, "topics that there are not", {"topic_names": [f"no-{n}" for n in range(30_000)]},
-        answer_bytes_max=4 * MIB, memory_bytes_max=64 * MIB),
+    Row(ApiKey.DELETE_TOPICS, 5, "topics that there are not", {"topic_names": [f"no-{n}" for n in range(90_000)]},
+        answer_bytes_max=8 * MIB, memory_bytes_max=128 * MIB),
     Row(ApiKey.DELETE_RECORDS, 2, "many partitions",
         {"topics": [{"name": "wide", "partitions": _partitions(300, offset=0)}]}, before=WIDE, cpu_s_max=20,
         memory_bytes_max=128 * MIB),
@@ -188,8 +232,8 @@ ROWS: Final = (
         {"markers": [{"producer_id": n, "topics": [{"name": "t", "partition_indexes": [0]}]} for n in range(10_000)]},
         3, codes=_codes(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)),
     Row(ApiKey.WRITE_TXN_MARKERS, 1, "markers for partitions that there are not",
-        {"markers": [{"producer_id": 1, "topics": [{"name": "nowhere", "partition_indexes": list(range(20_000))}]}]},
-        acls=True, cpu_s_max=10, memory_bytes_max=64 * MIB),
+        {"markers": [{"producer_id": 1, "topics": [{"name": "nowhere", "partition_indexes": list(range(100_000))}]}]},
+        acls=True, cpu_s_max=10, memory_bytes_max=128 * MIB),
     Row(ApiKey.TXN_OFFSET_COMMIT, 3, "offsets of nobody's transaction",
         {"transactional_id": "nobody", "group_id": "g", "producer_id": 1, "topics": [
             {"name": "wide", "partitions": _offsets(3_000)}]}, before=WIDE, memory_bytes_max=64 * MIB),
@@ -197,34 +241,65 @@ ROWS: Final = (
         before=((ApiKey.CREATE_ACLS, 3, {"creations": [_acl(n) for n in range(2_000)]}),)),
     Row(ApiKey.CREATE_ACLS, 3, "many", {"creations": [_acl(n) for n in range(2_000)]}, 3, acls=True,
         log_bytes_max=2 * MIB),
+    Row(ApiKey.CREATE_ACLS, 3, "more than are taken at a time", {"creations": [_acl(n) for n in range(20_000)]},
+        acls=True, answer_bytes_max=2 * MIB, codes=_codes(ErrorCode.POLICY_VIOLATION)),
     Row(ApiKey.DELETE_ACLS, 3, "everything, many times", {"filters": [ANY_ACL] * 50_000}, acls=True,
         answer_bytes_max=4 * MIB, before=((ApiKey.CREATE_ACLS, 3, {"creations": [_acl(n) for n in range(1_000)]}),)),
+    Row(ApiKey.DESCRIBE_CONFIGS, 4, "the broker, in many requests of one packet",
+        {"resources": [{"resource_type": 4, "resource_name": "1", "configuration_keys": None}]}, 500,
+        is_pipelined=True),
     Row(ApiKey.DESCRIBE_CONFIGS, 4, "the broker, many times",
         {"resources": [{"resource_type": 4, "resource_name": "1", "configuration_keys": None}] * 8_000}),
     Row(ApiKey.ALTER_CONFIGS, 2, "the broker, many times", {"resources": [
         {"resource_type": 4, "resource_name": "1", "configs": [_set("log.cleaner.backoff.ms", "15000")]}] * 5_000}),
+    Row(ApiKey.ALTER_REPLICA_LOG_DIRS, 2, "one partition, many times",
+        {"dirs": [{"path": "/elsewhere", "topics": [{"name": "wide", "partitions": [0] * 100_000}]}]}, before=WIDE,
+        codes=_codes(ErrorCode.LOG_DIR_NOT_FOUND)),
     Row(ApiKey.DESCRIBE_LOG_DIRS, 4, "one partition, many times",
-        {"topics": [{"topic": "wide", "partitions": [0] * 100_000}]}, before=WIDE),
+        {"topics": [{"topic": "wide", "partitions": list(range(199_000))}]}, before=WIDE),
+    Row(ApiKey.CREATE_PARTITIONS, 3, "topics that there are not", {"topics": [
+        {"name": f"no-{n}", "count": 2, "assignments": None} for n in range(50_000)]}, answer_bytes_max=6 * MIB,
+        memory_bytes_max=128 * MIB, codes=_codes(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)),
     Row(ApiKey.CREATE_PARTITIONS, 3, "partitions without end, of one topic",
         lambda number: {"topics": [{"name": "wide", "count": 9_000 + number, "assignments": None}]}, 50, before=WIDE,
         codes=_codes(ErrorCode.POLICY_VIOLATION)),
+    Row(ApiKey.CREATE_DELEGATION_TOKEN, 3, "many renewers", {
+        "owner_principal_type": "User", "owner_principal_name": "x" * 30_000,
+        "renewers": [{"principal_type": "User", "principal_name": f"u{n}"} for n in range(50_000)]},
+        codes=_codes(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)),
+    Row(ApiKey.RENEW_DELEGATION_TOKEN, 2, "a long token", {"hmac": bytes(900_000)}, 20),
+    Row(ApiKey.EXPIRE_DELEGATION_TOKEN, 2, "a long token", {"hmac": bytes(900_000)}, 20),
+    Row(ApiKey.DESCRIBE_DELEGATION_TOKEN, 3, "many owners",
+        {"owners": [{"principal_type": "User", "principal_name": f"u{n}"} for n in range(50_000)]}),
     Row(ApiKey.DELETE_GROUPS, 2, "groups that there are not", {"groups_names": [f"g{n}" for n in range(20_000)]},
         cpu_s_max=10, memory_bytes_max=64 * MIB),
+    Row(ApiKey.ELECT_LEADERS, 2, "one partition, many times",
+        {"topic_partitions": [{"topic": "wide", "partitions": [0] * 50_000}]}, before=WIDE, answer_bytes_max=2 * MIB,
+        codes=_codes(ErrorCode.ELECTION_NOT_NEEDED)),
+    Row(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 1, "one partition, many times", {"topics": [
+        {"name": "wide", "partitions": [{"partition_index": 0, "replicas": [7]}] * 20_000}]}, before=WIDE,
+        answer_bytes_max=3 * MIB, codes=_codes(ErrorCode.INVALID_REPLICA_ASSIGNMENT)),
+    Row(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, "many partitions",
+        {"topics": [{"name": "wide", "partition_indexes": list(range(100_000))}]}, before=WIDE),
     Row(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, "connections that are to be forbidden",
         {"resources": [{"resource_type": 4, "resource_name": "1", "configs": [_set("max.connections", "3")]}]}, 50,
         codes=_codes(ErrorCode.INVALID_CONFIG)),
     Row(ApiKey.OFFSET_DELETE, 0, "partitions that have none",
-        {"group_id": "g", "topics": [{"name": "wide", "partitions": _partitions(50_000)}]}, before=WIDE),
+        {"group_id": "g", "topics": [{"name": "wide", "partitions": _partitions(199_000)}]}, before=WIDE,
+        answer_bytes_max=2 * MIB, memory_bytes_max=64 * MIB),
     Row(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, "all of them, each many times",
         {"users": [{"name": f"user-{n % 1_000}"} for n in range(30_000)]}, acls=True,
         before=((ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, {"upsertions": [_credential(n) for n in range(1_000)]}),)),
-    Row(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, "many users", {"upsertions": [_credential(n) for n in range(1_000)]},
+    Row(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, "many users", {"upsertions": [_credential(n) for n in range(5_000)]},
         acls=True, log_bytes_max=2 * MIB),
+    Row(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, "more than are changed at a time",
+        {"deletions": [{"name": f"user-{n}", "mechanism": 1} for n in range(50_000)]}, acls=True,
+        answer_bytes_max=4 * MIB, memory_bytes_max=64 * MIB, codes=_codes(ErrorCode.POLICY_VIOLATION)),
     Row(ApiKey.DESCRIBE_CLIENT_QUOTAS, 1, "many components",
         {"components": [{"entity_type": f"t{n}", "match_type": 0, "match": "x"} for n in range(20_000)]}),
     Row(ApiKey.ALTER_CLIENT_QUOTAS, 1, "entities that make no sense",
-        {"entries": [{"entity": [{"entity_type": f"t{n}", "entity_name": "x"}], "ops": []} for n in range(1_000)]},
-        answer_bytes_max=2 * MIB),
+        {"entries": [{"entity": [{"entity_type": f"t{n}", "entity_name": "x"}], "ops": []} for n in range(30_000)]},
+        answer_bytes_max=4 * MIB, memory_bytes_max=64 * MIB),
     Row(ApiKey.DESCRIBE_CLUSTER, 1, "again and again", {"include_cluster_authorized_operations": True}, 500),
     Row(ApiKey.DESCRIBE_PRODUCERS, 0, "one partition, many times",
         {"topics": [{"name": "wide", "partition_indexes": [0] * 100_000}]}, before=WIDE),
@@ -235,7 +310,9 @@ ROWS: Final = (
         before=tuple((ApiKey.INIT_PRODUCER_ID, 4, _init("a" * 32_000 + str(n))) for n in range(50))),
     Row(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, "long subscriptions",
         {"group_id": "g", "member_id": "m", "subscribed_topic_names": [f"t{n}" for n in range(50_000)]}),
+    Row(ApiKey.CONSUMER_GROUP_DESCRIBE, 1, "many groups", {"group_ids": [f"g{n}" for n in range(30_000)]},
+        answer_bytes_max=2 * MIB, memory_bytes_max=64 * MIB, codes=_codes(ErrorCode.UNSUPPORTED_VERSION)),
     Row(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, "topics that there are not",
-        {"topics": [{"name": f"no-{n}"} for n in range(30_000)]}, cpu_s_max=10, answer_bytes_max=4 * MIB,
+        {"topics": [{"name": f"no-{n}"} for n in range(80_000)]}, cpu_s_max=10, answer_bytes_max=4 * MIB,
         memory_bytes_max=64 * MIB),
 )  # fmt: skip

@@ -95,7 +95,7 @@ BATCH_ROWS: Final = (
         before=_topic("plain"), codes=_codes(ErrorCode.MESSAGE_TOO_LARGE)),
     Row(ApiKey.PRODUCE, 9, "few bytes that unfold into more than there is room for", lambda number: _too_large(), 2,
         before=_topic("anew", compression_type="lz4"), memory_bytes_max=300 * MIB,
-        codes=_codes(ErrorCode.MESSAGE_TOO_LARGE)),
+        peak_bytes_max=300 * MIB, codes=_codes(ErrorCode.MESSAGE_TOO_LARGE)),
     Row(ApiKey.PRODUCE, 9, "records that are not there",
         lambda number: _produce("plain", LEAST_RECORD, 2**31 - 1, NOW_MS, Codec.NONE), 500,
         before=_topic("plain"), codes=_codes(ErrorCode.INVALID_RECORD)),

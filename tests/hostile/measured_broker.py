@@ -15,6 +15,7 @@ import pytest
 from oncelog.testing import BrokerProcess
 
 _LONGEST = struct.Struct("d")
+_RESET_PEAK = "5"
 _LOOP_WATCH = Path(__file__).parent / "loop_watch"
 
 
@@ -51,6 +52,15 @@ class MeasuredBroker(BrokerProcess):
         (longest_s,) = _LONGEST.unpack(self._watch)
         self._watch[:] = bytes(_LONGEST.size)
         return float(longest_s)
+
+    def forget_peak_memory(self) -> None:
+        (Path("/proc") / str(self.pid) / "clear_refs").write_text(_RESET_PEAK)
+
+    def peak_memory_bytes(self) -> int:
+        """The most that was resident since the start of the process, or since it was last forgotten."""
+        status = (Path("/proc") / str(self.pid) / "status").read_text()
+        (line,) = [line for line in status.splitlines() if line.startswith("VmHWM:")]
+        return int(line.split()[1]) << 10
 
     def cost(self) -> Cost:
         """What the process has spent since its start. On Linux."""

@@ -15,14 +15,18 @@ from oncelog.core.errors import ErrorCode
 from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.messages.api_versions import ApiVersionsRequest
 from oncelog.server import handlers
+from oncelog.server.controller_front import NEEDED
 from oncelog.server.metrics_port import CONNECTIONS_MAX
 from peers.kafka.kafka import free_port
 from tests.hostile.amplification import OPEN, ROWS, WITH_ACLS, Row
 from tests.hostile.batch_rows import BATCH_ROWS
+from tests.hostile.controller_rows import CONTROLLER, CONTROLLER_ROWS
 from tests.hostile.measured_broker import measured_broker
-from tests.hostile.play import ATTEMPTS, Attacked, Outcome, beside, is_within, make_topics, play, prepare
+from tests.hostile.play import Attacked, beside, is_within, make_topics, play_until_within
 from tests.hostile.wire import Client
 
+MEMORY_BYTES_MAX = 1 << 30
+"""The most that a broker with the default budgets may take, whatever clients do."""
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc tells what a process has spent")
 
 
@@ -52,14 +56,30 @@ def test_what_a_request_costs(
     request: pytest.FixtureRequest, row: Row, record_property: Callable[[str, object], None]
 ) -> None:
     attacked = request.getfixturevalue("broker_with_acls" if row.acls else "open_broker")
-    prepare(attacked, row)
-    outcomes: list[Outcome] = []
-    while len(outcomes) < ATTEMPTS and not (outcomes and is_within(row, outcomes[-1])):
-        outcomes.append(play(attacked, row))
-    record_property("bystander_p99_ms", round(min(outcome.bystander_p99_s for outcome in outcomes) * 1000, 1))
+    outcomes = play_until_within(attacked, row)
+    record_property("bystander_p99_ms", round(min(outcome.waits.p99_s for outcome in outcomes) * 1000, 1))
+    record_property("bystander_cpu_p99_ms", round(min(outcome.waits.cpu_p99_s for outcome in outcomes) * 1000, 1))
     record_property("stretch_ms", round(min(outcome.stretch_s for outcome in outcomes) * 1000, 1))
     assert is_within(row, outcomes[-1]), outcomes
     assert row.codes <= {ErrorCode(code) for outcome in outcomes for code in outcome.codes}, outcomes
+
+
+@pytest.fixture(scope="module")
+def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
+    with measured_broker(tmp_path_factory.mktemp("controller"), CONTROLLER) as process, beside(process) as attacked:
+        yield attacked
+
+
+@pytest.mark.parametrize("row", CONTROLLER_ROWS, ids=lambda row: f"{row.api.name.lower()}-{row.name.replace(' ', '-')}")
+def test_what_a_request_costs_a_controller(controller: Attacked, row: Row) -> None:
+    outcomes = play_until_within(controller, row)
+    assert is_within(row, outcomes[-1]), outcomes
+    assert row.codes <= {ErrorCode(code) for outcome in outcomes for code in outcome.codes}, outcomes
+
+
+def test_memory_after_all_of_them(open_broker: Attacked, broker_with_acls: Attacked) -> None:
+    for attacked in (open_broker, broker_with_acls):
+        assert attacked.broker.peak_memory_bytes() < MEMORY_BYTES_MAX
 
 
 def test_slow_clients_of_the_metrics_port(open_broker: Attacked, metrics_port: int) -> None:
@@ -80,3 +100,4 @@ def test_slow_clients_of_the_metrics_port(open_broker: Attacked, metrics_port: i
 def test_every_api_is_in_the_table() -> None:
     served = {ApiKey(int(module.name[1:3])) for module in pkgutil.iter_modules(handlers.__path__)}
     assert served == {row.api for row in ROWS}
+    assert NEEDED.keys() == {row.api for row in CONTROLLER_ROWS}

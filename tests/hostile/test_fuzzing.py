@@ -8,14 +8,16 @@ from __future__ import annotations
 import os
 import pkgutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 
 from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.messages.api_versions import ApiVersionsRequest
 from oncelog.server import handlers
+from oncelog.server.controller_front import NEEDED
 from tests.hostile.amplification import FEW, MIB, WITH_ACLS
+from tests.hostile.controller_rows import CONTROLLER
 from tests.hostile.fuzzer import play
 from tests.hostile.measured_broker import MeasuredBroker, measured_broker
 from tests.hostile.wire import Client, request_of
@@ -38,6 +40,15 @@ def test_changed_frames(broker: MeasuredBroker) -> None:
     served = {ApiKey(int(module.name[1:3])) for module in pkgutil.iter_modules(handlers.__path__)}
     topics = [{"name": "t", "num_partitions": 4, "replication_factor": 1}]
     Client(broker.bootstrap_servers).ask(request_of(ApiKey.CREATE_TOPICS, {"topics": topics}), 7)
+    check_changed_frames(broker, served)
+
+
+def test_changed_frames_for_a_controller(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with measured_broker(tmp_path_factory.mktemp("fuzz"), CONTROLLER) as controller:
+        check_changed_frames(controller, NEEDED.keys())
+
+
+def check_changed_frames(broker: MeasuredBroker, served: Iterable[ApiKey]) -> None:
     before = broker.cost()
     outcomes = play(broker.bootstrap_servers, SEED, SECONDS, {key: (key.first, key.last) for key in sorted(served)})
     assert broker.running, "the broker has ended"

@@ -22,8 +22,11 @@ from tests.unit.server.harness import batch_of
 BUDGET_BYTES = 32 * MIB
 OVERHEAD_BYTES = 64 * MIB
 """Buffers of the connections, and what the allocator keeps."""
+DEFAULT_BUDGET_BYTES = 512 * MIB
 CLIENTS = 60
-PARTITIONS = 1_500
+LARGE_CLIENTS = 240
+PARTITIONS = 10_000
+TRANSACTION_PARTITIONS = 5_000
 STRETCH_S_MAX = 0.05
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc tells what a process has spent")
 
@@ -90,20 +93,43 @@ def test_clients_that_send_half_of_their_requests(broker: MeasuredBroker) -> Non
         produce(broker, b"somebody else is served")
 
 
+def test_many_clients_with_a_large_request_each(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Numbers of four bytes, which take ten times as much as objects, and thirty as an answer."""
+    topics = [{"name": "nowhere", "partition_indexes": list(range(199_000))}]
+    request = request_of(ApiKey.OFFSET_FETCH, {"groups": [{"group_id": "g", "topics": topics}]})
+    frame = frame_of(request, 8)
+    with measured_broker(tmp_path_factory.mktemp("large"), FEW) as broker, contextlib.ExitStack() as open_clients:
+        ask(broker, ApiKey.FIND_COORDINATOR, 4, {"key_type": 0, "coordinator_keys": ["g"]})
+        before_bytes = broker.cost().memory_bytes
+        broker.forget_peak_memory()
+        clients = [
+            open_clients.enter_context(contextlib.closing(Client(broker.bootstrap_servers)))
+            for _ in range(LARGE_CLIENTS)
+        ]
+        for client in clients:
+            client.send(frame)
+        for client in clients[: LARGE_CLIENTS // 8]:
+            client.receive()
+        assert broker.peak_memory_bytes() - before_bytes < DEFAULT_BUDGET_BYTES + OVERHEAD_BYTES
+        ask(broker, ApiKey.METADATA, 12, {"topics": None})
+
+
 def test_a_transaction_over_many_partitions(broker: MeasuredBroker) -> None:
-    create(broker, "wide", PARTITIONS)
+    create(broker, "wide", TRANSACTION_PARTITIONS)
     stretches_s = []
     for _ in range(ATTEMPTS):
         init = ask(broker, ApiKey.INIT_PRODUCER_ID, 4, {"transactional_id": "id", "transaction_timeout_ms": 60_000,
                                                        "producer_id": -1, "producer_epoch": -1})  # fmt: skip
         producer = {"transactional_id": "id", "producer_id": init.producer_id, "producer_epoch": init.producer_epoch}
         added = {f"v3_and_below_{name}": value for name, value in producer.items()}
-        added["v3_and_below_topics"] = [{"name": "wide", "partitions": list(range(PARTITIONS))}]
+        added["v3_and_below_topics"] = [{"name": "wide", "partitions": list(range(TRANSACTION_PARTITIONS))}]
         ask(broker, ApiKey.ADD_PARTITIONS_TO_TXN, 3, added)
         broker.take_longest_stretch_s()
         assert ask(broker, ApiKey.END_TXN, 3, {**producer, "committed": True}).error_code == 0
         await_end_of_transaction(broker)
         stretches_s.append(broker.take_longest_stretch_s())
+        if stretches_s[-1] < STRETCH_S_MAX:
+            break
     assert min(stretches_s) < STRETCH_S_MAX, stretches_s
 
 
@@ -125,6 +151,8 @@ def test_deleting_many_partitions(broker: MeasuredBroker) -> None:
         wanted = {"replica_id": -1, "topics": [{"name": f"gone-{number}", "partitions": offsets}]}
         ask(broker, ApiKey.LIST_OFFSETS, 7, wanted)
         broker.take_longest_stretch_s()
-        ask(broker, ApiKey.DELETE_TOPICS, 5, {"topic_names": [f"gone-{number}"]})
+        ask(broker, ApiKey.DELETE_TOPICS, 5, {"topic_names": [f"gone-{number}"], "timeout_ms": 60_000})
         stretches_s.append(broker.take_longest_stretch_s())
+        if stretches_s[-1] < STRETCH_S_MAX:
+            break
     assert min(stretches_s) < STRETCH_S_MAX, stretches_s

@@ -23,8 +23,11 @@ class Client:
 
     def ask(self, request: Message, version: int) -> tuple[Any, int]:
         """The answer, and its size."""
-        key = type(request).API_KEY
         self.send(frame_of(request, version))
+        return self.answer(type(request).API_KEY, version)
+
+    def answer(self, key: int, version: int) -> tuple[Any, int]:
+        """The next one, and its size."""
         body = memoryview(self.receive())
         _, position = parse_response_header(body, response_header_version(key, version))
         return decode_response(key, version, body[position:]), len(body)

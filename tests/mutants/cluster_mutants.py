@@ -5,12 +5,25 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant, suite
 
 _CLUSTER = "oncelog.cluster."
+_SERVER = "oncelog.server."
 _HISTORIES = suite("tests/cluster_simulation/test_clusters.py", "-k", "promise")
 _REPLICAS = suite("tests/unit/cluster/test_replicas.py")
 _ISR_CHANGES = suite("tests/unit/cluster/test_isr_changes.py")
 _FOLLOWER = suite("tests/unit/cluster/test_follower.py")
+_SESSIONS = suite("tests/unit/server/test_replica_sessions.py")
 _ROLES = suite("tests/unit/cluster/test_partition_roles.py")
 _FOLLOWING = suite("tests/unit/storage/test_log_following.py")
+_MEMBERS = suite("tests/unit/server/test_cluster_members.py")
+_READS = suite("tests/unit/server/test_cluster_reads.py")
+_THROTTLE = suite("tests/unit/server/test_replication_throttle.py")
+_TRANSACTIONS = suite("tests/unit/server/test_cluster_transactions.py")
+_GROUPS = suite("tests/unit/server/test_cluster_groups.py")
+_DISK = suite("tests/unit/server/test_disk_watch.py")
+_PEERS = suite("tests/unit/server/test_peer_connections.py")
+_ACTION = suite("tests/unit/server/test_cluster_action.py")
+_DIRECTORIES = suite("tests/unit/server/test_directory_reports.py")
+_METRICS = suite("tests/unit/server/test_replica_metrics.py")
+_OUTCOMES = suite("tests/unit/server/test_cluster_histories.py", "-k", "outcome")
 _TWO_LOGS = suite("tests/property/test_replicated_logs.py")
 
 CLUSTER_MUTANTS = [
@@ -67,6 +80,27 @@ CLUSTER_MUTANTS = [
         (_HISTORIES, _FOLLOWER),
     ),
     Mutant(
+        "a partition that waits stays in the fetch session",
+        _CLUSTER + "follower_session",
+        "_forgotten(key for key in named if key not in wanted)",
+        "[]",
+        (_FOLLOWER,),
+    ),
+    Mutant(
+        "a fetch session goes on after an answer that was lost",
+        _CLUSTER + "follower",
+        "            self._asked = {}\n            self._session.end()\n",
+        "            self._asked = {}\n",
+        (_FOLLOWER,),
+    ),
+    Mutant(
+        "a leader takes for told what it has only read",
+        "oncelog.server.replica_fetches",
+        "        reads = self._read_all(is_repetition=False)\n",
+        "        reads = self._read_all(is_repetition=False)\n        self._answer(reads)\n",
+        (_SESSIONS,),
+    ),
+    Mutant(
         "a follower that is not caught up joins the ISR",
         _CLUSTER + "replicas",
         "follower.end_offset >= max(high_watermark, self.epoch_start_offset)",
@@ -112,8 +146,8 @@ CLUSTER_MUTANTS = [
     Mutant(
         "a refused proposal stays in the maximal ISR",
         _CLUSTER + "replicas",
-        "        if reaction in (Reaction.COMMIT, Reaction.REVERT):\n",
-        "        if reaction is Reaction.COMMIT:\n",
+        "        if reaction in (ProposalReaction.COMMIT, ProposalReaction.REVERT):\n",
+        "        if reaction is ProposalReaction.COMMIT:\n",
         (_REPLICAS,),
     ),
     Mutant(
@@ -187,5 +221,182 @@ CLUSTER_MUTANTS = [
         "        if header.leader_epoch > leader_epoch:\n            break\n",
         "",
         (_FOLLOWING,),
+    ),
+    Mutant(
+        "a broker leads before it is registered",
+        _SERVER + "membership",
+        "        if self.loaded.done:\n            self._broker.apply_image(update.image, update.delta)\n",
+        "        if not self.loaded.done:\n            self.loaded.resolve(None)\n"
+        "        if True:\n            self._broker.apply_image(update.image, update.delta)\n",
+        (_MEMBERS,),
+    ),
+    Mutant(
+        "a reader ahead of a new leader's high watermark is sent to another offset",
+        _CLUSTER + "partition",
+        "return self.high_watermark if is_alone else self.log.log_end_offset",
+        "return self.high_watermark",
+        (_MEMBERS,),
+    ),
+    Mutant(
+        "a deletion does not wait for followers",
+        _CLUSTER + "replicas",
+        "follower.log_start_offset >= offset\n",
+        "True\n",
+        (_READS,),
+    ),
+    Mutant(
+        "consumers are sent to followers that are not in sync",
+        _CLUSTER + "replicas",
+        "if replica in self.state.in_sync and follower.log_start_offset <= offset <= follower.end_offset",
+        "if follower.log_start_offset <= offset",
+        (_READS,),
+    ),
+    Mutant(
+        "a follower shows what is not committed",
+        _CLUSTER + "partition",
+        "return self.last_stable_offset if read_committed else self.high_watermark",
+        "return self.last_stable_offset if read_committed else self.last_valid_offset",
+        (_READS,),
+    ),
+    Mutant(
+        "a replica in sync is held back",
+        _SERVER + "replica_fetches",
+        "if self._fetcher.broker_id in partition.state.in_sync:",
+        "if False:",
+        (_THROTTLE,),
+    ),
+    Mutant(
+        "a partition that moves away looks deleted to those who wait",
+        _SERVER + "replication",
+        "                opened.become(state, self._broker.steady_ms())\n",
+        "                pass\n",
+        (_MEMBERS,),
+    ),
+    Mutant(
+        "a leader writes without the word of a coordinator that it cannot reach",
+        _SERVER + "remote_transactions",
+        "        return dict.fromkeys(partitions, error)\n",
+        "        return {}\n",
+        (_TRANSACTIONS,),
+    ),
+    Mutant(
+        "a coordinator that has resigned sends again what is on its way",
+        _SERVER + "markers",
+        "for queue in [*self._queues.values(), *self._sent.values()]:",
+        "for queue in self._queues.values():",
+        (_TRANSACTIONS,),
+    ),
+    Mutant(
+        "markers for a leader that cannot be reached are forgotten",
+        _SERVER + "markers",
+        "code = answer.get((order.producer_id, partition), ErrorCode.NETWORK_EXCEPTION)",
+        "code = answer.get((order.producer_id, partition), ErrorCode.NONE)",
+        (_TRANSACTIONS,),
+    ),
+    Mutant(
+        "a coordinator parks what other brokers ask",
+        _SERVER + "handlers.h24_add_partitions_to_txn",
+        "parks = version < _BROKER_VERSION",
+        "parks = True",
+        (_TRANSACTIONS, _ACTION),
+    ),
+    Mutant(
+        "a leader does not ask again for an id that is being completed",
+        _SERVER + "remote_transactions",
+        "        if not is_settling or",
+        "        if True or",
+        (_TRANSACTIONS,),
+    ),
+    Mutant(
+        "a coordinator that takes over acts on what is not committed",
+        _SERVER + "coordinator_runtime",
+        "        if partition.high_watermark >= end_offset:\n            self._on_loaded(live)\n            return\n",
+        "        if True:\n            self._on_loaded(live)\n            return\n",
+        (_TRANSACTIONS, _GROUPS),
+    ),
+    Mutant(
+        "a decision of an epoch that is over is applied",
+        _SERVER + "coordinator_runtime",
+        "            elif self._live.get(live.index) is not live:\n",
+        "            elif False:\n",
+        (_TRANSACTIONS,),
+    ),
+    Mutant(
+        "a coordinator that is elected again goes on under its old epoch",
+        _SERVER + "coordinator_runtime",
+        "        self._resign(index)\n        if partition.is_leader and",
+        "        if not partition.is_leader:\n            self._resign(index)\n"
+        "        if index not in self._live and partition.is_leader and",
+        (_TRANSACTIONS,),
+    ),
+    Mutant(
+        "a marker is applied under an old coordinator epoch",
+        "oncelog.storage.producer_state",
+        "        if control.coordinator_epoch < entry.coordinator_epoch:\n            raise",
+        "        if False:\n            raise",
+        (_TRANSACTIONS, _OUTCOMES),
+    ),
+    Mutant(
+        "the broker's own transaction.version counts in a cluster",
+        _SERVER + "broker",
+        "        self.transactions.follow_features(image.features)\n",
+        "",
+        (_TRANSACTIONS,),
+    ),
+    Mutant(
+        "other brokers are sent versions that they do not know",
+        "oncelog.client.wire",
+        "version = min(last, broker_last, cap)",
+        "version = min(last, cap)",
+        (_PEERS,),
+    ),
+    Mutant(
+        "a role that could not be taken is not tried again",
+        _SERVER + "replication",
+        "        for key, state in list(self._failed.items()):\n            self._take_role(key, state)\n",
+        "        return\n",
+        (_DISK,),
+    ),
+    Mutant(
+        "a leader whose disk has failed leads on",
+        _SERVER + "disk_watch",
+        "            if partition.is_broken:\n",
+        "            if False:\n",
+        (_DISK,),
+    ),
+    Mutant(
+        "a disk that was full for a moment ends a broker",
+        _SERVER + "disk_watch",
+        "    return partition.log.has_failed or partition.disk_refusals > trouble.refusals\n",
+        "    return True\n",
+        (_DISK,),
+    ),
+    Mutant(
+        "a broker on a new disk does not tell where its replicas are",
+        _SERVER + "directory_reports",
+        "        if not keys or self._is_sent",
+        "        if True or self._is_sent",
+        (_DIRECTORIES,),
+    ),
+    Mutant(
+        "a broker that has lost the only records in sync is made electable",
+        _SERVER + "directory_reports",
+        "if partition.leader not in (-1, self._broker.node_id))",
+        "if True)",
+        (_DIRECTORIES,),
+    ),
+    Mutant(
+        "a follower that is away joins the ISR again while nothing is committed",
+        _CLUSTER + "replicas",
+        "            and not follower.has_left\n",
+        "",
+        (_REPLICAS, _METRICS),
+    ),
+    Mutant(
+        "a follower joins the ISR with records that nobody can compare any more",
+        _CLUSTER + "replicas",
+        "or follower.log_start_offset >= log_start_offset)",
+        "or True)",
+        (_REPLICAS,),
     ),
 ]

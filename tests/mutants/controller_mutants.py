@@ -9,13 +9,17 @@ _IMAGE_PROPERTY = suite("tests/property/test_metadata_image.py")
 _REPLAY = suite("tests/unit/controller/test_replay.py")
 _QUORUM_LOG = suite("tests/unit/cluster/test_quorum_log.py")
 _LIFECYCLE = suite("tests/unit/cluster/test_lifecycle.py")
+_ELECTIONS = suite("tests/unit/controller/test_elections.py")
+_BROKERS = suite("tests/unit/controller/test_brokers.py")
+_NODE = suite("tests/unit/server/test_controller.py")
+_CONTROLLERS = suite("tests/controller_simulation/test_histories.py")
 
 CONTROLLER_MUTANTS = [
     Mutant(
         "naming the same leader again does not raise its epoch",
         _CONTROLLER + "partition_image",
-        "has_leader = change.leader != _NO_LEADER_CHANGE",
-        "has_leader = change.leader not in (_NO_LEADER_CHANGE, self.leader)",
+        "has_leader = change.leader != NO_LEADER_CHANGE",
+        "has_leader = change.leader not in (NO_LEADER_CHANGE, self.leader)",
         (_REPLAY,),
     ),
     Mutant(
@@ -88,5 +92,125 @@ CONTROLLER_MUTANTS = [
         "want_fence=self.state in (State.CATCHING_UP, State.RECOVERING)",
         "want_fence=self.state is State.CATCHING_UP",
         (_LIFECYCLE,),
+    ),
+    Mutant(
+        "an unclean leader is elected although nobody has allowed it",
+        _CONTROLLER + "partition_change",
+        "        if self.election is Election.UNCLEAN:",
+        "        if True:",
+        (_ELECTIONS,),
+    ),
+    Mutant(
+        "the leader epoch stays when a replica is removed",
+        _CONTROLLER + "partition_change",
+        "if record.leader == NO_LEADER_CHANGE and not set(old.replicas) <= set(replicas):",
+        "if False:",
+        (_ELECTIONS,),
+    ),
+    Mutant(
+        "a reassignment ends before the new replicas are in sync",
+        _CONTROLLER + "partition_change",
+        " or not left_isr >= set(adding):",
+        ":",
+        (_ELECTIONS,),
+    ),
+    Mutant(
+        "a reassignment waits for a dead replica that it does not touch",
+        _CONTROLLER + "partition_change",
+        "    return len(adding) >= len(removing) or left_isr >= left",
+        "    return left_isr >= left",
+        (_ELECTIONS,),
+    ),
+    Mutant(
+        "a reassignment makes the replicas in sync fewer",
+        _CONTROLLER + "partition_change",
+        "    return len(adding) >= len(removing) or left_isr >= left",
+        "    return True",
+        (_ELECTIONS,),
+    ),
+    Mutant(
+        "a fenced broker joins an ISR",
+        _CONTROLLER + "in_sync_changes",
+        "if broker is None or not view.is_active(member.broker_id):",
+        "if broker is None:",
+        (_ELECTIONS,),
+    ),
+    Mutant(
+        "a broker that may have lost records stays an eligible leader",
+        _CONTROLLER + "broker_changes",
+        "places = [*_in_isr(view, broker_id), *_in_elr(view, broker_id)]",
+        "places = [*_in_isr(view, broker_id)]",
+        (_BROKERS, _ELECTIONS),
+    ),
+    Mutant(
+        "a broker stops before the others know who leads instead",
+        _CONTROLLER + "heartbeats",
+        "if leads() or any(",
+        "if leads() and any(",
+        (_BROKERS,),
+    ),
+    Mutant(
+        "a broker is unfenced that has not read its registration",
+        _CONTROLLER + "heartbeats",
+        "if is_caught_up and not request.want_fence",
+        "if not request.want_fence",
+        (_BROKERS,),
+    ),
+    Mutant(
+        "a controller answers before its decision is committed",
+        "oncelog.server.controller_node",
+        "            self.append(current.records).then(committed)",
+        "            self.append(current.records)\n            committed(0)",
+        (_NODE,),
+    ),
+    Mutant(
+        "a controller serves those who follow another epoch",
+        "oncelog.cluster.quorum_serving",
+        "    if given < current:",
+        "    if False:",
+        (_NODE,),
+    ),
+    Mutant(
+        "a controller answers before what it decided is committed",
+        "oncelog.server.controller_node",
+        "            self._is_appending = True\n            self.append(current.records)",
+        "            self._is_appending = True\n            for promise, answer in answers:\n"
+        "                promise.resolve(answer)\n            answers = ()\n            self.append(current.records)",
+        (_CONTROLLERS,),
+    ),
+    Mutant(
+        "the next controller does not watch brokers that it has never heard",
+        _CONTROLLER + "machine",
+        "            self.heartbeats.begin(broker, now_ms)\n",
+        "            pass\n",
+        (_CONTROLLERS,),
+    ),
+    Mutant(
+        "a controller goes on from an older state than its snapshot",
+        "oncelog.server.controller_node",
+        "        self.machine.load(loaded.image, snapshot.name.end_offset)\n",
+        "",
+        (_CONTROLLERS,),
+    ),
+    Mutant(
+        "a fenced broker may join the ISR",
+        _CONTROLLER + "in_sync_changes",
+        "    if not all(_is_eligible(view, member) for member in change.new_isr_with_epochs):\n",
+        "    if not change.new_isr_with_epochs:\n",
+        (_CONTROLLERS,),
+    ),
+    Mutant(
+        "who stops leads on",
+        _CONTROLLER + "broker_changes",
+        "    return [*begin, *without(view, broker.broker_id, _in_isr(view, broker.broker_id))]\n",
+        "    return [*begin]\n",
+        (_CONTROLLERS,),
+    ),
+    Mutant(
+        "brokers that were away do not get back what nobody leads",
+        _CONTROLLER + "broker_changes",
+        "    return [_change(broker, fenced=UNFENCE), *_changed(view, leaderless, is_alive)]\n",
+        "    return [_change(broker, fenced=UNFENCE)]\n",
+        (_CONTROLLERS,),
     ),
 ]

@@ -58,15 +58,15 @@ SERVER_MUTANTS = [
     Mutant(
         "DeleteRecords is answered before its log start is on disk",
         "oncelog.server.handlers.h21_delete_records",
-        "    return broker.log_starts.save(moved).map(lambda saved: _answer(response, saved)) if moved else response\n",
+        "    return saved.chain(lambda result: followed.map(lambda _: _answer(response, result)))\n",
         "    return response\n",
         (histories(40, "start-moves-on", theme="removal"),),
     ),
     Mutant(
         "DeleteRecords deletes one too many",
         "oncelog.server.handlers.h21_delete_records",
-        "partition.log.delete_records(offset)",
-        "partition.log.delete_records(min(offset + 1, partition.high_watermark))",
+        "partition.delete_records(offset)",
+        "partition.delete_records(min(offset + 1, partition.high_watermark))",
         (histories(40, "exactly-once", "all-or-nothing", "offsets-atomic", "reader-consistent", theme="removal"),),
     ),
 ]

@@ -20,7 +20,7 @@ STORAGE_MUTANTS = [
     Mutant(
         "producers never expire",
         _STATE,
-        "return entry.txn_first_offset < 0 and now_ms - entry.last_active_ms >= self.producer_expiration_ms",
+        "return entry.txn_first_offset < 0 and now_ms - entry.last_active_ms >= idle_ms",
         "return False",
         (histories(30, "goes-in-time", theme="forgetting"), _STATE_PROPERTY),
     ),

@@ -15,6 +15,7 @@ from tests.mutants.catalogue import (
     SERVER_MUTANTS,
     STORAGE_MUTANTS,
 )
+from tests.mutants.metadata_log_mutants import METADATA_LOG_MUTANTS
 from tests.mutants.mutant import Histories, Mutant, histories, suite
 from tests.mutants.runner import run
 
@@ -37,7 +38,10 @@ def test_a_quick_mutant_is_found(mutant: Mutant) -> None:
 
 
 def test_every_mutant_has_a_name_of_its_own() -> None:
-    lists = [CLUSTER_MUTANTS, CONNECT_MUTANTS, CONTROLLER_MUTANTS, COORDINATOR_MUTANTS, STORAGE_MUTANTS, SERVER_MUTANTS]
+    lists = [
+        *(CLUSTER_MUTANTS, CONNECT_MUTANTS, CONTROLLER_MUTANTS, COORDINATOR_MUTANTS, METADATA_LOG_MUTANTS),
+        *(STORAGE_MUTANTS, SERVER_MUTANTS),
+    ]
     assert len(MUTANTS) == sum(map(len, lists))
 
 

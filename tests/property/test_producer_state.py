@@ -115,7 +115,8 @@ class Model:
         epoch, sequence = header.producer_epoch, header.base_sequence
         if origin is Origin.CLIENT and epoch == known.epoch:
             for batch in known.batches:
-                if batch[:2] == (sequence, header.last_sequence):
+                is_ended = header.is_transactional and not 0 <= known.opened <= batch[2]
+                if batch[:2] == (sequence, header.last_sequence) and not is_ended:
                     return DuplicateBatch(*batch[2:])
         if epoch < known.epoch:
             return ErrorCode.INVALID_PRODUCER_EPOCH

@@ -186,7 +186,7 @@ def groups_of(shard: GroupShard) -> dict[str, tuple[str, str]]:
 
 def fetched(shard: GroupShard, group: str) -> list[object]:
     return [
-        shard.commits.committed_partitions(group),
+        sorted(shard.commits.committed_partitions(group)),
         *(
             shard.commits.fetch(group, TOPIC, NULL_UUID, range(PARTITIONS), require_stable=stable)
             for stable in (False, True)

@@ -19,7 +19,7 @@ from tests.simulation.runner import play, play_all, random_seeds
 
 pytestmark = pytest.mark.simulation
 
-SECONDS = float(os.environ.get("ONCELOG_SIMULATION_SECONDS", "70"))
+SECONDS = float(os.environ.get("ONCELOG_SIMULATION_SECONDS", "30"))
 HISTORIES_MIN = 5
 """Quiet machines play a hundred times as many."""
 SECOND_HALF = 1_000_000

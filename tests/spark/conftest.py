@@ -41,8 +41,13 @@ def spark(unzipped_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     """Two cores, with task retries as a cluster has them. Spark's JVM ends with the tests of this folder."""
     folder = tmp_path_factory.mktemp("spark")
     error_file = folder / "jvm-error.log"
+    events = folder / "events"
+    events.mkdir()
     config = {
         **QUIET,
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.dir": events.as_uri(),
         "spark.local.dir": str(folder),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.driver.extraJavaOptions": f"{QUIET['spark.driver.extraJavaOptions']} -XX:ErrorFile={error_file}",

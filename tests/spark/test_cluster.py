@@ -27,11 +27,11 @@ TOO_SLOW_FOR_SPARK = "Timed out while waiting for the Python worker to connect b
 """Spark waits ten seconds for the process of a source, whatever else the machine has to do. No batch has begun then."""
 
 
-def start_driver(log: Path, **order: Any) -> subprocess.Popen[bytes]:
+def start_driver(log: Path, *, module: str = "tests.spark.driver", **order: Any) -> subprocess.Popen[bytes]:
     """In the background. What it says goes to a file."""
     with log.open("wb") as written:
         return subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.driver", json.dumps(order)],
+            [sys.executable, "-m", module, json.dumps(order)],
             cwd=ROOT,
             env=_environment(log.parent / "spark-home"),
             stdout=written,

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
+import urllib.error
+import urllib.request
 import xml.etree.ElementTree as ET
 from collections import Counter
 from pathlib import Path
@@ -23,11 +27,13 @@ from oncelog.client.config import ClientConfig
 from oncelog.core.ids import TopicPartition
 from oncelog.spark.demo import run
 from oncelog.spark.demo.audit import audit
+from oncelog.spark.demo.chaos import Chaos
+from oncelog.spark.demo.driver import DriverOrder
 from oncelog.spark.demo.events import Event, EventLog
 from oncelog.spark.demo.hold import Hold
 from oncelog.spark.demo.orders import as_record, is_broken, order, truth
 from oncelog.spark.demo.proof import Tally, tally
-from oncelog.spark.demo.timeline import bars, draw
+from oncelog.spark.demo.timeline import bars, draw, lanes_of
 from oncelog.storage.folder_lock import FolderLock
 from oncelog.testing import BrokerProcess
 from peers.kafka.kafka import free_port
@@ -91,6 +97,41 @@ def test_a_proof_that_fails_is_a_failed_command(tmp_path: Path, monkeypatch: pyt
     assert 'class="no"' in (tmp_path / "demo-results" / "index.html").read_text()
     assert "serve --data-dir demo-results/broker --console" in done.output
     assert (tmp_path / "demo-results" / "broker" / "meta.properties").exists()
+
+
+def test_a_console_shows_the_demo_while_it_runs_and_ends_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pipeline itself is left out: what matters is that the console is there when it would run."""
+    monkeypatch.chdir(tmp_path)
+    port = free_port()
+    seen: dict[str, object] = {}
+
+    def look(*_: object) -> None:
+        address = f"http://127.0.0.1:{port}/topics?format=json"
+
+        def is_shown() -> bool:
+            try:
+                with urllib.request.urlopen(address, timeout=30) as answer:
+                    found = json.load(answer)
+            except urllib.error.HTTPError as error:
+                return error.code != 503
+            seen["servers"] = found["status"]["bootstrap_servers"]
+            seen["topics"] = [row["topic"] for row in found["data"]["rows"]]
+            return bool(seen["topics"])
+
+        wait_until(is_shown)
+
+    monkeypatch.setattr(run.Demo, "_run_pipeline", look)
+    pauses: list[str] = []
+    monkeypatch.setattr(click, "pause", lambda text: pauses.append(text))
+    arguments = ["--records", "200", "--kills", "none", "--master", "local[2]", "--console", f"127.0.0.1:{port}"]
+    done = CliRunner().invoke(demo.demo_command, arguments)
+    assert f"oncelog console on http://127.0.0.1:{port}/" in done.output, done.output
+    assert any("orders" in topic for topic in seen["topics"]), seen
+    assert pauses == ["The console stays until a key is pressed ..."]
+    with socket.socket() as after, pytest.raises(ConnectionRefusedError):
+        after.connect(("127.0.0.1", port))
 
 
 def test_the_data_of_a_run_replace_those_of_an_earlier_one_unless_a_broker_uses_them(
@@ -188,6 +229,67 @@ def test_kills_that_are_not_ours_are_left_out() -> None:
     assert parse_kills("none", None, None) == []
     with pytest.raises(click.BadParameter, match="valid: driver, executor, broker, none"):
         parse_kills("driver,cat", None, None)
+
+
+def test_what_is_killed_in_a_cluster_is_its_leader_coordinator_and_controller() -> None:
+    assert parse_kills(None, None, None) == ["driver", "executor", "broker"]
+    assert parse_kills(None, "local[2]", None, brokers=3) == ["driver", "leader", "coordinator", "controller"]
+    with pytest.raises(click.BadParameter, match="valid: driver, executor, leader, coordinator, controller, none"):
+        parse_kills("broker", None, None, brokers=3)
+
+
+class FakeNodes:
+    lanes = ("broker 1", "broker 2")
+
+    def __init__(self, *found: str | None) -> None:
+        self.found = list(found)
+        self.revived: list[str] = []
+
+    def kill(self, kind: str) -> str | None:
+        return self.found.pop(0)
+
+    def revive(self, lane: str) -> None:
+        self.revived.append(lane)
+
+
+class RunningDriver:
+    def poll(self) -> None:
+        return None
+
+
+def test_a_node_is_killed_as_soon_as_it_is_known_and_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Chaos, "_await_growth", lambda *_: None)
+    order = DriverOrder("127.0.0.1:1", "local[2]", "demo", str(tmp_path), 10)
+    nodes = FakeNodes(None, "broker 2")
+    chaos = Chaos(["leader"], order=order, driver=RunningDriver(), records=100, nodes=nodes, cluster=None)
+    chaos.step()
+    assert nodes.found == [None, "broker 2"], "no batch was written yet"
+    order.events.add("exactly-once", "done", position=100)
+    chaos.step()
+    assert chaos.done == []
+    chaos.step()
+    assert chaos.done == ["leader (broker 2)"]
+    assert nodes.revived == ["broker 2"]
+    happened = [(event.lane, event.what) for event in order.events.read()]
+    assert happened[1:] == [("broker 2", "killed"), ("broker 2", "up")]
+
+
+def test_a_picture_has_a_lane_for_each_node_of_a_cluster() -> None:
+    events = [
+        Event(0.0, "broker 1", "up"),
+        Event(0.0, "broker 2", "up"),
+        Event(0.0, "controller 101", "up"),
+        Event(0.0, "driver", "up"),
+        Event(2.0, "broker 2", "killed"),
+        Event(5.0, "broker 2", "up"),
+        Event(9.0, "driver", "down"),
+    ]
+    assert lanes_of(events)[:5] == ["broker 1", "broker 2", "controller 101", "driver", "executor"]
+    text = "".join(ET.fromstring(draw(events)).itertext())
+    assert "kill -9 broker 2" in text
+    assert "controller 101: up, 9.0 s" in text
 
 
 def test_events_of_a_run_become_a_picture(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sysconfig
+import time
 import tomllib
 import venv
 from collections.abc import Callable, Iterator
@@ -71,17 +72,18 @@ def clean_python(tmp_path: Path) -> Path:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(360)
+@pytest.mark.timeout(900)
 def test_a_query_with_timers_runs_from_a_clean_install(
     kafka: Kafka, name: Callable[[str], str], checkpoint: str, clean_python: Path
 ) -> None:
     source, target = kafka.create(name("in")), kafka.create(name("out"))
-    for second in (10, 20):
-        kafka.send(source, [{"key": b"k", "timestamp": second * 1000}] * 4)
+    now_ms = int(time.time() * 1000)  # older records might be deleted by retention before they are read
+    for time_ms in (now_ms, now_ms + 10_000):
+        kafka.send(source, [{"key": b"k", "timestamp": time_ms}] * 4)
     program = [str(clean_python), timers.__file__, kafka.servers, source, target, checkpoint]
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PYSPARK"))}
     environment["JAVA_HOME"] = str(use_java().home)
-    ran = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    ran = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=800, check=False)
     assert ran.returncode == 0, ran.stderr[-3000:]
     # The second batch moves the time past the timer that the first has set, and nothing past its own.
     assert kafka.values(target) == [b"8"]

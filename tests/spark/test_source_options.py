@@ -195,7 +195,7 @@ def test_the_group_is_the_transactional_id_unless_given() -> None:
         ({"bootstrap_servers": [1]}, r"bootstrap_servers is \[1\]: name at least one broker"),
         ({"bootstrap_servers": ""}, "bootstrap_servers is ''"),
         ({"bootstrap_servers": None}, "bootstrap_servers is None"),
-        ({"bootstrap_servers": "nohost"}, "'nohost' is not host:port"),
+        ({"bootstrap_servers": "nohost"}, "'nohost' is not of the form HOST:PORT"),
         ({"topic": object()}, "topic: neither text nor a number"),
         ({"group_id": ""}, "group_id: name the group"),
         ({"topic": "bad topic!"}, "Invalid value bad topic! for configuration topic: names of topics have"),

@@ -20,6 +20,8 @@ class Group:
     rounds: int
     warm_ups: int = 1
     """Rounds of each workload that are run on each side and thrown away: connections, caches, the JVM's compiler."""
+    variant: str = ""
+    """The brokers that it needs, if not those with default settings: see `Side.variants`."""
 
     def only(self, workloads: Iterable[Workload]) -> Self:
         return replace(self, workloads=tuple(workloads))
@@ -192,13 +194,17 @@ def quick() -> tuple[Group, ...]:
 
 
 def select(groups: Iterable[Group], names: Iterable[str]) -> tuple[Group, ...]:
-    """Groups or single workloads by their names; raises KeyError with the first that does not exist."""
+    """Groups or single workloads by their names, or several groups by how their names begin, up to a dash.
+
+    Raises KeyError with the first name that does not exist.
+    """
     wanted = dict.fromkeys(names)
     found: list[Group] = []
     known: set[str] = set()
     for group in groups:
-        known |= {group.name, *(workload.name for workload in group.workloads)}
-        chosen = [entry for entry in group.workloads if group.name in wanted or entry.name in wanted]
+        names_of_group = {group.name, group.name.partition("-")[0]}
+        known |= {*names_of_group, *(workload.name for workload in group.workloads)}
+        chosen = [entry for entry in group.workloads if names_of_group & wanted.keys() or entry.name in wanted]
         if chosen:
             found.append(group.only(chosen))
     for name in wanted:

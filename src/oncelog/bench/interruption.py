@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
+from oncelog.child_process import ChildProcess
+
 EXIT_INTERRUPTED: Final = 128 + signal.SIGINT
 EXIT_TERMINATED: Final = 128 + signal.SIGTERM
 
@@ -49,7 +51,7 @@ def _terminate(_: int, __: FrameType | None) -> None:
 
 
 @contextmanager
-def running(arguments: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+def running(arguments: Sequence[str]) -> Iterator[ChildProcess[str]]:
     """A child process that is killed if the block is left by an exception.
 
     While it is being started, SIGTERM is held back: raised within the constructor, it would leave a process that
@@ -57,7 +59,7 @@ def running(arguments: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
     """
     _Held.is_on = True
     try:
-        with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        with ChildProcess(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             try:
                 _Held.is_on = False
                 if _Held.has_come:

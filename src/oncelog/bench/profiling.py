@@ -19,6 +19,7 @@ from oncelog.bench.cells import CELLS, Bench
 from oncelog.bench.drive import Drive, PreparationError, drive
 from oncelog.bench.side import Side
 from oncelog.bench.workload import Workload
+from oncelog.child_process import ChildProcess
 
 MISSING: Final = "the profiler py-spy is missing: pip install 'oncelog[bench]', or pip install py-spy"
 _WRITE_S: Final = 60
@@ -83,11 +84,11 @@ class _Watching:
         self._path = path
         self._command = [profiler, "record", "--pid", str(pid), "--output", str(path), "--rate", str(rate),
                          "--duration", "unlimited", *(["--native"] if with_native else [])]  # fmt: skip
-        self._process: subprocess.Popen[str] | None = None
+        self._process: ChildProcess[str] | None = None
 
     def __enter__(self) -> None:
         self._path.unlink(missing_ok=True)
-        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self._process = ChildProcess(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         time.sleep(_ATTACH_S)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:

@@ -45,7 +45,8 @@ class GroupRun:
         self._folder = folder / group.name
         self._progress = progress
         self._finished = finished
-        self._benches = [Bench(side, self._folder, do) for side in sides]
+        able = [side.variant(group.variant) for side in sides]
+        self._benches = [Bench(side, self._folder, do) for side in able if side.is_ours or not group.variant]
 
     def run(self, results: Results) -> None:
         with ExitStack() as stack:

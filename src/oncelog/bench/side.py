@@ -6,8 +6,8 @@ Starting, memory and recovery are measured only on brokers that were started her
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -34,6 +34,12 @@ class Side:
     bootstrap_servers: str = ""
     """Where it runs already, if it is not ours to start."""
     description: str = ""
+    variants: Mapping[str, Callable[[Path], Broker]] = field(default_factory=dict)
+    """Brokers with other settings, for groups that ask for one by name."""
+
+    def variant(self, name: str) -> Side:
+        """Without brokers if it has none of the name."""
+        return self if not name else replace(self, launch=self.variants.get(name))
 
     @property
     def is_ours(self) -> bool:

@@ -44,7 +44,9 @@ class Choice:
         return tuple(map(self._with_settings, chosen))
 
     def _with_settings(self, group: Group) -> Group:
-        changed = group.only(replace(workload, settings=self.settings) for workload in group.workloads)
+        changed = group.only(
+            replace(workload, settings=workload.settings + self.settings) for workload in group.workloads
+        )
         return replace(changed, rounds=self.rounds or group.rounds)
 
 

@@ -61,6 +61,8 @@ class Workload:
     settings: tuple[tuple[str, str], ...] = ()
     """Further settings of the client, under librdkafka's names."""
     goals: tuple[Goal, ...] = ()
+    replicas: tuple[int, ...] = ()
+    """Brokers that keep each partition and have to acknowledge records, the leader first; or the cluster's default."""
 
     @property
     def shown_settings(self) -> tuple[tuple[str, str], ...]:
@@ -72,6 +74,7 @@ class Workload:
         known = {field.name for field in fields(cls)}
         chosen = {name: value for name, value in entries.items() if name in known}
         chosen["settings"] = tuple((name, value) for name, value in chosen.get("settings", ()))
+        chosen["replicas"] = tuple(chosen.get("replicas", ()))
         chosen["goals"] = tuple(Goal(**goal) for goal in chosen.get("goals", ()))
         return cls(**chosen)
 

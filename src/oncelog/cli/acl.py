@@ -11,7 +11,8 @@ import click
 
 from oncelog.cli.cluster_access import ClusterAccess, cluster_options, confirm, yes_option
 from oncelog.cli.output import count_of, output_option, print_json, print_table
-from oncelog.cli.stopped import data_dir_option, stopped_broker
+from oncelog.cli.parsing import Choice
+from oncelog.cli.stopped import data_dir_option, new_data_dir_options, stopped_broker
 from oncelog.security.acl import (
     ANY,
     CLUSTER_NAME,
@@ -47,8 +48,8 @@ def _operation(name: str) -> Operation:
 _PRINCIPAL = click.option("--principal", metavar="PRINCIPAL", help="Whom it is about: User:alice; User:* is everybody.")
 _HOST = click.option("--host", metavar="ADDRESS", help="Where they connect from.")
 _OPERATION = click.option(
-    "--operation", "operations", multiple=True, type=click.Choice(list(_OPERATIONS), case_sensitive=False),
-    help="What they do; may be repeated.",
+    "--operation", "operations", multiple=True, type=Choice(list(_OPERATIONS), case_sensitive=False),
+    metavar="OPERATION", help=f"What they do: {', '.join(_OPERATIONS)}. May be repeated.",
 )  # fmt: skip
 
 
@@ -99,7 +100,7 @@ def acl_command() -> None:
 @click.option("--deny", is_flag=True, help="Forbid instead of allowing. It wins over all that allow.")
 @click.option("--prefixed", is_flag=True, help="Names are the beginnings of names.")
 @resource_options
-@data_dir_option
+@new_data_dir_options
 @cluster_options
 def add_command(
     access: ClusterAccess,
@@ -112,6 +113,7 @@ def add_command(
     prefixed: bool,
     resources: list[Named],
     data_dir: Path | None,
+    node_id: int,
 ) -> None:
     """Allow or forbid operations on resources."""
     if principal is None:
@@ -133,7 +135,7 @@ def add_command(
         if problem is not None:
             raise click.ClickException(problem)
     if data_dir is not None:
-        with stopped_broker(data_dir) as broker:
+        with stopped_broker(data_dir, node_id) as broker:
             broker.change_acls(wanted)
     else:
         with access.admin() as admin:
@@ -266,7 +268,7 @@ def remove_command(
 
 @acl_command.command("explain")
 @click.argument("principal", metavar="PRINCIPAL")
-@click.argument("operation", type=click.Choice(list(_OPERATIONS), case_sensitive=False))
+@click.argument("operation", type=Choice(list(_OPERATIONS), case_sensitive=False))
 @resource_options
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where they connect from.")
 @cluster_options

@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
+from oncelog.cli import progress
 from oncelog.cli.parsing import duration_ms, topic_and_partitions
+from oncelog.core.address import Address
 from oncelog.core.config import ConfigError, ConfigTable, did_you_mean
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import TopicPartition
@@ -115,7 +117,7 @@ class ClusterAccess:
 
         problems = []
         addresses = parse_addresses(self.bootstrap_servers)
-        for host, port in addresses:
+        for host, port in progress.each(addresses, lambda address: f"connecting to {address[0]}:{address[1]}"):
             try:
                 with socket.create_connection((host, port), timeout=PROBE_TIMEOUT_S):
                     return
@@ -131,7 +133,7 @@ class ClusterAccess:
         """An admin client; errors become messages."""
         from oncelog.client.admin import Admin
 
-        with self.explained():
+        with self.explained(), progress.doing(f"waiting for {self.bootstrap_servers}"):
             self.check_reachable()
             with Admin(self.client_config()) as admin:
                 yield admin
@@ -156,12 +158,11 @@ class ClusterAccess:
         return f"{text} ({error.code.name})" + (f". {advice}" if advice else "")
 
 
-def _serve_command(addresses: list[tuple[str, int]]) -> str:
+def _serve_command(addresses: list[Address]) -> str:
     """The command that starts a broker at the address, if it is on this machine."""
-    host, port = addresses[0]
-    address = f"{host}:{port}"
-    is_here = len(addresses) == 1 and host in ("127.0.0.1", "localhost")
-    return f"oncelog serve --listen {address}" if is_here and address != DEFAULT_SERVERS else "oncelog serve"
+    first = addresses[0]
+    is_elsewhere = len(addresses) > 1 or not first.is_loopback
+    return "oncelog serve" if is_elsewhere or str(first) == DEFAULT_SERVERS else f"oncelog serve --listen {first}"
 
 
 def cluster_options(command: F) -> F:
@@ -185,6 +186,8 @@ def _with_options(command: F, *, is_strict: bool) -> F:
         **kwargs: Any,
     ) -> Any:
         file_settings = _read_file(config_file)
+        if bootstrap_servers == "":
+            raise click.BadParameter("no address is given", param_hint="--bootstrap-servers")
         if list(_given("--timeout", "timeout")):
             file_settings.pop("default.api.timeout.ms", None)
         access = ClusterAccess(
@@ -202,7 +205,7 @@ def _with_options(command: F, *, is_strict: bool) -> F:
     for option in reversed([
         click.option("-b", "--bootstrap-servers", metavar="HOST:PORT,...", envvar=SERVERS_VARIABLE, show_envvar=True,
                      help=f"Addresses of brokers.  [default: {DEFAULT_SERVERS}]"),
-        click.option("--config", "config_file", envvar=CONFIG_VARIABLE, show_envvar=True,
+        click.option("--config", "--command-config", "config_file", envvar=CONFIG_VARIABLE, show_envvar=True,
                      type=click.Path(exists=True, dir_okay=False, path_type=Path),
                      help="A client.properties file with Kafka's names."),
         click.option("--set", "client_settings", metavar="NAME=VALUE", multiple=True,
@@ -251,8 +254,9 @@ _ADVICE: Final = {
     ErrorCode.PRODUCER_FENCED: "Another producer with the same transactional id has taken over",
     ErrorCode.NON_EMPTY_GROUP: "Stop its members first",
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Ask for the WRITE permission on the transactional id",
-    ErrorCode.UNSUPPORTED_VERSION: "The broker is too old for this command",
+    ErrorCode.UNSUPPORTED_VERSION: "The broker is too old for this command, or has nothing that it is for",
     ErrorCode.REQUEST_TIMED_OUT: "A longer --timeout may help",
+    ErrorCode.INVALID_REGULAR_EXPRESSION: "The pattern is not one that RE2 understands",
     ErrorCode.INVALID_REPLICATION_FACTOR: "There are fewer brokers than replicas asked for",
 }
 
@@ -305,7 +309,7 @@ def require_partitions(admin: Admin, texts: Iterable[str]) -> list[TopicPartitio
 
 
 def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
-    return f"there is no {what} {name}{did_you_mean(name, known, count=NEAR_NAMES_MAX)}"
+    return f"there is no {what} {name or repr(name)}{did_you_mean(name, known, count=NEAR_NAMES_MAX)}"
 
 
 def confirm(question: str, *, yes: bool) -> None:
@@ -314,8 +318,10 @@ def confirm(question: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise click.ClickException(f"{question} Repeat the command with --yes to do it")
-    if not click.confirm(question):
-        click.echo("nothing was done", err=True)
+    with progress.hidden():
+        is_confirmed = click.confirm(question)
+    if not is_confirmed:
+        progress.say("nothing was done")
         raise click.exceptions.Exit(1)
 
 

@@ -8,13 +8,15 @@ from typing import Final
 import click
 from click.shell_completion import CompletionItem
 
+from oncelog.cli.parsing import Choice
+
 _VARIABLE: Final = "_ONCELOG_COMPLETE"
 _TIMEOUT_MS: Final = 2_000
 """A suggestion that takes longer is useless."""
 
 
 @click.command("completion")
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.argument("shell", type=Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion_command(ctx: click.Context, shell: str) -> None:
     """Print a script for shell completion of oncelog's commands, options and topics.

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from oncelog.cli.cluster_access import ClusterAccess, cluster_options, require_topics, split_assignment
-from oncelog.cli.output import output_option, print_json, print_table
+from oncelog.cli.output import fits, output_option, print_json, print_lines, print_table
+from oncelog.cli.parsing import Choice
 from oncelog.cli.stopped import stopped_broker
+from oncelog.cli.terminal import columns_of
 
 if TYPE_CHECKING:
     from oncelog.client.admin import Admin, ConfigResource
     from oncelog.cluster.stopped_broker import StoppedBroker
+    from oncelog.cluster.stopped_node import StoppedNode
 
-_KIND = click.argument("kind", type=click.Choice(["topic", "broker", "group"]))
+_KIND = click.argument("kind", type=Choice(["topic", "broker", "group"]))
 _NAME = click.argument("name", metavar="NAME")
 _DATA_DIR = click.option(
     "--data-dir",
@@ -35,7 +40,7 @@ def config_command() -> None:
 
 
 @contextmanager
-def _stopped(data_dir: Path, kind: str) -> Iterator[StoppedBroker]:
+def _stopped(data_dir: Path, kind: str) -> Iterator[StoppedBroker | StoppedNode]:
     if kind == "group":
         raise click.UsageError("a data folder of Oncelog has no settings of groups")
     with stopped_broker(data_dir) as broker:
@@ -101,13 +106,25 @@ def show_command(
     if output == "json":
         print_json(rows)
     else:
-        columns = ["name", "value", "source", *(["about"] if explain else [])]
-        print_table(
-            columns,
-            [[row[c] for c in columns] for row in rows],
-            empty="all settings have their defaults",
-            whole=["about"],
-        )
+        _print_settings(rows, explain=explain)
+
+
+def _print_settings(rows: list[dict[str, Any]], *, explain: bool) -> None:
+    """A table, or lines as in a file where it has no room: a name that is shortened is of no use."""
+    columns = ["name", "value", "source", *(["about"] if explain else [])]
+    cells = [[row[column] for column in columns] for row in rows]
+    if fits(columns, cells):
+        print_table(columns, cells, empty="all settings have their defaults")
+    else:
+        print_lines(line for row in rows for line in _setting_lines(row))
+
+
+def _setting_lines(row: dict[str, Any]) -> Iterator[str]:
+    source = "" if row["source"] == "default" else f"  ({row['source']})"
+    yield f"{row['name']}={row['value'] or ''}{source}"
+    if "about" in row:
+        width = columns_of(sys.stdout) or sys.maxsize
+        yield from textwrap.wrap(row["about"] or "", width, initial_indent="    ", subsequent_indent="    ")
 
 
 def _show_stored(data_dir: Path, kind: str, name: str, output: str) -> None:

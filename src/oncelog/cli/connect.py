@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from oncelog.cli import progress
 from oncelog.cli.cluster_access import ClusterAccess, cluster_options
-from oncelog.cli.output import output_option, print_json, print_table, show_time
+from oncelog.cli.output import count_of, output_option, print_json, print_table, show_time
+from oncelog.core.address import LOOPBACK, parse_address
 
 if TYPE_CHECKING:
     from oncelog.connect.kinds import Kind
@@ -44,13 +46,13 @@ def run_command(access: ClusterAccess, file: Path, metrics: str | None, until_cu
     from oncelog.connect.status_topic import StatusWriter
     from oncelog.connect.supervisor import Supervisor
 
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s", stream=sys.stderr)
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s", handlers=[_LogLines()])
     client = _client(access)
     supervisor = Supervisor(_connectors(file, client), _announce, until_current=until_current)
     if metrics is not None:
         _serve_metrics(metrics, supervisor)
     supervisor.start()
-    with StatusWriter(client) as writer:
+    with StatusWriter(client) as writer, progress.doing(lambda: _copied(supervisor.statuses)):
         try:
             while not supervisor.has_ended(STATUS_EVERY_S):
                 _write_all(writer, supervisor.statuses)
@@ -61,9 +63,27 @@ def run_command(access: ClusterAccess, file: Path, metrics: str | None, until_cu
         sys.exit(1)
 
 
+class _LogLines(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            progress.say(self.format(record))
+        except Exception:  # noqa: BLE001  # as other handlers do: a terminal that is gone must not end a connector
+            self.handleError(record)
+
+
 def _announce(status: Status) -> None:
     text = f"{status.name}: {status.state}"
-    click.echo(f"{text}: {status.error}" if status.error else text, err=status.state in ("stopped", "waiting"))
+    is_problem = status.state in ("stopped", "waiting")
+    progress.echo(f"{text}: {status.error}" if status.error else text, err=is_problem)
+
+
+def _copied(statuses: list[Status]) -> str:
+    return ", ".join(f"{status.name}: {_done(status)}" for status in statuses)
+
+
+def _done(status: Status) -> str:
+    snapshot = status.progress.snapshot
+    return count_of(status.progress.records, "record") if snapshot is None else f"snapshot of {snapshot.text()}"
 
 
 def _write_all(writer: Any, statuses: list[Status]) -> None:
@@ -76,12 +96,13 @@ def _serve_metrics(address: str, supervisor: Any) -> None:
 
     from oncelog.connect.metrics import ConnectMetrics
 
-    host, _, port = address.rpartition(":")
-    if not port.isdigit():
-        raise click.BadParameter(f"{address!r} is not HOST:PORT", param_hint="--metrics")
+    try:
+        host, port = parse_address(address, default_host=LOOPBACK)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--metrics") from error
     registry = CollectorRegistry()
     registry.register(ConnectMetrics(lambda: supervisor.statuses))
-    start_http_server(int(port), host or "127.0.0.1", registry)
+    start_http_server(port, host, registry)
 
 
 @connect_command.command("check")
@@ -95,7 +116,9 @@ def check_command(access: ClusterAccess, file: Path) -> None:
     missing = 0
     for kind in _connectors(file, _client(access)):
         click.echo(f"{kind.name}:")
-        for finding in kind.check():
+        with access.explained(), progress.doing(f"checking {kind.name}"):
+            findings = list(kind.check())
+        for finding in findings:
             click.echo(f"  {'ok     ' if finding.is_met else 'missing'}  {finding.text}")
             if finding.fix:
                 click.echo(f"           {finding.fix}")
@@ -111,14 +134,25 @@ def status_command(access: ClusterAccess, output: str) -> None:
     """Show what connectors have reported about themselves, in the topic oncelog-connect."""
     from oncelog.connect.status_topic import read_status
 
-    rows = read_status(_client(access))
+    with access.explained(), progress.doing(f"reading what connectors of {access.bootstrap_servers} have reported"):
+        rows = read_status(_client(access))
     if output == "json":
         print_json(rows)
         return
     columns = ["connector", "state", "records", "commits", "dead_letters", "restarts", "lag", "reported", "error"]
-    shown = [{**row, "reported": show_time(row["time_ms"])} for row in rows]
+    if any(row["snapshot"] for row in rows):
+        columns.insert(2, "snapshot")
+    shown = [
+        {**row, "reported": show_time(row["time_ms"]), "snapshot": _snapshot_text(row["snapshot"])} for row in rows
+    ]
     names = [column.replace("_", " ") for column in columns]
     print_table(names, [[row[c] for c in columns] for row in shown], empty="no connector has reported anything")
+
+
+def _snapshot_text(row: dict[str, Any] | None) -> str:
+    from oncelog.connect.progress import SnapshotProgress
+
+    return "" if row is None else SnapshotProgress(**row).text()
 
 
 def _client(access: ClusterAccess) -> dict[str, Any]:

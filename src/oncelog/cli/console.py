@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from oncelog.cli import parsing
 from oncelog.cli.cluster_access import ClusterAccess, cluster_options
-from oncelog.cli.console_process import require_console
+from oncelog.cli.console_process import cannot_listen, require_console
+from oncelog.cli.schema_types import registry_client
+from oncelog.core.address import Address
+
+if TYPE_CHECKING:
+    from oncelog.console.masks import Mask
+
+NICENESS: Final = 10
+REGISTRY_TIMEOUT_S: Final = 2.0
+"""A page waits for it."""
 
 
 @click.command("console")
@@ -18,11 +29,15 @@ from oncelog.cli.console_process import require_console
               help="A loopback address to serve pages on; port 0 picks a free one.")  # fmt: skip
 @click.option("--allow-changes", is_flag=True,
               help="Let pages end transactions and move offsets of groups, after a confirmation.")  # fmt: skip
-@click.option("--audit-log", type=click.Path(dir_okay=False, path_type=Path),
+@click.option("--audit-log", type=parsing.NewPath(dir_okay=False, path_type=Path),
               default=Path("oncelog-console-audit.jsonl"), show_default=True,
               help="Where changes are logged, one JSON object a line.")  # fmt: skip
 @click.option("--hanging-after", default="15m", show_default=True, metavar="DURATION",
               help="A transaction may be taken for hanging when its producer was silent for so long.")  # fmt: skip
+@click.option("--masks", "masks_file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
+              help="Rules in JSON that name what is masked in the records of topics: see docs/console.md.")  # fmt: skip
+@click.option("--schema-registry", metavar="URL",
+              help="A schema registry, such as http://127.0.0.1:8081, by which values are decoded.")  # fmt: skip
 @click.option("--log-in", is_flag=True,
               help="Visitors log in as users of the cluster, and see what its ACLs allow them.")  # fmt: skip
 @click.option("--certificate", type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -38,6 +53,8 @@ def console_command(
     allow_changes: bool,
     audit_log: Path,
     hanging_after: str,
+    masks_file: Path | None,
+    schema_registry: str | None,
     log_in: bool,
     certificate: Path | None,
     key: Path | None,
@@ -52,9 +69,12 @@ def console_command(
     require_console()
     from oncelog.console.server import bind, run
     from oncelog.console.settings import ConsoleSettings, parse_listen
+    from oncelog.http_server import check_certificate
 
-    if (certificate is None) != (key is None):
-        raise click.UsageError("--certificate and --key belong together")
+    try:
+        check_certificate(certificate, key)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
     try:
         host, port = parse_listen(listen, is_protected=log_in and certificate is not None)
     except ValueError as error:
@@ -66,6 +86,8 @@ def console_command(
         access.command_options(),
         audit_log if allow_changes else None,
         parsing.duration_ms(hanging_after),
+        masks=_masks(masks_file),
+        schema_registry=None if schema_registry is None else registry_client(schema_registry, REGISTRY_TIMEOUT_S),
         log_in=log_in,
         host_names=frozenset(name.lower() for name in (host, *host_names)),
         certificate=certificate,
@@ -74,7 +96,7 @@ def console_command(
     try:
         listener = bind(host, port)
     except OSError as error:
-        raise click.ClickException(f"cannot listen on {listen}: {error.strerror or error}") from error
+        raise cannot_listen("--listen", Address(host, port), error) from error
     shown_host = f"[{host}]" if ":" in host else host
 
     def ready() -> None:
@@ -82,8 +104,19 @@ def console_command(
         click.echo(f"oncelog console on {scheme}://{shown_host}:{listener.getsockname()[1]}/")
         sys.stdout.flush()
 
+    # On a machine with a broker, pages must not take the processor from it.
+    os.nice(NICENESS)
     with listener:
         run(settings, listener, ready, sys.stdin.buffer if until_stdin_ends else None)
+
+
+def _masks(file: Path | None) -> tuple[Mask, ...]:
+    from oncelog.console.masks import read_masks
+
+    try:
+        return () if file is None else read_masks(file)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--masks") from None
 
 
 def _without_user(access: ClusterAccess) -> ClusterAccess:

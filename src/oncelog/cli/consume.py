@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from oncelog.cli import parsing
+from oncelog.cli import parsing, progress
 from oncelog.cli.cluster_access import ClusterAccess, client_options, require_partitions
 from oncelog.cli.completion import complete_topics
-from oncelog.cli.content_types import ContentTypes, content_type, content_type_options
+from oncelog.cli.content_types import content_type_options
+from oncelog.cli.parsing import Choice
 from oncelog.cli.record_printer import Printer
+from oncelog.cli.schema_types import SchemaTypes, registry_option
 from oncelog.core.ids import TopicPartition
 
 if TYPE_CHECKING:
@@ -37,7 +41,7 @@ _OPTIONS_OF: Final = {"group.id": "--group", "enable.auto.commit": "--group, whi
 @click.option("-g", "--group", metavar="GROUP",
               help="Read as a member of this group, and commit what was printed. Partitions that are named are read "
                    "alone, without joining it.")  # fmt: skip
-@click.option("--isolation", type=click.Choice(["committed", "uncommitted"]),
+@click.option("--isolation", type=Choice(["committed", "uncommitted"]),
               help="Only committed records, or also records of open and aborted transactions.  "
                    "[default: committed, unless isolation.level is set]")  # fmt: skip
 @click.option("--skip-corrupt-batches", is_flag=True,
@@ -49,7 +53,8 @@ _OPTIONS_OF: Final = {"group.id": "--group", "enable.auto.commit": "--group, whi
                    r"{headers}; \t and \n are understood.")  # fmt: skip
 @click.option("-D", "--delimiter", default="\\n", show_default=True, metavar="TEXT", help="The text after each record.")
 @content_type_options
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True,
+@registry_option
+@click.option("-o", "--output", type=Choice(["text", "json"]), default="text", show_default=True,
               help="json, or -F json: every line is an object, which 'oncelog produce -F json' takes.")  # fmt: skip
 @client_options
 def consume_command(
@@ -66,6 +71,7 @@ def consume_command(
     delimiter: str,
     key_type: str,
     value_type: str,
+    schema_registry: str | None,
     output: str,
 ) -> None:
     """Print the records of TOPICs.
@@ -75,6 +81,7 @@ def consume_command(
     oncelog consume orders --follow -o json | jq .value
     oncelog consume orders --group billing --count 100
     oncelog consume 'orders-*' payments:0 -F full --key-type long
+    oncelog consume orders --schema-registry http://127.0.0.1:8081
 
     A name may be a pattern with *, ? or [...], which stands for the topics that match when the command starts.
     Without --follow it stops where the topics end when it starts. With --follow it waits for brokers that restart, and
@@ -87,8 +94,10 @@ def consume_command(
     if group is not None and (start is not None or stop is not None):
         resets = access.command("group", "reset-offsets", group, *(f"--topic={topic}" for topic in topics))
         raise click.UsageError(f"a group begins where it is: see '{resets}', or leave out --group")
-    types = ContentTypes(content_type(key_type), content_type(value_type))
+    types = SchemaTypes(schema_registry, key_type, value_type).for_reading()
     printer = Printer(style, _delimiter(delimiter), output, count, types)
+    if style == "json":
+        progress.turn_off()
     with access.explained():
         config = _config(access, isolation, group, skip_corrupt_batches)
         with access.admin() as admin:
@@ -160,8 +169,10 @@ def _read_ranges(access: ClusterAccess, config: ConsumerConfig, reading: Reading
     """One partition after the other, each up to its stop."""
     from oncelog.cli.reading import range_reader
 
+    starts = list(reading.starts.items())
     with range_reader(access, config) as reader:
-        for partition, start in reading.starts.items():
+        named = progress.each(starts, lambda item: f"reading {item[0]}", unless=sys.stdout.isatty())
+        for partition, start in named:
             for chunk in reader.read(*partition, start, reading.stops[partition]):
                 printer.write_chunk(chunk)
                 if printer.is_done:
@@ -205,23 +216,34 @@ def _read_as_group(
         outage = Outage()
         committer = Committer(consumer, outage)
         watcher = IdleWatcher(access, consumer, outage)
-        polls = poll_for_ever(consumer, outage) if follow else _polls(consumer, reading)
-        for records in polls:
-            taken = records[: printer.write_records(records)]
-            printer.flush()
-            if taken:
-                watcher.progressed()
-            else:
-                watcher.idle()
-            offsets = _next_offsets(taken)
-            if follow:
-                committer.commit(offsets)
-            elif offsets:
-                consumer.commit(offsets)
-            if printer.is_done:
-                return
+        polls = poll_for_ever(consumer, outage) if follow else _shown(_polls(consumer, reading), config, printer)
+        with closing(polls):
+            for records in polls:
+                taken = records[: printer.write_records(records)]
+                printer.flush()
+                if taken:
+                    watcher.progressed()
+                else:
+                    watcher.idle()
+                offsets = _next_offsets(taken)
+                if follow:
+                    committer.commit(offsets)
+                elif offsets:
+                    consumer.commit(offsets)
+                if printer.is_done:
+                    return
         # Behind the last record there may be markers and aborted records, which are read as well.
         consumer.commit()
+
+
+def _shown(polls: Iterator[list[Any]], config: ConsumerConfig, printer: Printer) -> Generator[list[Any], None, None]:
+    """The same, with what is waited for on the terminal until it gets records."""
+    with progress.doing(lambda: f"reading as a member of {config.group_id}, {printer.records} records") as line:
+        for records in polls:
+            if records and sys.stdout.isatty():
+                line.end()
+            with line.hidden():
+                yield records
 
 
 def _next_offsets(records: list[Any]) -> dict[TopicPartition, int]:

@@ -15,6 +15,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 
+from oncelog.cli.parsing import Choice
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -25,6 +27,10 @@ class ContentType:
     """Of text, or of a value from JSON. Raises ValueError."""
     decode: Callable[[bytes], Any]
     """Raises ValueError for bytes that are not of this type."""
+    takes_json: bool = False
+    """Text that is encoded is JSON, and not a string."""
+    in_full: Callable[[Any, str, bytes], bytes] = lambda headers, name, data: data
+    """What there is to decode, of a record's headers and its key or value; `name` says which."""
 
     def text(self, data: bytes) -> bytes:
         value = self.decode(data)
@@ -99,7 +105,7 @@ CONTENT_TYPES: Final = {
         _number("double", "d", float),
         ContentType("hex", _from_hex, bytes.hex),
         ContentType("base64", _from_base64, lambda data: base64.b64encode(data).decode()),
-        ContentType("json", _from_json, _to_json),
+        ContentType("json", _from_json, _to_json, takes_json=True),
     )
 }
 
@@ -115,15 +121,17 @@ class ContentTypes(NamedTuple):
 
 
 AS_THEY_ARE: Final = ContentTypes()
+BY_SCHEMA: Final = "schema"
+"""The type of what has a schema of a registry: see `schema_types`."""
 
 
 def content_type_options(command: F) -> F:
     """`--key-type` and `--value-type`, handed to the command as names."""
     for name in ("value", "key"):
         command = click.option(
-            f"--{name}-type", type=click.Choice(["text", *CONTENT_TYPES]), default="text", show_default=True,
-            help=f"What the {name}s are: text or bytes as they are, numbers as Java's serializers write them, JSON, or "
-                 "bytes shown as hex or base64.",
+            f"--{name}-type", type=Choice(["text", *CONTENT_TYPES, BY_SCHEMA]), default="text", show_default=True,
+            help=f"What the {name}s are: text or bytes as they are, numbers as Java's serializers write them, JSON, "
+                 "bytes shown as hex or base64, or what has a schema of the --schema-registry.",
         )(command)  # fmt: skip
     return command
 

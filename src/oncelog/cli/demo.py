@@ -10,27 +10,34 @@ import tempfile
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from oncelog.cli.cluster_access import ClusterAccess
-from oncelog.cli.console_process import console_process, require_console
+from oncelog.cli.cluster_up import require_zookeeper
+from oncelog.cli.console_process import check_console_address, console_beside
 from oncelog.cli.extras import require_extra
 
 if TYPE_CHECKING:
-    from oncelog.testing import BrokerProcess
+    from oncelog.spark.demo.nodes import Nodes
 
 RESULTS = Path("demo-results")
 LEFT = RESULTS / "broker"
+CLUSTER = RESULTS / "cluster"
 KILLS = ("driver", "executor", "broker")
+CLUSTER_KILLS = ("driver", "executor", "leader", "coordinator", "controller")
+CONTROLLERS = 3
 KEPT_ADDRESS = "127.0.0.1:9092"
 
 
 @click.command("demo")
 @click.option("--records", type=click.IntRange(min=100), default=150_000, show_default=True, help="Orders to generate.")
-@click.option("--kills", default=",".join(KILLS), show_default=True,
-              help="What to kill with -9, in this order; 'none' for nothing.")  # fmt: skip
+@click.option("--brokers", type=click.IntRange(min=1), default=1, show_default=True,
+              help="More than one: a cluster, with three controllers on a ZooKeeper.")  # fmt: skip
+@click.option("--kills",
+              help="What to kill with -9, in this order; 'none' for nothing.  [default: driver,executor,broker; in a "
+                   "cluster driver,executor,leader,coordinator,controller]")  # fmt: skip
 @click.option("--master", help="A Spark master to run on, such as local[2,4].  [default: a cluster of two workers]")
 @click.option("--bootstrap-servers", help="A Kafka-compatible cluster to run against.  [default: an embedded broker]")
 @click.option("--console", "console_listen", is_flag=False, flag_value="127.0.0.1:8080", metavar="[HOST:PORT]",
@@ -38,7 +45,8 @@ KEPT_ADDRESS = "127.0.0.1:9092"
 @click.option("--keep", is_flag=True, help="Keep all data, and print commands to inspect it.")
 def demo_command(
     records: int,
-    kills: str,
+    brokers: int,
+    kills: str | None,
     master: str | None,
     bootstrap_servers: str | None,
     console_listen: str | None,
@@ -49,12 +57,16 @@ def demo_command(
     Beside it the same pipeline writes at-least-once and at-most-once, to show what those double and lose. Leaves a
     picture, a page and the broker's data in demo-results/, in place of those of an earlier run, and prints the command
     that shows the transactions in a browser. The exit status is not 0 when the proof fails.
+
+    In a cluster, the leader of the output, the coordinator of its transactions and the active controller are killed.
     """
     from oncelog.spark.java import JavaMissing, find_java
 
     if console_listen is not None:
-        require_console()
-    victims = parse_kills(kills, master, bootstrap_servers)
+        check_console_address(console_listen)
+    if brokers > 1 and bootstrap_servers is not None:
+        raise click.UsageError("--brokers is for a cluster that is started, --bootstrap-servers for one that runs")
+    victims = parse_kills(kills, master, bootstrap_servers, brokers)
     if bootstrap_servers is not None:
         with (access := ClusterAccess(bootstrap_servers)).explained():
             access.check_reachable()
@@ -63,14 +75,17 @@ def demo_command(
         find_java()
     except JavaMissing as missing:
         raise click.ClickException(str(missing)) from None
+    if brokers > 1:
+        require_zookeeper(to_start=True)
     prefix = _prefix(bootstrap_servers)
     with _folder(keep) as folder:
-        proven = _run(folder, prefix, records, victims, master, bootstrap_servers, console_listen)
+        proven = _run(folder, prefix, records, brokers, victims, master, bootstrap_servers, console_listen)
         if keep:
-            _explain(folder, prefix, bootstrap_servers)
-        left = folder / "broker" if keep or bootstrap_servers is not None else _leave(folder / "broker")
+            _explain(folder, prefix, bootstrap_servers, brokers)
+        data = folder / ("broker" if brokers == 1 else "nodes")
+        left = data if keep or bootstrap_servers is not None else _leave(data, LEFT if brokers == 1 else CLUSTER)
     if left is not None:
-        click.echo(f"To see the transactions in a browser: {show_command(left, bootstrap_servers)}")
+        click.echo(f"To see the transactions in a browser: {show_command(left, bootstrap_servers, brokers)}")
     sys.exit(0 if proven else 1)
 
 
@@ -85,39 +100,43 @@ def _require_spark() -> None:
     require_extra("spark", "Spark", "pyspark", "pandas", "pyarrow")
 
 
-def parse_kills(text: str, master: str | None, bootstrap_servers: str | None) -> list[str]:
+def parse_kills(given: str | None, master: str | None, bootstrap_servers: str | None, brokers: int = 1) -> list[str]:
     """The victims, without those that are not ours to kill."""
+    kills = KILLS if brokers == 1 else CLUSTER_KILLS
+    text = ",".join(kills) if given is None else given
     names = [] if text.strip().lower() == "none" else [name.strip().lower() for name in text.split(",") if name.strip()]
     for name in names:
-        if name not in KILLS:
+        if name not in kills:
             raise click.BadParameter(
-                f"{name!r} cannot be killed; valid: {', '.join(KILLS)}, none", param_hint="--kills"
+                f"{name!r} cannot be killed; valid: {', '.join(kills)}, none", param_hint="--kills"
             )
     spared = {"executor"} if master is not None else set()
     spared |= {"broker"} if bootstrap_servers is not None else set()
     return [name for name in names if name not in spared]
 
 
-def _leave(data: Path) -> Path | None:
+def _leave(data: Path, place: Path = LEFT) -> Path | None:
     """Moves the broker's data to where they outlive the demo, in place of an earlier run's."""
     from oncelog.storage.folder_lock import FolderInUseError, FolderLock
 
-    if LEFT.exists():
+    if place.exists():
         try:
-            FolderLock(LEFT).release()
+            FolderLock(place).release()
         except FolderInUseError as error:
             click.echo(f"The data of this run are not kept: {error}", err=True)
             return None
-        shutil.rmtree(LEFT)
-    shutil.move(data, LEFT)
-    return LEFT
+        shutil.rmtree(place)
+    shutil.move(data, place)
+    return place
 
 
-def show_command(data: Path, bootstrap_servers: str | None) -> str:
+def show_command(data: Path, bootstrap_servers: str | None, brokers: int = 1) -> str:
     """As it can be typed here: with the path of this program where it is not on the PATH, as under `make demo`."""
     program = "oncelog" if shutil.which("oncelog") else os.path.relpath(sys.argv[0])
     if bootstrap_servers is not None:
         return f"{program} console -b {bootstrap_servers}"
+    if brokers > 1:
+        return f"{program} cluster up --data-dir {data} --console"
     return f"{program} serve --data-dir {data} --console"
 
 
@@ -125,6 +144,7 @@ def _run(
     folder: Path,
     prefix: str,
     records: int,
+    brokers: int,
     kills: list[str],
     master: str | None,
     bootstrap_servers: str | None,
@@ -139,8 +159,11 @@ def _run(
 
     console = Console()
     cluster = StandaloneCluster(folder / "cluster") if master is None else None
-    with _broker(folder, bootstrap_servers) as (servers, broker), _watched(servers, console_listen):
-        demo = Demo(servers, folder, records, kills, console, broker, cluster, master or "", prefix)
+    with (
+        _nodes(folder, bootstrap_servers, brokers, prefix) as (servers, nodes),
+        console_beside(servers, console_listen),
+    ):
+        demo = Demo(servers, folder, records, kills, console, nodes, cluster, master or "", prefix)
         try:
             outcome = demo.run()
         except DemoFailed as failed:
@@ -156,22 +179,36 @@ def _run(
     return outcome.proven
 
 
-def _watched(servers: str, console_listen: str | None) -> contextlib.AbstractContextManager[None]:
-    return contextlib.nullcontext() if console_listen is None else console_process(servers, console_listen)
-
-
 @contextlib.contextmanager
-def _broker(folder: Path, bootstrap_servers: str | None) -> Iterator[tuple[str, Any]]:
+def _nodes(
+    folder: Path, bootstrap_servers: str | None, brokers: int, prefix: str
+) -> Iterator[tuple[str, Nodes | None]]:
+    """What can be killed, at an address for clients."""
     if bootstrap_servers is not None:
         yield bootstrap_servers, None
         return
+    from oncelog.spark.demo.nodes import OneBroker
     from oncelog.testing import BrokerProcess
 
+    if brokers > 1:
+        with _cluster(folder / "nodes", brokers, prefix) as found:
+            yield found
+        return
     broker: BrokerProcess = BrokerProcess(folder / "broker").start()
     try:
-        yield broker.bootstrap_servers, broker
+        yield broker.bootstrap_servers, OneBroker(broker)
     finally:
         broker.stop()
+
+
+@contextlib.contextmanager
+def _cluster(folder: Path, brokers: int, prefix: str) -> Iterator[tuple[str, Nodes]]:
+    import oncelog.testing
+    from oncelog.cli.demo_cluster import ClusterNodes
+    from oncelog.spark.demo.pipeline import Topics
+
+    with oncelog.testing.cluster(brokers, CONTROLLERS, data_dir=folder) as cluster:
+        yield cluster.bootstrap_servers, ClusterNodes(cluster, Topics(prefix))
 
 
 def _prefix(bootstrap_servers: str | None) -> str:
@@ -183,7 +220,7 @@ def _prefix(bootstrap_servers: str | None) -> str:
     return f"oncelog-demo-{int(time.time())}"
 
 
-def look_around(folder: Path, prefix: str, bootstrap_servers: str | None) -> list[str]:
+def look_around(folder: Path, prefix: str, bootstrap_servers: str | None, brokers: int = 1) -> list[str]:
     """Commands for what was kept, in an order in which they work."""
     servers = bootstrap_servers or KEPT_ADDRESS
     there = f"-b {servers}"
@@ -194,6 +231,9 @@ def look_around(folder: Path, prefix: str, bootstrap_servers: str | None) -> lis
         f"oncelog group describe {prefix}-exactly-once {there}",
         f"oncelog txn describe {prefix}-exactly-once {there}",
     ]
+    if brokers > 1:
+        port = servers.rpartition(":")[2]
+        return [f"oncelog cluster up --data-dir {folder / 'nodes'} --port {port}", *commands]
     if bootstrap_servers is None:
         data = folder / "broker"
         offline = f"oncelog log timeline {data / f'{prefix}-enriched-exactly-once-0'}"
@@ -201,11 +241,13 @@ def look_around(folder: Path, prefix: str, bootstrap_servers: str | None) -> lis
     return commands
 
 
-def _explain(folder: Path, prefix: str, bootstrap_servers: str | None) -> None:
+def _explain(folder: Path, prefix: str, bootstrap_servers: str | None, brokers: int) -> None:
     click.echo(f"Kept: {folder} (driver.log, cluster/, checkpoints/, events.jsonl)")
-    if bootstrap_servers is None:
+    if brokers > 1:
+        click.echo("The cluster once more, and in another terminal what it holds:")
+    elif bootstrap_servers is None:
         click.echo("Transactions in the log; then the broker once more, and in another terminal what it holds:")
-    for command in look_around(folder, prefix, bootstrap_servers):
+    for command in look_around(folder, prefix, bootstrap_servers, brokers):
         click.echo(f"  {command}")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any, Final, Protocol
 
 import click
@@ -47,7 +47,7 @@ class Pollable(Protocol):
     def poll(self, timeout_ms: int, /) -> list[Any]: ...
 
 
-def poll_for_ever(consumer: Pollable, outage: Outage, poll_ms: int = POLL_MS) -> Iterator[list[Any]]:
+def poll_for_ever(consumer: Pollable, outage: Outage, poll_ms: int = POLL_MS) -> Generator[list[Any], None, None]:
     """Yields records, or an empty list, for ever. Waits for brokers that cannot be reached."""
     while True:
         records = []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from oncelog.cli import parsing
+from oncelog.cli import parsing, progress
 from oncelog.cli.cluster_access import (
     ClusterAccess,
     cluster_options,
@@ -18,7 +18,7 @@ from oncelog.cli.cluster_access import (
     yes_option,
 )
 from oncelog.cli.completion import complete_groups
-from oncelog.cli.hints import held_back_hint, outside_hint
+from oncelog.cli.hints import held_back_hint, outside_hint, too_late_hint
 from oncelog.cli.output import output_option, print_json, print_table
 
 if TYPE_CHECKING:
@@ -119,7 +119,10 @@ def reset_command(
     An offset outside of a log is replaced by its nearest offset, with a message.
     """
     from oncelog.monitoring.offset_reset import plan_reset
+    from oncelog.monitoring.positions import PositionKind
 
+    if not group:
+        raise click.UsageError("the name of the group is empty")
     position = parsing.position(target, int(time.time() * 1000))
     with access.admin() as admin:
         try:
@@ -134,11 +137,13 @@ def reset_command(
             print_table(columns, [[row[c] for c in columns] for row in rows])
         for one in plan:
             if one.wanted != one.after:
-                click.echo(outside_hint(one.partition, one.offsets, one.wanted, one.after), err=True)
+                progress.say(outside_hint(one.partition, one.offsets, one.wanted, one.after))
+            elif position.kind is PositionKind.TIME_MS and one.after == one.offsets.end:
+                progress.say(too_late_hint(one.partition, target, one.after))
         if not dry_run:
             confirm(f"Set these offsets for group {group}?", yes=yes)
             admin.alter_group_offsets(group, {one.partition: one.after for one in plan})
-            click.echo(f"offsets of {group} are set", err=True)
+            progress.say(f"offsets of {group} are set")
 
 
 @group_command.command("delete-offsets")

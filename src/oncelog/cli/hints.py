@@ -20,5 +20,9 @@ def held_back_hint(access: ClusterAccess, partition: TopicPartition, offsets: Pa
     )
 
 
+def too_late_hint(partition: TopicPartition, text: str, used: int) -> str:
+    return f"{partition} has no record of {text} or later: its end, offset {used}"
+
+
 def outside_hint(partition: TopicPartition, offsets: PartitionOffsets, wanted: int, used: int) -> str:
     return f"{partition} has offsets {offsets.start} to {offsets.end}: {used} instead of {wanted}"

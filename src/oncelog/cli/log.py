@@ -1,18 +1,20 @@
-"""`oncelog log`: data folders read offline, without a broker."""
+"""`oncelog log`: data folders read offline, without a broker; and what brokers say of theirs."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from oncelog.cli import parsing
-from oncelog.cli.output import count_of, json_line, output_option, print_json, show_bytes, show_time
+from oncelog.cli import parsing, progress
+from oncelog.cli.cluster_access import ClusterAccess, cluster_options
+from oncelog.cli.output import count_of, json_line, output_option, print_json, print_table, show_bytes, show_time
+from oncelog.cli.parsing import Choice
 
 if TYPE_CHECKING:
     from oncelog.inspection.search import Found
@@ -22,15 +24,51 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_PATH = click.argument("path", type=click.Path(path_type=Path))
+_PATH = click.argument("path", type=parsing.NewPath(path_type=Path))
 
 
 @click.group("log")
 def log_command() -> None:
-    """Inspect data folders offline, without a broker. Nothing is changed.
+    """Inspect data folders offline, without a broker; `dirs` asks brokers. Nothing is changed.
 
     PATH is a file, the folder of a partition (orders-0) or a whole data folder. Folders of Apache Kafka work as well.
     """
+
+
+@log_command.command("dirs")
+@click.option("--partitions", "in_detail", is_flag=True, help="The size of every partition.")
+@output_option
+@cluster_options
+def dirs_command(access: ClusterAccess, in_detail: bool, output: str) -> None:
+    """Show the data folders of all brokers: what is stored in them, and how much room is left."""
+    with access.admin() as admin:
+        directories = admin.describe_log_dirs()
+    rows: list[dict[str, Any]] = [
+        {
+            "broker": one.broker_id,
+            "folder": one.path,
+            "partitions": {str(partition): size for partition, size in sorted(one.partition_bytes.items())},
+            "bytes": sum(one.partition_bytes.values()),
+            "usable_bytes": one.usable_bytes if one.usable_bytes >= 0 else None,
+            "total_bytes": one.total_bytes if one.total_bytes >= 0 else None,
+        }
+        for one in directories
+    ]
+    if output == "json":
+        print_json(rows)
+        return
+    print_table(
+        ["broker", "folder", "partitions", "stored", "free", "of"],
+        [[row["broker"], row["folder"], len(row["partitions"]), *_sizes(row)] for row in rows],
+    )
+    if in_detail:
+        sizes = [(row["broker"], name, size) for row in rows for name, size in row["partitions"].items()]
+        print_table(["broker", "partition", "stored"], [[b, name, show_bytes(size)] for b, name, size in sizes])
+
+
+def _sizes(row: dict[str, Any]) -> list[str | None]:
+    sizes = (row["bytes"], row["usable_bytes"], row["total_bytes"])
+    return [None if size is None else show_bytes(size) for size in sizes]
 
 
 def _selection_options(command: F) -> F:
@@ -48,7 +86,7 @@ def _selection_options(command: F) -> F:
 @_PATH
 @_selection_options
 @click.option("--records/--no-records", default=True, help="Records, or only the headers of batches.")
-@click.option("--format", "style", type=click.Choice(["oncelog", "kafka"]), default="oncelog", show_default=True,
+@click.option("--format", "style", type=Choice(["oncelog", "kafka"]), default="oncelog", show_default=True,
               help="kafka: the lines of Apache Kafka's DumpLogSegments.")  # fmt: skip
 @output_option
 def dump_command(
@@ -74,9 +112,14 @@ def dump_command(
         ids = _ids(path)
         selection = _selection(ids, producers, transactional_id, offsets, times)
         write = sys.stdout.write
-        for file in files_of(path):
+        for file in _named(files_of(path)):
             for line in _dump_lines(path, file, selection, records, ids, output):
                 write(line + "\n")
+
+
+def _named(files: Sequence[Any]) -> Iterator[Any]:
+    """The files, with the name of the one that is read. A terminal that gets the dump itself needs no other sign."""
+    return progress.each(files, lambda file: f"reading {file.path}", unless=sys.stdout.isatty())
 
 
 def _dump_lines(
@@ -108,7 +151,7 @@ def _dump_like_kafka(path: Path, records: bool) -> None:
 
     dump = KafkaDump(deep=records)
     write = sys.stdout.write
-    for file in files_of(path):
+    for file in _named(files_of(path)):
         if path.is_file() or (file.kind in DUMPED_KINDS and not file.second_suffix):
             for line in dump.lines(file):
                 write(line + "\n")
@@ -126,10 +169,11 @@ def verify_command(path: Path, headers_only: bool, notes: bool, output: str) -> 
 
     The exit code is 0 if everything is in order, and 1 otherwise.
     """
-    from oncelog.inspection.verification import Severity, verify_path
+    from oncelog.inspection.verification import Report, Severity, verify_path
 
-    with _explained():
-        report = verify_path(path, deep=not headers_only)
+    report = Report()
+    with _explained(), progress.doing(lambda: _verified_so_far(report)):
+        verify_path(path, report, deep=not headers_only)
     shown = [found for found in report.findings if notes or found.severity is not Severity.NOTE]
     if output == "json":
         print_json({"clean": report.is_clean, **_totals(report), "findings": [found.as_row() for found in shown]})
@@ -140,6 +184,10 @@ def verify_command(path: Path, headers_only: bool, notes: bool, output: str) -> 
             click.echo(f"... and {count} more of {check} in {file}")
         click.echo(_verdict(report))
     sys.exit(0 if report.is_clean else 1)
+
+
+def _verified_so_far(report: Report) -> str:
+    return f"checking {report.reading or 'the folder'}, {show_bytes(report.size_bytes)} read"
 
 
 def _print_finding(severity: str, row: dict[str, Any], root: Path) -> None:
@@ -179,7 +227,7 @@ def _verdict(report: Report) -> str:
 @log_command.command("find")
 @_PATH
 @_selection_options
-@click.option("--offset", type=int, help="Where this offset is, and how a broker finds it.")
+@click.option("--offset", type=click.IntRange(min=0), help="Where this offset is, and how a broker finds it.")
 @click.option("--time", "moment", metavar="TIME", help="The first record that is not older.")
 @click.option("--key", help="Records with this key.")
 @click.option("--text", help="Records whose value contains this.")
@@ -221,7 +269,8 @@ def find_command(
         at_ms = parsing.time_ms(moment, _now_ms()) if moment is not None else None
         found = 0
         for hit in _hits(folders_of(path), offset, at_ms, selection):
-            _print_found(hit, path, ids, output)
+            with progress.hidden():
+                _print_found(hit, path, ids, output)
             found += 1
             if found == limit:
                 click.echo(f"stopped after {limit}; see --limit", err=True)
@@ -234,7 +283,7 @@ def find_command(
 def _hits(folders: Any, offset: int | None, at_ms: int | None, selection: Selection) -> Iterator[Found]:
     from oncelog.inspection import search
 
-    for folder in folders:
+    for folder in progress.each(folders, lambda folder: f"searching {folder.path}"):
         if offset is not None:
             hit = search.find_offset(folder, offset)
         elif at_ms is not None:
@@ -298,7 +347,8 @@ def timeline_command(
     with _explained():
         ids = _ids(path)
         wanted = _producer_ids(ids, producers, transactional_id)
-        histories = [read_history(folder, producer_ids=wanted) for folder in folders_of(path)]
+        folders = progress.each(folders_of(path), lambda folder: f"reading {folder.path}")
+        histories = [read_history(folder, producer_ids=wanted) for folder in folders]
     if output == "json":
         print_json([_history_row(history, ids.names) for history in histories])
         return
@@ -311,7 +361,8 @@ def timeline_command(
     for history in drawn:
         draw(console, history, ids.names, limit=limit)
     if len(drawn) < len(histories):
-        click.echo(f"{count_of(len(histories) - len(drawn), 'partition')} without transactions", err=True)
+        such = "such transactions" if wanted is not None else "transactions"
+        click.echo(f"{count_of(len(histories) - len(drawn), 'partition')} without {such}", err=True)
 
 
 def _history_row(history: Any, names: dict[int, str]) -> dict[str, Any]:

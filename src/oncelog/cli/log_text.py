@@ -64,8 +64,9 @@ def _content(record: Row, name: str) -> str:
         return "null"
     if isinstance(value, dict):
         data = value.get("data", value)
-        state = data.get("state") if isinstance(data, dict) else None
-        return (f"{state} " if state else "") + json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+        # A state of a transaction, or a type of metadata records. Types of coordinators' records are numbers.
+        name = (data.get("state") if isinstance(data, dict) else None) or str(value.get("type", "")).strip("0123456789")
+        return (f"{name} " if name else "") + json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     # Anything that would break the line or the terminal is shown as JSON escapes it.
     return value if value.isprintable() else json.dumps(value)
 

@@ -45,9 +45,19 @@ COMMANDS: Final = {
     "acl": LazyCommand(
         "oncelog.cli.acl", "acl_command", "Say who may do what, and find out why somebody may or may not."
     ),
-    "cluster": LazyCommand("oncelog.cli.cluster", "cluster_command", "Look at a cluster as a whole."),
+    "quota": LazyCommand("oncelog.cli.quota", "quota_command", "Limit what users, client ids and addresses use."),
+    "cluster": LazyCommand(
+        "oncelog.cli.cluster",
+        "cluster_command",
+        "Run a cluster on this machine, look at one as a whole, move partitions between its brokers.",
+    ),
     "connect": LazyCommand(
         "oncelog.cli.connect", "connect_command", "Move data between databases and topics, exactly once."
+    ),
+    "registry": LazyCommand(
+        "oncelog.cli.registry",
+        "registry_command",
+        "Serve a schema registry, which keeps its schemas in a topic.",
     ),
     "console": LazyCommand(
         "oncelog.cli.console",
@@ -57,7 +67,7 @@ COMMANDS: Final = {
     "log": LazyCommand(
         "oncelog.cli.log",
         "log_command",
-        "Inspect data folders offline, without a broker.",
+        "Inspect data folders offline, without a broker; `dirs` asks brokers.",
     ),
     "lab": LazyCommand(
         "oncelog.cli.lab.command",
@@ -106,7 +116,7 @@ class LazyGroup(click.Group):
         name = args[0]
         if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
             near = did_you_mean(name, COMMANDS) or "; 'oncelog --help' lists them"
-            raise click.UsageError(f"there is no command {name}{near}", ctx)
+            raise click.UsageError(f"there is no command {name or repr(name)}{near}", ctx)
         return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:

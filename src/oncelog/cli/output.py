@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 import click
 
+from oncelog.cli.parsing import Choice
+from oncelog.cli.progress import hidden
+from oncelog.cli.terminal import columns_of, shortened
 from oncelog.core.display import count_of, show_bytes, show_duration, show_time
 
 __all__ = [
@@ -32,13 +34,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 def output_option(command: F) -> F:
     """`--output text|json`, handed to the command as `output`."""
     return click.option(
-        "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True,
+        "-o", "--output", type=Choice(["text", "json"]), default="text", show_default=True,
         help="Text for people, or JSON for scripts.",
     )(command)  # fmt: skip
 
 
 def print_json(value: Any) -> None:
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    print_lines([json.dumps(value, indent=2, ensure_ascii=False)])
 
 
 def json_line(value: Any) -> str:
@@ -47,9 +49,10 @@ def json_line(value: Any) -> str:
 
 def print_lines(lines: Iterable[str]) -> None:
     """Buffered, unlike `click.echo`, which flushes every line."""
-    write = sys.stdout.write
-    for line in lines:
-        write(line + "\n")
+    with hidden():
+        write = sys.stdout.write
+        for line in lines:
+            write(line + "\n")
 
 
 def print_table(
@@ -61,20 +64,34 @@ def print_table(
     Columns in `whole` are never shortened: sentences and times.
     """
     if not rows:
-        click.echo(empty, err=True)
+        with hidden():
+            click.echo(empty, err=True)
         return
     cells = [[_cell(value) for value in row] for row in rows]
     heads = [name.upper() for name in columns]
-    widths = [max(len(heads[i]), *(len(row[i]) for row in cells)) for i in range(len(heads))]
+    widths = _widths(heads, cells)
     is_number = [all(_is_number(row[i]) for row in rows) for i in range(len(heads))]
     widths = _fitted(widths, [right or name in whole for right, name in zip(is_number, columns, strict=True)])
     print_lines(_aligned(line, widths, is_number) for line in [heads, *cells])
 
 
+def fits(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> bool:
+    """Whether a table of these has room on the terminal, with nothing shortened."""
+    return _excess(_widths(columns, [[_cell(value) for value in row] for row in rows])) <= 0
+
+
+def _widths(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> list[int]:
+    return [max(len(line[i]) for line in [heads, *cells]) for i in range(len(heads))]
+
+
+def _excess(widths: Sequence[int]) -> int:
+    return sum(widths) + 2 * (len(widths) - 1) - (columns_of(sys.stdout) or sys.maxsize)
+
+
 def _fitted(widths: Sequence[int], stays: Sequence[bool]) -> list[int]:
     """Widths that fit on the terminal: the widest texts give way first. Where that is not enough, all stay whole."""
     fitted = list(widths)
-    excess = sum(widths) + 2 * (len(widths) - 1) - (_terminal_columns() or sys.maxsize)
+    excess = _excess(widths)
     while excess > 0:
         widest = max(range(len(fitted)), key=lambda i: 0 if stays[i] else fitted[i])
         if stays[widest] or fitted[widest] <= TEXT_COLUMNS_MIN:
@@ -82,19 +99,6 @@ def _fitted(widths: Sequence[int], stays: Sequence[bool]) -> list[int]:
         fitted[widest] -= 1
         excess -= 1
     return fitted
-
-
-def _terminal_columns() -> int | None:
-    """None where the output is no terminal."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-
-
-def shortened(text: str, width: int) -> str:
-    """The start and the end of a text that is too long: ids differ at either."""
-    if len(text) <= width:
-        return text
-    end = (width - 1) // 2
-    return f"{text[: width - 1 - end]}…{text[len(text) - end :]}"
 
 
 def _is_number(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -14,6 +15,34 @@ from oncelog.core.ids import TopicPartition
 
 if TYPE_CHECKING:
     from oncelog.monitoring.positions import Position
+
+
+if TYPE_CHECKING:
+    _AnyChoice = click.Choice[str]
+else:
+    _AnyChoice = click.Choice  # before 8.2 it has no parameter
+
+
+class Choice(_AnyChoice):
+    """One of some words. A word that is like one of them is answered with that one."""
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            near = did_you_mean(value.lower(), self.choices)
+            raise click.BadParameter(error.message.removesuffix(".") + near, ctx, param) from None
+
+
+class NewPath(click.Path):
+    """A file or folder that need not exist. Click takes '' for the current folder: nobody means that with "$UNSET"."""
+
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
+        if value == "":
+            self.fail("the name is empty", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 def duration_ms(text: str) -> int:

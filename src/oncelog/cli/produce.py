@@ -6,18 +6,20 @@ import contextlib
 import dataclasses
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
 
-from oncelog.cli import interruption
+from oncelog.cli import interruption, progress
 from oncelog.cli.cluster_access import ClusterAccess, client_options, require_topics, split_assignment
 from oncelog.cli.completion import complete_topics
-from oncelog.cli.content_types import ContentTypes, content_type, content_type_options
-from oncelog.cli.output import count_of
+from oncelog.cli.content_types import content_type_options
+from oncelog.cli.output import count_of, show_bytes
+from oncelog.cli.parsing import Choice
 from oncelog.cli.record_input import Block, InvalidLine, LineFormat, blocks, file_blocks
+from oncelog.cli.schema_types import SchemaTypes, registry_option, schema_file_options
 
 if TYPE_CHECKING:
     from oncelog.cli.record_writer import RecordWriter
@@ -29,20 +31,22 @@ MARKERS_WAIT_MS: Final = 5_000
 @click.command("produce")
 @click.argument("topic", metavar="TOPIC", shell_complete=complete_topics)
 @click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="[FILE]...")
-@click.option("-F", "--format", "style", type=click.Choice(["lines", "json"]), default="lines", show_default=True,
+@click.option("-F", "--format", "style", type=Choice(["lines", "json"]), default="lines", show_default=True,
               help="lines: every line is a value. json: every line is an object with key, value, headers, partition, "
                    "timestamp, as 'oncelog consume -o json' writes them.")  # fmt: skip
 @click.option("-K", "--key-delimiter", metavar="TEXT", help="Every line is a key, this text, and a value.")
 @click.option("--null", "null_text", metavar="TEXT", help="A key or value that equals this text is null: a tombstone.")
 @click.option("-H", "--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header of every record.")
 @click.option("-p", "--partition", type=click.IntRange(min=0), help="Write to this partition, whatever the keys are.")
-@click.option("-z", "--compression", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]), default="none",
+@click.option("-z", "--compression", type=Choice(["none", "gzip", "snappy", "lz4", "zstd"]), default="none",
               show_default=True, help="How batches are compressed.")  # fmt: skip
 @click.option("--transactional-id", metavar="ID", help="Write in a transaction: all of the input or nothing.")
 @click.option("--transaction-size", type=click.IntRange(min=1), metavar="N",
               help="Commit after this number of records, instead of once at the end.")  # fmt: skip
 @content_type_options
-@click.option("-q", "--quiet", is_flag=True, help="No progress bar and no summary.")
+@registry_option
+@schema_file_options
+@click.option("-q", "--quiet", is_flag=True, help="No progress and no summary.")
 @client_options
 def produce_command(
     access: ClusterAccess,
@@ -58,6 +62,9 @@ def produce_command(
     transaction_size: int | None,
     key_type: str,
     value_type: str,
+    schema_registry: str | None,
+    key_schema: Path | None,
+    value_schema: Path | None,
     quiet: bool,
 ) -> None:
     """Write the lines of FILEs, or of the standard input, to TOPIC.
@@ -66,6 +73,8 @@ def produce_command(
     echo hello | oncelog produce greetings
     oncelog produce orders -K: orders.txt
     oncelog produce orders -F json --transactional-id nightly-import orders.jsonl
+    oncelog produce orders --schema-registry http://127.0.0.1:8081 \\
+        --value-schema order.avsc orders.jsonl
 
     The exit code is 0 if every record is acknowledged. Ctrl-C aborts a transaction. After a failure the command says
     what was written, or how to find out if that is not known.
@@ -78,11 +87,12 @@ def produce_command(
         raise click.UsageError("--key-type needs keys: give --key-delimiter or --format json")
     if style == "json" and (key_delimiter is not None or null_text is not None):
         raise click.UsageError("--key-delimiter and --null are for lines: with --format json the object says it all")
+    types = SchemaTypes(schema_registry, key_type, value_type).for_writing(topic, key_schema, value_schema)
     line_format = LineFormat(
         is_json=style == "json",
         key_delimiter=_unescaped(key_delimiter),
         null_text=_unescaped(null_text),
-        types=ContentTypes(content_type(key_type), content_type(value_type)),
+        types=types,
         headers=tuple((name, value.encode()) for name, value in (split_assignment(h, "--header") for h in headers)),
     )
     access.check_settings({"transactional.id": "--transactional-id"})
@@ -129,12 +139,15 @@ def _run(access: ClusterAccess, writer: RecordWriter, files: tuple[Path, ...], q
     from oncelog.core.errors import KafkaError
 
     started_s = time.monotonic()
-    with _progress(files, quiet) as advance:
+    total_bytes = sum(path.stat().st_size for path in files)
+    sent_bytes = 0
+    is_typed = not files and sys.stdin.isatty()
+    with progress.doing(lambda: _sent(writer, sent_bytes, total_bytes), unless=is_typed):
         try:
             writer.begin()
             for block in _input(files):
                 writer.write(block)
-                advance(len(block.data))
+                sent_bytes += len(block.data)
             writer.finish()
         except KeyboardInterrupt as interrupt:
             _fail(writer, interruption.cause(interrupt), interruption.exit_code(interrupt))
@@ -146,6 +159,11 @@ def _run(access: ClusterAccess, writer: RecordWriter, files: tuple[Path, ...], q
         seconds = max(time.monotonic() - started_s, 1e-6)
         rate = f"{writer.records / seconds:,.0f}/s"
         click.echo(f"{count_of(writer.records, 'record')} to {writer.topic} in {seconds:.1f} s ({rate})", err=True)
+
+
+def _sent(writer: RecordWriter, sent_bytes: int, total_bytes: int) -> str:
+    share = f", {sent_bytes / total_bytes:.0%} of {show_bytes(total_bytes)}" if total_bytes else ""
+    return f"{count_of(writer.records, 'record')} to {writer.topic}{share}"
 
 
 def _await_markers(access: ClusterAccess, transactional_id: str) -> None:
@@ -167,12 +185,12 @@ def _await_markers(access: ClusterAccess, transactional_id: str) -> None:
 
 def _fail(writer: RecordWriter, problem: str, exit_code: int = 1) -> NoReturn:
     """Close the writer and report what was written."""
-    click.echo(f"Error: {problem}", err=True)
+    progress.say(f"Error: {problem}")
     try:
         outcome = writer.give_up()
     except KeyboardInterrupt:
         outcome = writer.left_undone()
-    click.echo(outcome, err=True)
+    progress.say(outcome)
     raise SystemExit(exit_code)
 
 
@@ -181,18 +199,3 @@ def _input(files: tuple[Path, ...]) -> Iterator[Block]:
         yield from blocks(sys.stdin.fileno(), "")
     for path in files:
         yield from file_blocks(path)
-
-
-@contextlib.contextmanager
-def _progress(files: tuple[Path, ...], quiet: bool) -> Iterator[Callable[[int], None]]:
-    """A bar on the terminal while files are read; nothing in pipes."""
-    if quiet or not files or not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
-
-    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=sum(path.stat().st_size for path in files))
-        yield lambda size: progress.update(task, advance=size)

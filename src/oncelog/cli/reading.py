@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import click
 
-from oncelog.cli import parsing
+from oncelog.cli import parsing, progress
 from oncelog.cli.cluster_access import ClusterAccess
-from oncelog.cli.hints import held_back_hint, outside_hint
+from oncelog.cli.hints import held_back_hint, outside_hint, too_late_hint
 from oncelog.client.admin import Admin
 from oncelog.client.consumer_config import ConsumerConfig
 from oncelog.client.fetcher import RangeReader
@@ -72,7 +72,12 @@ class Planner:
     def plan(self, partitions: list[TopicPartition], start: str | None, stop: str | None) -> Reading:
         offsets = partition_offsets(self._admin, partitions)
         limits = {partition: found.limit(self._config.isolation) for partition, found in offsets.items()}
-        starts = self._within(offsets, self._place(start or "earliest", offsets, limits))
+        start = "earliest" if start is None else start
+        starts = self._within(offsets, self._place(start, offsets, limits))
+        if parsing.position(start, 0).kind is PositionKind.TIME_MS:
+            for partition in partitions:
+                if starts[partition] == limits[partition]:
+                    progress.say(too_late_hint(partition, start, starts[partition]))
         ends = {partition: found.end for partition, found in offsets.items()}
         wanted = ends if stop in (None, "latest") else self._within(offsets, self._place(stop or "", offsets, limits))
         stops = {partition: min(wanted[partition], limits[partition]) for partition in partitions}
@@ -93,5 +98,5 @@ class Planner:
         nearest = {p: found.nearest(wanted[p]) for p, found in offsets.items()}
         for partition, found in offsets.items():
             if nearest[partition] != wanted[partition]:
-                click.echo(outside_hint(partition, found, wanted[partition], nearest[partition]), err=True)
+                progress.say(outside_hint(partition, found, wanted[partition], nearest[partition]))
         return nearest

@@ -144,7 +144,7 @@ def _content(found: dict[str, Any], name: str, kind: ContentType | None = None) 
 def _of_type(name: str, kind: ContentType, value: Any) -> bytes:
     """A string is JSON too: `--value-type json` writes it with its quotes, as consume has read it."""
     try:
-        return kind.encode(json.dumps(value) if kind.name == "json" and isinstance(value, str) else value)
+        return kind.encode(json.dumps(value) if kind.takes_json and isinstance(value, str) else value)
     except ValueError as error:
         raise ValueError(f"the {name} {error}") from error
 

@@ -70,7 +70,7 @@ def _typed_text(name: str, types: ContentTypes) -> Callable[[Any], bytes] | None
 
     def show(record: Any) -> bytes:
         data = getattr(record, name)
-        return b"" if data is None else _of_type(record, name, kind.text, data)
+        return b"" if data is None else _of_type(record, name, kind.text, kind.in_full(record.headers, name, data))
 
     return show
 
@@ -98,7 +98,9 @@ _FIELDS: Final[dict[str, Callable[[Any], bytes]]] = {
 def json_format(types: ContentTypes) -> Format:
     def content(record: ConsumerRecord, name: str) -> dict[str, Any]:
         kind, data = types.of(name), getattr(record, name)
-        return shown(name, data) if kind is None or data is None else {name: _of_type(record, name, kind.decode, data)}
+        if kind is None or data is None:
+            return shown(name, data)
+        return {name: _of_type(record, name, kind.decode, kind.in_full(record.headers, name, data))}
 
     def show(record: ConsumerRecord) -> bytes:
         row: dict[str, Any] = {

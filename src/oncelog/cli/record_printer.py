@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from oncelog.cli import record_output
+from oncelog.cli import progress, record_output
 from oncelog.cli.content_types import AS_THEY_ARE, ContentTypes
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Printer:
             lines.extend(map(self._format, records))
         finally:
             # Also what comes before a record that cannot be read.
-            sys.stdout.buffer.write(b"".join(lines))
+            self._write(b"".join(lines))
             self.records += len(lines)
             if self._left is not None:
                 self._left -= len(lines)
@@ -74,8 +74,14 @@ class Printer:
         if not table.num_rows or self._columns is None:
             return
         separators = [b"\t"] * (len(self._columns) - 1) + [self._delimiter]
-        sys.stdout.buffer.write(joined([table.column(name) for name in self._columns], separators))
+        self._write(joined([table.column(name) for name in self._columns], separators))
         self.records += table.num_rows
+
+    def _write(self, data: bytes | memoryview) -> None:
+        if sys.stdout.isatty():
+            # The records show that it goes on, and may end in the middle of a line.
+            progress.turn_off()
+        sys.stdout.buffer.write(data)
 
     def flush(self) -> None:
         sys.stdout.buffer.flush()

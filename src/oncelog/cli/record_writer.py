@@ -12,8 +12,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from typing import Any, Final
 
-import click
-
+from oncelog.cli import progress
 from oncelog.cli.cluster_access import ClusterAccess
 from oncelog.cli.output import count_of
 from oncelog.cli.record_input import Block, LineFormat
@@ -157,7 +156,7 @@ class PlainWriter(RecordWriter):
         if not self._acknowledged and not (rest and is_undecided):
             return "Nothing was written."
         if not rest:
-            return f"{count_of(self.records, 'record')} read before it {_are(self.records)} written."
+            return f"What was read before it, {count_of(self.records, 'record')}, is written."
         known = f"{self._acknowledged} of {count_of(self.records, 'record')} read {_are(self._acknowledged)}"
         if not is_undecided:
             return f"{known} written, the other {rest} {_are(rest)} not."
@@ -218,7 +217,7 @@ class TransactionalWriter(RecordWriter):
             self._producer.commit_transaction()
         except TimedOut as error:
             # Only another commit finds out whether the first one was carried out.
-            click.echo(f"The commit was not answered ({error.message}); asking again", err=True)
+            progress.say(f"The commit was not answered ({error.message}); asking again")
             self._commit_repeated = True
             self._producer.commit_transaction()
         self._unchecked.clear()

@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from oncelog.cluster.metadata_entries import ScramUser
+from oncelog.core.address import ALL_ADDRESSES, Address
 from oncelog.core.broker_config import STANDARD_AUTHORIZER
 from oncelog.core.config import ConfigError, Settings
 from oncelog.core.properties import decode_properties, parse_properties
 from oncelog.security.jaas import parse_jaas
 from oncelog.security.scram import ITERATIONS_MIN, SALT_BYTES, ScramCredential, ScramMechanism, make_credential
-from oncelog.server.listener import Address, parse_address
+from oncelog.server.listener import address_of
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -37,7 +38,6 @@ MECHANISM: Final = ScramMechanism.of("SCRAM-SHA-512")
 VALID_FOR: Final = timedelta(days=825)
 _JAAS: Final = "sasl.jaas.config"
 _LOGIN_MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
-_ALL_ADDRESSES: Final = frozenset({"0.0.0.0", "::"})
 _MADE_HERE: Final = ("ssl.", "sasl.", "listener.name.", "authorizer.class.name", "super.users")
 
 
@@ -66,7 +66,7 @@ class SecureStart:
         listen = given.text("listeners").removeprefix("PLAINTEXT://")
         if "://" in listen or "," in listen:
             raise ConfigError(f"listeners: --secure makes one listener, so {listen!r} must be HOST:PORT")
-        self._make_certificates(parse_address(listen, "listeners"), given.optional_text("advertised.listeners"))
+        self._make_certificates(address_of("listeners", listen), given.optional_text("advertised.listeners"))
         advertised = given.optional_text("advertised.listeners")
         return {
             "listeners": f"SASL_SSL://{listen}",
@@ -86,8 +86,8 @@ class SecureStart:
         """Where clients find the broker."""
         advertised = settings.optional_text("advertised.listeners")
         if advertised:
-            return parse_address(advertised, "advertised.listeners")
-        return Address(socket.gethostname(), bound.port) if bound.host in _ALL_ADDRESSES else bound
+            return address_of("advertised.listeners", advertised)
+        return Address(socket.gethostname(), bound.port) if bound.host in ALL_ADDRESSES else bound
 
     def write_client_file(self, servers: Address) -> None:
         lines = (
@@ -137,9 +137,9 @@ More: docs/security.md
             return
         hosts = {"localhost", "127.0.0.1", "::1", socket.gethostname(), listen.host}
         if advertised:
-            hosts.add(parse_address(advertised.removeprefix("PLAINTEXT://"), "advertised.listeners").host)
+            hosts.add(address_of("advertised.listeners", advertised.removeprefix("PLAINTEXT://")).host)
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        authority, broker = _certificates(sorted(hosts - _ALL_ADDRESSES))
+        authority, broker = _certificates(sorted(hosts - set(ALL_ADDRESSES)))
         _write(self._broker_file, broker)
         _write(self._authority_file, authority, mode=0o644)
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from oncelog import __version__
-from oncelog.cli.console_process import console_process, require_console
+from oncelog.cli.console_process import check_console_address, console_process
 from oncelog.cli.extras import require_extra
+from oncelog.cli.parsing import Choice, NewPath
 from oncelog.core.broker_config import warnings_of
 from oncelog.core.config import ConfigError, Settings
 
@@ -28,9 +29,7 @@ def _secure_start(folder: Path) -> SecureStart:
 
 
 @click.command("serve")
-@click.option(
-    "--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Data folder.  [default: oncelog-data]"
-)
+@click.option("--data-dir", type=NewPath(file_okay=False, path_type=Path), help="Data folder.  [default: oncelog-data]")
 @click.option("--listen", metavar="HOST:PORT", help="Where to accept clients; port 0 picks a free one.")
 @click.option("--advertised-listener", metavar="HOST:PORT", help="The address that clients connect to.")
 @click.option("--config", "config_file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -42,8 +41,8 @@ def _secure_start(folder: Path) -> SecureStart:
 @click.option("--console", "console_listen", is_flag=False, flag_value="127.0.0.1:8080", metavar="[HOST:PORT]",
               help="Show it in a browser, at this address: see 'oncelog console'.  [127.0.0.1:8080]")  # fmt: skip
 @click.option("--log-level", default="info", show_default=True,
-              type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False))  # fmt: skip
-@click.option("--log-format", default="text", show_default=True, type=click.Choice(["text", "json"]))
+              type=Choice(["debug", "info", "warning", "error"], case_sensitive=False))  # fmt: skip
+@click.option("--log-format", default="text", show_default=True, type=Choice(["text", "json"]))
 @click.option("--failpoint", "failpoints", multiple=True, hidden=True)
 @click.option("--take-orders", "takes_orders", is_flag=True, hidden=True)
 def serve_command(
@@ -65,14 +64,14 @@ def serve_command(
     Prints "oncelog ready on HOST:PORT" when it accepts clients, logs to stderr, and stops cleanly on SIGTERM, SIGHUP
     (unless it is ignored, as by nohup) or Ctrl-C.
     """
+    from oncelog.core.address import Address
     from oncelog.server import main as server_main
-    from oncelog.server.listener import Address
     from oncelog.server.operator_log import set_up_logging
     from oncelog.server.server import ClusterRefusal
     from oncelog.storage.log_dir import LogDirError
 
     if console_listen is not None:
-        require_console()
+        check_console_address(console_listen)
     set_up_logging(log_level, log_format)
     overrides = {
         "log.dirs": str(data_dir) if data_dir is not None else None,

@@ -7,18 +7,21 @@ held back from read_committed readers.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Final
 
 from rich.console import Console
 from rich.text import Text
 
-from oncelog.cli.output import count_of, show_duration, show_time
+from oncelog.cli.output import TEXT_COLUMNS_MIN, count_of, show_duration, show_time
+from oncelog.cli.terminal import shortened
 from oncelog.inspection.transactions import PartitionHistory
 from oncelog.monitoring.transaction_spans import TransactionOutcome, TransactionSpan
 
 WIDTH_MIN: Final = 20
 LABEL_CHARS_MAX: Final = 36
+"""Beside the picture, on a terminal. A pipe gets names whole."""
 
 Cell = tuple[int, str, str]
 """Rank, glyph, style. A higher rank hides a lower one."""
@@ -63,7 +66,8 @@ def draw(console: Console, history: PartitionHistory, names: dict[int, str], *, 
     by_producer: dict[int, list[TransactionSpan]] = {}
     for span in history.spans:
         by_producer.setdefault(span.producer_id, []).append(span)
-    labels = {number: _label(number, names) for number in by_producer}
+    label_width = LABEL_CHARS_MAX if console.is_terminal else sys.maxsize
+    labels = {number: shortened(_label(number, names), label_width) for number in by_producer}
     margin = max(map(len, labels.values()))
     scale = Scale(history.start_offset, history.end_offset, max(console.width - margin - 4, WIDTH_MIN))
     ascii_only = not (console.encoding or "").lower().startswith("utf")
@@ -93,8 +97,7 @@ def _headline(history: PartitionHistory) -> Text:
 
 def _label(producer_id: int, names: dict[int, str]) -> str:
     name = names.get(producer_id)
-    label = f"{name} ({producer_id})" if name else f"producer {producer_id}"
-    return label if len(label) <= LABEL_CHARS_MAX else label[: LABEL_CHARS_MAX - 1] + "…"
+    return f"{name} ({producer_id})" if name else f"producer {producer_id}"
 
 
 def _cells(spans: Sequence[TransactionSpan], scale: Scale, lso: int | None) -> list[Cell]:
@@ -113,16 +116,22 @@ def _list(console: Console, spans: Sequence[TransactionSpan], names: dict[int, s
     shown = spans[-limit:] if limit else spans
     if len(shown) < len(spans):
         console.print(f"  the last {len(shown)} of {count_of(len(spans), 'transaction')}:", style="dim")
+    width = console.width - 2 if console.is_terminal else sys.maxsize
     for span in shown:
-        console.print(Text("  " + span_line(span, names), style=_DATA[span.outcome][2]), soft_wrap=True)
+        for line in _span_lines(span, _label(span.producer_id, names), width):
+            console.print(Text("  " + line, style=_DATA[span.outcome][2]), soft_wrap=True)
 
 
-def span_line(span: TransactionSpan, names: dict[int, str]) -> str:
+def _span_lines(span: TransactionSpan, label: str, width: int) -> list[str]:
+    """One line if it fits, else two. Nothing but the name of the producer is shortened."""
     end = "" if span.marker_offset is None else f" marker {span.marker_offset}"
     lasted = (span.marker_timestamp or span.last_timestamp) - span.first_timestamp
     began = " (began before the log)" if span.began_before_log else ""
-    return (
-        f"{span.first_offset}..{span.last_offset}{end}  {span.outcome.value}  {_label(span.producer_id, names)} epoch "
-        f"{span.producer_epoch}  {count_of(span.records, 'record')}  {show_time(span.first_timestamp)}  "
+    before = f"{span.first_offset}..{span.last_offset}{end}  {span.outcome.value}  "
+    behind = (
+        f" epoch {span.producer_epoch}  {count_of(span.records, 'record')}  {show_time(span.first_timestamp)}  "
         f"{show_duration(max(lasted, 0))}{began}"
     )
+    if len(before) + len(label) + len(behind) <= width:
+        return [before + label + behind]
+    return [before + shortened(label, max(width - len(before), TEXT_COLUMNS_MIN)), " " + behind]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncelog.cli import parsing
+from oncelog.cli import parsing, progress
 from oncelog.cli.cluster_access import (
     ClusterAccess,
     cluster_options,
@@ -20,6 +22,11 @@ from oncelog.cli.cluster_access import (
 from oncelog.cli.completion import complete_topics
 from oncelog.cli.hints import outside_hint
 from oncelog.cli.output import output_option, print_json, print_table
+from oncelog.core.ids import TopicPartition
+
+if TYPE_CHECKING:
+    from oncelog.client.admin import ConfigEntry
+    from oncelog.monitoring.topics import Topic
 
 _NEW_NAMES = click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
 _NAMES = click.argument("names", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics)
@@ -104,13 +111,18 @@ def describe_command(access: ClusterAccess, names: tuple[str, ...], output: str)
 
     A name may be a pattern with *, ? or [...].
 
-    LAST STABLE is where read_committed readers stop: below END only while a transaction is open.
+    LAST STABLE is where read_committed readers stop: below END only while a transaction is open. ELR are replicas that
+    are not in sync but have everything that is committed, OFFLINE those whose broker is away; both are shown where
+    there are some.
     """
-    from oncelog.monitoring.topics import changed_settings, describe_topics
+    from oncelog.client.admin import ConfigResource, ResourceType
+    from oncelog.monitoring.topics import describe_topics, eligible_leaders
 
     with access.admin() as admin:
         topics = describe_topics(admin, matching_topics(admin, names).values())
-        described = [{**topic.as_row(), "settings": changed_settings(admin, topic.info.name)} for topic in topics]
+        eligible = eligible_leaders(admin, [topic.info.name for topic in topics])
+        settings = [admin.describe_configs(ConfigResource(ResourceType.TOPIC, one.info.name)) for one in topics]
+    described = [_description(topic, entries, eligible) for topic, entries in zip(topics, settings, strict=True)]
     if output == "json":
         print_json(described)
         return
@@ -120,9 +132,28 @@ def describe_command(access: ClusterAccess, names: tuple[str, ...], output: str)
         click.echo(f"{topic['topic']}  id {topic['id']}")
         for name, value in topic["settings"].items():
             click.echo(f"  {name}={value}")
-        columns = ["partition", "leader", "replicas", "isr", "start", "end", "last_stable"]
+        columns = ["partition", "leader", "replicas", "isr", "elr", "offline", "start", "end", "last_stable"]
+        for column in ("elr", "offline"):
+            if not any(partition[column] for partition in topic["partitions"]):
+                columns.remove(column)
         rows = [[partition[column] for column in columns] for partition in topic["partitions"]]
         print_table([column.replace("_", " ") for column in columns], rows)
+        if topic["under_min_isr"]:
+            numbers = ", ".join(map(str, topic["under_min_isr"]))
+            click.echo(f"fewer replicas are in sync than min.insync.replicas: partitions {numbers}")
+
+
+def _description(
+    topic: Topic, entries: Mapping[str, ConfigEntry], eligible: Mapping[TopicPartition, tuple[int, ...]]
+) -> dict[str, Any]:
+    from oncelog.monitoring.topics import changed_settings, under_min_isr
+
+    row = topic.as_row()
+    for partition in row["partitions"]:
+        partition["elr"] = list(eligible.get(TopicPartition(topic.info.name, partition["partition"]), ()))
+    minimum = entries.get("min.insync.replicas")
+    least = int(minimum.value) if minimum is not None and minimum.value is not None else 1
+    return {**row, "under_min_isr": under_min_isr(topic.info, least), "settings": changed_settings(entries)}
 
 
 @topic_command.command("alter")
@@ -147,13 +178,13 @@ def alter_command(
         require_topics(admin, [name])
         if partitions is not None:
             admin.create_partitions({name: partitions})
-            click.echo(f"{name} has {partitions} partitions now")
+            progress.echo(f"{name} has {partitions} partitions now")
         if settings or unset:
             admin.alter_configs(ConfigResource(ResourceType.TOPIC, name), set=settings, delete=unset)
             for setting, value in settings.items():
-                click.echo(f"{name}: {setting}={value}")
+                progress.echo(f"{name}: {setting}={value}")
             for setting in unset:
-                click.echo(f"{name}: {setting} has its default again")
+                progress.echo(f"{name}: {setting} has its default again")
 
 
 @topic_command.command("delete")
@@ -208,7 +239,7 @@ def delete_records_command(access: ClusterAccess, topics: tuple[str, ...], befor
         ]
         for partition, found in offsets.items():
             if nearest[partition] != wanted[partition]:
-                click.echo(outside_hint(partition, found, wanted[partition], nearest[partition]), err=True)
+                progress.say(outside_hint(partition, found, wanted[partition], nearest[partition]))
         if output == "json":
             print_json(rows)
         else:

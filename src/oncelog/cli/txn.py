@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncelog.cli import parsing
+from oncelog.cli import parsing, progress
 from oncelog.cli.cluster_access import (
     ClusterAccess,
     cluster_options,
@@ -287,7 +287,7 @@ def abort_command(access: ClusterAccess, partition: str, start_offset: int, yes:
                 "markers: an abort could contradict it"
             )
         if not found.is_hanging:
-            click.echo(f"{found.transactional_id} is alive: '{access.command(*found.remedy)}' is better", err=True)
+            progress.say(f"{found.transactional_id} is alive: '{access.command(*found.remedy)}' is better")
         confirm(f"Abort the transaction of producer {found.producer.producer_id} on {target}?", yes=yes)
         try:
             admin.abort_transaction(target, start_offset)
@@ -332,7 +332,9 @@ def history_command(access: ClusterAccess, transactional_id: str, output: str) -
         events = read_history(admin, transactional_id)
     if not events:
         known = access.command("txn", "list")
-        raise click.ClickException(f"__transaction_state has nothing about {transactional_id}; see '{known}'")
+        raise click.ClickException(
+            f"__transaction_state has nothing about {transactional_id or repr(transactional_id)}; see '{known}'"
+        )
     if output == "json":
         print_json([event.as_row() for event in events])
         return
@@ -342,9 +344,9 @@ def history_command(access: ClusterAccess, transactional_id: str, output: str) -
         since = None if before_ms is None else show_duration(event.time_ms - before_ms)
         identity = f"{event.producer_id}:{event.producer_epoch}" if event.producer_id >= 0 else None
         partitions = ", ".join(map(str, event.partitions)) or None
-        rows.append([show_time(event.time_ms), since, event.what, event.state or None, identity, partitions])
+        rows.append([show_time(event.time_ms), since, event.what, identity, partitions])
         before_ms = event.time_ms
-    print_table(["time", "after", "what", "state", "producer", "partitions"], rows, whole=["time"])
+    print_table(["time", "after", "what", "producer", "partitions"], rows, whole=["time", "after", "what", "producer"])
 
 
 @txn_command.command("watch")
@@ -370,14 +372,18 @@ def watch_command(access: ClusterAccess, lasting: str | None, count: int | None,
     from oncelog.monitoring.transaction_history import TransactionFollower
     from oncelog.monitoring.transactions import describe_known
 
+    interval_ms = parsing.duration_ms(interval)
+    if interval_ms < txn_watch.INTERVAL_MS_MIN:
+        raise click.BadParameter(f"it is at least {txn_watch.INTERVAL_MS_MIN}ms", param_hint="--interval")
     properties = access.properties(CONSUMER_TABLE, auto_offset_reset="latest")
     with access.admin() as admin, Consumer(properties) as consumer:
         opened = describe_known(admin, [t.transactional_id for t in admin.list_transactions(states=["Ongoing"])])
         end_ms = None if lasting is None else _now_ms() + parsing.duration_ms(lasting)
-        polls = poll_for_ever(TransactionFollower(admin, consumer), Outage(), parsing.duration_ms(interval))
+        polls = poll_for_ever(TransactionFollower(admin, consumer), Outage(), interval_ms)
         batches = txn_watch.bounded(polls, end_ms, count, _now_ms)
         try:
             if output == "text" and sys.stdout.isatty():
+                progress.turn_off()
                 txn_watch.draw_live(TransactionActivity(opened.values()), batches, _now_ms)
                 return
             for events in batches:

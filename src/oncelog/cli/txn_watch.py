@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Group
 
 OPEN_SHOWN: Final = 12
+INTERVAL_MS_MIN: Final = 50
 _STYLES: Final = {
     history.BEGAN: "cyan",
     history.COMMITTED: "green",

@@ -11,7 +11,8 @@ import click
 
 from oncelog.cli.cluster_access import ClusterAccess, cluster_options, confirm, yes_option
 from oncelog.cli.output import output_option, print_json, print_table
-from oncelog.cli.stopped import data_dir_option, stopped_broker
+from oncelog.cli.parsing import Choice
+from oncelog.cli.stopped import data_dir_option, new_data_dir_options, stopped_broker
 from oncelog.security.sasl import SCRAM_SHA_256, SCRAM_SHA_512
 from oncelog.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, SALT_BYTES, ScramMechanism, make_credential
 
@@ -29,12 +30,12 @@ def user_command() -> None:
 
 @user_command.command("add")
 @_NAME
-@click.option("--mechanism", "mechanisms", multiple=True, type=click.Choice(_MECHANISMS, case_sensitive=False),
+@click.option("--mechanism", "mechanisms", multiple=True, type=Choice(_MECHANISMS, case_sensitive=False),
               help="Which one to use; may be repeated.  [default: both]")  # fmt: skip
 @click.option("--iterations", default=ITERATIONS_MIN, show_default=True,
               type=click.IntRange(ITERATIONS_MIN, ITERATIONS_MAX), help="How much work a guess takes.")  # fmt: skip
 @click.option("--password-file", type=click.File("r"), help="A file with the password, - for the standard input.")
-@data_dir_option
+@new_data_dir_options
 @cluster_options
 def add_command(
     access: ClusterAccess,
@@ -43,6 +44,7 @@ def add_command(
     iterations: int,
     password_file: TextIO | None,
     data_dir: Path | None,
+    node_id: int,
 ) -> None:
     """Add a user, or give one another password.
 
@@ -54,7 +56,7 @@ def add_command(
         from oncelog.cluster.metadata_entries import ScramUser
 
         salt = secrets.token_bytes(SALT_BYTES)
-        with stopped_broker(data_dir) as broker:
+        with stopped_broker(data_dir, node_id) as broker:
             made = {ScramUser(name, each): make_credential(each, password, salt, iterations) for each in wanted}
             broker.change_users(made)
     else:

@@ -9,10 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Self
 
-from oncelog.client.admin_cluster import ClusterAdmin, ClusterDescription, LogDirectory
-from oncelog.client.admin_configs import ConfigAdmin, ConfigEntry, ConfigResource, ConfigSource, ResourceType
-from oncelog.client.admin_groups import GroupAdmin, GroupDescription, GroupListing, GroupMember
-from oncelog.client.admin_security import ScramDeletion, ScramUpsertion, SecurityAdmin
+from oncelog.client.admin_cluster import (
+    ClusterAdmin,
+    ClusterDescription,
+    LogDirectory,
+    QuorumDescription,
+    QuorumReplica,
+    Reassignment,
+)
+from oncelog.client.admin_configs import ConfigAdmin, ConfigEntry, ConfigResource
+from oncelog.client.admin_groups import GroupAdmin, GroupDescription, GroupListing, MemberDescription
+from oncelog.client.admin_security import ClientQuotas, ScramDeletion, ScramUpsertion, SecurityAdmin
 from oncelog.client.admin_topics import NewTopic, OffsetResult, TopicAdmin
 from oncelog.client.admin_transactions import (
     ProducerDescription,
@@ -23,6 +30,7 @@ from oncelog.client.admin_transactions import (
 from oncelog.client.blocking import Blocking, blocking
 from oncelog.client.config import ClientConfig
 from oncelog.client.connections import open_cluster
+from oncelog.core.config_resources import ConfigSource, ResourceType
 from oncelog.protocol.messages.list_offsets import OffsetSpec
 from oncelog.security.acl import Acl, AclFilter, Operation, Pattern, Permission, Resource
 from oncelog.security.scram import ScramMechanism
@@ -32,14 +40,15 @@ __all__ = [
     "AclFilter",
     "Admin",
     "AsyncAdmin",
+    "ClientQuotas",
     "ClusterDescription",
     "ConfigEntry",
     "ConfigResource",
     "ConfigSource",
     "GroupDescription",
     "GroupListing",
-    "GroupMember",
     "LogDirectory",
+    "MemberDescription",
     "NewTopic",
     "OffsetResult",
     "OffsetSpec",
@@ -47,6 +56,9 @@ __all__ = [
     "Pattern",
     "Permission",
     "ProducerDescription",
+    "QuorumDescription",
+    "QuorumReplica",
+    "Reassignment",
     "Resource",
     "ResourceType",
     "ScramDeletion",
@@ -109,8 +121,13 @@ class Admin(Blocking):
     abort_transaction = blocking(AsyncAdmin.abort_transaction)
 
     describe_cluster = blocking(AsyncAdmin.describe_cluster)
+    describe_quorum = blocking(AsyncAdmin.describe_quorum)
     describe_log_dirs = blocking(AsyncAdmin.describe_log_dirs)
     elect_leaders = blocking(AsyncAdmin.elect_leaders)
+    reassign_partitions = blocking(AsyncAdmin.reassign_partitions)
+    list_reassignments = blocking(AsyncAdmin.list_reassignments)
+    eligible_leaders = blocking(AsyncAdmin.eligible_leaders)
+    unregister_broker = blocking(AsyncAdmin.unregister_broker)
     update_features = blocking(AsyncAdmin.update_features)
 
     describe_user_scram_credentials = blocking(AsyncAdmin.describe_user_scram_credentials)
@@ -118,3 +135,5 @@ class Admin(Blocking):
     create_acls = blocking(AsyncAdmin.create_acls)
     describe_acls = blocking(AsyncAdmin.describe_acls)
     delete_acls = blocking(AsyncAdmin.delete_acls)
+    describe_client_quotas = blocking(AsyncAdmin.describe_client_quotas)
+    alter_client_quotas = blocking(AsyncAdmin.alter_client_quotas)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from oncelog.client.admin_base import AdminBase, raise_first
@@ -11,13 +11,36 @@ from oncelog.client.cluster import Broker
 from oncelog.client.offsets import by_topic
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import TopicPartition
+from oncelog.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from oncelog.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from oncelog.protocol.messages.describe_log_dirs import (
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
+from oncelog.protocol.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    RequestPartitionData,
+    RequestTopicData,
+)
+from oncelog.protocol.messages.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    TopicRequest,
+)
 from oncelog.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
+from oncelog.protocol.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+from oncelog.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from oncelog.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
 
 UPGRADE = 1
@@ -41,6 +64,30 @@ class LogDirectory(NamedTuple):
     partition_bytes: dict[TopicPartition, int]
 
 
+class QuorumReplica(NamedTuple):
+    node_id: int
+    end_offset: int
+    """Up to where it has the metadata log."""
+
+
+class QuorumDescription(NamedTuple):
+    """The controllers of a cluster, and the brokers that follow their metadata log."""
+
+    leader_id: int
+    leader_epoch: int
+    high_watermark: int
+    voters: list[QuorumReplica]
+    observers: list[QuorumReplica]
+
+
+class Reassignment(NamedTuple):
+    """Of a partition that is being moved."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+
 class ClusterAdmin(AdminBase):
     async def describe_cluster(self) -> ClusterDescription:
         """Brokers, controller and finalised features."""
@@ -50,6 +97,21 @@ class ClusterAdmin(AdminBase):
         brokers = [Broker(b.broker_id, b.host, b.port, b.rack) for b in response.brokers]
         return ClusterDescription(
             response.cluster_id, response.controller_id, sorted(brokers), dict(connection.wire.features)
+        )
+
+    async def describe_quorum(self) -> QuorumDescription:
+        """The controllers. Raises UNSUPPORTED_VERSION where brokers know no quorum, as one node of Oncelog."""
+        wanted = RequestTopicData(topic_name="__cluster_metadata", partitions=[RequestPartitionData(partition_index=0)])
+        response = await self._ask_any(DescribeQuorumRequest(topics=[wanted]), DescribeQuorumResponse)
+        raise_first([(response.error_code, "the quorum", response.error_message)])
+        partition = response.topics[0].partitions[0]
+        raise_first([(partition.error_code, "the quorum", partition.error_message)])
+        voters, observers = (
+            [QuorumReplica(replica.replica_id, replica.log_end_offset) for replica in replicas]
+            for replicas in (partition.current_voters, partition.observers)
+        )
+        return QuorumDescription(
+            partition.leader_id, partition.leader_epoch, partition.high_watermark, sorted(voters), sorted(observers)
         )
 
     async def describe_log_dirs(self, partitions: Iterable[TopicPartition] | None = None) -> list[LogDirectory]:
@@ -100,6 +162,73 @@ class ClusterAdmin(AdminBase):
             for p in result.partition_result
             if p.error_code != ErrorCode.ELECTION_NOT_NEEDED
         )
+
+    async def reassign_partitions(self, replicas: Mapping[TopicPartition, Sequence[int] | None]) -> None:
+        """Begin to move partitions to other brokers, the preferred leader first; None cancels what is under way."""
+        topics: dict[str, ReassignableTopic] = {}
+        for (topic, index), nodes in replicas.items():
+            wanted = ReassignablePartition(partition_index=index, replicas=None if nodes is None else list(nodes))
+            topics.setdefault(topic, ReassignableTopic(name=topic)).partitions.append(wanted)
+        request = AlterPartitionReassignmentsRequest(
+            timeout_ms=self.cluster.config.request_timeout_ms, topics=list(topics.values())
+        )
+        attempts = Attempts()
+        response = await self._ask_controller(
+            request, AlterPartitionReassignmentsResponse, lambda answer: [answer.error_code], attempts
+        )
+        raise_first([(response.error_code, "reassigning partitions", response.error_message)])
+        raise_first(
+            (
+                (p.error_code, f"reassigning {topic.name}-{p.partition_index}", p.error_message)
+                for topic in response.responses
+                for p in topic.partitions
+            ),
+            attempts,
+            ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
+        )
+
+    async def list_reassignments(self) -> dict[TopicPartition, Reassignment]:
+        """Partitions that are being moved."""
+        request = ListPartitionReassignmentsRequest(timeout_ms=self.cluster.config.request_timeout_ms)
+        response = await self._ask_controller(
+            request, ListPartitionReassignmentsResponse, lambda answer: [answer.error_code], Attempts()
+        )
+        raise_first([(response.error_code, "listing reassignments", response.error_message)])
+        return {
+            TopicPartition(topic.name, p.partition_index): Reassignment(
+                tuple(p.replicas), tuple(p.adding_replicas), tuple(p.removing_replicas)
+            )
+            for topic in response.topics
+            for p in topic.partitions
+        }
+
+    async def eligible_leaders(self, topics: Iterable[str]) -> dict[TopicPartition, tuple[int, ...]]:
+        """Replicas that are not in sync but have all that is committed (KIP-966), of partitions that have some."""
+        wanted = [TopicRequest(name=name) for name in topics]
+        found: dict[TopicPartition, tuple[int, ...]] = {}
+        cursor: Cursor | None = None
+        while True:
+            request = DescribeTopicPartitionsRequest(topics=wanted, cursor=cursor)
+            response = await self._ask_any(request, DescribeTopicPartitionsResponse)
+            for topic in response.topics:
+                for p in topic.partitions:
+                    if p.eligible_leader_replicas:
+                        found[TopicPartition(topic.name or "", p.partition_index)] = tuple(p.eligible_leader_replicas)
+            cursor = response.next_cursor
+            if cursor is None:
+                return found
+
+    async def unregister_broker(self, node_id: int) -> None:
+        """Have the cluster forget a broker that is stopped and will not come back."""
+        attempts = Attempts()
+        response = await self._ask_controller(
+            UnregisterBrokerRequest(broker_id=node_id),
+            UnregisterBrokerResponse,
+            lambda answer: [answer.error_code],
+            attempts,
+        )
+        failure = (response.error_code, f"unregistering broker {node_id}", response.error_message)
+        raise_first([failure], attempts, ErrorCode.BROKER_ID_NOT_REGISTERED)
 
     async def update_features(self, levels: Mapping[str, int], *, downgrade: bool = False) -> None:
         """Finalise feature levels, such as {"transaction.version": 2}."""

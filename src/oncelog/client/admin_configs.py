@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from enum import IntEnum
 from typing import NamedTuple
 
 from oncelog.client.admin_base import AdminBase, raise_first
 from oncelog.client.attempts import Attempts
 from oncelog.client.connection import Connection
 from oncelog.client.errors import ConfigurationError
+from oncelog.core.config_resources import AlterOperation, ConfigSource, ResourceType
 from oncelog.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -24,27 +24,9 @@ from oncelog.protocol.messages.incremental_alter_configs import (
 )
 
 
-class ResourceType(IntEnum):
-    TOPIC = 2
-    BROKER = 4
-    GROUP = 32
-
-
 class ConfigResource(NamedTuple):
     type: ResourceType
     name: str
-
-
-class ConfigSource(IntEnum):
-    UNKNOWN = 0
-    TOPIC = 1
-    DYNAMIC_BROKER = 2
-    DYNAMIC_DEFAULT_BROKER = 3
-    STATIC_BROKER = 4
-    DEFAULT = 5
-    DYNAMIC_BROKER_LOGGER = 6
-    CLIENT_METRICS = 7
-    GROUP = 8
 
 
 class ConfigEntry(NamedTuple):
@@ -59,13 +41,6 @@ class ConfigEntry(NamedTuple):
     @property
     def is_default(self) -> bool:
         return self.source == ConfigSource.DEFAULT
-
-
-class _Operation(IntEnum):
-    SET = 0
-    DELETE = 1
-    APPEND = 2
-    SUBTRACT = 3
 
 
 class ConfigAdmin(AdminBase):
@@ -103,10 +78,10 @@ class ConfigAdmin(AdminBase):
     ) -> None:
         """Change single settings and leave the others. `append` and `subtract` are for settings that are lists."""
         changes = [
-            *(_change(name, _Operation.SET, value) for name, value in (set or {}).items()),
-            *(_change(name, _Operation.DELETE, None) for name in delete),
-            *(_change(name, _Operation.APPEND, value) for name, value in (append or {}).items()),
-            *(_change(name, _Operation.SUBTRACT, value) for name, value in (subtract or {}).items()),
+            *(_change(name, AlterOperation.SET, value) for name, value in (set or {}).items()),
+            *(_change(name, AlterOperation.DELETE, None) for name in delete),
+            *(_change(name, AlterOperation.APPEND, value) for name, value in (append or {}).items()),
+            *(_change(name, AlterOperation.SUBTRACT, value) for name, value in (subtract or {}).items()),
         ]
         if not changes:
             raise ConfigurationError("alter_configs: nothing to change was given")
@@ -130,7 +105,7 @@ class ConfigAdmin(AdminBase):
         return await self.cluster.any_broker()
 
 
-def _change(name: str, operation: _Operation, value: str | None) -> AlterableConfig:
+def _change(name: str, operation: AlterOperation, value: str | None) -> AlterableConfig:
     return AlterableConfig(name=name, config_operation=operation, value=value)
 
 

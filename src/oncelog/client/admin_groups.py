@@ -50,7 +50,7 @@ class GroupListing(NamedTuple):
     group_type: str
 
 
-class GroupMember(NamedTuple):
+class MemberDescription(NamedTuple):
     member_id: str
     group_instance_id: str | None
     client_id: str
@@ -66,7 +66,7 @@ class GroupDescription(NamedTuple):
     protocol_type: str
     protocol: str
     coordinator: str
-    members: list[GroupMember]
+    members: list[MemberDescription]
 
 
 class GroupAdmin(AdminBase):
@@ -199,11 +199,11 @@ def _describe(group: DescribedGroup, coordinator: str) -> GroupDescription:
     )
 
 
-def _member(member: DescribedGroupMember, protocol_type: str) -> GroupMember:
+def _member(member: DescribedGroupMember, protocol_type: str) -> MemberDescription:
     consumer = protocol_type == CONSUMER_PROTOCOL
     metadata, assigned = bytes(member.member_metadata), bytes(member.member_assignment)
     topics = list(decode_subscription(metadata).topics) if consumer and metadata else []
     partitions = decode_assignment(assigned) if consumer and assigned else []
-    return GroupMember(
+    return MemberDescription(
         member.member_id, member.group_instance_id, member.client_id, member.client_host, topics, partitions
     )

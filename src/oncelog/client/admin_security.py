@@ -1,15 +1,22 @@
-"""Users with SCRAM credentials, and ACLs."""
+"""Users with SCRAM credentials, ACLs and quotas."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
 
 from oncelog.client.admin_base import AdminBase, raise_first
 from oncelog.client.attempts import Attempts
 from oncelog.core.errors import ErrorCode
+from oncelog.protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    EntityData,
+    EntryData,
+    OpData,
+)
 from oncelog.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -28,6 +35,11 @@ from oncelog.protocol.messages.describe_acls import (
     DescribeAclsRequest,
     DescribeAclsResource,
     DescribeAclsResponse,
+)
+from oncelog.protocol.messages.describe_client_quotas import (
+    ComponentData,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
 )
 from oncelog.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
@@ -53,6 +65,13 @@ class ScramUpsertion(NamedTuple):
 class ScramDeletion(NamedTuple):
     user: str
     mechanism: ScramMechanism
+
+
+class ClientQuotas(NamedTuple):
+    """`entity` has names by type: `user`, `client-id` or `ip`; None stands for all that have no quota of their own."""
+
+    entity: dict[str, str | None]
+    quotas: dict[str, float]
 
 
 class SecurityAdmin(AdminBase):
@@ -127,6 +146,38 @@ class SecurityAdmin(AdminBase):
         matching = [acl for result in response.filter_results for acl in result.matching_acls]
         raise_first((acl.error_code, "ACL", acl.error_message) for acl in matching)
         return list(dict.fromkeys(map(_deleted, matching)))
+
+    async def describe_client_quotas(self, entity: Mapping[str, str | None] | None = None) -> list[ClientQuotas]:
+        """The quotas of an entity, also together with others, as of a user with a client id; or all.
+
+        An entity has names by type: `user`, `client-id` or `ip`; None stands for all that have no quota of their own.
+        """
+        components = [
+            ComponentData(entity_type=kind, match_type=_EXACT if name is not None else _DEFAULT, match=name)
+            for kind, name in (entity or {}).items()
+        ]
+        request = DescribeClientQuotasRequest(components=components, strict=False)
+        response = await self._ask_any(request, DescribeClientQuotasResponse)
+        raise_first([(response.error_code, "quotas", response.error_message)])
+        return [
+            ClientQuotas(
+                {part.entity_type: part.entity_name for part in entry.entity},
+                {quota.key: quota.value for quota in entry.values},
+            )
+            for entry in response.entries or []
+        ]
+
+    async def alter_client_quotas(self, entity: Mapping[str, str | None], quotas: Mapping[str, float | None]) -> None:
+        """Change quotas of an entity, such as `{"user": "alice"}`; None as a value removes one."""
+        parts = [EntityData(entity_type=kind, entity_name=name) for kind, name in entity.items()]
+        ops = [OpData(key=key, value=value or 0.0, remove=value is None) for key, value in quotas.items()]
+        request = AlterClientQuotasRequest(entries=[EntryData(entity=parts, ops=ops)])
+        response = await self._ask_any(request, AlterClientQuotasResponse, Attempts())
+        raise_first((entry.error_code, "quotas", entry.error_message) for entry in response.entries)
+
+
+_EXACT: Final = 0
+_DEFAULT: Final = 1
 
 
 def _salted(given: ScramUpsertion) -> ScramCredentialUpsertion:

@@ -35,4 +35,4 @@ def explained(attempts: Attempts | None) -> Iterator[None]:
     except TimedOut as error:
         if attempts is None or not attempts.in_doubt:
             raise
-        raise TimedOut(f"{error.message}; {IN_DOUBT}") from error
+        raise TimedOut(f"{error.message}; {IN_DOUBT}", in_doubt=True) from error

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final, Self
 
 from oncelog.client.errors import ConfigurationError
+from oncelog.core.address import Address, parse_address
 from oncelog.core.config import (
     ConfigError,
     ConfigKey,
@@ -18,24 +19,36 @@ from oncelog.core.config import (
     setting,
     without_effect,
 )
-from oncelog.core.tls_config import TLS_KEYS
+from oncelog.core.tls_config import NAME_CHECK, TLS_KEYS
 from oncelog.security.jaas import parse_jaas
-from oncelog.security.sasl import MECHANISMS
+from oncelog.security.sasl import MECHANISMS, OAUTHBEARER
 from oncelog.tls import TlsSettings
 
 logger = logging.getLogger(__name__)
 
-Address = tuple[str, int]
 
 _INT, _LONG, _BOOLEAN, _STRING = ConfigType.INT, ConfigType.LONG, ConfigType.BOOLEAN, ConfigType.STRING
 SECURITY: Final = ("security.", "sasl.", "ssl.")
 PLAINTEXT: Final = "PLAINTEXT"
 PROTOCOLS: Final = (PLAINTEXT, "SASL_PLAINTEXT", "SSL", "SASL_SSL")
+TOKEN_HANDLERS: Final = (
+    "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
+    "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
+)
+"""What makes the Java client read its token from a file."""
 TUNES_JAVA: Final = "it tunes Kafka's Java client"
 
 
 def _check_protocol(value: str) -> str | None:
     return None if value.upper() in PROTOCOLS else f"must be one of {', '.join(PROTOCOLS)}"
+
+
+def _check_token_url(value: str) -> str | None:
+    return None if value.startswith("file:///") else "must begin with file:///; tokens are fetched from nowhere else"
+
+
+def _check_handler(value: str) -> str | None:
+    return None if value in TOKEN_HANDLERS else f"no class is loaded; {TOKEN_HANDLERS[0]} stands for what is done here"
 
 
 _SECURITY_KEYS: Final = [
@@ -47,9 +60,13 @@ _SECURITY_KEYS: Final = [
     ConfigKey("sasl.jaas.config", _STRING, None,
               "The same as one line of Java's: PlainLoginModule or ScramLoginModule with username and password.",
               sensitive=True),
+    ConfigKey("sasl.oauthbearer.token.endpoint.url", _STRING, None,
+              "For OAUTHBEARER: file:///..., a file with the token, which is read at each login.",
+              check=_check_token_url),
+    ConfigKey("sasl.login.callback.handler.class", _STRING, None,
+              "Accepted for OAUTHBEARER, as the Java client needs it there. No class is loaded.", check=_check_handler),
     *TLS_KEYS,
-    ConfigKey("ssl.endpoint.identification.algorithm", _STRING, "https",
-              "Empty: the certificate of a broker need not have its name.", allowed=("https", "")),
+    NAME_CHECK,
 ]  # fmt: skip
 
 
@@ -111,6 +128,7 @@ class ClientConfig:
     sasl_password: str | None = setting(CLIENT_TABLE["sasl.password"])
     sasl_jaas_config: str | None = setting(CLIENT_TABLE["sasl.jaas.config"])
     """User and password as one line of Java's."""
+    sasl_oauthbearer_token_endpoint_url: str | None = setting(CLIENT_TABLE["sasl.oauthbearer.token.endpoint.url"])
     ssl_truststore_location: str | None = setting(CLIENT_TABLE["ssl.truststore.location"])
     ssl_truststore_certificates: str | None = setting(CLIENT_TABLE["ssl.truststore.certificates"])
     ssl_truststore_type: str | None = setting(CLIENT_TABLE["ssl.truststore.type"])
@@ -132,7 +150,10 @@ class ClientConfig:
             if self.sasl_mechanism not in MECHANISMS:
                 known = ", ".join(MECHANISMS)
                 raise ConfigurationError(f"sasl.mechanism: {self.security_protocol} needs one of {known}")
-            _credentials(self)
+            if self.sasl_mechanism != OAUTHBEARER:
+                _credentials(self)
+            elif not self.sasl_oauthbearer_token_endpoint_url:
+                raise ConfigurationError("sasl.oauthbearer.token.endpoint.url: OAUTHBEARER needs the file of the token")
 
     @property
     def has_sasl(self) -> bool:
@@ -203,10 +224,10 @@ def parse_addresses(servers: str | Iterable[str]) -> list[Address]:
     texts = servers.split(",") if isinstance(servers, str) else list(servers)
     addresses = []
     for text in filter(None, (part.strip() for part in texts)):
-        host, colon, port = text.rpartition(":")
-        if not colon or not host or not port.isdigit():
-            raise ConfigurationError(f"bootstrap.servers: {text!r} is not host:port")
-        addresses.append((host.strip("[]"), int(port)))
+        try:
+            addresses.append(parse_address(text))
+        except ValueError as error:
+            raise ConfigurationError(f"bootstrap.servers: {error}") from error
     if not addresses:
         raise ConfigurationError("bootstrap.servers is empty: name at least one broker as host:port")
     return addresses

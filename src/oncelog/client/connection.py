@@ -1,12 +1,17 @@
-"""One connection to one broker on an asyncio transport: `wire` says what goes over it."""
+"""One connection to one broker on an asyncio transport: `wire` says what goes over it.
+
+A broker may end the session of a login (`connections.max.reauth.ms`, or with a token). Before it does, the client logs
+in again on the same connection, behind what it has asked. What is asked meanwhile waits until that is over.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import ssl
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
 
 from oncelog.client.config import ClientConfig
 from oncelog.client.errors import ConnectionLost, ErrorCode, KafkaError
@@ -17,6 +22,10 @@ from oncelog.protocol.primitives import Readable
 from oncelog.protocol.schema import Message
 
 M = TypeVar("M", bound=Message)
+SESSION_MS_MIN: Final = 1_300
+"""Brokers refuse logins that follow each other within a second. A shorter session ends with its connection."""
+RELOGIN_SHARES: Final = (0.85, 0.95)
+"""Of the session, when a login is repeated: not by all clients at once."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -30,6 +39,10 @@ class Connection(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._held_back: asyncio.Future[None] | None = None
         """While the broker does not take what is sent to it: done when it does again."""
+        self._behind_login: list[Callable[[], None]] | None = None
+        """Requests that wait for a login that is repeated; None while there is none."""
+        self._login_timer: asyncio.TimerHandle | None = None
+        self._login_task: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(cls, config: ClientConfig, host: str, port: int, tls: ssl.SSLContext | None = None) -> Connection:
@@ -45,15 +58,45 @@ class Connection(asyncio.BufferedProtocol):
             text = f"{host}:{port} is not trusted: {error.verify_message}; see ssl.truststore.location"
             raise KafkaError(ErrorCode.SASL_AUTHENTICATION_FAILED, text) from error
         except OSError as error:
-            raise ConnectionLost(f"cannot connect to {host}:{port}: {error}") from error
+            why = str(error) or "it has closed the connection"
+            hint = "" if tls is None else "; does that listener use TLS?"
+            raise ConnectionLost(f"cannot connect to {host}:{port}: {why}{hint}") from error
         try:
             await connection._negotiate()
             if config.has_sasl:
-                await log_in(connection, config)
+                connection._log_in_before(await log_in(connection, config))
         except BaseException:
             connection.close("the broker's versions could not be learned, or it did not let us in")
             raise
         return connection
+
+    def _log_in_before(self, lifetime_ms: int) -> None:
+        if lifetime_ms >= SESSION_MS_MIN and not self.closed:
+            share = random.uniform(*RELOGIN_SHARES)
+            self._login_timer = self._loop.call_later(lifetime_ms * share / 1000, self._begin_login)
+
+    def _begin_login(self) -> None:
+        self._behind_login = []
+        self._login_task = self._loop.create_task(self._log_in_again())
+
+    async def _log_in_again(self) -> None:
+        try:
+            lifetime_ms = await log_in(self, self._config)
+        except KafkaError as error:
+            # Whoever asks next gets a new connection, or learns there why there is none.
+            self.close(f"another login failed: {error}")
+            return
+        except BaseException as error:
+            # What waits behind the login would wait for ever: it has no time limit until it is sent.
+            self.close(f"another login failed: {error!r}")
+            raise
+        self._send_what_waited()
+        self._log_in_before(lifetime_ms)
+
+    def _send_what_waited(self) -> None:
+        waiting, self._behind_login = self._behind_login or [], None
+        for send in waiting:
+            send()
 
     async def _negotiate(self) -> None:
         known: asyncio.Future[None] = self._loop.create_future()
@@ -77,10 +120,15 @@ class Connection(asyncio.BufferedProtocol):
         *,
         version_max: int | None = None,
         timeout_ms: float | None = None,
+        goes_ahead: bool = False,
     ) -> M:
-        """Send a request and wait for its answer. Raises ConnectionLost or UnsupportedByBroker."""
+        """Send a request and wait for its answer. Raises ConnectionLost or UnsupportedByBroker.
+
+        One of a login goes ahead of those that wait for it.
+        """
         future: asyncio.Future[Message] = self._loop.create_future()
-        self.ask(request, lambda answer: _settle(future, answer), version_max=version_max, timeout_ms=timeout_ms)
+        send = self._ask_now if goes_ahead else self.ask
+        send(request, lambda answer: _settle(future, answer), version_max=version_max, timeout_ms=timeout_ms)
         answer = await future
         invariant(isinstance(answer, response_type), "%s was answered by another kind", type(request).__name__)
         return answer  # type: ignore[return-value]  # narrowed by the invariant above
@@ -94,6 +142,27 @@ class Connection(asyncio.BufferedProtocol):
         timeout_ms: float | None = None,
     ) -> None:
         """Send a request now, behind those sent before; `answered` is called with its answer."""
+        if self._behind_login is None:
+            self._ask_now(request, answered, version_max=version_max, timeout_ms=timeout_ms)
+            return
+        self.wire.version_of(type(request), version_max)  # what the broker does not know is told at once
+
+        def send() -> None:
+            try:
+                self._ask_now(request, answered, version_max=version_max, timeout_ms=timeout_ms)
+            except KafkaError as error:
+                answered(error)
+
+        self._behind_login.append(send)
+
+    def _ask_now(
+        self,
+        request: Message,
+        answered: Answered,
+        *,
+        version_max: int | None = None,
+        timeout_ms: float | None = None,
+    ) -> None:
         now_s = self._loop.time()
         self._set_timer(self.wire.send(request, now_s, answered, version_max=version_max, timeout_ms=timeout_ms))
 
@@ -105,11 +174,19 @@ class Connection(asyncio.BufferedProtocol):
         There is no answer to wait for. Whoever sends much waits for the future, if there is one: it is done when the
         broker has taken what was sent, or fails with ConnectionLost.
         """
+        if self._behind_login is not None:
+            self._behind_login.append(lambda: self._post_late(request, version_max))
+            return self._held_back
         self.wire.post(request, version_max)
         if self._held_back is not None:
             wait_ms = self._config.request_timeout_ms if timeout_ms is None else timeout_ms
             self._loop.call_later(wait_ms / 1000, self._give_up_on, self._held_back, wait_ms)
         return self._held_back
+
+    def _post_late(self, request: Message, version_max: int | None) -> None:
+        # Whoever sends without answers learns of a connection that is gone by its next request.
+        with contextlib.suppress(KafkaError):
+            self.wire.post(request, version_max)
 
     def _write(self, frame: Sequence[Readable]) -> None:
         if self._transport is None:
@@ -169,6 +246,9 @@ class Connection(asyncio.BufferedProtocol):
     def close(self, reason: str = "closed by this client") -> None:
         """End the socket; whoever waits for an answer gets ConnectionLost."""
         self.wire.close(reason)
+        if self._login_timer is not None:
+            self._login_timer.cancel()
+        self._send_what_waited()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

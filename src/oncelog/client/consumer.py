@@ -21,7 +21,7 @@ from oncelog.client.connections import open_cluster
 from oncelog.client.consumer_config import ConsumerConfig
 from oncelog.client.consumer_core import ConsumerCore
 from oncelog.client.consumer_positions import PartitionPosition
-from oncelog.client.consumer_rebalance import Change, Rebalance
+from oncelog.client.consumer_rebalance import Rebalance, RebalanceKind
 from oncelog.client.consumer_records import ConsumerRecord, iter_records
 from oncelog.client.deadline import Deadline
 from oncelog.client.errors import CorruptBatch, KafkaError
@@ -48,8 +48,8 @@ class _RecordTaker:
     """Takes records out of chunks, up to a number of them, and leaves the rest where it is."""
 
     def __init__(self, key: Deserializer | None, value: Deserializer | None) -> None:
-        self._key = key
-        self._value = value
+        self._key = _of_records(key)
+        self._value = _of_records(value)
         self._iterators: dict[TopicPartition, tuple[FetchedChunk, Iterator[ConsumerRecord]]] = {}
         self.records: list[ConsumerRecord] = []
         self.count_max = 0
@@ -92,9 +92,17 @@ class _RecordTaker:
 
     def _deserialized(self, record: ConsumerRecord) -> ConsumerRecord:
         return record._replace(
-            key=record.key if self._key is None else self._key(record.topic, record.key),
-            value=record.value if self._value is None else self._value(record.topic, record.value),
+            key=record.key if self._key is None else self._key(record.topic, record.key, record.headers),
+            value=record.value if self._value is None else self._value(record.topic, record.value, record.headers),
         )
+
+
+def _of_records(deserializer: Deserializer | None) -> Callable[[str, bytes | None, Any], Any] | None:
+    """With the record's headers, for one that wants them: it has a method `from_record`."""
+    if deserializer is None:
+        return None
+    from_record: Callable[[str, bytes | None, Any], Any] | None = getattr(deserializer, "from_record", None)
+    return from_record or (lambda topic, data, _: deserializer(topic, data))
 
 
 class _ChunkTaker:
@@ -151,7 +159,7 @@ class Consumer(Blocking):
         self.settings = settings
         self.core = self._call(ConsumerCore, self.cluster, settings)
         self._taker = _RecordTaker(key_deserializer, value_deserializer)
-        self._callbacks: dict[Change, OnChange | None] = {}
+        self._callbacks: dict[RebalanceKind, OnChange | None] = {}
         self._closed = False
 
     # What to read
@@ -170,7 +178,11 @@ class Consumer(Blocking):
         `on_revoked` runs while the partitions are still this consumer's, so it may commit. `on_lost` runs when they
         are not any more; without it `on_revoked` is called then too.
         """
-        self._callbacks = {Change.ASSIGNED: on_assigned, Change.REVOKED: on_revoked, Change.LOST: on_lost or on_revoked}
+        self._callbacks = {
+            RebalanceKind.ASSIGNED: on_assigned,
+            RebalanceKind.REVOKED: on_revoked,
+            RebalanceKind.LOST: on_lost or on_revoked,
+        }
         self._run(self.core.subscribe(topics, pattern))
 
     def unsubscribe(self) -> None:
@@ -220,8 +232,8 @@ class Consumer(Blocking):
                 rebalance = self._call(self.core.handled, rebalance)
 
     def _call_back(self, rebalance: Rebalance) -> None:
-        callback = self._callbacks.get(rebalance.change)
-        if rebalance.change is Change.ASSIGNED:
+        callback = self._callbacks.get(rebalance.kind)
+        if rebalance.kind is RebalanceKind.ASSIGNED:
             self._call(self.core.added, rebalance.partitions)
         if callback is not None:
             callback(rebalance.partitions)
@@ -294,7 +306,7 @@ class AsyncConsumer:
         self.cluster = open_cluster(self.settings.client)
         self.core = ConsumerCore(self.cluster, self.settings)
         self._taker = _RecordTaker(key_deserializer, value_deserializer)
-        self._callbacks: dict[Change, AsyncOnChange | None] = {}
+        self._callbacks: dict[RebalanceKind, AsyncOnChange | None] = {}
 
     async def subscribe(
         self,
@@ -306,7 +318,11 @@ class AsyncConsumer:
         on_lost: AsyncOnChange | None = None,
     ) -> None:
         """As `Consumer.subscribe`; the callbacks may be coroutine functions."""
-        self._callbacks = {Change.ASSIGNED: on_assigned, Change.REVOKED: on_revoked, Change.LOST: on_lost or on_revoked}
+        self._callbacks = {
+            RebalanceKind.ASSIGNED: on_assigned,
+            RebalanceKind.REVOKED: on_revoked,
+            RebalanceKind.LOST: on_lost or on_revoked,
+        }
         await self.core.subscribe(topics, pattern)
 
     async def unsubscribe(self) -> None:
@@ -337,9 +353,9 @@ class AsyncConsumer:
             rebalance = self.core.handled(rebalance)
 
     async def _call_back(self, rebalance: Rebalance) -> None:
-        if rebalance.change is Change.ASSIGNED:
+        if rebalance.kind is RebalanceKind.ASSIGNED:
             self.core.added(rebalance.partitions)
-        callback = self._callbacks.get(rebalance.change)
+        callback = self._callbacks.get(rebalance.kind)
         if callback is not None:
             result = callback(rebalance.partitions)
             if inspect.isawaitable(result):

@@ -9,9 +9,9 @@ from typing import Any, Final
 from oncelog.client.assignors import ASSIGNORS
 from oncelog.client.config import CLIENT_TABLE, ClientConfig, parse_settings
 from oncelog.client.errors import SKIP_CORRUPT_BATCHES, ConfigurationError
-from oncelog.client.fetch import FETCH_KEYS, FetchSettings
+from oncelog.client.fetch import FETCH_KEYS, RACK, FetchSettings
 from oncelog.client.visibility import IsolationLevel
-from oncelog.core.config import INT_MAX, ConfigKey, ConfigType, Settings, refused, setting, without_effect
+from oncelog.core.config import INT_MAX, ConfigKey, ConfigType, Settings, refused, setting
 
 _INT, _STRING, _BOOLEAN = ConfigType.INT, ConfigType.STRING, ConfigType.BOOLEAN
 ISOLATION: Final = {
@@ -34,6 +34,7 @@ CONSUMER_TABLE: Final = CLIENT_TABLE.extended(
         ConfigKey("max.poll.interval.ms", _INT, 300_000, "Without a poll for this long a member leaves.", low=1),
         ConfigKey("max.poll.records", _INT, 500, "Records of one poll at most.", low=1),
         *FETCH_KEYS,
+        RACK,
         ConfigKey("check.crcs", _BOOLEAN, True, "Whether checksums of batches are verified."),
         ConfigKey(SKIP_CORRUPT_BATCHES, _BOOLEAN, False,
                   "Whether records that cannot be read are left out with a warning. Else they raise an error, once "
@@ -43,7 +44,6 @@ CONSUMER_TABLE: Final = CLIENT_TABLE.extended(
                   "How partitions are shared, in order of preference.", allowed=tuple(ASSIGNORS)),
     ],
     others=[
-        *without_effect("records are read from the leader of their partition", "client.rack"),
         *refused("give the consumer a function as its argument", "key.deserializer", "value.deserializer"),
     ],
 )  # fmt: skip

@@ -19,7 +19,7 @@ from oncelog.client.cluster import Cluster
 from oncelog.client.consumer_config import ConsumerConfig
 from oncelog.client.consumer_fetcher import ConsumerFetcher
 from oncelog.client.consumer_positions import PartitionPosition, Positions
-from oncelog.client.consumer_rebalance import Change, Phase, Rebalance, Rebalances
+from oncelog.client.consumer_rebalance import Phase, Rebalance, RebalanceKind, Rebalances
 from oncelog.client.deadline import Deadline
 from oncelog.client.errors import CommitFailed, ConfigurationError, ErrorCode, IllegalState, KafkaError, is_retriable
 from oncelog.client.fetcher import FetchedChunk
@@ -159,7 +159,7 @@ class ConsumerCore:
         if self._rebalances is None or not self.topics:
             return None
         rebalance = self._rebalances.advance(self.topics)
-        if rebalance is not None and rebalance.change is Change.REVOKED:
+        if rebalance is not None and rebalance.kind is RebalanceKind.REVOKED:
             await self._commit_before_loss(rebalance.partitions)
         if self._rebalances.phase is Phase.JOINING:
             self._tasks.start("join", self._join, self._rebalances)
@@ -361,7 +361,7 @@ class ConsumerCore:
         held = self.positions.partitions()
         await self._commit_before_loss(held)
         if self._rebalances is not None and held and not self._assigned_by_hand:
-            return Rebalance(Change.REVOKED, sorted(held))
+            return Rebalance(RebalanceKind.REVOKED, sorted(held))
         return None
 
     async def leave(self, reason: str) -> None:

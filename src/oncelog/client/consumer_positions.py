@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import count
-from typing import Final
+from typing import Final, NamedTuple
 
 from oncelog.client.errors import CorruptBatch, IllegalState
 from oncelog.client.fetcher import FetchedChunk
@@ -12,6 +12,12 @@ from oncelog.core.ids import TopicPartition
 
 NO_POSITION: Final = -1
 _versions: Final = count()
+
+
+class ReadReplica(NamedTuple):
+    node_id: int
+    until_s: float
+    """Then the leader is asked again."""
 
 
 class PartitionPosition:
@@ -23,10 +29,12 @@ class PartitionPosition:
         "fetch_position",
         "high_watermark",
         "last_stable_offset",
+        "leader_until_s",
         "partition",
         "paused",
         "position",
         "problem",
+        "read_replica",
         "version",
     )
 
@@ -41,6 +49,10 @@ class PartitionPosition:
         """Fetched and not handed out yet; nothing more is fetched until it is."""
         self.problem: CorruptBatch | None = None
         """What comes next and cannot be read; nothing more is fetched until somebody seeks past it."""
+        self.read_replica: ReadReplica | None = None
+        """The follower that the leader has sent this consumer to."""
+        self.leader_until_s = 0.0
+        """Until then the leader itself is read from: its follower has failed."""
         self.high_watermark = -1
         self.last_stable_offset = -1
         self.version = next(_versions)

@@ -29,7 +29,7 @@ class Phase(Enum):
     STABLE = "stable"
 
 
-class Change(Enum):
+class RebalanceKind(Enum):
     REVOKED = "revoked"
     LOST = "lost"
     ASSIGNED = "assigned"
@@ -38,7 +38,7 @@ class Change(Enum):
 class Rebalance(NamedTuple):
     """Partitions that come or go; the consumer waits for `handled`."""
 
-    change: Change
+    kind: RebalanceKind
     partitions: list[TopicPartition]
 
 
@@ -61,11 +61,11 @@ class Rebalances:
         if member.lost and self.phase is not Phase.JOINING:
             member.lost = False
             if len(self._positions):
-                return self._give_up(Change.LOST, self._positions.partitions())
+                return self._give_up(RebalanceKind.LOST, self._positions.partitions())
             self.phase = Phase.OUT
         if self.phase is Phase.STABLE and (member.rejoin_needed or topics != self.topics):
             if not member.cooperative and len(self._positions):
-                return self._give_up(Change.REVOKED, self._positions.partitions())
+                return self._give_up(RebalanceKind.REVOKED, self._positions.partitions())
             self.phase = Phase.OUT
         if self.phase is Phase.OUT:
             self.phase, self.topics, self._target = Phase.JOINING, topics, None
@@ -77,7 +77,7 @@ class Rebalances:
         # Only the cooperative protocol keeps partitions through a join. What it took away is somebody else's after the
         # next rebalance, so that one is asked for as soon as this one is done.
         member.rejoin_needed = True
-        return self._give_up(Change.REVOKED, gone)
+        return self._give_up(RebalanceKind.REVOKED, gone)
 
     def joined(self, assigned: list[TopicPartition]) -> None:
         self._target = assigned
@@ -90,20 +90,20 @@ class Rebalances:
 
     def handled(self, rebalance: Rebalance) -> Rebalance | None:
         """The callback for a change is done. There may be a next change at once."""
-        if rebalance.change is Change.ASSIGNED:
+        if rebalance.kind is RebalanceKind.ASSIGNED:
             self._positions.add(rebalance.partitions)
             self.phase, self._target = Phase.STABLE, None
             return None
         self._positions.remove(rebalance.partitions)
-        if self._target is not None and rebalance.change is Change.REVOKED:
+        if self._target is not None and rebalance.kind is RebalanceKind.REVOKED:
             return self._take_target(self._target)
         self.phase = Phase.OUT
         return None
 
-    def _give_up(self, change: Change, partitions: Iterable[TopicPartition]) -> Rebalance:
+    def _give_up(self, kind: RebalanceKind, partitions: Iterable[TopicPartition]) -> Rebalance:
         self.phase = Phase.GIVING_UP
-        return Rebalance(change, sorted(partitions))
+        return Rebalance(kind, sorted(partitions))
 
     def _take_target(self, target: list[TopicPartition]) -> Rebalance:
         self.phase = Phase.TAKING
-        return Rebalance(Change.ASSIGNED, sorted(set(target) - self._positions.partitions()))
+        return Rebalance(RebalanceKind.ASSIGNED, sorted(set(target) - self._positions.partitions()))

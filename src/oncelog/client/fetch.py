@@ -19,6 +19,9 @@ _MOST: Final = ConfigKey("fetch.max.bytes", ConfigType.INT, 52_428_800, "Bytes o
 _OF_ONE: Final = ConfigKey(
     "max.partition.fetch.bytes", ConfigType.INT, 1_048_576, "Bytes of one partition in it.", low=1
 )
+RACK: Final = ConfigKey(
+    "client.rack", ConfigType.STRING, "", "Where the consumer is: it may be sent to a follower there (KIP-392)."
+)
 FETCH_KEYS: Final = (_LEAST, _WAIT, _MOST, _OF_ONE)
 NO_SESSION_EPOCH: Final = -1
 CHUNK_BYTES_MAX: Final = 1 << 30
@@ -31,6 +34,7 @@ class FetchSettings:
     min_bytes: int = setting(_LEAST)
     max_bytes: int = setting(_MOST)
     partition_max_bytes: int = setting(_OF_ONE)
+    rack: str = setting(RACK)
 
     def grown(self) -> FetchSettings:
         """For when not even one batch fitted into an answer."""
@@ -58,6 +62,7 @@ async def fetch(
         max_bytes=settings.max_bytes,
         isolation_level=settings.isolation,
         session_epoch=NO_SESSION_EPOCH,
+        rack_id=settings.rack,
         topics=[FetchTopic(topic=topic, partitions=partitions) for topic, partitions in topics.items()],
     )
     response = await connection.call(request, FetchResponse, timeout_ms=request_timeout_ms + settings.max_wait_ms)

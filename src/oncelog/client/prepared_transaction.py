@@ -36,7 +36,7 @@ class Completion(Enum):
 
     - COMMITTED: the transaction is committed, by this call or by an earlier one.
     - ENDED_BEFORE: it had ended, and its id has been used since, so the coordinator does not know any more how it
-      ended. A program that begins the next transaction only after `complete` has returned knows that it was committed.
+      ended. A program that calls `init_transactions` only after `complete` has returned knows that it was committed.
     - OTHER_ABORTED: it is not the one that this producer holds prepared. That other one was aborted, because the other
       side does not remember it.
     """

@@ -142,8 +142,8 @@ class ProducerCore:
     async def complete(self, prepared: PreparedTransaction) -> Completion:
         """Commit the prepared transaction if it is the one given, which the other side remembers; else abort it.
 
-        After a crash call it before `init_transactions`. Raises AbortableError if the transaction is lost, because its
-        coordinator aborted it meanwhile. After TimedOut call it again.
+        After a crash call it before `init_transactions`, which aborts what is open. Raises AbortableError if the
+        transaction is lost, because its coordinator aborted it meanwhile. After TimedOut call it again.
         """
         async with self._transactional() as transactions:
             if prepared.transactional_id != self.config.transactional_id:
@@ -152,7 +152,12 @@ class ProducerCore:
                     f"{self.config.transactional_id!r}"
                 )
             if self.state.current in (State.UNINITIALISED, State.READY):
-                return await resume(self.cluster, prepared, skip_epoch=self.state.current is State.UNINITIALISED)
+                found = await resume(self.cluster, prepared, skip_epoch=self.state.current is State.UNINITIALISED)
+                if found is Completion.COMMITTED:
+                    transactions.note_resumed(prepared)
+                else:
+                    transactions.check_not_aborted_here(prepared)
+                return found
             if transactions.holds(prepared):
                 self.state.on(Event.COMMIT)
                 await self._end(commit=True)

@@ -20,7 +20,7 @@ from oncelog.client.prepared_transaction import PreparedTransaction
 from oncelog.client.producer_config import ProducerConfig
 from oncelog.client.transaction import AsyncTransactionClient
 from oncelog.client.transaction_state import ADVICE, Event, State, TransactionState
-from oncelog.core.ids import NO_IDENTITY, TopicPartition
+from oncelog.core.ids import NO_IDENTITY, ProducerIdAndEpoch, TopicPartition
 
 
 class ProducerTransactions:
@@ -35,6 +35,10 @@ class ProducerTransactions:
         """Whether brokers may know anything of the present transaction."""
         self._held: PreparedTransaction | None = None
         """The transaction that is prepared, here or by a predecessor, and not yet ended."""
+        self._first: ProducerIdAndEpoch | None = None
+        """The first identity of this producer, if taking over the id aborted what was open under earlier ones."""
+        self._resumed: PreparedTransaction | None = None
+        """A transaction of a predecessor that this producer has committed."""
 
     @contextlib.contextmanager
     def _noting_errors(self) -> Iterator[None]:
@@ -55,6 +59,7 @@ class ProducerTransactions:
                 two_phase=self._config.two_phase_commit,
                 keep_prepared=keep_prepared,
             )
+        self._first = None if keep_prepared else self.client.identity
         if self.client.prepared == NO_IDENTITY:
             self.state.on(Event.INITIALISED)
             return None
@@ -151,6 +156,21 @@ class ProducerTransactions:
             current = self.state.current
             raise IllegalState(f"nothing is prepared while {current.value}: {ADVICE[current]}")
         return prepared.names_same(self._held)
+
+    def note_resumed(self, prepared: PreparedTransaction) -> None:
+        self._resumed = prepared
+
+    def check_not_aborted_here(self, prepared: PreparedTransaction) -> None:
+        """It had ended before it could be completed. Raises IllegalState if this producer may have aborted it."""
+        first = self._first
+        is_earlier = first is not None and (prepared.producer_id != first.producer_id or prepared.identity < first)
+        if is_earlier and not prepared.names_same(self._resumed):
+            raise IllegalState(
+                f"how the prepared transaction {prepared} ended is not known: it is not open, and init_transactions() "
+                "of this producer has aborted it if it was open then. 'oncelog txn history' tells. Call complete() "
+                "before init_transactions(), or init_transactions(keep_prepared=True) where brokers have two-phase "
+                "commit"
+            )
 
     def _hold(self, producer_id: int, epoch: int) -> PreparedTransaction:
         name, version = self._config.transactional_id or "", self.client.transaction_version

@@ -12,8 +12,8 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from oncelog.client.config import Address
 from oncelog.client.errors import ErrorCode, KafkaError, error_of
+from oncelog.core.address import Address
 from oncelog.core.ids import NULL_UUID, TopicPartition
 from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from oncelog.protocol.messages.metadata import (
@@ -58,6 +58,8 @@ class PartitionInfo(NamedTuple):
     replicas: tuple[int, ...]
     in_sync_replicas: tuple[int, ...]
     error_code: int
+    offline_replicas: tuple[int, ...] = ()
+    """Those whose broker is away, or whose folder is."""
 
 
 class TopicInfo(NamedTuple):
@@ -79,7 +81,7 @@ class Routes:
 
     def addresses(self, bootstrap: list[Address], rng: random.Random) -> list[Address]:
         """Whom to ask what every broker knows: known brokers first."""
-        known = [(broker.host, broker.port) for broker in self.brokers.values()]
+        known = [Address(broker.host, broker.port) for broker in self.brokers.values()]
         return list(dict.fromkeys(rng.sample(known, len(known)) + bootstrap))
 
     # Topics
@@ -113,6 +115,7 @@ class Routes:
                 tuple(p.replica_nodes),
                 tuple(p.isr_nodes),
                 p.error_code,
+                tuple(p.offline_replicas),
             )
             for p in sorted(topic.partitions, key=lambda p: p.partition_index)
         )

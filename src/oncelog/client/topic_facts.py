@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from oncelog.client.admin_base import AdminBase
-from oncelog.client.admin_configs import ResourceType
 from oncelog.client.cluster import Cluster, TopicInfo
 from oncelog.client.errors import KafkaError, error_of
+from oncelog.core.config_resources import ResourceType
 from oncelog.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,

@@ -16,11 +16,11 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
-from oncelog.cluster.image_security import acls_of, scram_users
 from oncelog.cluster.internal_topics import internal_partition_count, internal_topic_configs
-from oncelog.cluster.kraft_metadata import NOTHING_LOADED, LoadedImage, load_image
 from oncelog.cluster.log_survey import LogSurvey
 from oncelog.cluster.metadata import MetadataStore
 from oncelog.cluster.metadata_entries import (
@@ -31,11 +31,11 @@ from oncelog.cluster.metadata_entries import (
     topic_config_entry,
     users_entry,
 )
-from oncelog.controller.image import Image
-from oncelog.core.config import ConfigError, Settings
+from oncelog.core.config import Settings
 from oncelog.core.errors import KafkaError
-from oncelog.core.ids import INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, TopicPartition
+from oncelog.core.ids import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, TopicPartition
 from oncelog.core.topic_config import TOPIC_CONFIG
+from oncelog.core.topic_settings import known_settings
 from oncelog.protocol.batch import decode_records
 from oncelog.protocol.compiler import decode_versioned
 from oncelog.protocol.messages.transaction_log import TransactionLogValue
@@ -43,6 +43,10 @@ from oncelog.storage.intact_batches import intact_batches
 from oncelog.storage.log import Log
 from oncelog.storage.log_dir import LogDir
 from oncelog.storage.partition_metadata import CorruptPartitionMetadataError
+
+if TYPE_CHECKING:
+    from oncelog.cluster.kraft_metadata import LoadedImage
+    from oncelog.controller.image import Image
 
 log = logging.getLogger("oncelog.server")
 
@@ -73,9 +77,10 @@ def adopt_folders(
         _doubt_journal(metadata, survey)
     found = _unknown_logs(log_dir, metadata)
     if metadata.is_new or metadata.is_cut:
-        left = load_image(log_dir.path) if metadata.is_new else NOTHING_LOADED
+        left = _left_by_controllers(log_dir.path) if metadata.is_new else None
         _adopt(found, metadata, settings, left)
-        _adopt_security(metadata, left.image)
+        if left is not None:
+            _adopt_security(metadata, left.image)
         _adopt_partitions(log_dir, metadata)
     else:
         _set_aside(found, log_dir)
@@ -84,6 +89,15 @@ def adopt_folders(
     if metadata.is_new or metadata.is_cut:
         metadata.finish_adoption()
     return [metadata.topics[topic] for topic in found.keys() & metadata.topics.keys()]
+
+
+def _left_by_controllers(data_folder: Path) -> LoadedImage | None:
+    """None if no controllers wrote to this folder: then nothing of what reads their metadata is imported."""
+    if not (data_folder / f"{CLUSTER_METADATA_TOPIC}-0").is_dir():
+        return None
+    from oncelog.cluster.kraft_metadata import load_image
+
+    return load_image(data_folder)
 
 
 def _doubt_journal(metadata: MetadataStore, survey: LogSurvey) -> None:
@@ -114,12 +128,17 @@ def _unknown_logs(log_dir: LogDir, metadata: MetadataStore) -> _Found:
     return found
 
 
-def _is_of_another(partition_log: Log, topic: Topic) -> bool:
+def known_topic_id(partition_log: Log) -> UUID | None:
+    """None if nobody can tell, as after a power cut: it is taken for the topic of that name, if there is one."""
     try:
-        return partition_log.topic_id not in (None, topic.topic_id)
+        return partition_log.topic_id
     except CorruptPartitionMetadataError as error:
-        log.warning("%s is assumed to belong to the topic in the journal: %s", partition_log.topic_partition, error)
-        return False
+        log.warning("%s is assumed to belong to the topic in the metadata: %s", partition_log.topic_partition, error)
+        return None
+
+
+def _is_of_another(partition_log: Log, topic: Topic) -> bool:
+    return known_topic_id(partition_log) not in (None, topic.topic_id)
 
 
 def _adopt_partitions(log_dir: LogDir, metadata: MetadataStore) -> None:
@@ -155,9 +174,9 @@ def _set_aside(found: _Found, log_dir: LogDir) -> None:
             )
 
 
-def _adopt(found: _Found, metadata: MetadataStore, settings: Settings, left: LoadedImage) -> None:
+def _adopt(found: _Found, metadata: MetadataStore, settings: Settings, left: LoadedImage | None) -> None:
     for topic, logs in found.items():
-        topic_id = logs[min(logs)].topic_id
+        topic_id = known_topic_id(logs[min(logs)])
         if topic_id is None:
             log.warning("the folders of %s have no partition.metadata and are left alone", topic)
             continue
@@ -171,6 +190,8 @@ def _adopt(found: _Found, metadata: MetadataStore, settings: Settings, left: Loa
 
 
 def _adopt_security(metadata: MetadataStore, image: Image) -> None:
+    from oncelog.cluster.image_security import acls_of, scram_users
+
     users, acls = scram_users(image), acls_of(image)
     if users:
         metadata.commit(users_entry(users))
@@ -184,21 +205,14 @@ def _adopt_security(metadata: MetadataStore, image: Image) -> None:
         log.info("%d quota(s) are taken over", len(quotas))
 
 
-def _configs(topic: str, left: LoadedImage) -> dict[str, str]:
+def _configs(topic: str, left: LoadedImage | None) -> dict[str, str]:
     """What was set for a topic, as far as it is known and has a meaning here."""
-    settings = left.image.topic_settings(topic)
-    if not settings and not left.is_complete and topic not in INTERNAL_TOPICS:
+    settings = {} if left is None else left.image.topic_settings(topic)
+    is_complete = left is not None and left.is_complete
+    if not settings and not is_complete and topic not in INTERNAL_TOPICS:
         log.warning("the settings of topic %s are not known: it is kept whole until its retention is set", topic)
         return dict(_KEPT)
-    configs = {}
-    for name, value in settings.items():
-        try:
-            TOPIC_CONFIG.key(name).parse(value)
-        except ConfigError as error:
-            log.warning("topic %s is adopted without its %s=%s: %s", topic, name, value, error)
-        else:
-            configs[name] = value
-    return configs
+    return known_settings(TOPIC_CONFIG, settings, f"topic {topic}")
 
 
 def _producer_ids_of_transactions(logs: Iterable[Log]) -> Iterator[int]:

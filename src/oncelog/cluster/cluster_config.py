@@ -7,16 +7,19 @@ from typing import Final, NamedTuple
 
 from oncelog.cluster.follower import FetchLimits
 from oncelog.cluster.lifecycle import Timing
-from oncelog.cluster.metadata import JOURNAL_FILE
-from oncelog.cluster.quorum_log import Address
+from oncelog.cluster.node_facts import JOURNAL_FILE
+from oncelog.core.address import Address, parse_address
+from oncelog.core.broker_config import RACK_AWARE_SELECTOR
 from oncelog.core.config import ConfigError, Settings
 from oncelog.protocol.messages.broker_registration import Feature
 from oncelog.storage.meta_properties import MetaPropertiesError, read_meta_properties
 
+METADATA_LEVEL: Final = 30
+"""What new metadata begins with: that of Kafka 4.3."""
 FEATURES: Final = tuple(
     Feature(name=name, min_supported_version=low, max_supported_version=high)
     for name, low, high in (
-        ("metadata.version", 21, 30),
+        ("metadata.version", 21, METADATA_LEVEL),
         ("kraft.version", 0, 1),
         ("transaction.version", 0, 2),
         ("eligible.leader.replicas.version", 0, 1),
@@ -26,7 +29,6 @@ FEATURES: Final = tuple(
 groups and streams groups are not served, so their features have to be at 0."""
 _BOOTSTRAP: Final = "controller.quorum.bootstrap.servers"
 _VOTERS: Final = "controller.quorum.voters"
-_PROTOCOLS: Final = "listener.security.protocol.map"
 
 
 class ClusterConfig(NamedTuple):
@@ -35,13 +37,14 @@ class ClusterConfig(NamedTuple):
     timing: Timing
     limits: FetchLimits
     lag_max_ms: int
+    serves_racks: bool = False
+    """Whether consumers are sent to followers in their rack."""
 
 
-def cluster_config(settings: Settings) -> ClusterConfig:
-    """Raises ConfigError."""
-    _check_protocol(settings)
+def cluster_config(settings: Settings, controllers: list[Address] | None = None) -> ClusterConfig:
+    """Without `controllers` the settings name them. Raises ConfigError."""
     return ClusterConfig(
-        _controllers(settings),
+        controllers or _controllers(settings),
         settings.optional_text("broker.rack"),
         Timing(
             settings.integer("broker.heartbeat.interval.ms"),
@@ -57,19 +60,8 @@ def cluster_config(settings: Settings) -> ClusterConfig:
             socket_timeout_ms=settings.integer("replica.socket.timeout.ms"),
         ),
         settings.integer("replica.lag.time.max.ms"),
+        settings.optional_text("replica.selector.class") == RACK_AWARE_SELECTOR,
     )
-
-
-def _check_protocol(settings: Settings) -> None:
-    pairs = (part.partition(":") for part in (settings.optional_text(_PROTOCOLS) or "").split(","))
-    protocols = {name.strip().upper(): protocol.strip().upper() for name, _, protocol in pairs}
-    for name in (settings.optional_text("controller.listener.names") or "").split(","):
-        protocol = protocols.get(name.strip().upper(), "PLAINTEXT") if name.strip() else "PLAINTEXT"
-        if protocol != "PLAINTEXT":
-            raise ConfigError(
-                f"{_PROTOCOLS}: the controllers' listener {name.strip()} is {protocol}; "
-                "TLS and SASL to controllers are not supported yet"
-            )
 
 
 def _controllers(settings: Settings) -> list[Address]:
@@ -79,11 +71,11 @@ def _controllers(settings: Settings) -> list[Address]:
         raise ConfigError(f"process.roles=broker: {_BOOTSTRAP} has to name the controllers of the cluster, HOST:PORT")
     addresses = []
     for key, text in given:
-        host, colon, port = text.rpartition(":")
-        if not colon or not host or not port.isdecimal():
+        try:
+            addresses.append(parse_address(text))
+        except ValueError as error:
             form = "ID@HOST:PORT" if key == _VOTERS else "HOST:PORT"
-            raise ConfigError(f"{key}: every entry has the form {form}, such as 127.0.0.1:9093")
-        addresses.append(Address(host.strip("[]"), int(port)))
+            raise ConfigError(f"{key}: every entry has the form {form}, such as 127.0.0.1:9093") from error
     return list(dict.fromkeys(addresses))
 
 

@@ -18,6 +18,8 @@ A partition is followed in one leader epoch, in one of these states:
 - Otherwise the batches are appended, then the high watermark moves to that of the answer or to the own end, if that is
   lower, and then the log start offset follows.
 - An answer counts only for partitions that are as they were when the request was sent: same offset, same epoch.
+- A leader that keeps fetch sessions is told only what changed (`cluster.follower_session`). A partition that waits, for
+  whatever reason, is taken out of the session: the leader would send it again and again what is not taken.
 - With `oncelog.acks.fsync` a partition is fetched only when all of its log is on disk: a fetch acknowledges.
 """
 
@@ -28,19 +30,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum, auto
 from typing import Final, NamedTuple, Protocol
-from uuid import UUID
 
 from oncelog.cluster.exchange import Exchange
+from oncelog.cluster.follower_session import FollowedPartition, FollowerSession, Position
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import NodeId
-from oncelog.protocol.messages.fetch import (
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    FetchTopic,
-    PartitionData,
-    ReplicaState,
-)
+from oncelog.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData, ReplicaState
 from oncelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -52,6 +47,10 @@ from oncelog.protocol.messages.list_offsets import (
 from oncelog.storage.leader_epochs import EpochEnd
 
 logger = logging.getLogger("oncelog.server")
+
+
+FLUSH_WAIT_MS: Final = 5
+"""How long a fetch waits for news while another partition waits for the disk and is to be acknowledged after that."""
 
 
 class EpochLog(Protocol):
@@ -84,10 +83,13 @@ class FollowedLog(EpochLog, Protocol):
         """What the leader's answer says, after its batches were appended."""
 
 
-class FollowedPartition(NamedTuple):
-    topic: str
-    topic_id: UUID
-    partition: int
+class Throttle(Protocol):
+    """What may be fetched of replicas that are being moved."""
+
+    def hold_ms(self, topic: str, partition: int) -> int:
+        """For how long a replica that is behind is not fetched; 0: not at all."""
+
+    def record(self, topic: str, partition: int, size_bytes: int) -> None: ...
 
 
 class FetchLimits(NamedTuple):
@@ -108,18 +110,18 @@ class State(Enum):
     HALTED = auto()
 
 
-class Reaction(Enum):
+class FetchReaction(Enum):
     TAKE = auto()
     ASK_OFFSETS = auto()
     BACK_OFF = auto()
     HALT = auto()
 
 
-REACTIONS: Final[dict[int, Reaction]] = {
-    ErrorCode.NONE: Reaction.TAKE,
-    ErrorCode.OFFSET_OUT_OF_RANGE: Reaction.ASK_OFFSETS,
+REACTIONS: Final[dict[int, FetchReaction]] = {
+    ErrorCode.NONE: FetchReaction.TAKE,
+    ErrorCode.OFFSET_OUT_OF_RANGE: FetchReaction.ASK_OFFSETS,
     # The answer is to a fetch in the epoch that is followed, so the epoch is over.
-    ErrorCode.FENCED_LEADER_EPOCH: Reaction.HALT,
+    ErrorCode.FENCED_LEADER_EPOCH: FetchReaction.HALT,
 }
 """After any other error the partition is fetched again later: metadata travels at different speeds."""
 
@@ -129,15 +131,8 @@ class SendToLeader(NamedTuple):
     request: FetchRequest | ListOffsetsRequest
 
 
-class _Asked(NamedTuple):
-    """What a partition was like when it was asked for."""
-
-    offset: int
-    leader_epoch: int
-
-
 class _Followed:
-    __slots__ = ("due_ms", "halted", "leader_epoch", "log", "state")
+    __slots__ = ("due_ms", "halted", "lag", "leader_epoch", "log", "state")
 
     def __init__(self, log: FollowedLog, leader_epoch: int) -> None:
         self.log = log
@@ -147,13 +142,20 @@ class _Followed:
         """None means now."""
         self.halted = ""
         """Why nothing is fetched, if so."""
+        self.lag: int | None = None
+        """How many committed records it did not have at the last answer; None before that."""
 
     @property
-    def asked(self) -> _Asked:
-        return _Asked(self.log.log_end_offset, self.leader_epoch)
+    def asked(self) -> Position:
+        log = self.log
+        return Position(log.log_end_offset, self.leader_epoch, log.last_epoch, log.log_start_offset)
 
     def is_due(self, now_ms: int) -> bool:
         return self.state is not State.HALTED and (self.due_ms is None or now_ms >= self.due_ms) and self.log.is_flushed
+
+    @property
+    def waits_for_disk(self) -> bool:
+        return self.state is State.FETCHING and not self.log.is_flushed and not self.log.is_broken
 
     def halt(self, reason: str) -> None:
         self.state, self.halted = State.HALTED, reason
@@ -171,6 +173,7 @@ class _Followed:
         if data.records:
             self.log.append_as_follower(memoryview(data.records), self.leader_epoch, now_ms)
         self.log.follow_leader(data.high_watermark, data.log_start_offset)
+        self.lag = max(0, data.high_watermark - self.log.log_end_offset)
 
     def take_offset(self, offset: int, now_ms: int) -> bool:
         """The end or the start of the leader's log. Returns whether there is something to ask for now."""
@@ -201,14 +204,21 @@ def meeting_point(leader: EpochEnd, log: EpochLog) -> int:
 
 
 class LeaderFetcher:
-    def __init__(self, node_id: NodeId, limits: FetchLimits = FetchLimits()) -> None:  # noqa: B008  it is immutable
+    def __init__(
+        self,
+        node_id: NodeId,
+        limits: FetchLimits = FetchLimits(),  # noqa: B008  it is immutable
+        throttle: Throttle | None = None,
+    ) -> None:
         self._node_id = node_id
+        self._throttle = throttle
         self._limits = limits
         self._exchange = Exchange(limits.socket_timeout_ms)
         self._followed: dict[FollowedPartition, _Followed] = {}
         """In the order in which they are asked for: what has got data goes to the end."""
-        self._asked: dict[FollowedPartition, _Asked] = {}
+        self._asked: dict[FollowedPartition, Position] = {}
         """Of the current request."""
+        self._session = FollowerSession()
 
     # Which partitions
 
@@ -217,6 +227,9 @@ class LeaderFetcher:
         followed = self._followed.get(key)
         if followed is None or followed.leader_epoch != leader_epoch or followed.log is not log:
             self._followed[key] = _Followed(log, leader_epoch)
+            if key in self._session:
+                # What the leader has told of it was taken by its predecessor, if at all.
+                self._session.end()
 
     def forget(self, key: FollowedPartition) -> None:
         self._followed.pop(key, None)
@@ -230,6 +243,11 @@ class LeaderFetcher:
     def halted(self) -> dict[FollowedPartition, str]:
         """Partitions that are not fetched any more in this epoch, with the reason."""
         return {key: followed.halted for key, followed in self._followed.items() if followed.halted}
+
+    @property
+    def lag_max(self) -> int:
+        """Of the partition that is furthest behind, as far as it is known."""
+        return max((followed.lag or 0 for followed in self._followed.values()), default=0)
 
     # What is sent
 
@@ -250,42 +268,43 @@ class LeaderFetcher:
     def poll(self, now_ms: int, broker_epoch: int) -> SendToLeader | None:
         if self._exchange.has_timed_out(now_ms):
             self._exchange.give_up()
+            self._session.end()
             self._asked = {}
         if not self._exchange.is_due(now_ms):
             return None
-        due = {key: followed for key, followed in self._followed.items() if followed.is_due(now_ms)}
+        due = {
+            key: followed
+            for key, followed in self._followed.items()
+            if followed.is_due(now_ms) and not self._is_held(key, followed, now_ms)
+        }
         asking = {key: followed for key, followed in due.items() if followed.state is not State.FETCHING}
         if not due:
             return None
         # Offsets first: until they are known these partitions stand still.
-        wanted = asking or due
-        request = self._list_offsets(asking) if asking else self._fetch(due, broker_epoch)
-        self._asked = {key: followed.asked for key, followed in wanted.items()}
+        self._asked = {key: followed.asked for key, followed in (asking or due).items()}
+        request = self._list_offsets(asking) if asking else self._fetch(broker_epoch)
         return SendToLeader(self._exchange.sent(now_ms), request)
 
-    def _fetch(self, due: dict[FollowedPartition, _Followed], broker_epoch: int) -> FetchRequest:
-        topics: dict[UUID, FetchTopic] = {}
-        for key, followed in due.items():
-            topic = topics.setdefault(key.topic_id, FetchTopic(topic=key.topic, topic_id=key.topic_id))
-            topic.partitions.append(
-                FetchPartition(
-                    partition=key.partition,
-                    current_leader_epoch=followed.leader_epoch,
-                    fetch_offset=followed.log.log_end_offset,
-                    last_fetched_epoch=followed.log.last_epoch,
-                    log_start_offset=followed.log.log_start_offset,
-                    partition_max_bytes=self._limits.max_bytes,
-                )
-            )
+    def _is_held(self, key: FollowedPartition, followed: _Followed, now_ms: int) -> bool:
+        if self._throttle is None or followed.lag == 0:
+            return False
+        hold_ms = self._throttle.hold_ms(key.topic, key.partition)
+        if hold_ms:
+            followed.due_ms = now_ms + hold_ms
+        return hold_ms > 0
+
+    def _fetch(self, broker_epoch: int) -> FetchRequest:
         limits = self._limits
-        return FetchRequest(
+        is_flushing = any(followed.waits_for_disk for followed in self._followed.values())
+        request = FetchRequest(
             replica_id=self._node_id,
             replica_state=ReplicaState(replica_id=self._node_id, replica_epoch=broker_epoch),
-            max_wait_ms=limits.wait_max_ms,
+            max_wait_ms=min(FLUSH_WAIT_MS, limits.wait_max_ms) if is_flushing else limits.wait_max_ms,
             min_bytes=limits.response_min_bytes,
             max_bytes=limits.response_max_bytes,
-            topics=list(topics.values()),
         )
+        self._session.name(request, self._asked, limits.max_bytes)
+        return request
 
     def _list_offsets(self, asking: dict[FollowedPartition, _Followed]) -> ListOffsetsRequest:
         """As a replica: the latest offset is the end of the leader's log, not its high watermark."""
@@ -304,6 +323,7 @@ class LeaderFetcher:
     def on_failure(self, number: int, now_ms: int) -> None:
         if self._exchange.accept(number):
             self._asked = {}
+            self._session.end()
             self._exchange.delay(now_ms, self._limits.backoff_ms)
 
     def on_fetch(self, number: int, response: FetchResponse, now_ms: int, time_of_day_ms: int) -> None:
@@ -312,14 +332,17 @@ class LeaderFetcher:
             return
         asked, self._asked = self._asked, {}
         if response.error_code != ErrorCode.NONE:
-            self._exchange.delay(now_ms, self._limits.backoff_ms)
+            if not self._session.on_error(response.error_code):
+                self._exchange.delay(now_ms, self._limits.backoff_ms)
             return
-        keys = {(key.topic_id, key.partition): key for key in asked}
+        self._session.on_answer(response.session_id)
+        keys = {(key.topic_id, key.partition): key for key in asked} if response.responses else {}
         for topic in response.responses:
             for data in topic.partitions:
                 key = keys.get((topic.topic_id, data.partition_index))
                 followed = None if key is None else self._still(key, asked[key])
                 if key is None or followed is None or followed.state is not State.FETCHING:
+                    self._session.end()
                     continue
                 self._on_partition(key, followed, data, now_ms, time_of_day_ms)
 
@@ -335,7 +358,7 @@ class LeaderFetcher:
                 if key is not None and followed is not None:
                     self._on_offset(key, followed, answer, now_ms, time_of_day_ms)
 
-    def _still(self, key: FollowedPartition, asked: _Asked) -> _Followed | None:
+    def _still(self, key: FollowedPartition, asked: Position) -> _Followed | None:
         """The partition, if it is what it was when the request was sent."""
         followed = self._followed.get(key)
         return followed if followed is not None and followed.asked == asked else None
@@ -343,19 +366,23 @@ class LeaderFetcher:
     def _on_partition(
         self, key: FollowedPartition, followed: _Followed, data: PartitionData, now_ms: int, time_of_day_ms: int
     ) -> None:
-        reaction = REACTIONS.get(data.error_code, Reaction.BACK_OFF)
+        reaction = REACTIONS.get(data.error_code, FetchReaction.BACK_OFF)
         followed.due_ms = None
-        if reaction is Reaction.BACK_OFF:
+        if reaction is FetchReaction.BACK_OFF:
             followed.due_ms = now_ms + self._limits.backoff_ms
-        elif reaction is Reaction.HALT:
+        elif reaction is FetchReaction.HALT:
             followed.end_epoch()
-        elif reaction is Reaction.ASK_OFFSETS:
+        elif reaction is FetchReaction.ASK_OFFSETS:
             followed.state = State.ASKING_END
         else:
+            if data.diverging_epoch.epoch >= 0:
+                self._session.end()
             with self._guard(key, followed, now_ms):
                 followed.take(data, time_of_day_ms)
             if data.records:
                 self._followed[key] = self._followed.pop(key)
+                if self._throttle is not None:
+                    self._throttle.record(key.topic, key.partition, len(data.records))
 
     def _on_offset(
         self,
@@ -384,7 +411,8 @@ class LeaderFetcher:
         """
         try:
             yield
-        except KafkaError as error:
+        except (KafkaError, OSError) as error:
+            self._session.end()
             followed.due_ms = now_ms + self._limits.backoff_ms
             if followed.log.is_broken:
                 followed.halt(str(error))

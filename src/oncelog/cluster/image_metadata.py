@@ -5,27 +5,25 @@ Nothing is changed here. Changes are sent to the controller, and come back with 
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 from oncelog.cluster.image_security import acls_of, scram_users
 from oncelog.cluster.journal import JournalEntry
-from oncelog.cluster.metadata import Change, Metadata, metric_name
+from oncelog.cluster.metadata import Metadata, MetadataChange
 from oncelog.cluster.metadata_entries import Topic
 from oncelog.cluster.partition_state import PartitionState
 from oncelog.controller.delta import Delta
-from oncelog.controller.image import EMPTY_IMAGE, TOPIC_RESOURCE, Image, TopicImage
+from oncelog.controller.image import EMPTY_IMAGE, Image, TopicImage
+from oncelog.controller.topic_rules import metric_name
 from oncelog.core.broker_config import BROKER_CONFIG
-from oncelog.core.config import ConfigError, ConfigTable
+from oncelog.core.config_resources import ResourceType
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import LeaderEpoch, NodeId
 from oncelog.core.promise import Promise
 from oncelog.core.topic_config import TOPIC_CONFIG
+from oncelog.core.topic_settings import known_settings
 
-log = logging.getLogger("oncelog.server")
-
-BROKER_RESOURCE: Final = 4
 _GONE: Final = PartitionState(NodeId(-1), LeaderEpoch(-1), replicas=(), in_sync=())
 
 
@@ -33,6 +31,8 @@ class ImageMetadata(Metadata):
     def __init__(self) -> None:
         super().__init__()
         self.image: Image = EMPTY_IMAGE
+        self.doubtful_epoch = 0
+        """Of the transaction coordinator's topic, see `doubtful_below_epoch`."""
 
     def become(self, image: Image, delta: Delta) -> None:
         """What handlers see changes at once, before anything acts on it."""
@@ -40,19 +40,21 @@ class ImageMetadata(Metadata):
         for topic_id, change in delta.topics.items():
             if change.after is None and (gone := self.topics_by_id.pop(topic_id, None)) is not None:
                 self.topics.pop(gone.name, None)
+                self.metric_names.pop(metric_name(gone.name), None)
+                self.partitions_in_all -= gone.partition_count
         renewed = {key.topic_id for key in delta.partitions}
-        names = (resource.name for resource in delta.settings if resource.type == TOPIC_RESOURCE)
+        names = (resource.name for resource in delta.settings if resource.type == ResourceType.TOPIC)
         renewed.update(image.topic_ids[name] for name in names if name in image.topic_ids)
         for topic_id in renewed & image.topics.keys():
-            topic = self._topic(image.topics[topic_id])
+            topic, before = self._topic(image.topics[topic_id]), self.topics_by_id.get(topic_id)
             self.topics[topic.name] = self.topics_by_id[topic_id] = topic
-        self.partitions_in_all = sum(topic.partition_count for topic in self.topics.values())
-        self.metric_names = {metric_name(name): name for name in self.topics}
-        if any(resource.type == BROKER_RESOURCE for resource in delta.settings):
+            self.metric_names[metric_name(topic.name)] = topic.name
+            self.partitions_in_all += topic.partition_count - (0 if before is None else before.partition_count)
+        if any(resource.type == ResourceType.BROKER for resource in delta.settings):
             self.broker_configs = {
                 resource.name: known_settings(BROKER_CONFIG, configs, f"broker {resource.name}".strip())
                 for resource, configs in image.settings.items()
-                if resource.type == BROKER_RESOURCE
+                if resource.type == ResourceType.BROKER
             }
         if delta.scram:
             self.users = scram_users(image)
@@ -63,17 +65,19 @@ class ImageMetadata(Metadata):
             self.quotas |= {entity: dict(rates) for entity, rates in image.quotas.items()}
 
     def tell(self, delta: Delta) -> None:
-        """Those who follow learn of settings and ACLs."""
-        if any(resource.type == BROKER_RESOURCE for resource in delta.settings):
-            self._tell(Change("broker_config"))
+        """Those who follow learn of settings, users, ACLs and quotas."""
+        if any(resource.type == ResourceType.BROKER for resource in delta.settings):
+            self._tell(MetadataChange("broker_config"))
         for resource in delta.settings:
-            topic = self.topics.get(resource.name) if resource.type == TOPIC_RESOURCE else None
+            topic = self.topics.get(resource.name) if resource.type == ResourceType.TOPIC else None
             if topic is not None:
-                self._tell(Change("topic_config", topic))
+                self._tell(MetadataChange("topic_config", topic))
         if delta.acls:
-            self._tell(Change("acls"))
+            self._tell(MetadataChange("acls"))
+        if delta.scram:
+            self._tell(MetadataChange("users"))
         if delta.quotas:
-            self._tell(Change("quotas"))
+            self._tell(MetadataChange("quotas"))
 
     def _topic(self, image: TopicImage) -> Topic:
         configs = known_settings(TOPIC_CONFIG, self.image.topic_settings(image.name), f"topic {image.name}")
@@ -85,18 +89,8 @@ class ImageMetadata(Metadata):
         found = None if known is None else known.partitions.get(index)
         return _GONE if found is None else PartitionState.from_image(found)
 
+    def doubtful_below_epoch(self, topic: Topic) -> int:
+        return self.doubtful_epoch
+
     def propose(self, subject: str, decide: Callable[[], JournalEntry | None]) -> Promise[KafkaError | None]:
         return Promise.resolved(KafkaError(ErrorCode.NOT_CONTROLLER, f"the controller decides about {subject}"))
-
-
-def known_settings(table: ConfigTable, configs: Mapping[str, str], whose: str) -> dict[str, str]:
-    """Kafka's controllers know settings, and values of them, that have no meaning here."""
-    known = {}
-    for name, value in configs.items():
-        try:
-            table.key(name).parse(value)
-        except ConfigError as error:
-            log.warning("%s: %s=%s is left out: %s", whose, name, value, error)
-        else:
-            known[name] = value
-    return known

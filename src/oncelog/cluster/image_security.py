@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 
 from oncelog.cluster.metadata_entries import ScramUser
+from oncelog.controller.acl_changes import acl_of_record
 from oncelog.controller.image import Image
-from oncelog.protocol.messages.cluster_metadata import AccessControlEntryRecord
-from oncelog.security.acl import Acl, Operation, Pattern, Permission, Resource
+from oncelog.security.acl import Acl
 from oncelog.security.scram import ScramCredential, ScramMechanism
 
 log = logging.getLogger("oncelog.server")
@@ -29,19 +29,7 @@ def acls_of(image: Image) -> list[Acl]:
     acls: list[Acl] = []
     for entry in image.acls.values():
         try:
-            acls.append(_acl(entry))
+            acls.append(acl_of_record(entry))
         except ValueError as error:
             log.error("an ACL of %s on %r is not taken over: %s", entry.principal, entry.resource_name, error)
     return acls
-
-
-def _acl(entry: AccessControlEntryRecord) -> Acl:
-    return Acl(
-        Resource(entry.resource_type),
-        entry.resource_name,
-        Pattern(entry.pattern_type),
-        entry.principal,
-        entry.host,
-        Operation(entry.operation),
-        Permission(entry.permission_type),
-    )

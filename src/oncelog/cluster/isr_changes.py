@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from oncelog.cluster.exchange import Exchange
-from oncelog.cluster.replicas import IsrProposal, Reaction, Replicas
+from oncelog.cluster.replicas import IsrProposal, ProposalReaction, Replicas
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import NodeId
 from oncelog.protocol.messages.alter_partition import (
@@ -105,10 +105,10 @@ class IsrChanges:
             for answer in topic.partitions:
                 key = PartitionKey(topic.topic_id, answer.partition_index)
                 submitted = self._sent.get(key)
-                reaction = Reaction.RETRY if submitted is None else _answered(submitted, answer)
-                if reaction is not Reaction.RETRY:
+                reaction = ProposalReaction.RETRY if submitted is None else _answered(submitted, answer)
+                if reaction is not ProposalReaction.RETRY:
                     del self._sent[key]
-                if reaction in (Reaction.COMMIT, Reaction.REVERT):
+                if reaction in (ProposalReaction.COMMIT, ProposalReaction.REVERT):
                     changed.append(key)
         return changed
 
@@ -117,7 +117,7 @@ class IsrChanges:
         self._waiting, self._sent = {**self._sent, **self._waiting}, {}
 
 
-def _answered(submitted: _Submitted, answer: ChangedPartition) -> Reaction:
+def _answered(submitted: _Submitted, answer: ChangedPartition) -> ProposalReaction:
     return submitted.replicas.on_answer(
         submitted.proposal,
         answer.error_code,

@@ -26,14 +26,16 @@ import google_crc32c
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.failpoints import hit
 from oncelog.storage.atomic_file import sync_path, write_all
+from oncelog.storage.log_dir import LogDirError
 
 JournalEntry = dict[str, Any]
 OWNER_ONLY: Final = 0o600
 """The journal has the keys of users, with which one could pose as the broker. `oncelog.umask` does not apply to it."""
 
 
-class JournalDamaged(Exception):
-    """The journal is broken in the middle: not the trace of a crash, so not ours to repair by guessing."""
+class JournalDamaged(LogDirError):
+    """The journal is broken in the middle, which is not the trace of a crash, or of a newer version: not ours to
+    repair by guessing."""
 
 
 class Journal:
@@ -66,7 +68,7 @@ class Journal:
 
     def append(self, *entries: JournalEntry) -> None:
         """On disk, all of them, when this returns. Raises KafkaError if none of them is."""
-        line = _format(entries[0] if len(entries) == 1 else entries)
+        line = format_line(entries[0] if len(entries) == 1 else entries)
         hit("journal.append.before_write")
         try:
             if self._is_torn:
@@ -97,7 +99,7 @@ class Journal:
 
     def rewrite(self, entries: Iterable[JournalEntry]) -> None:
         """If it fails, the journal is one of both: all entries are in the old one too, and `append` makes sure."""
-        lines = [_format(entry) for entry in entries]
+        lines = [format_line(entry) for entry in entries]
         temporary = self.path.with_suffix(".tmp")
         fd = -1
         try:
@@ -129,7 +131,7 @@ class Journal:
             self._fd = -1
 
 
-def _format(content: JournalEntry | Sequence[JournalEntry]) -> bytes:
+def format_line(content: JournalEntry | Sequence[JournalEntry]) -> bytes:
     body = json.dumps(content, separators=(",", ":"), sort_keys=True).encode()
     return b"%08x %s\n" % (google_crc32c.value(body), body)
 

@@ -18,16 +18,16 @@ from oncelog.controller.image import EMPTY_IMAGE, Image
 from oncelog.controller.metadata_batches import read_batches
 from oncelog.controller.replay import Replay
 from oncelog.core.errors import KafkaError
+from oncelog.core.ids import CLUSTER_METADATA_TOPIC
 from oncelog.protocol.batch import CorruptBatchError
 from oncelog.protocol.messages.cluster_metadata import MetadataRecord
 from oncelog.protocol.primitives import MalformedRequest
 from oncelog.protocol.schema import Message
-from oncelog.storage.log_dir import CLUSTER_METADATA_TOPIC
 from oncelog.storage.segment_names import LOG_SUFFIX
 
 log = logging.getLogger("oncelog.server")
 
-_SNAPSHOT: Final = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
+_SNAPSHOT: Final = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
 
 
 class SnapshotName(NamedTuple):
@@ -40,6 +40,9 @@ class LoadedImage(NamedTuple):
 
     image: Image
     is_complete: bool
+    end_offset: int = 0
+    is_torn: bool = False
+    """Whether the last segment does not end with a whole batch: what a kill leaves, or damage."""
 
 
 NOTHING_LOADED: Final = LoadedImage(EMPTY_IMAGE, is_complete=False)
@@ -76,6 +79,8 @@ class _Loader:
         self._folder = folder
         self._replay = Replay()
         self._is_complete = True
+        self._is_torn = False
+        self._end_offset = 0
 
     def load(self) -> LoadedImage:
         try:
@@ -83,13 +88,14 @@ class _Loader:
         except (KafkaError, MalformedRequest, InvalidMetadata) as error:
             log.warning("what Kafka's controllers wrote in %s is not read to its end: %s", self._folder, error)
             self._is_complete = False
-        return LoadedImage(self._replay.image(), self._is_complete)
+        return LoadedImage(self._replay.image(), self._is_complete, self._end_offset, self._is_torn)
 
     def _read(self) -> None:
         snapshots, segments = snapshot_files(self._folder), segment_files(self._folder)
         newest = max(snapshots, default=SnapshotName(0, 0))
         if newest in snapshots:
             self._replay = Replay(decode_checkpoint(snapshots[newest].read_bytes(), self._known).image)
+            self._end_offset = newest.end_offset
         for path in segments[:-1]:
             self._read_segment(path, newest.end_offset)
         try:
@@ -97,12 +103,15 @@ class _Loader:
                 self._read_segment(path, newest.end_offset)
         except CorruptBatchError as error:
             # A torn end is what a kill leaves, and nobody was told that it is there.
+            self._is_torn = True
             log.info("%s does not end with a whole batch: %s", segments[-1], error)
 
     def _read_segment(self, path: Path, start_offset: int) -> None:
-        for message in map(self._known, records_of(path, start_offset)):
-            if message is not None:
-                self._replay.apply(message)
+        for batch in read_batches(path.read_bytes(), start_offset):
+            for message in map(self._known, batch.records):
+                if message is not None:
+                    self._replay.apply(message)
+            self._end_offset = batch.header.next_offset
 
     def _known(self, record: MetadataRecord) -> Message | None:
         """Records of a newer Kafka may have said anything; those that are known are read all the same."""

@@ -145,6 +145,10 @@ class Lifecycle:
         self._is_ready = True
         self._go(Event.READY)
 
+    def hurry(self) -> None:
+        """A controller was found: there is nothing to wait for."""
+        self._exchange.hurry()
+
     def stop(self, now_ms: int) -> None:
         self._give_up_ms = now_ms + STOPPING_MAX_MS
         self._go(Event.STOP)

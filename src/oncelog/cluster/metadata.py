@@ -29,7 +29,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from oncelog.cluster.journal import Journal, JournalEntry
+from oncelog.cluster.journal import Journal, JournalDamaged, JournalEntry
 from oncelog.cluster.metadata_entries import (
     ScramUser,
     Topic,
@@ -47,7 +47,9 @@ from oncelog.cluster.metadata_entries import (
     topic_of,
     users_entry,
 )
+from oncelog.cluster.node_facts import JOURNAL_FILE
 from oncelog.cluster.partition_state import PartitionState
+from oncelog.controller.topic_rules import metric_name
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import LeaderEpoch, NodeId, TopicPartition
 from oncelog.core.invariant import invariant
@@ -62,14 +64,13 @@ log = logging.getLogger("oncelog.server")
 NO_CONFIGS: Final[Mapping[str, str]] = MappingProxyType({})
 PRODUCER_IDS_APART: Final = 1 << 40
 """More than are handed out in practice. Where the last one handed out is not known, the next multiple comes next."""
-JOURNAL_FILE: Final = "oncelog-metadata.journal"
 _REWRITE_CHANGES_MIN: Final = 1000
 _REWRITE_GROWTH: Final = 4
 _REWRITE_RETRY_CHANGES: Final = 100
 """After a failed rewrite, the next one is tried when the journal has grown by so much again."""
 
 
-class Change(NamedTuple):
+class MetadataChange(NamedTuple):
     """What has been applied, for those who follow the metadata."""
 
     kind: str
@@ -91,7 +92,7 @@ class Metadata:
     """
 
     def __init__(self) -> None:
-        self.followers: list[Callable[[Change], Promise[None] | None]] = []
+        self.followers: list[Callable[[MetadataChange], Promise[None] | None]] = []
         """Called with each change. A follower that needs the disk returns a promise, which the answer and the next
         decisions wait for."""
         self.topics: dict[str, Topic] = {}
@@ -140,7 +141,7 @@ class Metadata:
     def close(self) -> None:
         """Nothing is kept on disk, unless a subclass says otherwise."""
 
-    def _tell(self, change: Change) -> list[Promise[None]]:
+    def _tell(self, change: MetadataChange) -> list[Promise[None]]:
         followed: list[Promise[None]] = []
         for follower in self.followers:
             try:
@@ -156,6 +157,8 @@ class MetadataStore(Metadata):
     def __init__(self, folder: Path, node_id: NodeId, worker: Worker) -> None:
         super().__init__()
         self._node_id = node_id
+        self._states: dict[LeaderEpoch, PartitionState] = {}
+        """Of all partitions with this epoch: one per start of the broker in which a topic was made."""
         self._journal = Journal(folder / JOURNAL_FILE)
         self._worker = worker
         self._proposals: list[_Proposal] = []
@@ -243,8 +246,12 @@ class MetadataStore(Metadata):
 
     def partition_state(self, topic: Topic, index: int) -> PartitionState:
         """All partitions of one node are led by it, and have no other replica."""
-        alone = (self._node_id,)
-        return PartitionState(self._node_id, LeaderEpoch(self.incarnation - topic.born), replicas=alone, in_sync=alone)
+        epoch = LeaderEpoch(self.incarnation - topic.born)
+        state = self._states.get(epoch)
+        if state is None:
+            alone = (self._node_id,)
+            state = self._states[epoch] = PartitionState(self._node_id, epoch, replicas=alone, in_sync=alone)
+        return state
 
     def adopt_topic(
         self,
@@ -272,7 +279,7 @@ class MetadataStore(Metadata):
 
     def producer_ids_apart_from(self, highest: int) -> int:
         """The next producer id to give out if `highest` was given out and others above it may have been."""
-        return (max(highest, self.next_producer_id - 1) // PRODUCER_IDS_APART + 1) * PRODUCER_IDS_APART
+        return ids_apart_from(max(highest, self.next_producer_id - 1))
 
     def has_given_out(self, producer_id: int) -> bool:
         """Whether a producer id may have been given out: it is in a reserved block."""
@@ -381,7 +388,7 @@ class MetadataStore(Metadata):
     def _apply_and_tell(self, entry: JournalEntry) -> list[Promise[None]]:
         return self._tell(self._apply(entry))
 
-    def _apply(self, entry: JournalEntry) -> Change:
+    def _apply(self, entry: JournalEntry) -> MetadataChange:
         self._stopped_incarnation = None
         topic: Topic | None = None
         match entry["kind"]:
@@ -425,8 +432,11 @@ class MetadataStore(Metadata):
             case "secret":
                 self.secret = base64.b64decode(entry["value"])
             case unknown:
-                raise ValueError(f"the metadata journal has an entry of unknown kind {unknown!r}: a newer Oncelog?")
-        return Change(entry["kind"], topic)
+                raise JournalDamaged(
+                    f"{self._journal.path} has an entry of kind {unknown!r}, which this version does not know: a newer "
+                    "Oncelog has used the folder. Use that version, or restore the folder from a copy of before"
+                )
+        return MetadataChange(entry["kind"], topic)
 
     def _apply_quotas(self, entry: JournalEntry) -> None:
         for entity, key, rate in quota_changes(entry):
@@ -437,6 +447,11 @@ class MetadataStore(Metadata):
                 rates.pop(key, None)
             if not rates:
                 del self.quotas[entity]
+
+
+def ids_apart_from(highest: int) -> int:
+    """Where producer ids go on if `highest` was given out and others above it may have been."""
+    return (highest // PRODUCER_IDS_APART + 1) * PRODUCER_IDS_APART
 
 
 def topic_subject(name: str) -> str:
@@ -457,7 +472,3 @@ def _resolve(promise: Promise[KafkaError | None], error: KafkaError | None) -> N
         promise.resolve(error)
     except Exception:
         log.exception("a callback for a change of the metadata failed")
-
-
-def metric_name(topic: str) -> str:
-    return topic.replace(".", "_")

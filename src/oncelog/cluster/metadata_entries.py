@@ -132,6 +132,7 @@ def without_secrets(entry: JournalEntry) -> JournalEntry:
     """The entry without the secrets, to be shown to people."""
     if entry.get("kind") == "secret":
         return {"kind": "secret"}
+    entry = {field: value for field, value in entry.items() if field != "secret"}
     if entry.get("kind") != "users":
         return entry
     shown = ("name", "mechanism", "iterations")

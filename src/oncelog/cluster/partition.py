@@ -21,7 +21,7 @@ from oncelog.cluster.partition_state import PartitionState, Role
 from oncelog.cluster.replicas import ReplicaFetch, ReplicaRules, Replicas
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import LeaderEpoch, NodeId, TopicPartition
-from oncelog.core.invariant import invariant
+from oncelog.core.invariant import InvariantError, invariant
 from oncelog.core.promise import Promise
 from oncelog.protocol.batch import build_control_batch
 from oncelog.storage.leader_epochs import EpochEnd
@@ -68,11 +68,13 @@ class Partition:
     __slots__ = (
         "_commit_policy",
         "_commit_waiters",
+        "_deletion_waiters",
         "_has_followers",
         "_rules",
         "_sequence",
         "_watchers",
         "closed",
+        "disk_refusals",
         "high_watermark",
         "is_leader",
         "leader_epoch",
@@ -104,6 +106,7 @@ class Partition:
         self._rules = rules
         self.topic_partition: TopicPartition = log.topic_partition
         self._commit_waiters: list[tuple[int, int, Promise[KafkaError | None]]] = []
+        self._deletion_waiters: list[tuple[int, Promise[KafkaError | None]]] = []
         self._sequence = 0
         self.closed = False
         self._watchers: dict[int, Callable[[], None]] = {}
@@ -117,6 +120,8 @@ class Partition:
         self.is_leader = False
         self.replicas: Replicas | None = None
         """Of a leader."""
+        self.disk_refusals = 0
+        """How many appends in a row the log has refused because of the disk."""
         self._has_followers = False
         """Whether others have a say in what is committed. On one node nobody has, and nobody is asked."""
         self.become(state, now_ms)
@@ -148,15 +153,22 @@ class Partition:
             self.replicas.on_state(state, now_ms)
         self._has_followers = self.replicas is not None and bool(self.replicas.followers)
         self._follow_log()
+        self._follow_deletions()
 
     @property
     def has_followers(self) -> bool:
         return self._has_followers
 
     @property
+    def could_be_led_by_others(self) -> bool:
+        return self.replicas is not None and len(self.replicas.state.in_sync) > 1
+
+    @property
     def last_valid_offset(self) -> int:
-        """Up to where a reader may ask. A new leader's high watermark may be behind what it has seen: then it waits."""
-        return self.log.log_end_offset if self._has_followers else self.high_watermark
+        """Up to where a reader may ask. A high watermark may be behind what the reader has seen elsewhere, on a new
+        leader and on every follower: then it waits."""
+        is_alone = self.is_leader and not self._has_followers
+        return self.high_watermark if is_alone else self.log.log_end_offset
 
     @property
     def knows_committed(self) -> bool:
@@ -203,12 +215,13 @@ class Partition:
         required_acks: int = ALL_IN_SYNC,
         examination: Examination = Examination.IN_PLACE,
     ) -> AppendInfo:
-        self._check_open()
-        self.check_leads()
+        if self.closed or not self.is_leader:
+            self._check_open()
+            self.check_leads()
         if self._has_followers and required_acks == ALL_IN_SYNC and self.is_under_min_isr:
             raise self._not_enough_replicas(ErrorCode.NOT_ENOUGH_REPLICAS)
         try:
-            return self.log.append(
+            info = self.log.append(
                 data,
                 leader_epoch=self.leader_epoch,
                 origin=origin,
@@ -217,6 +230,12 @@ class Partition:
                 marker_tv=marker_tv,
                 examination=examination,
             )
+        except KafkaError as error:
+            self.disk_refusals += error.code is ErrorCode.KAFKA_STORAGE_ERROR
+            raise
+        else:
+            self.disk_refusals = 0
+            return info
         finally:
             # Also when it was refused or is a duplicate: it may have repaired the log, and then there is more of it.
             self._follow_log()
@@ -357,13 +376,17 @@ class Partition:
             minimum = log.config.min_insync_replicas
             end_offset = self.replicas.high_watermark(end_offset, log.log_end_offset, minimum)
         self.advance_high_watermark(end_offset)
+        if self._deletion_waiters:
+            self._follow_deletions()
 
     def advance_high_watermark(self, offset: int) -> None:
         if offset <= self.high_watermark:
             return
-        invariant(offset <= self.log.log_end_offset, "%s: committed beyond the end of the log", self.topic_partition)
+        log = self.log
+        if offset > log.log_end_offset:
+            raise InvariantError(f"{self.topic_partition}: committed beyond the end of the log")
         self.high_watermark = offset
-        self.log.producer_state.on_high_watermark(offset)
+        log.producer_state.on_high_watermark(offset)
         waiters = self._commit_waiters
         while waiters and waiters[0][0] < offset:
             self._resolve(heapq.heappop(waiters)[2], None)
@@ -383,6 +406,35 @@ class Partition:
         heapq.heappush(self._commit_waiters, (offset, self._sequence, promise))
         return promise
 
+    def delete_records(self, offset: int) -> int:
+        """Returns where the log begins now. Followers are told at once."""
+        self.check_leads()
+        log_start_offset = self.log.delete_records(offset)
+        self._wake_watchers()
+        return log_start_offset
+
+    def deleted_by_followers(self, offset: int) -> Promise[KafkaError | None]:
+        """Promises that no follower that is there has records below `offset`, or why that cannot be told any more.
+
+        Whoever does not want to wait any longer resolves the promise.
+        """
+        promise: Promise[KafkaError | None] = Promise()
+        self._deletion_waiters.append((offset, promise))
+        self._follow_deletions()
+        return promise
+
+    def _follow_deletions(self) -> None:
+        waiters, self._deletion_waiters = self._deletion_waiters, []
+        for offset, promise in waiters:
+            if promise.done:
+                continue
+            if self.closed or self.replicas is None:
+                self._resolve(promise, self._not_committed(offset))
+            elif self.replicas.have_deleted(offset):
+                self._resolve(promise, None)
+            else:
+                self._deletion_waiters.append((offset, promise))
+
     def _not_committed(self, offset: int) -> KafkaError:
         if self.closed:
             return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{self.topic_partition} was deleted")
@@ -400,6 +452,7 @@ class Partition:
         waiters, self._commit_waiters = self._commit_waiters, []
         for offset, _, promise in waiters:
             self._resolve(promise, self._not_committed(offset))
+        self._follow_deletions()
         self._wake_watchers()
 
     def _wake_watchers(self) -> None:

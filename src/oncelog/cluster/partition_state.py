@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from oncelog.controller.partition_image import PartitionImage
 from oncelog.core.ids import LeaderEpoch, NodeId
+
+if TYPE_CHECKING:
+    from oncelog.controller.partition_image import PartitionImage
 
 
 class Role(Enum):

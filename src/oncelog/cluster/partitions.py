@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 
 from oncelog.cluster.metadata import Metadata
 from oncelog.cluster.metadata_entries import Topic
@@ -27,6 +27,7 @@ class PartitionTable:
         commit_policy: CommitPolicy,
         verifies: Callable[[], bool] = lambda: True,
         steady_ms: Callable[[], int] = lambda: 0,
+        admit_producer: Callable[[], None] = lambda: None,
     ) -> None:
         self._log_dir = log_dir
         self._metadata = metadata
@@ -36,6 +37,7 @@ class PartitionTable:
         self._verifies = verifies
         self._commit_policy = commit_policy
         self._steady_ms = steady_ms
+        self._admit_producer = admit_producer
         self.rules: ReplicaRules = ALONE
         self._open: dict[tuple[str, int], Partition] = {}
 
@@ -53,12 +55,19 @@ class PartitionTable:
 
     def get(self, topic: str, index: int) -> Partition:
         """A partition that this broker leads. Raises the error for the client if it does not."""
+        partition = self._open.get((topic, index))
+        if partition is None or not partition.is_leader:
+            partition = self.kept(topic, index)
+            partition.check_leads()
+        return partition
+
+    def kept(self, topic: str, index: int) -> Partition:
+        """A partition that this broker keeps. Raises the error for the client if it does not."""
         partition = self._open.get((topic, index)) or self._load(topic, index)
         if partition is None and self._metadata.has_partition(topic, index):
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{index} is kept by other brokers")
         if partition is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{index}")
-        partition.check_leads()
         return partition
 
     def has_data(self, topic: str, index: int) -> bool:
@@ -78,6 +87,7 @@ class PartitionTable:
             log = self._log_dir.create_log(key, topic.topic_id, self._log_config(topic), now_ms=self._now_ms())
         try:
             log.producer_state.verification_enabled = self._verifies()
+            log.producer_state.admit = self._admit_producer
             partition = Partition(
                 log,
                 state,
@@ -102,13 +112,20 @@ class PartitionTable:
                 if log.is_loaded:
                     log.producer_state.verification_enabled = self._verifies()
 
-    def delete(self, topic: Topic) -> FolderRenames:
+    def delete(self, topic: Topic) -> Generator[None, None, FolderRenames]:
         return self.remove([TopicPartition(topic.name, index) for index in range(topic.partition_count)])
 
-    def remove(self, keys: Sequence[TopicPartition]) -> FolderRenames:
-        """Takes partitions out of use at once. Their folders are there until the work that this returns is done."""
+    def remove(self, keys: Sequence[TopicPartition]) -> Generator[None, None, FolderRenames]:
+        """Takes partitions out of use at once. What this returns closes them, in steps, and returns what is to be done
+        to their folders."""
         closed = [partition for key in keys if (partition := self._open.pop(key, None)) is not None]
-        renames = self._log_dir.prepare_deletion(keys)
-        for partition in closed:
-            partition.close()
+        return self._close(self._log_dir.prepare_deletion(keys), closed)
+
+    def _close(
+        self, logs: Generator[None, None, FolderRenames], partitions: list[Partition]
+    ) -> Generator[None, None, FolderRenames]:
+        renames = yield from logs
+        while partitions:
+            partitions.pop().close()  # and frees its memory, which takes as long
+            yield
         return renames

@@ -27,12 +27,13 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from oncelog.cluster.exchange import Exchange
-from oncelog.controller.checkpoint import Quorum, decode_checkpoint
+from oncelog.controller.checkpoint import CheckpointReader, Quorum
 from oncelog.controller.delta import Delta
 from oncelog.controller.errors import InvalidMetadata
 from oncelog.controller.image import EMPTY_IMAGE, Image
 from oncelog.controller.metadata_batches import MetadataBatch, read_batches, whole_batches
 from oncelog.controller.replay import Replay
+from oncelog.core.address import Address
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.protocol.messages.fetch import (
     FetchPartition,
@@ -53,19 +54,18 @@ from oncelog.protocol.messages.fetch_snapshot import (
 
 TOPIC: Final = "__cluster_metadata"
 TOPIC_ID: Final = UUID(int=1)
+NO_REPLICA: Final = -1
+"""The replica id of somebody who only reads, such as the broker in a controller's own process."""
 FETCH_TIMEOUT_MS: Final = 2000
 """As controller.quorum.fetch.timeout.ms."""
 BACKOFF_MS: Final = 50
 _MAX_WAIT_MS: Final = 500
 _MAX_BYTES: Final = 1 << 20
+PIECE_BYTES: Final = 1 << 17
+"""Of a snapshot. A piece is read at once, in about 20 ms, while clients of the broker wait."""
 _HELD_MAX: Final = 100_000
 """Batches that are not committed yet. Further batches are fetched again later."""
 _NO_OFFSET: Final = -1
-
-
-class Address(NamedTuple):
-    host: str
-    port: int
 
 
 class Leader(NamedTuple):
@@ -91,7 +91,7 @@ class Update(NamedTuple):
 
 class _Download(NamedTuple):
     snapshot_id: SnapshotId
-    data: bytearray
+    reader: CheckpointReader
 
 
 class QuorumLog:
@@ -120,6 +120,13 @@ class QuorumLog:
         """The image of the last update."""
         self.last_offset = _NO_OFFSET
         """The last offset that the image contains."""
+
+    def begin_with(self, image: Image, quorum: Quorum, *, end_offset: int, epoch: int) -> None:
+        """What the controller in the same process has committed: it is not decoded again."""
+        self._replay, self.quorum = Replay(image), quorum
+        self._applied_end, self._applied_epoch, self._high_watermark = end_offset, epoch, end_offset
+        self._epoch = epoch
+        self._has_news = True
 
     @property
     def end_offset(self) -> int:
@@ -202,13 +209,13 @@ class QuorumLog:
         partition = PartitionSnapshotRequest(
             current_leader_epoch=self._epoch,
             snapshot_id=download.snapshot_id,
-            position=len(download.data),
+            position=download.reader.size_bytes,
             replica_directory_id=self._directory_id,
         )
         return FetchSnapshotRequest(
             cluster_id=self._cluster_id,
             replica_id=self._replica_id,
-            max_bytes=_MAX_BYTES,
+            max_bytes=PIECE_BYTES,
             topics=[TopicSnapshotRequest(name=TOPIC, partitions=[partition])],
         )
 
@@ -223,6 +230,7 @@ class QuorumLog:
 
     def _learn_leader(self, leader_id: int, epoch: int, endpoints: dict[int, Address]) -> bool:
         """Whether this is new: a higher epoch, or the leader of the known one."""
+        self._check_id(leader_id)
         if epoch < self._epoch or (epoch == self._epoch and (leader_id < 0 or self._is_known(leader_id))):
             return False
         self._epoch = epoch
@@ -231,6 +239,14 @@ class QuorumLog:
         if address is not None and address != self._address:
             self._connect(address)
         return True
+
+    def _check_id(self, controller_id: int) -> None:
+        """Kafka's controllers take an observer with the id of one of them for that controller, and answer nonsense."""
+        if controller_id == self._replica_id != NO_REPLICA:
+            raise KafkaError(
+                ErrorCode.INVALID_REGISTRATION,
+                f"node.id {controller_id} is the id of a controller of the cluster: give the broker another one",
+            )
 
     def _is_known(self, leader_id: int) -> bool:
         return self.leader is not None and self.leader.node_id == leader_id and self.leader.address == self._address
@@ -259,7 +275,7 @@ class QuorumLog:
     def _on_records(self, partition: PartitionData) -> Update | None:
         if partition.snapshot_id.end_offset >= 0:
             wanted = partition.snapshot_id
-            self._download = _Download(SnapshotId(end_offset=wanted.end_offset, epoch=wanted.epoch), bytearray())
+            self._download = _Download(SnapshotId(end_offset=wanted.end_offset, epoch=wanted.epoch), CheckpointReader())
             return None
         if partition.diverging_epoch.epoch >= 0:
             self._truncate(partition.diverging_epoch.epoch, partition.diverging_epoch.end_offset)
@@ -287,9 +303,14 @@ class QuorumLog:
                 self._replay.apply(record.known())
             for control in batch.controls:
                 self.quorum = self.quorum.after(control)
+            self._check_voters()
             self._applied_end, self._applied_epoch = batch.header.next_offset, batch.header.leader_epoch
             self._has_news = True
         return self._publish()
+
+    def _check_voters(self) -> None:
+        for voter in self.quorum.voters.voters if self.quorum.voters is not None else ():
+            self._check_id(voter.voter_id)
 
     def _publish(self) -> Update | None:
         first = self._first_high_watermark
@@ -307,17 +328,18 @@ class QuorumLog:
         self._exchange.delay(now_ms, BACKOFF_MS)
 
     def _on_piece(self, download: _Download, partition: PartitionSnapshot, now_ms: int) -> Update | None:
-        is_next = partition.position == len(download.data) and partition.snapshot_id == download.snapshot_id
+        is_next = partition.position == download.reader.size_bytes and partition.snapshot_id == download.snapshot_id
         if not is_next or not partition.unaligned_records:
             self._restart_download(now_ms)
             return None
-        download.data.extend(partition.unaligned_records)
-        if len(download.data) < partition.size:
+        download.reader.feed(partition.unaligned_records)
+        if download.reader.size_bytes < partition.size:
             return None
-        loaded = decode_checkpoint(bytes(download.data))
+        loaded = download.reader.finish()
         self._download = None
         self._held.clear()
         self._replay, self.quorum = Replay(loaded.image), loaded.quorum
+        self._check_voters()
         self._applied_end, self._applied_epoch = download.snapshot_id.end_offset, download.snapshot_id.epoch
         self._high_watermark = max(self._high_watermark, self._applied_end)
         self._has_news = True

@@ -7,14 +7,25 @@ watermark, which the answer then tells.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from oncelog.cluster.partition import Partition
 from oncelog.cluster.replicas import ReplicaFetch
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import NodeId
-from oncelog.protocol.messages.fetch import EpochEndOffset, FetchPartition, PartitionData
+from oncelog.protocol.messages.fetch import EpochEndOffset, PartitionData
 from oncelog.protocol.primitives import Readable
+
+
+class Wanted(Protocol):
+    """What a follower asks for: `FetchPartition`, or what a fetch session keeps of it."""
+
+    partition: int
+    current_leader_epoch: int
+    fetch_offset: int
+    last_fetched_epoch: int
+    log_start_offset: int
+    partition_max_bytes: int
 
 
 class Fetcher(NamedTuple):
@@ -26,7 +37,7 @@ class Fetcher(NamedTuple):
 
 def answer_replica(
     partition: Partition,
-    wanted: FetchPartition,
+    wanted: Wanted,
     fetcher: Fetcher,
     *,
     now_ms: int,
@@ -53,14 +64,14 @@ def answer_replica(
     return _data(partition, wanted, _read(partition, wanted, max_bytes, must_progress))
 
 
-def _check(partition: Partition, wanted: FetchPartition, fetcher: Fetcher) -> None:
+def _check(partition: Partition, wanted: Wanted, fetcher: Fetcher) -> None:
     partition.check_leader_epoch(wanted.current_leader_epoch)
     partition.check_leads()
     if partition.replicas is not None:
         partition.replicas.check_replica(fetcher.broker_id)
 
 
-def _read(partition: Partition, wanted: FetchPartition, max_bytes: int, must_progress: bool) -> Readable:
+def _read(partition: Partition, wanted: Wanted, max_bytes: int, must_progress: bool) -> Readable:
     log = partition.log
     max_bytes = min(wanted.partition_max_bytes, max_bytes)
     if wanted.fetch_offset == log.log_end_offset or (max_bytes <= 0 and not must_progress):
@@ -70,7 +81,7 @@ def _read(partition: Partition, wanted: FetchPartition, max_bytes: int, must_pro
     ).data
 
 
-def _data(partition: Partition, wanted: FetchPartition, records: Readable = b"") -> PartitionData:
+def _data(partition: Partition, wanted: Wanted, records: Readable = b"") -> PartitionData:
     return PartitionData(
         partition_index=wanted.partition,
         high_watermark=partition.high_watermark,

@@ -49,6 +49,8 @@ class Registration(Protocol):
     def is_fenced(self) -> bool: ...
     @property
     def in_controlled_shutdown(self) -> bool: ...
+    @property
+    def rack(self) -> str | None: ...
 
 
 class ReplicaRules(NamedTuple):
@@ -76,6 +78,8 @@ class Follower(NamedTuple):
     fetched_ms: int = 0
     leader_end_offset: int = UNKNOWN
     """Where the leader's log ended at that fetch."""
+    has_left: bool = False
+    """It is out of the ISR since that fetch."""
 
     def after(self, fetch: ReplicaFetch, leader_end_offset: int, now_ms: int) -> Follower:
         caught_up_ms = self.caught_up_ms
@@ -109,7 +113,7 @@ class IsrProposal(NamedTuple):
         return tuple(member.broker_id for member in self.members)
 
 
-class Reaction(Enum):
+class ProposalReaction(Enum):
     COMMIT = auto()
     """The proposal is in force."""
     REVERT = auto()
@@ -119,16 +123,16 @@ class Reaction(Enum):
     RETRY = auto()
 
 
-REACTIONS: Final[dict[int, Reaction]] = {
-    ErrorCode.NONE: Reaction.COMMIT,
-    ErrorCode.INELIGIBLE_REPLICA: Reaction.REVERT,
-    ErrorCode.OPERATION_NOT_ATTEMPTED: Reaction.REVERT,
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: Reaction.WAIT,
-    ErrorCode.UNKNOWN_TOPIC_ID: Reaction.WAIT,
-    ErrorCode.FENCED_LEADER_EPOCH: Reaction.WAIT,
-    ErrorCode.INVALID_REQUEST: Reaction.WAIT,
-    ErrorCode.INVALID_UPDATE_VERSION: Reaction.WAIT,
-    ErrorCode.NEW_LEADER_ELECTED: Reaction.WAIT,
+REACTIONS: Final[dict[int, ProposalReaction]] = {
+    ErrorCode.NONE: ProposalReaction.COMMIT,
+    ErrorCode.INELIGIBLE_REPLICA: ProposalReaction.REVERT,
+    ErrorCode.OPERATION_NOT_ATTEMPTED: ProposalReaction.REVERT,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ProposalReaction.WAIT,
+    ErrorCode.UNKNOWN_TOPIC_ID: ProposalReaction.WAIT,
+    ErrorCode.FENCED_LEADER_EPOCH: ProposalReaction.WAIT,
+    ErrorCode.INVALID_REQUEST: ProposalReaction.WAIT,
+    ErrorCode.INVALID_UPDATE_VERSION: ProposalReaction.WAIT,
+    ErrorCode.NEW_LEADER_ELECTED: ProposalReaction.WAIT,
 }
 """Any other error is retried: it says nothing about the proposal."""
 
@@ -189,8 +193,17 @@ class Replicas:
         if state.partition_epoch <= self.state.partition_epoch:
             return
         # A proposal that is not in it yet will be refused: it was made for an older partition epoch.
-        self.state, self.proposal = state, None
+        before, self.state, self.proposal = self.state, state, None
+        self._note_those_who_left(before)
         self._meet_followers()
+
+    def _note_those_who_left(self, before: PartitionState) -> None:
+        """They may come back when they fetch again, and not for what they had when they fell behind: while too few are
+        in sync the high watermark stands still, and a follower that is away would have all that is committed."""
+        for replica in set(before.in_sync) - set(self.state.in_sync):
+            follower = self.followers.get(replica)
+            if follower is not None:
+                self.followers[replica] = follower._replace(has_left=True)
 
     # What is committed
 
@@ -218,6 +231,14 @@ class Replicas:
         ]
         return min([own_end_offset, *ends])
 
+    def have_deleted(self, offset: int) -> bool:
+        """Whether no follower has a record below `offset` any more, as far as they are there."""
+        return all(
+            follower.log_start_offset >= offset
+            for replica, follower in self.followers.items()
+            if (registration := self._rules.registration_of(replica)) is not None and not registration.is_fenced
+        )
+
     def _could_join_now(self, replica: NodeId, follower: Follower, leader_end_offset: int) -> bool:
         is_caught_up = follower.is_caught_up(leader_end_offset, self.now_ms, self._rules.lag_max_ms)
         return is_caught_up and self._is_eligible(replica, follower)
@@ -229,15 +250,42 @@ class Replicas:
             return False
         return follower.end_offset != UNKNOWN and follower.broker_epoch in (UNKNOWN, registration.epoch)
 
+    # Who else may be read from
+
+    def readers_in(self, rack: str, offset: int) -> list[NodeId]:
+        """Followers of that rack that have committed records from `offset` on, the most current first (KIP-392).
+
+        None if the leader itself is there.
+        """
+        own = self._rules.registration_of(self._node_id)
+        if own is not None and own.rack == rack:
+            return []
+        found = [
+            (follower.end_offset, follower.caught_up_ms or 0, replica)
+            for replica, follower in self.followers.items()
+            if replica in self.state.in_sync and follower.log_start_offset <= offset <= follower.end_offset
+            if (registration := self._rules.registration_of(replica)) is not None
+            and registration.rack == rack and not registration.is_fenced
+        ]  # fmt: skip
+        return [replica for _, _, replica in sorted(found, reverse=True)]
+
     # Who is in sync
 
-    def propose_expansion(self, high_watermark: int, own_broker_epoch: int) -> IsrProposal | None:
-        """After a fetch or a change of metadata."""
+    def propose_expansion(
+        self, high_watermark: int, own_broker_epoch: int, log_start_offset: int = 0
+    ) -> IsrProposal | None:
+        """After a fetch or a change of metadata.
+
+        A follower that still has what was deleted here joins when it has deleted it as well, one fetch later. Nobody
+        can tell any more whether its records there are those that were committed. Kafka takes it in at once.
+        """
         joining = [
             replica
             for replica, follower in self.followers.items()
             if replica not in self.state.in_sync
+            and not follower.has_left
             and follower.end_offset >= max(high_watermark, self.epoch_start_offset)
+            and (follower.log_start_offset == UNKNOWN or follower.log_start_offset >= log_start_offset)
             and self._is_eligible(replica, follower)
         ]
         return self._propose([*self.state.in_sync, *joining], own_broker_epoch) if joining else None
@@ -267,15 +315,16 @@ class Replicas:
 
     def on_answer(
         self, proposal: IsrProposal, code: int, *, in_sync: tuple[NodeId, ...], leader_epoch: int, partition_epoch: int
-    ) -> Reaction:
+    ) -> ProposalReaction:
         """The controller's answer to a proposal, which is of no interest if metadata came before it."""
         if proposal is not self.proposal:
-            return Reaction.WAIT
-        reaction = REACTIONS.get(code, Reaction.RETRY)
-        if reaction is Reaction.COMMIT:
+            return ProposalReaction.WAIT
+        reaction = REACTIONS.get(code, ProposalReaction.RETRY)
+        if reaction is ProposalReaction.COMMIT:
             if leader_epoch != self.state.leader_epoch or partition_epoch < self.state.partition_epoch:
-                return Reaction.WAIT
-            self.state = replace(self.state, in_sync=in_sync, partition_epoch=partition_epoch)
-        if reaction in (Reaction.COMMIT, Reaction.REVERT):
+                return ProposalReaction.WAIT
+            before, self.state = self.state, replace(self.state, in_sync=in_sync, partition_epoch=partition_epoch)
+            self._note_those_who_left(before)
+        if reaction in (ProposalReaction.COMMIT, ProposalReaction.REVERT):
             self.proposal = None
         return reaction

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final
 
 from oncelog.cluster.journal import JournalEntry
-from oncelog.cluster.metadata import Metadata, metric_name, topic_subject
+from oncelog.cluster.metadata import Metadata, topic_subject
 from oncelog.cluster.metadata_entries import Topic, delete_entry, partitions_entry, topic_entry
-from oncelog.core.config import ConfigError
+from oncelog.controller.topic_rules import (
+    PARTITIONS_PER_REQUEST_MAX,
+    check_configs,
+    check_name,
+    metric_name,
+    unknown_topic,
+)
 from oncelog.core.errors import ErrorCode, KafkaError
-from oncelog.core.ids import INTERNAL_TOPICS, NULL_UUID, NodeId
+from oncelog.core.ids import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, NULL_UUID, NodeId
 from oncelog.core.promise import Promise
-from oncelog.core.topic_config import TOPIC_CONFIG
-from oncelog.storage.log_dir import CLUSTER_METADATA_TOPIC
-
-TOPIC_NAME_LENGTH_MAX: Final = 249
-PARTITIONS_PER_REQUEST_MAX: Final = 10_000
-_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 class TopicCatalog:
@@ -42,7 +40,7 @@ class TopicCatalog:
     def require(self, name: str) -> Topic:
         topic = self._metadata.topics.get(name)
         if topic is None:
-            raise _unknown()
+            raise unknown_topic()
         return topic
 
     def check_new(
@@ -105,7 +103,7 @@ class TopicCatalog:
     def delete(self, topic: Topic) -> Promise[KafkaError | None]:
         def decide() -> JournalEntry:
             if topic.topic_id not in self._metadata.topics_by_id:
-                raise _unknown()
+                raise unknown_topic()
             return delete_entry(topic)
 
         return self._metadata.propose(topic_subject(topic.name), decide)
@@ -161,7 +159,6 @@ class TopicCatalog:
             self._check_added_assignments(count - topic.partition_count, assignments)
 
     def _check_collision(self, name: str) -> None:
-        # '.' and '_' both become '_' in metric names, so Kafka refuses names that differ in these only.
         other = self._metadata.metric_names.get(metric_name(name))
         if other is not None:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
@@ -197,28 +194,6 @@ class TopicCatalog:
                 )
 
 
-def _unknown() -> KafkaError:
-    return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
-
-
-def check_name(name: str) -> None:
-    problem = name_problem(name)
-    if problem is not None:
-        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
-
-
-def name_problem(name: str) -> str | None:
-    if not name:
-        return "the empty string is not allowed"
-    if name in (".", ".."):
-        return "'.' or '..' is not allowed"
-    if len(name) > TOPIC_NAME_LENGTH_MAX:
-        return f"the length of '{name}' is longer than the max allowed length {TOPIC_NAME_LENGTH_MAX}"
-    if not _LEGAL_NAME.fullmatch(name):
-        return f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
-    return None
-
-
 def _check_counts(partition_count: int, replication_factor: int) -> None:
     if partition_count < 1:
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, "Number of partitions must be larger than 0.")
@@ -234,19 +209,3 @@ def _check_counts(partition_count: int, replication_factor: int) -> None:
             f"Unable to replicate the partition {replication_factor} time(s): The target replication factor of "
             f"{replication_factor} cannot be reached because only 1 broker(s) are registered.",
         )
-
-
-def check_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
-    """Settings a topic may have: raises INVALID_CONFIG with the key and what it takes."""
-    checked = {name: text for name, text in configs.items() if text is not None}
-    try:
-        if len(checked) < len(configs):
-            absent = ", ".join(name for name in configs if name not in checked)
-            raise ConfigError(f"Null value not supported for topic configs: {absent}")
-        settings = TOPIC_CONFIG.parse(checked)
-        low, high = settings.integer("min.compaction.lag.ms"), settings.integer("max.compaction.lag.ms")
-        if low > high:
-            raise ConfigError(f"min.compaction.lag.ms ({low}) must not be larger than max.compaction.lag.ms ({high}).")
-    except ConfigError as error:
-        raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
-    return checked

@@ -12,18 +12,24 @@ connector or becomes a row of the dead letters, in the transaction of its batch.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Final, NamedTuple
 
 from oncelog.client import ConsumerRecord, TopicPartition
 from oncelog.connect import row_changes
+from oncelog.connect.collector import paused_collector
 from oncelog.connect.errors import BadRecord, Fenced, Refused
-from oncelog.connect.row_changes import Change, TablePlan, Unusable
+from oncelog.connect.finding import Finding
+from oncelog.connect.identifiers import quoted, quoted_table
+from oncelog.connect.row_changes import RowChange, TablePlan, Unusable
+from oncelog.connect.schema_records import SchemaRecords
 from oncelog.connect.settings import SinkSettings
 from oncelog.connect.sink import Batch, Claimed, Instance, Move, Start
+from oncelog.connect.sink_records import RecordColumns
 from oncelog.core.failpoints import hit
 
 OFFSETS_TABLE: Final = "oncelog_sink_offsets"
@@ -35,17 +41,22 @@ class RowRefused(Exception):
     """The database does not take a row, and will not take it next time."""
 
 
+Plans = dict[str, TablePlan]
+"""By table."""
+
+
 class TableFacts(NamedTuple):
     columns: frozenset[str]
     """Those that may be written."""
     generated: frozenset[str]
     """Those that the database fills."""
     key: tuple[str, ...]
-
-
-def quoted(name: str) -> str:
-    """`schema.table` or `column` as identifiers of SQL."""
-    return ".".join('"' + part.replace('"', '""') + '"' for part in name.split("."))
+    required: frozenset[str] = frozenset()
+    """Those that a new row must have."""
+    json: frozenset[str] = frozenset()
+    """Those whose type is JSON."""
+    unique: frozenset[frozenset[str]] | None = None
+    """Columns with a unique index that an upsert can use. None where that is not known, of views."""
 
 
 class DatabaseSink(ABC):
@@ -57,6 +68,7 @@ class DatabaseSink(ABC):
         self._instance = instance
         self._owners: dict[TopicPartition, int] = {}
         self._facts: dict[str, TableFacts] = {}
+        self._schemas = None if settings.schema_registry is None else SchemaRecords(settings.schema_registry)
 
     # What differs between databases
 
@@ -76,10 +88,18 @@ class DatabaseSink(ABC):
         """None if there is no such table."""
 
     @abstractmethod
-    def _insert(self, table: str, columns: tuple[str, ...], rows: list[list[Any]]) -> None: ...
+    def _insert(self, table: str, columns: tuple[str, ...], rows: Sequence[Collection[Any]]) -> None: ...
 
     @abstractmethod
-    def _upsert(self, table: str, columns: tuple[str, ...], key: tuple[str, ...], rows: list[list[Any]]) -> None: ...
+    def _upsert(
+        self, table: str, columns: tuple[str, ...], key: tuple[str, ...], rows: Sequence[Collection[Any]]
+    ) -> None: ...
+
+    @abstractmethod
+    def _update_or_insert(
+        self, table: str, columns: tuple[str, ...], key: tuple[str, ...], rows: Sequence[Collection[Any]]
+    ) -> None:
+        """For rows that leave out a required column: databases check that before they look whether the row is there."""
 
     @abstractmethod
     def _delete(self, table: str, key: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None: ...
@@ -87,12 +107,27 @@ class DatabaseSink(ABC):
     @abstractmethod
     def close(self) -> None: ...
 
+    def _cut_off_predecessor(self) -> None:  # noqa: B027  # not every database can
+        """End what an older instance has open: one that is paused in a transaction would hold its locks for ever."""
+
+    def check_rights_on(self, table: str) -> Iterator[Finding]:
+        """What the user may not do with a table, whether it is there or not."""
+        yield from ()
+
+    def check_rights(self) -> Iterator[Finding]:
+        """What the user may not do with the sink's own tables."""
+        yield from ()
+
     def _rolled_back(self) -> None:  # noqa: B027  # most databases have nothing to forget
         """What was made in the transaction, or since the savepoint, is gone."""
 
     # The sink
 
     def claim(self, starts: Mapping[TopicPartition, Start]) -> dict[TopicPartition, Claimed]:
+        if not self._instance.claimed:
+            self._cut_off_predecessor()
+        for partition in starts:
+            self.facts(self._table_of(partition.topic))
         with self._transaction():
             self._make_tables()
             claimed = {}
@@ -133,10 +168,19 @@ class DatabaseSink(ABC):
         )
         return Claimed(next_offset, topic_id), owner + 1
 
+    def verify(self) -> None:
+        query = f"select topic, part, owner from {OFFSETS_TABLE} where sink = ?"
+        owners = {
+            TopicPartition(topic, part): owner for topic, part, owner in self._execute(query, [self.settings.name])
+        }
+        for partition, owner in self._owners.items():
+            if owners.get(partition) != owner:
+                raise self._fenced(partition)
+
     def write(self, batch: Batch) -> int:
         try:
             with self._transaction():
-                self._write_rows(batch.records)
+                self._write_rows(batch.records, batch.prepared)
                 hit("sink.after_rows")
                 self._move_all(batch.moves)
                 hit("sink.after_offsets")
@@ -146,6 +190,16 @@ class DatabaseSink(ABC):
         return 0
 
     def _write_singly(self, batch: Batch) -> int:
+        try:
+            return self._write_in_savepoints(batch)
+        except RowRefused as error:
+            places = ", ".join(f"{place} offsets {move.old} to {move.new - 1}" for place, move in batch.moves.items())
+            raise BadRecord(
+                f"each record of {places} can be written, and together they cannot be committed: {error}. A constraint "
+                "that is checked at the commit does not say which record it objects to; make it not deferrable to know"
+            ) from error
+
+    def _write_in_savepoints(self, batch: Batch) -> int:
         failed = 0
         with self._transaction():
             for record in batch.records:
@@ -181,7 +235,9 @@ class DatabaseSink(ABC):
         headers = [[name, None if value is None else value.decode("latin-1")] for name, value in record.headers]
         self._execute(
             f"insert into {DEAD_LETTERS_TABLE} (sink, topic, part, record_offset, error, record_key, record_value, "
-            "headers) values (?, ?, ?, ?, ?, ?, ?, ?)",
+            "headers) values (?, ?, ?, ?, ?, ?, ?, ?) on conflict (sink, topic, part, record_offset) do update set "
+            "failed_at = current_timestamp, error = excluded.error, record_key = excluded.record_key, "
+            "record_value = excluded.record_value, headers = excluded.headers",
             (self.settings.name, record.topic, record.partition, record.offset, str(error).replace("\0", ""),
              record.key, record.value, json.dumps(headers)),
         )  # fmt: skip
@@ -207,14 +263,43 @@ class DatabaseSink(ABC):
 
     # Rows
 
-    def _write_rows(self, records: Sequence[ConsumerRecord]) -> None:
-        changes: dict[str, list[Change]] = {}
+    def prepare(self, records: Sequence[ConsumerRecord]) -> Plans | None:
+        """None if that needs the database, or if a record cannot be used: `write` finds out which."""
+        if isinstance(records, RecordColumns) and self._tables_claimed() <= self._facts.keys():
+            with contextlib.suppress(Unusable), paused_collector():
+                return self._plans(records)
+        return None
+
+    def _tables_claimed(self) -> set[str]:
+        return {self._table_of(partition.topic) for partition in self._owners}
+
+    def _write_rows(self, records: Sequence[ConsumerRecord], plans: Plans | None = None) -> None:
+        for table, plan in (self._plans(records) if plans is None else plans).items():
+            self._apply(table, plan)
+
+    def _plans(self, records: Sequence[ConsumerRecord]) -> Plans:
+        if isinstance(records, RecordColumns) and self.settings.format == "rows" and self._schemas is None:
+            parts = records.by_topic()
+            found = {self._table_of(topic): self._plain_plan(topic, part) for topic, part in parts.items()}
+            plans = {table: plan for table, plan in found.items() if plan is not None}
+            if len(plans) == len(parts):  # neither is one of them not plain, nor have two of them the same table
+                return plans
+        changes: dict[str, list[RowChange]] = {}
         for record in records:
-            change = row_changes.decode(record, self.settings.format)
+            plain_record = record if self._schemas is None else self._schemas.plain(record)
+            change = row_changes.decode(plain_record, self.settings.format)
             if change is not None:
                 changes.setdefault(self._table_of(record.topic), []).append(change)
-        for table, of_table in changes.items():
-            self._apply(table, self._plan(table, of_table))
+        return {table: self._plan(table, of_table) for table, of_table in changes.items()}
+
+    def _plain_plan(self, topic: str, records: RecordColumns) -> TablePlan | None:
+        facts = self.facts(self._table_of(topic))
+        if self.settings.mode == "append":
+            plan = row_changes.plan_plain_appends(records)
+        else:
+            plan = row_changes.plan_plain_upserts(records, facts.key[0]) if len(facts.key) == 1 else None
+        known = plan is not None and all(facts.columns.issuperset(columns) for columns, _ in plan.writes)
+        return plan if known else None
 
     def _table_of(self, topic: str) -> str:
         return self.settings.table.replace("{topic}", topic)
@@ -223,18 +308,41 @@ class DatabaseSink(ABC):
         if table not in self._facts:
             found = self._table_facts(table)
             if found is None:
-                raise Refused(f"there is no table {table}: create it, with the columns that the records have")
+                raise Refused(
+                    f"there is no table {table}: make it, with the columns that the records have",
+                    f"create table {quoted_table(table)} (...{self._key_of_new_table()});",
+                )
             if self.settings.mode == "upsert":
                 found = found._replace(key=self.settings.key or found.key)
-                if not found.key:
-                    raise Refused(
-                        f"table {table} has no primary key: rows are found by it. Add one, name columns that have a "
-                        'unique index with key = ["..."], or use mode = "append"'
-                    )
+                self._require_key(table, found)
             self._facts[table] = found
         return self._facts[table]
 
-    def _plan(self, table: str, changes: list[Change]) -> TablePlan:
+    def _key_of_new_table(self) -> str:
+        if self.settings.mode == "append":
+            return ""
+        return f", primary key ({', '.join(map(quoted, self.settings.key)) or '...'})"
+
+    def _require_key(self, table: str, facts: TableFacts) -> None:
+        if not facts.key:
+            raise Refused(
+                f'table {table} has no primary key, by which rows are found. With key = ["..."] they are found by '
+                'columns that have a unique index, with mode = "append" none is needed',
+                f"alter table {quoted_table(table)} add primary key (...);",
+            )
+        unknown = [name for name in facts.key if name not in facts.columns | facts.generated]
+        if unknown:
+            raise Refused(f"table {table} has no column {unknown[0]}, which key names")
+        if facts.unique is not None and frozenset(facts.key) not in facts.unique:
+            columns = ", ".join(map(quoted, facts.key))
+            name = quoted("_".join((table.rpartition(".")[2], *facts.key, "key")))
+            raise Refused(
+                f"rows of table {table} are found by {', '.join(facts.key)}, and there is no unique index of exactly "
+                "these columns that holds for all rows at once (not partial, not deferrable)",
+                f"create unique index {name} on {quoted_table(table)} ({columns});",
+            )
+
+    def _plan(self, table: str, changes: list[RowChange]) -> TablePlan:
         facts = self.facts(table)
         for change in changes:
             if change.empties and self._partitions_of(change.record.topic) > 1:
@@ -258,7 +366,7 @@ class DatabaseSink(ABC):
                 self._facts.pop(table, None)
                 column = f"{quoted(name)} {row_changes.sql_type(row[name])}"
                 raise Unusable(
-                    f"table {table} has no column for the field {name}: alter table {quoted(table)} add column "
+                    f"table {table} has no column for the field {name}: alter table {quoted_table(table)} add column "
                     f'{column}; or set unknown_fields = "ignore"'
                 )
             del row[name]
@@ -266,14 +374,19 @@ class DatabaseSink(ABC):
     def _apply(self, table: str, plan: TablePlan) -> None:
         facts = self.facts(table)
         if plan.empties:
-            self._execute(f"delete from {quoted(table)}")
+            self._execute(f"delete from {quoted_table(table)}")
         if plan.deletes:
             self._delete(table, facts.key, plan.deletes)
-        for columns, rows in plan.writes:
+        for columns, found in plan.writes:
+            rows = found
+            if self.settings.format == "rows" and not facts.json.isdisjoint(columns):
+                rows = row_changes.with_json_texts(columns, found, facts.json - set(facts.key))
             if self.settings.mode == "append":
                 self._insert(table, columns, rows)
-            else:
+            elif facts.required.issubset(columns):
                 self._upsert(table, columns, facts.key, rows)
+            else:
+                self._update_or_insert(table, columns, facts.key, rows)
 
 
 def plain(value: Any) -> Any:

@@ -12,7 +12,11 @@ from __future__ import annotations
 
 
 class ConnectorStopped(Exception):
-    """The text says what happened and what to do."""
+    """The text says what happened and what to do; `fix` is the statement that mends it, where there is one."""
+
+    def __init__(self, problem: str, fix: str = "") -> None:
+        super().__init__(f"{problem}: {fix}" if fix else problem)
+        self.problem, self.fix = problem, fix
 
 
 class Refused(ConnectorStopped):
@@ -25,3 +29,8 @@ class Fenced(ConnectorStopped):
 
 class BadRecord(ConnectorStopped):
     """A record that cannot be written; the text names its place."""
+
+
+def in_one_line(error: Exception) -> str:
+    """Drivers give several, with the addresses they have tried."""
+    return " ".join(str(error).split())

@@ -7,11 +7,13 @@ import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from oncelog.client import Admin, KafkaError
 from oncelog.connect.database_sink import DatabaseSink
-from oncelog.connect.errors import ConnectorStopped
+from oncelog.connect.errors import ConnectorStopped, Refused, in_one_line
+from oncelog.connect.finding import Finding
 from oncelog.connect.progress import Progress
 from oncelog.connect.settings import ConnectorConfigError, SinkSettings, SourceSettings, sink_settings, source_settings
 from oncelog.connect.sink import Instance
@@ -22,15 +24,6 @@ if TYPE_CHECKING:
     from oncelog.connect.source_log import SourceLog
 
 SOURCE_BATCH_BYTES: Final = 256 * 1024
-
-
-class Finding(NamedTuple):
-    """What `oncelog connect check` says about one thing that a connector needs."""
-
-    is_met: bool
-    text: str
-    fix: str = ""
-    """SQL or a command."""
 
 
 class Task(Protocol):
@@ -49,9 +42,18 @@ class Kind(ABC):
     def task(self, progress: Progress) -> Any:
         """A context manager that gives a Task."""
 
-    @abstractmethod
     def check(self) -> Iterator[Finding]:
-        """What it needs of the cluster and of the database."""
+        """What it needs of the cluster and of the database. What is in the way of looking is a finding too."""
+        try:
+            yield from self._check()
+        except ConnectorStopped as error:
+            yield Finding(False, error.problem, error.fix)
+        except self.temporary as error:
+            yield Finding(False, f"the database does not answer: {in_one_line(error)}")
+
+    @abstractmethod
+    def _check(self) -> Iterator[Finding]:
+        """May raise ConnectorStopped and temporary errors of the database."""
 
     def close(self) -> None:  # noqa: B027  # most have nothing that outlives a task
         """When no more tasks are made."""
@@ -71,26 +73,32 @@ class SinkKind(Kind):
         with closing(self._open()) as sink, SinkTask(self._settings, sink, progress) as task:
             yield task
 
-    def check(self) -> Iterator[Finding]:
+    def _check(self) -> Iterator[Finding]:
         yield from check_topics(self._settings.client, self._settings.topics)
         try:
             sink = self._open()
         except self.temporary as error:
-            yield Finding(False, f"the database does not let us in: {error}")
+            yield Finding(False, f"the database does not let us in: {in_one_line(error)}")
             return
         yield Finding(True, "the database lets us in")
         with closing(sink):
-            for topic in self._settings.topics:
-                yield _check_table(sink, self._settings.table.replace("{topic}", topic))
+            for table in sorted({self._settings.table.replace("{topic}", topic) for topic in self._settings.topics}):
+                yield from _check_table(sink, table)
+            yield from sink.check_rights()
 
 
-def _check_table(sink: DatabaseSink, table: str) -> Finding:
+def _check_table(sink: DatabaseSink, table: str) -> Iterator[Finding]:
+    missing = [*sink.check_rights_on(table)]
+    yield from missing
+    if missing:
+        return
     try:
         facts = sink.facts(table)
     except ConnectorStopped as error:
-        return Finding(False, str(error))
+        yield Finding(False, error.problem, error.fix)
+        return
     by_key = f", by {', '.join(facts.key)}" if facts.key and sink.settings.mode == "upsert" else ""
-    return Finding(True, f"table {table} can be written{by_key}")
+    yield Finding(True, f"table {table} can be written{by_key}")
 
 
 def check_topics(client: Mapping[str, Any], topics: tuple[str, ...]) -> Iterator[Finding]:
@@ -108,6 +116,16 @@ def check_topics(client: Mapping[str, Any], topics: tuple[str, ...]) -> Iterator
 class SqliteSinkKind(SinkKind):
     temporary = (sqlite3.OperationalError,)
 
+    def _check(self) -> Iterator[Finding]:
+        """To open a file that is not there would make it."""
+        if not Path(self._settings.url).exists():
+            yield from check_topics(self._settings.client, self._settings.topics)
+            yield Finding(
+                False, f"there is no file {self._settings.url}", f'sqlite3 {self._settings.url} "create table ..."'
+            )
+            return
+        yield from super()._check()
+
     def _open(self) -> DatabaseSink:
         from oncelog.connect.sqlite_sink import SqliteSink
 
@@ -118,6 +136,7 @@ class PostgresSinkKind(SinkKind):
     def __init__(self, settings: SinkSettings) -> None:
         super().__init__(settings)
         self.temporary = _postgres_errors()
+        _check_url(settings.url)
 
     def _open(self) -> DatabaseSink:
         from oncelog.connect.postgres_sink import PostgresSink
@@ -131,35 +150,49 @@ class PostgresSourceKind(Kind):
     def __init__(self, settings: SourceSettings) -> None:
         self.name = settings.name
         self.temporary = _postgres_errors()
+        _check_url(settings.url)
         self._settings = settings
         self._log: SourceLog | None = None
 
     @contextmanager
     def task(self, progress: Progress) -> Iterator[SourceTask]:
+        import psycopg
+
         from oncelog.connect.postgres_source import PostgresSource
-        from oncelog.connect.source_log import SourceLog
 
         settings = self._settings
         if self._log is None:
-            producer = {
-                "transaction.timeout.ms": settings.transaction_timeout_ms,
-                "compression.type": settings.compression_type,
-                "max.request.size": settings.max_request_size,
-                "batch.size": SOURCE_BATCH_BYTES,
-            }
-            self._log = SourceLog(settings.name, settings.client, producer)
-        with closing(PostgresSource(settings, self._log.partitions_of)) as source:
-            yield SourceTask(settings, source, self._log, progress)
+            self._log = open_source_log(settings)
+        try:
+            with closing(PostgresSource(settings, self._log.partitions_of)) as source:
+                yield SourceTask(settings, source, self._log, progress)
+        except psycopg.ProgrammingError as error:
+            raise Refused(
+                f"the database refuses a statement of {self.name}: {in_one_line(error)}. `oncelog connect check` says "
+                "what it needs"
+            ) from error
 
     def close(self) -> None:
         if self._log is not None:
             self._log.close()
 
-    def check(self) -> Iterator[Finding]:
+    def _check(self) -> Iterator[Finding]:
         from oncelog.connect.postgres_check import check_source
 
         yield from check_topics(self._settings.client, ())
         yield from check_source(self._settings)
+
+
+def open_source_log(settings: SourceSettings) -> SourceLog:
+    from oncelog.connect.source_log import SourceLog
+
+    producer = {
+        "transaction.timeout.ms": settings.transaction_timeout_ms,
+        "compression.type": settings.compression_type,
+        "max.request.size": settings.max_request_size,
+        "batch.size": SOURCE_BATCH_BYTES,
+    }
+    return SourceLog(settings.name, settings.client, producer)
 
 
 def _postgres_errors() -> tuple[type[Exception], ...]:
@@ -168,6 +201,23 @@ def _postgres_errors() -> tuple[type[Exception], ...]:
     import psycopg
 
     return (psycopg.OperationalError, psycopg.InterfaceError)
+
+
+def _check_url(url: str) -> None:
+    """The driver's own messages about an URL that it cannot read have the URL in them, with its password."""
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict
+
+    try:
+        facts = conninfo_to_dict(url)
+    except psycopg.ProgrammingError:
+        facts = {"host": "@"}
+    ports = str(facts.get("port") or "").split(",")
+    if "@" in str(facts.get("host") or "") or not all(port.isdecimal() for port in ports if port):
+        raise ConnectorConfigError(
+            "url is not postgresql://USER:PASSWORD@HOST:PORT/DATABASE. What is no letter or digit in a password is "
+            "written as % and two hex digits: %40 for @, %2F for /, %25 for %"
+        )
 
 
 KINDS: Final[Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any]], Kind]]] = {

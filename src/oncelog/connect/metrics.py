@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -35,4 +36,19 @@ class ConnectMetrics(Collector):
         for row in rows:
             lag.add_metric([row["connector"]], row["lag"])
             up.add_metric([row["connector"]], row["state"] in ("starting", "running"))
-        yield from (lag, up)
+        yield from (lag, up, *_of_snapshots(rows))
+
+
+def _of_snapshots(rows: list[dict[str, Any]]) -> list[GaugeMetricFamily]:
+    texts = {
+        "rows": "Rows of a table that its snapshot, which is being taken, has read.",
+        "estimated": "Rows that the database takes that table to have.",
+    }
+    gauges = []
+    for name, text in texts.items():
+        gauge = GaugeMetricFamily(f"oncelog_connect_snapshot_{name}", text, labels=["connector", "table"])
+        for row in rows:
+            if row["snapshot"] is not None:
+                gauge.add_metric([row["connector"], row["snapshot"]["table"]], row["snapshot"][name])
+        gauges.append(gauge)
+    return gauges

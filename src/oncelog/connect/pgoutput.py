@@ -38,6 +38,7 @@ _KEEPALIVE: Final = struct.Struct(">QqB")
 _STATUS: Final = struct.Struct(">QQQqB")
 _u32: Final = struct.Struct(">I")
 _i16: Final = struct.Struct(">h")
+_KIND_AND_SIZE: Final = struct.Struct(">BI")
 
 
 class Unchanged(Enum):
@@ -80,6 +81,10 @@ class Relation(NamedTuple):
     identity: str
     """d: primary key, i: an index, f: the whole row, n: nothing."""
     columns: tuple[Column, ...]
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.schema}.{self.name}"
 
 
 class Insert(NamedTuple):
@@ -129,17 +134,17 @@ def decode_stream(data: bytes) -> Data | Keepalive:
     """One chunk of the copy stream. Raises MalformedStream."""
     kind = data[:1]
     if kind == b"w" and len(data) > _DATA.size + 1:
-        _, end_lsn, _ = _DATA.unpack_from(data, 1)
-        return Data(end_lsn, decode(data, _DATA.size + 1))
+        return Data(_DATA.unpack_from(data, 1)[1], decode(data, _DATA.size + 1))
     if kind == b"k" and len(data) > _KEEPALIVE.size:
         end_lsn, _, reply_wanted = _KEEPALIVE.unpack_from(data, 1)
         return Keepalive(end_lsn, bool(reply_wanted))
     raise MalformedStream(f"a chunk of the replication stream of {len(data)} bytes begins with {kind!r}")
 
 
-def encode_status(confirmed_lsn: int, time_ms: int) -> bytes:
-    """Everything up to this position is safe with us."""
-    return b"r" + _STATUS.pack(confirmed_lsn, confirmed_lsn, confirmed_lsn, (time_ms - EPOCH_MS) * 1000, 0)
+def encode_status(confirmed_lsn: int, time_ms: int, *, reply_wanted: bool = False) -> bytes:
+    """Everything up to this position is safe with us. The reply is a Keepalive."""
+    positions = (confirmed_lsn, confirmed_lsn, confirmed_lsn)
+    return b"r" + _STATUS.pack(*positions, (time_ms - EPOCH_MS) * 1000, reply_wanted)
 
 
 def decode(data: bytes, at: int = 0) -> Decoded | None:
@@ -190,14 +195,16 @@ def _tuple(data: bytes, at: int) -> tuple[Values, int]:
     (count,) = _i16.unpack_from(data, at)
     at += 2
     values: Values = []
+    add, unpack, end = values.append, _KIND_AND_SIZE.unpack_from, len(data)
     for _ in range(count):
         kind = data[at]
         if kind == 0x74:  # t
-            (size,) = _u32.unpack_from(data, at + 1)
-            at += 5 + size
-            if at > len(data):
+            _, size = unpack(data, at)
+            start = at + 5
+            at = start + size
+            if at > end:
                 raise ValueError("a value is cut off")
-            values.append(data[at - size : at].decode())
+            add(data[start:at].decode())
         elif kind == 0x6E:  # n
             values.append(None)
             at += 1

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import psycopg
 from psycopg import pq
 
-from oncelog.connect.change_format import ChangeFormat, Table, Transaction, identity_columns
+from oncelog.connect.change_format import Table, Transaction
 from oncelog.connect.errors import Refused
-from oncelog.connect.outbox import OutboxEvent, message_event, outbox_event
+from oncelog.connect.identifiers import quoted, quoted_table
+from oncelog.connect.outbox import message_event, outbox_event
 from oncelog.connect.pgoutput import (
     Begin,
-    Column,
     Commit,
     Data,
     Delete,
@@ -34,6 +34,8 @@ from oncelog.connect.pgoutput import (
     lsn_text,
     parse_lsn,
 )
+from oncelog.connect.progress import SnapshotProgress
+from oncelog.connect.published_tables import SESSION_OPTIONS, PublishedTables, Snapshot, change_format_of
 from oncelog.connect.settings import SourceSettings
 from oncelog.connect.source import Event, Idle, Resume, SourceCommit, SourceRecord, Stored
 from oncelog.connect.source_resume import Server, Slot, check_slot, decide
@@ -44,24 +46,10 @@ CHECK_EVERY_S: Final = 60.0
 RELEASE_TIMEOUT_S: Final = 20.0
 EVENTS_MAX: Final = 2000
 """Of one read, so that memory stays bounded however large a transaction is."""
-_OPTIONS: Final = (
-    "-c datestyle=ISO -c intervalstyle=postgres -c timezone=UTC -c extra_float_digits=1 -c bytea_output=hex "
-    "-c client_encoding=UTF8 -c statement_timeout=0 -c idle_in_transaction_session_timeout=0"
-)
 _SLOT: Final = """
     select coalesce(confirmed_flush_lsn, '0/0')::text, coalesce(wal_status, 'lost'), active_pid, plugin, database
     from pg_replication_slots where slot_name = %s
 """
-_COLUMNS: Final = """
-    select a.attname, a.atttypid::bigint, coalesce(a.attnum = any(i.indkey), false)
-    from pg_attribute a left join pg_index i on i.indrelid = a.attrelid and i.indisprimary
-    where a.attrelid = to_regclass(%s) and a.attnum > 0 and not a.attisdropped and a.attgenerated = ''
-    order by a.attnum
-"""
-
-
-def _quoted(*names: str) -> str:
-    return ".".join('"' + name.replace('"', '""') + '"' for name in names)
 
 
 class PostgresSource:
@@ -70,14 +58,19 @@ class PostgresSource:
         self._partitions_of = partitions_of
         self._application = f"oncelog-connect-{settings.name}"
         self._sql = psycopg.connect(
-            settings.url, autocommit=True, options=_OPTIONS, application_name=f"{self._application}-sql"
+            settings.url, autocommit=True, options=SESSION_OPTIONS, application_name=f"{self._application}-sql"
         )
         self._replication = psycopg.connect(
-            settings.url, autocommit=True, options=_OPTIONS, application_name=self._application, replication="database"
+            settings.url,
+            autocommit=True,
+            options=SESSION_OPTIONS,
+            application_name=self._application,
+            replication="database",
         )
         self._pg = self._replication.pgconn
         [(self._database,)] = self._sql.execute("select current_database()").fetchall()
-        self._format = ChangeFormat(settings.format, settings.name, self._database)
+        self._format = change_format_of(settings, self._database)
+        self.tables = PublishedTables(self._sql, settings, self._database, self._format)
         self._tables: dict[int, Table] = {}
         self._generation = 1
         self._is_streaming = False
@@ -86,6 +79,7 @@ class PostgresSource:
         self._confirmed = 0
         self._reported_s = self._checked_s = time.monotonic()
         self.snapshot_position = 0
+        self.snapshot_progress = SnapshotProgress()
         self.seen_position = 0
 
     def close(self) -> None:
@@ -96,6 +90,7 @@ class PostgresSource:
 
     def resume(self, stored: Stored | None) -> Resume:
         self.require_publication()
+        self.require_outbox()
         self._release_slot()
         resume = decide(self.settings.name, self.settings.slot, stored, self.server(), self.settings.accept_timeline)
         if resume.snapshot is not None:
@@ -106,8 +101,17 @@ class PostgresSource:
         found = self._sql.execute("select from pg_publication where pubname = %s", (self.settings.publication,))
         if not found.fetchall():
             raise Refused(
-                f"there is no publication {self.settings.publication} in the database {self._database}: create "
-                f"publication {_quoted(self.settings.publication)} for table ..."
+                f"there is no publication {self.settings.publication} in the database {self._database}",
+                f"create publication {quoted(self.settings.publication)} for table ...;",
+            )
+
+    def require_outbox(self) -> None:
+        """A name that fits no table would have its events copied as rows."""
+        name, publication = self.settings.outbox_table, self.settings.publication
+        if name is not None and name not in {relation.full_name for relation, _ in self.tables.published()}:
+            raise Refused(
+                f"outbox_table is {name}, and the publication {publication} has no such table",
+                f"alter publication {quoted(publication)} add table {quoted_table(name)};",
             )
 
     def server(self) -> Server:
@@ -155,74 +159,38 @@ class PostgresSource:
     # The snapshot
 
     def snapshot(self) -> Iterator[SourceRecord]:
+        snapshot = self.begin_snapshot()
+        with self._sql.transaction():
+            snapshot.enter(self._sql)
+            snapshot.begin(self._format)
+            for relation, condition in self.tables.published():
+                progress = self.snapshot_progress
+                progress.table, progress.rows = relation.full_name, 0
+                progress.estimated = self.tables.estimated_rows(relation, condition)
+                for record in self.tables.rows(relation, condition):
+                    progress.rows += 1
+                    yield record
+                hit("source.snapshot.table")
+
+    def begin_snapshot(self) -> Snapshot:
+        """Make the slot. Its snapshot can be read, also by others, as long as this connection does nothing else."""
         slot = self.settings.slot
         if self._slot() is not None:
             # Of a snapshot that was not completed: what is stored says so, and nothing was streamed from it.
             self._sql.execute("select pg_drop_replication_slot(%s)", (slot,))
         [(_, consistent_point, snapshot_name, _)] = self._replication.execute(
-            f"CREATE_REPLICATION_SLOT {_quoted(slot)} LOGICAL pgoutput EXPORT_SNAPSHOT".encode()
+            f"CREATE_REPLICATION_SLOT {quoted(slot)} LOGICAL pgoutput EXPORT_SNAPSHOT".encode()
         ).fetchall()
         self.snapshot_position = parse_lsn(consistent_point)
         hit("source.snapshot.slot_made")
-        now_ms = int(time.time() * 1000)
-        self._format.begin(Transaction("", self.snapshot_position, now_ms, self._generation))
-        with self._sql.transaction():
-            self._sql.execute("set transaction isolation level repeatable read read only")
-            self._sql.execute(f"set transaction snapshot '{snapshot_name}'".encode())
-            for relation, condition in self.published():
-                yield from self._rows(relation, condition)
-                hit("source.snapshot.table")
-
-    def published(self) -> list[tuple[Relation, str]]:
-        """The tables of the publication with their columns, and which rows of them."""
-        has_filters = self._sql.info.server_version >= 150000
-        more = "attnames, rowfilter" if has_filters else "null::name[], null"
-        query = f"select schemaname, tablename, {more} from pg_publication_tables where pubname = %s order by 1, 2"
-        found = self._sql.execute(query.encode(), (self.settings.publication,)).fetchall()
-        tables = []
-        for schema, name, columns, condition in found:
-            known = self._columns(schema, name)
-            wanted = tuple(column for column in known if columns is None or column.name in columns)
-            tables.append((Relation(0, schema, name, "d", wanted), condition or ""))
-        return tables
-
-    def _columns(self, schema: str, name: str) -> list[Column]:
-        """The flag is for the primary key here."""
-        found = self._sql.execute(_COLUMNS, (_quoted(schema, name),)).fetchall()
-        return [Column(column, type_oid, is_key) for column, type_oid, is_key in found]
-
-    def _rows(self, relation: Relation, condition: str) -> Iterator[SourceRecord]:
-        table = self._table(relation)
-        names = ", ".join(_quoted(column.name) for column in relation.columns)
-        query = f"select {names} from {_quoted(relation.schema, relation.name)}"
-        query += f" where {condition}" if condition else ""
-        with self._sql.cursor() as cursor, cursor.copy(f"copy ({query}) to stdout".encode()) as copy:
-            for row in copy.rows():
-                if self._is_outbox(table):
-                    yield self._event(outbox_event(table.fields(list(row)), self.settings.outbox_topic, table.name))
-                else:
-                    yield from self._format.insert(table, list(row), "r")
-
-    def _table(self, relation: Relation) -> Table:
-        topic = self.settings.topic
-        parts = {"database": self._database, "schema": relation.schema, "table": relation.name}
-        for name, value in parts.items():
-            topic = topic.replace("{" + name + "}", value)
-        return Table(relation, _topic_name(topic), self._key(relation))
-
-    def _key(self, relation: Relation) -> list[str]:
-        """With the identity "full" all columns are marked: then the key is the primary key, if there is one."""
-        if relation.identity in "di":
-            return identity_columns(relation.columns)
-        names = {column.name for column in relation.columns}
-        return [c.name for c in self._columns(relation.schema, relation.name) if c.is_identity and c.name in names]
+        return Snapshot(snapshot_name, self.snapshot_position, self._generation, int(time.time() * 1000))
 
     # The stream
 
     def stream(self, position: int) -> None:
         publication = self.settings.publication.replace('"', '""').replace("'", "''")
         command = (
-            f"START_REPLICATION SLOT {_quoted(self.settings.slot)} LOGICAL {lsn_text(position)} "
+            f"START_REPLICATION SLOT {quoted(self.settings.slot)} LOGICAL {lsn_text(position)} "
             f"(proto_version '1', publication_names '\"{publication}\"', messages 'true')"
         )
         if self._sql.info.server_version < 140000:
@@ -262,21 +230,26 @@ class PostgresSource:
         message = message or self._pg.error_message.decode(errors="replace").strip()
         raise psycopg.OperationalError(f"the replication stream has ended: {message or 'the server closed it'}")
 
-    def _events(self, data: bytes) -> list[Event]:
+    def _events(self, data: bytes) -> Sequence[Event]:
         chunk = decode_stream(data)
-        self.seen_position = max(self.seen_position, chunk.end_lsn)
+        if chunk.end_lsn > self.seen_position:
+            self.seen_position = chunk.end_lsn
         if isinstance(chunk, Keepalive):
             return [Idle(chunk.end_lsn, chunk.reply_wanted)]
         return self._changes(chunk)
 
-    def _changes(self, chunk: Data) -> list[Event]:
+    def _changes(self, chunk: Data) -> Sequence[Event]:
         message = chunk.message
+        self._format.change_lsn = chunk.end_lsn
+        if type(message) is Insert and not self._is_skipping:  # most of them
+            table = self._tables[message.oid]
+            return self._records(message) if self.tables.is_outbox(table) else self._format.insert(table, message.new)
         if isinstance(message, Begin):
             # The server leaves out what is before the position that was asked for; this is the second bolt.
             self._is_skipping = message.final_lsn < self._position
-            self._format.begin(Transaction.of(message))
+            self._format.begin(Transaction.of(message, self._position))
         elif isinstance(message, Relation):
-            self._tables[message.oid] = self._table(message)
+            self._tables[message.oid] = self.tables.table(message)
         elif isinstance(message, Commit):
             if not self._is_skipping:
                 self._position = message.end_lsn
@@ -285,28 +258,20 @@ class PostgresSource:
             return self._records(message)
         return []
 
-    def _is_outbox(self, table: Table) -> bool:
-        return table.name == self.settings.outbox_table
-
-    def _event(self, event: OutboxEvent) -> SourceRecord:
-        return self._format.event(event._replace(topic=_topic_name(event.topic)))
-
-    def _records(self, message: Any) -> list[Event]:
+    def _records(self, message: Any) -> Sequence[Event]:
         if isinstance(message, Message):
             return self._message(message)
-        if isinstance(message, Insert | Update | Delete) and self._is_outbox(table := self._tables[message.oid]):
+        if isinstance(message, Insert | Update | Delete) and self.tables.is_outbox(table := self._tables[message.oid]):
             # Rows may be deleted at once: the insert stays in the log.
             if not isinstance(message, Insert):
                 return []
-            return [self._event(outbox_event(table.fields(message.new), self.settings.outbox_topic, table.name))]
-        if isinstance(message, Insert):
-            return [*self._format.insert(self._tables[message.oid], message.new)]
+            return [self.tables.event(outbox_event(table.fields(message.new), self.settings.outbox_topic, table.name))]
         if isinstance(message, Update):
-            return [*self._format.update(self._tables[message.oid], message.old, message.new)]
+            return self._format.update(self._tables[message.oid], message.old, message.new)
         if isinstance(message, Delete):
-            return [*self._format.delete(self._tables[message.oid], message.old)]
+            return self._format.delete(self._tables[message.oid], message.old)
         if isinstance(message, Truncate):
-            tables = [table for oid in message.oids if not self._is_outbox(table := self._tables[oid])]
+            tables = [table for oid in message.oids if not self.tables.is_outbox(table := self._tables[oid])]
             return [r for table in tables for r in self._format.truncate(table, self._partitions_of(table.topic))]
         return []
 
@@ -315,7 +280,7 @@ class PostgresSource:
         if message.prefix != self.settings.outbox_prefix or not message.is_transactional:
             return []
         where = f"message with the prefix {message.prefix} at {lsn_text(message.lsn)}"
-        return [self._event(message_event(message.content, self.settings.outbox_topic, where))]
+        return [self.tables.event(message_event(message.content, self.settings.outbox_topic, where))]
 
     def confirm(self, position: int) -> None:
         self._confirmed = max(self._confirmed, position)
@@ -324,24 +289,18 @@ class PostgresSource:
     def _look_after(self) -> None:
         now_s = time.monotonic()
         if now_s - self._reported_s > STATUS_EVERY_S:
-            self._report()
+            # A server with wal_sender_timeout = 0 says by itself nothing while nothing happens.
+            self._report(reply_wanted=True)
         if now_s - self._checked_s > CHECK_EVERY_S:
             self._checked_s = now_s
             slot = self._slot()
             if slot is not None:
                 check_slot(self.settings.slot, slot)
 
-    def _report(self) -> None:
+    def _report(self, *, reply_wanted: bool = False) -> None:
         if not self._is_streaming:
             return
-        self._pg.put_copy_data(encode_status(self._confirmed, int(time.time() * 1000)))
+        self._pg.put_copy_data(encode_status(self._confirmed, int(time.time() * 1000), reply_wanted=reply_wanted))
         while self._pg.flush():
             select.select([], [self._pg.socket], [], 1.0)
         self._reported_s = time.monotonic()
-
-
-def _topic_name(text: str) -> str:
-    """What a topic's name may not have becomes an underscore."""
-    return "".join(letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "_" for letter in text)[
-        :249
-    ]

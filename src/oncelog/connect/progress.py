@@ -7,6 +7,23 @@ from typing import Any
 
 
 @dataclass(slots=True)
+class SnapshotProgress:
+    """How far the snapshot of a table is."""
+
+    table: str = ""
+    rows: int = 0
+    """Read, and not committed yet unless `snapshot_rows` says so."""
+    estimated: int = 0
+    """How many the database takes the table to have."""
+
+    def as_row(self) -> dict[str, Any]:
+        return {"table": self.table, "rows": self.rows, "estimated": self.estimated}
+
+    def text(self) -> str:
+        return f"{self.table}, {self.rows:,} of about {max(self.rows, self.estimated):,} rows"
+
+
+@dataclass(slots=True)
 class Progress:
     records: int = 0
     """Written and committed since this process started."""
@@ -18,6 +35,8 @@ class Progress:
     """Whether everything that was there when the connector started has been copied."""
     lag: int = 0
     """What is known to wait: records of a sink's input, bytes of a source's log."""
+    snapshot: SnapshotProgress | None = None
+    """While one is taken."""
 
     def committed(self, records: int, position: str, lag: int = 0) -> None:
         self.records += records
@@ -37,9 +56,11 @@ class Status:
 
     def as_row(self) -> dict[str, Any]:
         is_running = self.state == "starting" and self.progress.commits > 0
+        snapshot = self.progress.snapshot
         return {
             "connector": self.name,
             "state": "running" if is_running else self.state,
+            "snapshot": None if snapshot is None else snapshot.as_row(),
             "records": self.progress.records,
             "commits": self.progress.commits,
             "dead_letters": self.progress.dead_letters,

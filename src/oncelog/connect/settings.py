@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,6 +32,13 @@ _NAME = ConfigKey("name", _STRING, "", "Names the connector for ever.", check=_n
 _FORMAT = ConfigKey("format", _STRING, "rows", "What values are: JSON objects of columns, or Debezium's envelope.",
                     allowed=FORMATS)  # fmt: skip
 
+
+def _registry_problem(url: str) -> str | None:
+    if importlib.util.find_spec("fastavro") is None or importlib.util.find_spec("jsonschema") is None:
+        return "needs what reads schemas: pip install 'oncelog[registry]'"
+    return None if re.match(r"https?://.", url) else "must be the address of a schema registry, http://host:port"
+
+
 SINK_TABLE = ConfigTable(
     "sink connector",
     [
@@ -44,12 +52,19 @@ SINK_TABLE = ConfigTable(
                   allowed=("upsert", "append")),
         ConfigKey("key", _LIST, (), "The columns that rows are found by; without it the table's primary key."),
         _FORMAT,
+        ConfigKey("schema_registry", _STRING, None,
+                  "The address of a schema registry: values, and keys, have a schema there instead of being JSON.",
+                  check=_registry_problem, sensitive=True),
         ConfigKey("start", _STRING, "earliest", "Where a partition that was never read begins.",
                   allowed=("earliest", "latest")),
         ConfigKey("unknown_fields", _STRING, "fail", "What to do with a field that the table has no column for.",
                   allowed=("fail", "ignore")),
         ConfigKey("errors", _STRING, "fail", "What to do with a record that cannot be written.",
                   allowed=("fail", "dead-letters")),
+        ConfigKey("corrupt_batches", _STRING, "fail",
+                  "What to do with records that cannot be read, such as those of a batch with a wrong checksum. "
+                  "skip: they are left out, each time with a warning that names topic, partition and offsets.",
+                  allowed=("fail", "skip")),
         ConfigKey("batch_rows", _INT, 10_000, "Records of one transaction at most.", low=1),
         ConfigKey("batch_ms", _INT, 100, "How long a transaction waits for more records.", low=0),
     ],
@@ -70,7 +85,11 @@ SOURCE_TABLE = ConfigTable(
         ConfigKey("topic", _STRING, "{schema}.{table}", "The topic of a table; {database} may be used too.",
                   check=_given),
         _FORMAT,
-        ConfigKey("outbox_table", _STRING, None, "A table, with its schema, whose new rows are events for topics."),
+        ConfigKey("schema_registry", _STRING, None,
+                  "The address of a schema registry: keys and values of tables are Avro instead of JSON.",
+                  check=_registry_problem, sensitive=True),
+        ConfigKey("outbox_table", _STRING, None, "A table, with its schema, whose new rows are events for topics.",
+                  check=lambda text: None if "." in text else "the name of the schema too, as in public.outbox"),
         ConfigKey("outbox_prefix", _STRING, None, "The prefix of messages (pg_logical_emit_message) that are events."),
         ConfigKey("outbox_topic", _STRING, "outbox.{aggregatetype}", "The topic of an event.", check=_given),
         ConfigKey("snapshot_rows", _INT, 0,
@@ -99,6 +118,7 @@ class SourceSettings:
     slot: str
     topic: str = setting(SOURCE_TABLE["topic"])
     format: str = setting(SOURCE_TABLE["format"])
+    schema_registry: str | None = setting(SOURCE_TABLE["schema_registry"])
     outbox_table: str | None = setting(SOURCE_TABLE["outbox_table"])
     outbox_prefix: str | None = setting(SOURCE_TABLE["outbox_prefix"])
     outbox_topic: str = setting(SOURCE_TABLE["outbox_topic"])
@@ -115,6 +135,11 @@ def source_settings(given: Mapping[str, Any], client: Mapping[str, Any]) -> Sour
     """Raises ConnectorConfigError, which names the setting."""
     settings = SOURCE_TABLE.parse({**dict.fromkeys(("name", "url", "publication"), ""), **given})
     name = settings.text("name")
+    if settings.optional_text("schema_registry") is not None and settings.text("format") != "rows":
+        raise ConnectorConfigError(
+            'schema_registry makes a source write plain rows as Avro: leave out format = "debezium"; or leave out '
+            "schema_registry, and the envelopes are JSON"
+        )
     return settings.bind(
         SourceSettings,
         client=client,
@@ -136,9 +161,11 @@ class SinkSettings:
     mode: str = setting(SINK_TABLE["mode"])
     key: tuple[str, ...] = setting(SINK_TABLE["key"])
     format: str = setting(SINK_TABLE["format"])
+    schema_registry: str | None = setting(SINK_TABLE["schema_registry"])
     start: str = setting(SINK_TABLE["start"])
     unknown_fields: str = setting(SINK_TABLE["unknown_fields"])
     errors: str = setting(SINK_TABLE["errors"])
+    corrupt_batches: str = setting(SINK_TABLE["corrupt_batches"])
     batch_rows: int = setting(SINK_TABLE["batch_rows"])
     batch_ms: int = setting(SINK_TABLE["batch_ms"])
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from oncelog.client import ConsumerRecord, TopicPartition
 
@@ -52,16 +52,24 @@ class Move(NamedTuple):
 class Batch(NamedTuple):
     records: Sequence[ConsumerRecord]
     moves: Mapping[TopicPartition, Move]
+    prepared: Any = None
+    """What `prepare` has made of the records."""
 
 
 class Sink(Protocol):
     def claim(self, starts: Mapping[TopicPartition, Start]) -> dict[TopicPartition, Claimed]:
         """Become the owner of these partitions."""
 
+    def prepare(self, records: Sequence[ConsumerRecord]) -> Any:
+        """What can be done before `write`, without the database: another thread may be writing the batch before."""
+
     def write(self, batch: Batch) -> int:
         """Write the records and move the offsets, both or none. Returns how many records went to the dead letters.
 
         Raises Fenced, BadRecord, or a temporary error of the database after which it must be claimed again.
         """
+
+    def verify(self) -> None:
+        """Raises Fenced if somebody else has claimed a partition. For times without anything to write."""
 
     def close(self) -> None: ...

@@ -4,22 +4,27 @@
 2. Check that the topic still has what comes next; seek there. The group's offsets are not asked.
 3. Read committed records until the batch is full or has waited long enough.
 4. Check that the topics are still those that were claimed: they may have been deleted and made again.
-5. Write rows and offsets in one transaction of the database.
+5. Write rows and offsets in one transaction of the database. While there is more to read, a thread does that, and the
+   next batch is read and prepared meanwhile. There is never more than one transaction.
 6. Commit the offsets to the group too, for tools that show lag. Nothing depends on it.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import time
-from collections.abc import Callable, Iterable
-from typing import Final, Self
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import Final, NamedTuple, Self
 
-from oncelog.client import Admin, Consumer, ConsumerRecord, TopicPartition
+from oncelog.client import Admin, Consumer, ConsumerRecord, CorruptBatch, TopicPartition
 from oncelog.connect.database_sink import OFFSETS_TABLE
 from oncelog.connect.progress import Progress
 from oncelog.connect.settings import SinkSettings
 from oncelog.connect.sink import Batch, Move, Sink, Start
+from oncelog.connect.sink_records import RecordColumns, joined
 from oncelog.connect.sink_resume import Extent, check_claim, check_topic
 from oncelog.core.failpoints import hit
 
@@ -29,6 +34,15 @@ LOOK_AROUND_S: Final = 10.0
 FETCH_BYTES: Final = 8 * 1024 * 1024
 GROUP_PREFIX: Final = "connect-"
 logger = logging.getLogger("oncelog.connect")
+
+
+class _Writing(NamedTuple):
+    """A batch that a thread is writing."""
+
+    outcome: Future[int]
+    records: int
+    positions: dict[TopicPartition, int]
+    """Behind it."""
 
 
 class SinkTask:
@@ -47,17 +61,25 @@ class SinkTask:
                 "max.poll.records": settings.batch_rows,
                 "max.partition.fetch.bytes": FETCH_BYTES,
                 "allow.auto.create.topics": False,
+                "oncelog.skip.corrupt.batches": settings.corrupt_batches == "skip",
             }
         )
+        self._has_columns = _has_columns()
+        self._unread: RecordColumns | None = None
+        """Behind the last batch."""
         self._positions: dict[TopicPartition, int] = {}
+        """Behind the last batch, which may still be being written."""
         self._ends_at_start: dict[TopicPartition, int] = {}
         self._topic_ids: dict[str, str] = {}
         self._looked_s = 0.0
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"{settings.name}-writer")
+        self._writing: _Writing | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._writer.shutdown()
         self._consumer.close()
         self._admin.close()
 
@@ -66,44 +88,68 @@ class SinkTask:
         while not stopping():
             self.step()
             self.progress.is_current = self._has_reached_ends()
+        self._finish()
 
     def start(self) -> None:
         hit("sink.before_claim")
-        self._look_around()
+        self._claim(self._new_partitions())
         hit("sink.after_claim")
 
     def step(self) -> bool:
         """One batch. False if there was nothing to write."""
-        records = self._collect()
+        try:
+            records = self._collect()
+        except CorruptBatch:
+            self._finish()  # what is before it is not lost
+            raise
         hit("sink.after_read")
         is_due = time.monotonic() - self._looked_s > LOOK_AROUND_S
         if not records and not is_due:
+            self._finish()
             return False
-        self._look_around()
+        prepared = self._sink.prepare(records)
+        new = self._new_partitions()
+        self._finish()
+        self._claim(new)
         moves = self._moves()
         if not moves:
+            self._sink.verify()
             return False
-        failed = self._sink.write(Batch(records, moves))
-        self._positions.update({partition: move.new for partition, move in moves.items()})
-        self._report(len(records), failed)
+        self._write(Batch(records, moves, prepared))
+        if len(records) < self.settings.batch_rows:
+            self._finish()
         return True
 
-    def _has_reached_ends(self) -> bool:
-        return all(self._consumer.position(place) >= end for place, end in self._ends_at_start.items())
+    def _write(self, batch: Batch) -> None:
+        self._positions.update({partition: move.new for partition, move in batch.moves.items()})
+        outcome = self._writer.submit(self._sink.write, batch)
+        self._writing = _Writing(outcome, len(batch.records), dict(self._positions))
 
-    def _look_around(self) -> None:
-        """Claim partitions that are new; refuse topics that were made again."""
+    def _finish(self) -> None:
+        """Wait for the batch that is being written."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            self._report(writing, writing.outcome.result())
+
+    def _has_reached_ends(self) -> bool:
+        is_idle = self._writing is None and not self._unread
+        return is_idle and all(self._consumer.position(place) >= end for place, end in self._ends_at_start.items())
+
+    def _new_partitions(self) -> set[TopicPartition]:
+        """Those that are to be claimed. Refuses topics that were made again. Does not touch the database, where a batch
+        may be being written.
+        """
         self._looked_s = time.monotonic()
         found = self._admin.describe_topics(self.settings.topics)
         for name, topic in found.items():
             check_topic(name, self._topic_ids.get(name, ""), _text(topic.topic_id), OFFSETS_TABLE)
             self._topic_ids[name] = _text(topic.topic_id)
         partitions = {TopicPartition(name, number) for name, t in found.items() for number in range(len(t.partitions))}
-        new = partitions - self._positions.keys()
-        if new:
-            self._claim(new)
+        return partitions - self._positions.keys()
 
-    def _claim(self, partitions: Iterable[TopicPartition]) -> None:
+    def _claim(self, partitions: Collection[TopicPartition]) -> None:
+        if not partitions:
+            return
         beginnings = self._consumer.beginning_offsets(partitions)
         ends = self._consumer.end_offsets(partitions)
         if not self._positions:
@@ -120,24 +166,46 @@ class SinkTask:
         for place, stored in claimed.items():
             self._consumer.seek(place, stored.next_offset)
 
-    def _collect(self) -> list[ConsumerRecord]:
+    def _collect(self) -> Sequence[ConsumerRecord]:
+        return self._collect_columns() if self._has_columns else self._collect_records()
+
+    def _collect_records(self) -> list[ConsumerRecord]:
         wanted = self.settings.batch_rows
         records = self._consumer.poll(timeout_ms=POLL_MS, max_records=wanted)
         deadline_s = time.monotonic() + self.settings.batch_ms / 1000
-        while records and len(records) < wanted and (left_s := deadline_s - time.monotonic()) > 0:
-            records += self._consumer.poll(timeout_ms=left_s * 1000, max_records=wanted - len(records))
+        with suppress(CorruptBatch):  # what was read before is written; the next poll raises it again
+            while records and len(records) < wanted and (left_s := deadline_s - time.monotonic()) > 0:
+                records += self._consumer.poll(timeout_ms=left_s * 1000, max_records=wanted - len(records))
         return records
 
+    def _collect_columns(self) -> RecordColumns:
+        """All that has come is taken at once; what is more than a batch waits for the next one."""
+        wanted = self.settings.batch_rows
+        records = self._unread or RecordColumns(self._consumer.poll_columns(timeout_ms=POLL_MS))
+        deadline_s = time.monotonic() + self.settings.batch_ms / 1000
+        with suppress(CorruptBatch):  # as above
+            while records and len(records) < wanted and (left_s := deadline_s - time.monotonic()) > 0:
+                more = RecordColumns(self._consumer.poll_columns(timeout_ms=left_s * 1000))
+                records = joined([records, more]) if more else records
+        self._unread = records[wanted:]
+        return records[:wanted]
+
     def _moves(self) -> dict[TopicPartition, Move]:
-        now = {place: self._consumer.position(place) for place in self._positions}
+        unread = self._unread.first_offsets() if self._unread else {}
+        now = {place: unread.get(place, self._consumer.position(place)) for place in self._positions}
         return {place: Move(old, now[place]) for place, old in self._positions.items() if now[place] != old}
 
-    def _report(self, records: int, failed: int) -> None:
+    def _report(self, written: _Writing, failed: int) -> None:
         self.progress.dead_letters += failed
-        position = ", ".join(f"{place}: {offset}" for place, offset in sorted(self._positions.items()))
-        lag = sum(self._consumer.lag(place) for place in self._positions)
-        self.progress.committed(records, position, lag)
-        self._consumer.commit_async(dict(self._positions), _log_failure)
+        position = ", ".join(f"{place}: {offset}" for place, offset in sorted(written.positions.items()))
+        lag = sum(self._consumer.lag(place) for place in self._positions) + len(self._unread or ())
+        self.progress.committed(written.records, position, lag)
+        self._consumer.commit_async(written.positions, _log_failure)
+
+
+def _has_columns() -> bool:
+    """Whether the extra `client` is there; a sink into SQLite needs nothing but Python."""
+    return importlib.util.find_spec("pyarrow") is not None
 
 
 def _text(topic_id: object) -> str:

@@ -7,7 +7,10 @@
     stream     changes behind a position, whole transactions in the order of their commits
     confirm    everything up to a position is in the log: the source may forget it
 
-A source with a log of its own (PostgreSQL, MySQL, MongoDB) fits. Its position is a number of 63 bits.
+A source with a log of its own fits if places in it are numbers of up to 63 bits that grow with every commit, because a
+position is stored as the committed offset of a group: PostgreSQL's LSN is one, and so are the number of MySQL's binary
+log file and the place in it, 31 and 32 bits. Resume tokens of MongoDB and sets of GTIDs are not: such a source would
+have to count its commits, and to keep what it resumes by in the `Note`.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple, Protocol
+
+from oncelog.connect.progress import SnapshotProgress
 
 NOTE_VERSION: Final = 1
 Header = tuple[str, bytes | None]
@@ -31,6 +36,8 @@ class Note(NamedTuple):
     """Of the snapshot: one more for each that was begun."""
     is_snapshot: bool
     """A snapshot was begun and is not complete."""
+    instance: str = ""
+    """The run of the connector that has stored it."""
 
     def text(self) -> str:
         return json.dumps({"version": NOTE_VERSION, **self._asdict()})
@@ -39,7 +46,12 @@ class Note(NamedTuple):
     def parse(cls, text: str) -> Note:
         """Raises ValueError."""
         found = json.loads(text)
-        if not isinstance(found, dict) or found.pop("version", None) != NOTE_VERSION or set(found) != set(cls._fields):
+        names = set(cls._fields)
+        if (
+            not isinstance(found, dict)
+            or found.pop("version", None) != NOTE_VERSION
+            or not names - cls._field_defaults.keys() <= found.keys() <= names
+        ):
             raise ValueError(f"{text!r} is not the note of a connector, or of a version that is not known here")
         return cls(**found)
 
@@ -92,6 +104,10 @@ class Source(Protocol):
 
     @property
     def snapshot_position(self) -> int: ...
+
+    @property
+    def snapshot_progress(self) -> SnapshotProgress:
+        """Changes while the snapshot is read."""
 
     def stream(self, position: int) -> None:
         """Begin to read behind a position."""

@@ -3,11 +3,16 @@
 The position is a committed offset: of the group `connect-NAME`, for partition 0 of the topic `oncelog-connect`. Every
 tool that shows groups shows it. One producer with the transactional id `connect-NAME` writes both; a newer instance
 fences it.
+
+A broker that aborts a transaction because it was open for too long fences its producer too. The note beside the
+position tells these apart: an instance that takes over stores the position again, with its own name.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -43,9 +48,10 @@ class SourceLog:
     def __init__(self, name: str, client: Mapping[str, Any], producer: Mapping[str, Any]) -> None:
         self._name = name
         self._client = client
-        self._group = ID_PREFIX + name
+        self.group = ID_PREFIX + name
+        self._instance = uuid.uuid4().hex
         self._admin = Admin({**client, "allow.auto.create.topics": False})
-        self._settings = {**client, **producer, "transactional.id": self._group}
+        self._settings = {**client, **producer, "transactional.id": self.group}
         self._producer: Producer | None = None
         self._known_topics: set[str] = set()
         self._waiting: dict[str, list[SourceRecord]] = {}
@@ -53,6 +59,8 @@ class SourceLog:
         self._bytes_max = int(producer["max.request.size"])
         self._is_open = False
         self._is_committing = False
+        self._has_stored = False
+        """Whether this instance has stored a position, with its name beside it."""
         self.records = 0
         """Of the open transaction."""
 
@@ -62,12 +70,16 @@ class SourceLog:
         An older instance that only lost its connections must not fence a newer one: raises Fenced.
         """
         if self._producer is None:
+            self._require_no_newer()
             ensure_status_topic(self._client)
             producer = Producer(self._settings)
             try:
                 producer.init_transactions()
-            except BaseException:
+                self._sign(producer)
+            except BaseException as error:
                 producer.close(timeout_ms=0)
+                if isinstance(error, ProducerFenced):
+                    raise self._fenced() from error
                 raise
             self._producer = producer
             return
@@ -79,6 +91,26 @@ class SourceLog:
         if stored is not None:
             self.commit(stored)
 
+    def _require_no_newer(self) -> None:
+        """A new producer would fence whoever has taken over while this instance had none."""
+        if self._has_stored:
+            stored = self.read()
+            if stored is not None and not self.is_ours(stored):
+                raise self._fenced()
+
+    def _sign(self, producer: Producer) -> None:
+        """Store the position again, as ours."""
+        stored = self.read()
+        if stored is not None:
+            producer.begin_transaction()
+            producer.send_offsets_to_transaction(self.offsets(stored), self.group)
+            producer.commit_transaction()
+            self._has_stored = True
+
+    def offsets(self, stored: Stored) -> dict[TopicPartition, OffsetAndMetadata]:
+        note = stored.note._replace(instance=self._instance)
+        return {_PLACE: OffsetAndMetadata(stored.position, note.text())}
+
     @property
     def _writer(self) -> Producer:
         if self._producer is None:
@@ -86,7 +118,7 @@ class SourceLog:
         return self._producer
 
     def read(self) -> Stored | None:
-        found = self._admin.group_offsets(self._group, [_PLACE], require_stable=True).get(_PLACE)
+        found = self._admin.group_offsets(self.group, [_PLACE], require_stable=True).get(_PLACE)
         if found is None:
             return None
         try:
@@ -96,19 +128,23 @@ class SourceLog:
 
     def send(self, record: SourceRecord) -> None:
         """Into the open transaction. Records of a topic are encoded many at a time, in their order."""
-        self._begin()
-        self._ensure_topic(record.topic)
-        size = len(record.key or b"") + len(record.value or b"") + HEADERS_BYTES
+        topic, key, value, _, _, partition = record
+        if not self._is_open:
+            self._begin()
+        if topic not in self._known_topics:
+            self._ensure_topic(topic)
+        size = len(key or b"") + len(value or b"") + HEADERS_BYTES
         if size > self._bytes_max:
+            shown = (key or b"").decode(errors="replace")[:100]
             raise Refused(
-                f"a record for {record.topic} with the key {(record.key or b'').decode()[:100]} has {size} bytes, and "
+                f"a record for {topic} with the key {shown} has {size} bytes, and "
                 f"max_request_size is {self._bytes_max}: raise it, and max.message.bytes of the topic"
             )
-        if record.partition is not None:
-            self._flush(record.topic)
+        if partition is not None:
+            self._flush(topic)
             self._send_alone(record)
         else:
-            self._waiting.setdefault(record.topic, []).append(record)
+            self._waiting.setdefault(topic, []).append(record)
             self._waiting_bytes += size
             if self._waiting_bytes > ENCODE_BYTES:
                 self._flush_all()
@@ -169,9 +205,8 @@ class SourceLog:
         self._begin()
         self._flush_all()
         hit("source.after_produce")
-        offset = OffsetAndMetadata(stored.position, stored.note.text())
         with self._errors():
-            self._writer.send_offsets_to_transaction({_PLACE: offset}, self._group)
+            self._writer.send_offsets_to_transaction(self.offsets(stored), self.group)
         hit("source.after_offsets")
         self._is_committing = True
         self._finish_commit()
@@ -186,6 +221,7 @@ class SourceLog:
             self._abort()
             raise
         self._ended()
+        self._has_stored = True
         hit("source.after_commit")
 
     def _abort(self) -> None:
@@ -203,16 +239,36 @@ class SourceLog:
         try:
             yield
         except ProducerFenced as error:
-            raise Fenced(
-                f"another instance of {self._name} has taken over; this one stops, and what it had not committed was "
-                "aborted"
+            if not self._is_ours():
+                raise self._fenced() from error
+            self._give_up_producer()
+            raise TimedOut(
+                f"a transaction of {self._name} was open for longer than transaction_timeout_ms, and the broker has "
+                "aborted it; its changes are read again. If that repeats, raise transaction_timeout_ms"
             ) from error
         except FatalError:
-            # Only a new producer can go on, and settles what this one has left.
-            self._writer.close(timeout_ms=0)
-            self._producer = None
-            self._ended()
+            self._give_up_producer()
             raise
+
+    def _is_ours(self) -> bool:
+        """Whether nobody else has stored a position since this instance did."""
+        stored = self.read()
+        return stored is not None and self.is_ours(stored)
+
+    def is_ours(self, stored: Stored) -> bool:
+        return stored.note.instance == self._instance
+
+    def _fenced(self) -> Fenced:
+        return Fenced(
+            f"another instance of {self._name} has taken over; this one stops, and what it had not committed was "
+            "aborted"
+        )
+
+    def _give_up_producer(self) -> None:
+        """Only a new one can go on, and settles what this one has left."""
+        self._writer.close(timeout_ms=0)
+        self._producer = None
+        self._ended()
 
     def close(self) -> None:
         if self._producer is not None:
@@ -221,12 +277,12 @@ class SourceLog:
 
 
 def _headers_column(records: list[SourceRecord]) -> pa.ListArray:
-    offsets, names, values = [0], [], []
-    for record in records:
-        for name, value in record.headers:
-            names.append(name)
-            values.append(value)
-        offsets.append(len(names))
-    fields = [pa.array(names, pa.string()), pa.array(values, pa.binary())]
+    headers = [record.headers for record in records]
+    offsets = [*itertools.accumulate(map(len, headers), initial=0)]
+    pairs = [*itertools.chain.from_iterable(headers)]
+    fields = [
+        pa.array([name for name, _ in pairs], pa.string()),
+        pa.array([value for _, value in pairs], pa.binary()),
+    ]
     items = pa.StructArray.from_arrays(fields, ["key", "value"])
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), items)

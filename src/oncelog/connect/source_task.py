@@ -16,9 +16,11 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Self
 
+from oncelog.connect.collector import paused_collector
+from oncelog.connect.errors import Refused
 from oncelog.connect.progress import Progress
 from oncelog.connect.settings import SourceSettings
-from oncelog.connect.source import Idle, Source, SourceCommit, SourceRecord, Stored
+from oncelog.connect.source import Idle, Resume, Source, SourceCommit, SourceRecord, Stored
 from oncelog.core.failpoints import hit
 from oncelog.core.invariant import invariant
 
@@ -66,7 +68,7 @@ class SourceTask:
         hit("source.after_take_over")
         stored = self._log.read()
         hit("source.after_read")
-        resume = self._source.resume(stored)
+        resume = self._resume(stored)
         if resume.snapshot is not None:
             stored = self._snapshot(Stored(0, resume.snapshot), stopping)
         if stored is None:
@@ -77,17 +79,29 @@ class SourceTask:
         self._goal = self._source.current_position()
         self._source.stream(stored.position)
 
+    def _resume(self, stored: Stored | None) -> Resume:
+        try:
+            return self._source.resume(stored)
+        except Refused:
+            # It may not fit because a newer instance has taken over since it was read: then that is the reason to tell.
+            self._log.take_over()
+            raise
+
     def _snapshot(self, begun: Stored, stopping: Callable[[], bool]) -> Stored | None:
         """None if it was asked to end: the next start begins with a new one."""
         self._log.commit(begun)
         hit("source.snapshot.noted")
-        for record in self._source.snapshot():
-            self._log.send(record)
-            if self._log.records == self.settings.snapshot_rows:
-                self._commit(begun)
-                hit("source.snapshot.part")
-            if stopping():
-                return None
+        self.progress.snapshot = self._source.snapshot_progress
+        try:
+            for record in self._source.snapshot():
+                self._log.send(record)
+                if self._log.records == self.settings.snapshot_rows:
+                    self._commit(begun)
+                    hit("source.snapshot.part")
+                if stopping():
+                    return None
+        finally:
+            self.progress.snapshot = None
         done = Stored(self._source.snapshot_position, begun.note._replace(is_snapshot=False))
         hit("source.snapshot.read")
         self._commit(done)
@@ -95,6 +109,11 @@ class SourceTask:
         return done
 
     def step(self) -> None:
+        with paused_collector():
+            self._copy()
+        self._commit_if_due(is_last=True)
+
+    def _copy(self) -> None:
         for event in self._source.read(READ_S):
             if isinstance(event, SourceRecord):
                 if not self._log.records:
@@ -107,7 +126,6 @@ class SourceTask:
                 self._commit_if_due(is_last=False)
             else:
                 self._on_idle(event)
-        self._commit_if_due(is_last=True)
 
     def _commit_if_due(self, *, is_last: bool) -> None:
         if self._is_inside or not self._log.records:

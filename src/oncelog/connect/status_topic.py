@@ -16,6 +16,7 @@ from oncelog.connect.progress import Status
 
 STATUS_TOPIC: Final = "oncelog-connect"
 READ_TIMEOUT_MS: Final = 10_000
+_FIELDS: Final = frozenset((*Status("").as_row(), "time_ms"))
 logger = logging.getLogger("oncelog.connect")
 
 
@@ -63,5 +64,18 @@ def read_status(client: Mapping[str, Any]) -> list[dict[str, Any]]:
         deadline_s = time.monotonic() + READ_TIMEOUT_MS / 1000
         while consumer.position(place) < end and time.monotonic() < deadline_s:
             for record in consumer.poll(timeout_ms=500):
-                found[record.key] = json.loads(record.value)
+                row = _report(record.value)
+                if row is not None:
+                    found[record.key] = row
+                else:
+                    found.pop(record.key, None)
     return sorted(found.values(), key=lambda row: str(row["connector"]))
+
+
+def _report(value: bytes | None) -> dict[str, Any] | None:
+    """None for a tombstone, by which a report is removed, and for what no connector has written."""
+    try:
+        row = None if value is None else json.loads(value)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) and row.keys() >= _FIELDS else None

@@ -26,6 +26,7 @@ from oncelog.core.errors import ErrorCode
 
 PAUSE_FIRST_S: Final = 0.5
 PAUSE_MAX_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 30.0
 PERMANENT: Final = frozenset(
     (
         ErrorCode.MESSAGE_TOO_LARGE,
@@ -123,7 +124,9 @@ class Supervisor:
         return all(connector.join(timeout_s) for connector in self.connectors)
 
     def stop(self) -> None:
+        """Ask all to end, and wait for it, but not for ever: what is not committed is aborted or rolled back anyway."""
         for connector in self.connectors:
             connector.stop()
+        deadline_s = time.monotonic() + STOP_TIMEOUT_S
         for connector in self.connectors:
-            connector.join()
+            connector.join(max(0.0, deadline_s - time.monotonic()))

@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 import anyio.to_thread
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from starlette.applications import Starlette
+from starlette.convertors import IntegerConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import (
@@ -34,11 +35,12 @@ from starlette.types import ASGIApp
 from oncelog import __version__
 from oncelog.console import changes
 from oncelog.console.export import FORMATS, export
+from oncelog.console.filters import ago, labelled
 from oncelog.console.guard import SAFE_METHODS, Guard
 from oncelog.console.page import BadInput, Busy, Console, NotThere, NotYet, Page, Problem, Query, Unreachable
 from oncelog.console.pages import brokers, groups, overview, pipelines, topics, transactions
 from oncelog.console.settings import ConsoleSettings
-from oncelog.console.visits import COOKIE, SESSION_S, LogInFailed, Sessions, Visit, Visits
+from oncelog.console.visits import SESSION_S, LogInFailed, Sessions, Visit, Visits
 from oncelog.console.watch import status_row
 from oncelog.core.display import count_of, show_bytes, show_duration, show_time
 from oncelog.core.errors import RETRIABLE, KafkaError
@@ -48,17 +50,31 @@ logger = logging.getLogger(__name__)
 NOTHING: Final = "\u2013"
 """A dash, for what is not known or does not apply."""
 THREADS: Final = 8
+LOG_IN_THREADS: Final = 2
 WAITING_MAX: Final = 64
 """Requests that may wait for one of the threads."""
 FORM_BYTES_MAX: Final = 256 * 1024
+FORM_S: Final = 10.0
+"""How long a form may take to arrive."""
 LOG_IN_PATH: Final = "/log-in"
+EVENTS_PATH: Final = "/events"
 FAILED_LOG_IN_S: Final = 1.0
 """How long the answer to a failed log-in takes at least: guessing is slow."""
+FIRST_TEMPLATES: Final = ("base.html", "parts.html", "problem.html", "overview.html")
 STATIC: Final = Path(__file__).parent / "static"
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 MakePage = Callable[..., Page]
-Change = Callable[[Console, Query, str], str]
+MakeChange = Callable[[Console, Query, str], str]
+
+
+class NumberConvertor(IntegerConvertor):
+    """Python refuses to read numbers of thousands of digits."""
+
+    regex = "[0-9]{1,20}"
+
+
+register_url_convertor("number", NumberConvertor())
 
 
 def make_application(visits: Visits, settings: ConsoleSettings) -> ASGIApp:
@@ -81,6 +97,7 @@ def make_application(visits: Visits, settings: ConsoleSettings) -> ASGIApp:
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         visits.start()
+        await renderer.prepare()
         try:
             yield
         finally:
@@ -98,19 +115,20 @@ def make_application(visits: Visits, settings: ConsoleSettings) -> ASGIApp:
             Route("/topics/{name}/timeline", page(topics.timeline)),
             Route("/topics/{name}/producers", page(topics.producers)),
             Route("/topics/{name}/messages", page(topics.message_list)),
+            Route("/topics/{name}/messages/{partition:number}/{offset:number}", page(topics.message)),
             Route("/groups", page(groups.group_list)),
             Route("/groups/{group_id:path}", page(groups.group)),
             Route("/pipelines", page(pipelines.pipeline_list)),
             Route("/pipelines/{group_id:path}", page(pipelines.pipeline)),
             Route("/brokers", page(brokers.broker_list)),
-            Route("/brokers/{node_id:int}", page(brokers.broker)),
+            Route("/brokers/{node_id:number}", page(brokers.broker)),
             Route("/changes/fence", page(changes.fence_dialog)),
             Route("/changes/fence", renderer.change(changes.fence_change), methods=["POST"]),
             Route("/changes/abort", page(changes.abort_dialog)),
             Route("/changes/abort", renderer.change(changes.abort_change), methods=["POST"]),
             Route("/changes/reset", page(changes.reset_dialog)),
             Route("/changes/reset", renderer.change(changes.reset_change), methods=["POST"]),
-            Route("/events", events),
+            Route(EVENTS_PATH, events),
             *(
                 log_in_routes(visits, renderer, is_secure=settings.certificate is not None)
                 if isinstance(visits, Sessions)
@@ -126,6 +144,9 @@ def make_application(visits: Visits, settings: ConsoleSettings) -> ASGIApp:
 
 
 def log_in_routes(sessions: Sessions, renderer: Renderer, *, is_secure: bool) -> list[Route]:
+    # Those who try passwords do not take the threads of those who are logged in.
+    log_ins = anyio.CapacityLimiter(LOG_IN_THREADS)
+
     async def form(request: Request) -> Response:
         return renderer.log_in_form(request, request.query_params.get("next", "/"))
 
@@ -133,21 +154,26 @@ def log_in_routes(sessions: Sessions, renderer: Renderer, *, is_secure: bool) ->
         where = "/"
         try:
             fields = Query(await read_form(request))
-            where = _local_path(fields.text("next"))
+            where = _local_path(fields.word("next"))
             user, password = fields.required("user"), fields.required("password")
-            token = await renderer.in_thread(partial(sessions.log_in, user, password))
+            address = request.client.host if request.client is not None else "unknown"
+            sessions.failures.check(address)
+            token = await renderer.in_thread(partial(sessions.log_in, user, password), log_ins)
         except Problem as problem:
             if isinstance(problem, LogInFailed):
+                sessions.failures.add(address)
                 await anyio.sleep(FAILED_LOG_IN_S)
             return renderer.log_in_form(request, where, problem)
+        # Whoever had a session, perhaps as somebody else, has a new one: a token from before a log-in is worth nothing.
+        await renderer.in_thread(partial(sessions.log_out, request.cookies.get(sessions.cookie, "")))
         answer = RedirectResponse(where, status_code=303)
-        answer.set_cookie(COOKIE, token, max_age=SESSION_S, httponly=True, samesite="strict", secure=is_secure)
+        answer.set_cookie(sessions.cookie, token, max_age=SESSION_S, httponly=True, samesite="strict", secure=is_secure)
         return answer
 
     async def log_out(request: Request) -> Response:
-        await renderer.in_thread(partial(sessions.log_out, request.cookies.get(COOKIE, "")))
+        await renderer.in_thread(partial(sessions.log_out, request.cookies.get(sessions.cookie, "")))
         answer = RedirectResponse(LOG_IN_PATH, status_code=303)
-        answer.delete_cookie(COOKIE, httponly=True, samesite="strict", secure=is_secure)
+        answer.delete_cookie(sessions.cookie, httponly=True, samesite="strict", secure=is_secure)
         return answer
 
     return [
@@ -179,12 +205,17 @@ class Renderer:
         self._templates.filters |= {
             "duration": lambda value: NOTHING if value is None else show_duration(value),
             "moment": show_time,
-            "size": show_bytes,
+            "size": lambda value: NOTHING if value is None else show_bytes(value),
             "count": count_of,
             "number": lambda value: NOTHING if value is None else f"{value:,}",
-            "path": lambda value: quote(str(value)),
+            "labelled": labelled,
+            "path": lambda value: quote(str(value), safe=""),
         }
-        self._templates.globals |= {"version": __version__, "query": _query_text}
+        self._templates.globals |= {"version": __version__, "query": _query_text, "ago": ago}
+
+    async def prepare(self) -> None:
+        """Does what the first page would do for all later ones: compiles templates, and starts a thread."""
+        await self.in_thread(lambda: [self._templates.get_template(name) for name in FIRST_TEMPLATES])
 
     def page(self, make: MakePage) -> Endpoint:
         async def endpoint(request: Request) -> Response:
@@ -194,16 +225,22 @@ class Renderer:
             try:
                 query = Query(dict(request.query_params))
                 found = await self.in_thread(partial(make, visit.console, query, **request.path_params))
-                kind = query.text("format")
+                if found.download is not None:
+                    name, contents = found.download
+                    return _attachment(name, contents, "application/octet-stream")
+                kind = query.word("format")
                 if kind in FORMATS:
-                    return _download(found, kind)
-                return self._answer(request, visit, found.template, found.title, found.data, 200, is_live=found.live)
+                    return _download(found, kind, query)
+                exports = tuple(found.exports)
+                return self._answer(
+                    request, visit, found.template, found.title, found.data, 200, is_live=found.live, exports=exports
+                )
             except (Problem, KafkaError) as error:
                 return await self.problem(request, _as_problem(error))
 
         return endpoint
 
-    def change(self, make: Change) -> Endpoint:
+    def change(self, make: MakeChange) -> Endpoint:
         async def endpoint(request: Request) -> Response:
             visit = self._visits.find(request.cookies)
             if visit is None:
@@ -214,16 +251,17 @@ class Renderer:
             try:
                 form = Query(await read_form(request))
                 where = await self.in_thread(partial(make, visit.console, form, client))
-                return RedirectResponse(quote(where), status_code=303)
+                return RedirectResponse(where, status_code=303)
             except (Problem, KafkaError) as error:
                 return await self.problem(request, _as_problem(error))
 
         return endpoint
 
-    async def in_thread(self, call: Callable[[], Any]) -> Any:
-        if self._threads.statistics().tasks_waiting >= WAITING_MAX:
+    async def in_thread(self, call: Callable[[], Any], limiter: anyio.CapacityLimiter | None = None) -> Any:
+        threads = limiter if limiter is not None else self._threads
+        if threads.statistics().tasks_waiting >= WAITING_MAX:
             raise Busy("Too many pages wait for the cluster.", "Try again in some seconds.")
-        return await anyio.to_thread.run_sync(call, limiter=self._threads)
+        return await anyio.to_thread.run_sync(call, limiter=threads)
 
     async def problem(self, request: Request, problem: Problem) -> Response:
         visit = self._visits.find(request.cookies)
@@ -267,6 +305,7 @@ class Renderer:
         code: int,
         *,
         is_live: bool,
+        exports: tuple[str, ...] = (),
     ) -> Response:
         console = visit.console
         status = status_row(console.watch.state, console.admin.config.bootstrap_servers, console.now_ms())
@@ -282,6 +321,7 @@ class Renderer:
             json_link=_query_text(dict(request.query_params), format="json"),
             params=dict(request.query_params),
             is_live=is_live,
+            exports=exports,
             token=console.token,
             now_ms=console.now_ms(),
             allow_changes=console.settings.allow_changes,
@@ -290,12 +330,20 @@ class Renderer:
         return HTMLResponse(text, code, headers=vary)
 
 
-def _download(page: Page, kind: str) -> Response:
-    if "rows" not in page.data:
+def _download(page: Page, kind: str, query: Query) -> Response:
+    tables = page.exports
+    if not tables:
         raise BadInput("This page has no rows to export.", "As JSON it has everything: ?format=json")
-    name = f"{page.template.removesuffix('.html')}.{kind}"
+    table = query.choice("export", tuple(tables))
+    rows = page.lines if kind == "jsonl" and page.lines is not None else tables[table]
+    name = page.template.removesuffix(".html") + ("" if table == "rows" else f"-{table.replace(' ', '-')}")
+    return _attachment(f"{name}.{kind}", export(rows, kind).encode(), FORMATS[kind])
+
+
+def _attachment(name: str, contents: bytes, media_type: str) -> Response:
+    """Its name is one of the console's: what others named things must not get into a header."""
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-    return Response(export(page.data["rows"], kind), media_type=FORMATS[kind], headers=headers)
+    return Response(contents, media_type=media_type, headers=headers)
 
 
 def _to_log_in(request: Request) -> Response:
@@ -335,10 +383,14 @@ async def read_form(request: Request) -> dict[str, str]:
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/x-www-form-urlencoded":
         raise BadInput("A form is sent as application/x-www-form-urlencoded.")
     body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > FORM_BYTES_MAX:
-            raise BadInput("The form is too large.")
+    try:
+        with anyio.fail_after(FORM_S):
+            async for part in request.stream():
+                body += part
+                if len(body) > FORM_BYTES_MAX:
+                    raise BadInput("The form is too large.")
+    except TimeoutError:
+        raise BadInput("The form did not arrive in time.") from None
     try:
         return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=50))
     except ValueError:

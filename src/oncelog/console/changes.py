@@ -15,21 +15,29 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from oncelog.client.admin import TransactionDescription
+from oncelog.client.errors import TimedOut
 from oncelog.console.lanes import holder_row
-from oncelog.console.page import BadInput, Console, Forbidden, NotThere, Page, Query, Refused
-from oncelog.core.display import count_of, show_duration
+from oncelog.console.page import BadInput, Console, Forbidden, NotConfirmed, NotThere, Page, Query, Refused
+from oncelog.console.sentences import group_link, transaction_link
+from oncelog.core.display import count_of, show_duration, show_time
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import TopicPartition
 from oncelog.monitoring.offset_reset import PartitionReset, plan_reset
+from oncelog.monitoring.offsets import partition_offsets
 from oncelog.monitoring.open_transactions import OpenTransaction, open_transactions
-from oncelog.monitoring.positions import parse_position
+from oncelog.monitoring.positions import OFFSET_MAX, parse_position
 from oncelog.monitoring.topics import led_partitions
 from oncelog.monitoring.transactions import DECIDED_STATES, describe_known, description_row
 
-OFFSET_MAX = (1 << 63) - 1
+PARTITION_MAX: Final = (1 << 31) - 1
+OFFSETS_TEXT_MAX: Final = 20_000
+"""It is in the address, so that a preview changes nothing."""
+PLAN_TEXT_MAX: Final = 200_000
+LOOK_AGAIN: Final = "It may have been done. Look at its page before you do it again; the console does not repeat it."
+NOTHING_DONE: Final = "Nothing was changed. The console does not repeat it."
 
 
 # Fencing
@@ -42,7 +50,12 @@ def fence_dialog(console: Console, query: Query) -> Page:
         "transaction": description_row(found, console.now_ms()),
         "confirm": name,
         "command": console.command("txn", "fence", name),
-        "fields": {"id": name, "producer_id": found.producer_id, "producer_epoch": found.producer_epoch},
+        "fields": {
+            "id": name,
+            "producer_id": found.producer_id,
+            "producer_epoch": found.producer_epoch,
+            "start_ms": found.start_time_ms,
+        },
     }
     return _dialog(console, "fence.html", f"Fence {name}", data)
 
@@ -59,9 +72,23 @@ def fence_change(console: Console, form: Query, client: str) -> str:
             f"producer {seen[0]} in epoch {seen[1]}.",
             "Look again before you decide.",
         )
-    facts = {"transactional_id": name, "producer_id": seen[0], "producer_epoch": seen[1], "client": client}
+    # A producer keeps its epoch from one transaction to the next before transaction.version 2.
+    start_ms = form.number("start_ms", -1, -1, OFFSET_MAX)
+    if start_ms != found.start_time_ms:
+        raise Refused(
+            f"The transaction that the page showed has ended. {name} has begun another one at "
+            f"{show_time(found.start_time_ms)}.",
+            "Look again before you decide.",
+        )
+    facts = {
+        "transactional_id": name,
+        "producer_id": seen[0],
+        "producer_epoch": seen[1],
+        "start_ms": start_ms,
+        "client": client,
+    }
     _logged(console, "fence", facts, lambda: console.admin.fence_producers([name]))
-    return f"/transactions/{name}"
+    return transaction_link(name)
 
 
 def _fenceable(console: Console, name: str) -> TransactionDescription:
@@ -159,15 +186,18 @@ def _abortable(console: Console, query: Query) -> OpenTransaction:
 
 
 def reset_dialog(console: Console, query: Query) -> Page:
-    group, topic, to = query.required("group"), query.required("topic"), query.text("to", "earliest")
-    plan = _plan(console, group, topic, to)
+    group, topic, to = query.required("group"), query.required("topic"), query.word("to", "earliest")
+    lines = query.text("offsets", longest=OFFSETS_TEXT_MAX)
+    plan = _plan_of_lines(console, group, topic, lines) if lines else _plan(console, group, topic, to)
+    places = [(f"{topic}:{one.partition.partition}", str(one.wanted)) for one in plan] if lines else [(topic, to)]
+    commands = [console.command("group", "reset-offsets", group, "--topic", place, "--to", at) for place, at in places]
     data = {
         "group": group,
         "topic": topic,
-        "to": to,
+        "to": None if lines else to,
         "plan": [{**one.as_row(), "wanted": one.wanted, "end": one.offsets.end} for one in plan],
         "confirm": group,
-        "command": console.command("group", "reset-offsets", group, "--topic", topic, "--to", to),
+        "command": "\n".join(commands),
         "fields": {"group": group, "topic": topic, "plan": plan_text(plan)},
     }
     return _dialog(console, "reset.html", f"Move the offsets of {group}", data)
@@ -178,7 +208,7 @@ def reset_change(console: Console, form: Query, client: str) -> str:
     group, topic = form.required("group"), form.required("topic")
     _check(console, form, group)
     _require_empty(console, group)
-    planned = parse_plan(form.required("plan"), topic)
+    planned = parse_plan(form.required("plan", PLAN_TEXT_MAX), topic)
     before = {place: found.offset for place, found in console.admin.group_offsets(group).items()}
     moved = [str(place) for place, (old, _) in planned.items() if before.get(place) != old]
     if moved:
@@ -191,7 +221,7 @@ def reset_change(console: Console, form: Query, client: str) -> str:
         "client": client,
     }
     _logged(console, "reset offsets", facts, lambda: console.admin.alter_group_offsets(group, after))
-    return f"/groups/{group}"
+    return group_link(group)
 
 
 def _plan(console: Console, group: str, topic: str, to: str) -> list[PartitionReset]:
@@ -201,6 +231,35 @@ def _plan(console: Console, group: str, topic: str, to: str) -> list[PartitionRe
         return plan_reset(console.admin, group, partitions, parse_position(to, console.now_ms()))
     except (ValueError, OverflowError) as error:
         raise BadInput(str(error), "Write earliest, latest, an offset, a time, +N or -N.") from None
+
+
+def _plan_of_lines(console: Console, group: str, topic: str, lines: str) -> list[PartitionReset]:
+    _require_empty(console, group)
+    wanted = parse_offsets(lines, topic)
+    led = set(led_partitions([console.topic(topic).info]))
+    unknown = sorted(wanted.keys() - led)
+    if unknown:
+        raise BadInput(f"{', '.join(map(str, unknown))} is not there, or has no leader.")
+    before = {place: found.offset for place, found in console.admin.group_offsets(group).items()}
+    offsets = partition_offsets(console.admin, sorted(wanted))
+    return [PartitionReset(place, offsets[place], before.get(place), wanted[place]) for place in sorted(wanted)]
+
+
+def parse_offsets(lines: str, topic: str) -> dict[TopicPartition, int]:
+    """Lines of `partition,offset`, or of `topic,partition,offset` as Kafka's tools export them."""
+    wanted = {}
+    for number, line in enumerate(filter(None, map(str.strip, lines.splitlines())), 1):
+        name, _, rest = line.rpartition(",")[0].rpartition(",")
+        try:
+            place, offset = TopicPartition(topic, int(rest)), int(line.rpartition(",")[2])
+        except ValueError:
+            raise BadInput(f"Line {number} is not a partition and an offset: {line!r}", "Write 0,1500") from None
+        if name.strip('" ') not in ("", topic):
+            raise BadInput(f"Line {number} is about {name}, and not about {topic}.", "Move one topic at a time.")
+        if not _can_be(place, offset) or place in wanted:
+            raise BadInput(f"Line {number} cannot be, or repeats a partition: {line!r}")
+        wanted[place] = offset
+    return wanted
 
 
 def _require_empty(console: Console, group: str) -> None:
@@ -227,9 +286,13 @@ def parse_plan(text: str, topic: str) -> dict[TopicPartition, tuple[int | None, 
         }
     except ValueError:
         plan = {}
-    if not plan or any(place.partition < 0 or after < 0 for place, (_, after) in plan.items()):
+    if not plan or not all(_can_be(place, after) for place, (_, after) in plan.items()):
         raise BadInput("The plan in the form is not one that this page made.")
     return plan
+
+
+def _can_be(place: TopicPartition, offset: int) -> bool:
+    return 0 <= place.partition <= PARTITION_MAX and 0 <= offset <= OFFSET_MAX
 
 
 # What all have in common
@@ -259,6 +322,10 @@ def _logged(console: Console, what: str, facts: dict[str, Any], change: Callable
     try:
         change()
     except KafkaError as error:
-        audit.write(what, outcome="failed", error=f"{error.code.name}: {error.message}", **facts)
+        is_in_doubt = isinstance(error, TimedOut) and error.in_doubt
+        outcome = "unknown" if is_in_doubt else "failed"
+        audit.write(what, outcome=outcome, error=f"{error.code.name}: {error.message}", **facts)
+        if isinstance(error, TimedOut):
+            raise NotConfirmed(error.message, LOOK_AGAIN if is_in_doubt else NOTHING_DONE) from error
         raise
     audit.write(what, outcome="done", **facts)

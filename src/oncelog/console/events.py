@@ -18,15 +18,16 @@ STREAMS_MAX: Final = 50
 
 
 class EventStreams:
-    """All open streams of a console."""
+    """All open streams of a console, or of one session."""
 
-    def __init__(self, watch: ClusterWatch) -> None:
+    def __init__(self, watch: ClusterWatch, streams_max: int = STREAMS_MAX) -> None:
         self._watch = watch
+        self._streams_max = streams_max
         self._open = 0
 
     @property
     def is_full(self) -> bool:
-        return self._open >= STREAMS_MAX
+        return self._open >= self._streams_max
 
     async def stream(self, last_number: int) -> AsyncIterator[str]:
         """Events from the one after `last_number` on, until the console stops or the tab closes."""

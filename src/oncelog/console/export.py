@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 FORMATS: Final = {"jsonl": "application/x-ndjson", "csv": "text/csv; charset=utf-8"}
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
-"""What a text begins with that a spreadsheet would run."""
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""What a text begins with that a spreadsheet would run; the last ones are the wide forms of the first."""
 
 
 def export(rows: Sequence[Mapping[str, Any]], kind: str) -> str:
@@ -20,7 +20,8 @@ def export(rows: Sequence[Mapping[str, Any]], kind: str) -> str:
 def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
     columns = list(dict.fromkeys(name for row in rows for name in row))
     text = io.StringIO()
-    writer = csv.writer(text)
+    # Some spreadsheets take a semicolon for the end of a cell, unless the cell is quoted.
+    writer = csv.writer(text, quoting=csv.QUOTE_NONNUMERIC)
     writer.writerow(columns)
     writer.writerows([_cell(row.get(name)) for name in columns] for row in rows)
     return text.getvalue()

@@ -20,7 +20,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from oncelog.console.settings import is_loopback
+from oncelog.core.address import is_loopback
 
 SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 _POLICY: Final = (

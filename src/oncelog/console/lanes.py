@@ -6,26 +6,42 @@ its marker; one that is open goes to the end of the lane. A bar goes into the fi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any, Final
 
 from oncelog.monitoring.open_transactions import OpenTransaction
-from oncelog.monitoring.timeline import Timeline
+from oncelog.monitoring.timeline import PlainRun, Timeline
 from oncelog.monitoring.transaction_spans import TransactionOutcome, TransactionSpan
 
 WIDTH: Final = 1000.0
-BAR_WIDTH_MIN: Final = 6.0
-"""Two pixels on the narrowest screen."""
+BAR_WIDTH_MIN: Final = 10.5
+"""Three pixels on the narrowest screen, where a lane has 290 of them."""
 ROW_HEIGHT: Final = 14
+PLAIN_HEIGHT: Final = 6
+"""Of the line below the bars."""
+PLAIN_WIDTH_MIN: Final = 2.0
 BAR_HEIGHT: Final = 10
+PACKED_ROWS_MAX: Final = 6
+"""If more transactions overlap, each id gets a row of its own instead: packed ones cannot be followed."""
 ROWS_MAX: Final = 12
 """What does not fit is put into the last row, over others: the table below has all."""
 BARS_MAX: Final = 150
 """The newest of a lane. More could not be told apart on most screens."""
+PLAIN_MAX: Final = 150
+"""Runs of records outside of transactions, likewise."""
 OFFSET_AXIS: Final = "offset"
 TIME_AXIS: Final = "time"
 AXES: Final = (OFFSET_AXIS, TIME_AXIS)
+SORTS: Final[Mapping[str, Callable[[dict[str, Any]], Any]]] = {
+    "newest": lambda bar: -bar["first_offset"],
+    "longest": lambda bar: -bar["lasted_ms"],
+    "most records": lambda bar: -bar["records"],
+    "most bytes": lambda bar: -bar["bytes"],
+    "id": lambda bar: (bar["transactional_id"] or "", -bar["first_offset"]),
+}
+"""Orders of the table below a lane."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,23 +69,56 @@ def stack(extents: Sequence[tuple[float, float]]) -> list[Place]:
     ends: list[float] = []
     places = []
     for begin, end in extents:
-        width = max(end - begin, BAR_WIDTH_MIN)
-        x = min(begin, WIDTH - width)
-        row = next((number for number, last in enumerate(ends) if last <= x), len(ends))
+        place = _place(begin, end, 0)
+        row = next((number for number, last in enumerate(ends) if last <= place.x), len(ends))
         row = min(row, ROWS_MAX - 1)
         if row == len(ends):
             ends.append(0.0)
-        ends[row] = max(ends[row], x + width + 1)
-        places.append(Place(round(x, 2), round(width, 2), row))
+        ends[row] = max(ends[row], place.x + place.width + 1)
+        places.append(replace(place, row=row))
     return places
 
 
-def lane_row(timeline: Timeline, names: dict[int, str], axis: str, now_ms: int) -> dict[str, Any]:
+def most_at_once(extents: Sequence[tuple[float, float]]) -> int:
+    """How many overlap at most, whatever the width is at which they are drawn."""
+    changes = sorted(change for begin, end in extents if end > begin for change in ((begin, 1), (end, -1)))
+    return max(accumulate(change for _, change in changes), default=0)
+
+
+def in_rows(extents: Sequence[tuple[float, float]], owners: Sequence[Hashable]) -> list[Place]:
+    """Places in a row for each owner, in the order in which owners come."""
+    rows: dict[Hashable, int] = {}
+    return [
+        _place(begin, end, min(rows.setdefault(owner, len(rows)), ROWS_MAX - 1))
+        for (begin, end), owner in zip(extents, owners, strict=True)
+    ]
+
+
+def _place(begin: float, end: float, row: int) -> Place:
+    width = max(end - begin, BAR_WIDTH_MIN)
+    return Place(round(min(begin, WIDTH - width), 2), round(width, 2), row)
+
+
+def common_scale(timelines: Sequence[Timeline], axis: str, now_ms: int) -> Scale | None:
+    """One that fits all lanes, so that what happened together stands together; None without lanes."""
+    scales = [scale_of(one, axis, now_ms) for one in timelines if one.spans or one.plain]
+    if not scales:
+        return None
+    return Scale(min(one.low for one in scales), max(one.high for one in scales))
+
+
+def lane_row(
+    timeline: Timeline, names: dict[int, str], axis: str, now_ms: int, common: Scale | None = None
+) -> dict[str, Any]:
     """A lane as JSON values: its bars, the last stable offset, and who holds readers back."""
     spans = timeline.spans[-BARS_MAX:]
     opened = {(one.producer.producer_id, one.start_offset): one for one in timeline.open}
-    scale = _scale(timeline, spans, axis, now_ms)
-    places = stack([_extent(span, scale, axis) for span in spans])
+    scale = common if common is not None else scale_of(timeline, axis, now_ms)
+    extents = [_extent(span, scale, axis) for span in spans]
+    places = stack(extents)
+    is_by_id = most_at_once(extents) > PACKED_ROWS_MAX
+    if is_by_id:
+        places = in_rows(extents, [names.get(span.producer_id, span.producer_id) for span in spans])
     offsets = timeline.offsets
     holder = timeline.open[0] if timeline.open and offsets.held_back else None
     rows = max((place.row for place in places), default=0) + 1
@@ -77,28 +126,56 @@ def lane_row(timeline: Timeline, names: dict[int, str], axis: str, now_ms: int) 
         "partition": timeline.partition.partition,
         "start": timeline.start,
         "end": timeline.end,
+        "asked_start": timeline.asked_start,
+        "asked_end": timeline.asked_end,
         "log_start": offsets.start,
         "last_stable": offsets.last_stable,
         "high_watermark": offsets.end,
         "held_back": offsets.held_back,
         "holder": holder_row(holder, now_ms) if holder is not None else None,
         "left_out": len(timeline.spans) - len(spans),
-        "height": rows * ROW_HEIGHT + 6,
+        "by_id": is_by_id,
+        "height": rows * ROW_HEIGHT + 6 + PLAIN_HEIGHT,
+        "plain": [_plain_row(run, scale, axis) for run in timeline.plain[-PLAIN_MAX:]],
         "stable_x": _stable_x(timeline, scale, axis, holder),
         "low": scale.low,
         "high": scale.high,
-        "bars": [_bar_row(span, place, names, opened, now_ms) for span, place in zip(spans, places, strict=True)],
+        "bars": [
+            {**_bar_row(span, place, names, opened, now_ms), "marker_x": _marker_x(span, scale, axis)}
+            for span, place in zip(spans, places, strict=True)
+        ],
     }
 
 
-def _scale(timeline: Timeline, spans: Sequence[TransactionSpan], axis: str, now_ms: int) -> Scale:
+def table_order(bars: Sequence[dict[str, Any]], sort: str) -> list[int]:
+    """The numbers of the bars, in the order in which the table has them."""
+    return sorted(range(len(bars)), key=lambda number: SORTS[sort](bars[number]))
+
+
+def scale_of(timeline: Timeline, axis: str, now_ms: int) -> Scale:
     if axis == OFFSET_AXIS:
         return Scale(timeline.start, max(timeline.end, timeline.start + 1))
-    if not spans:
+    spans, plain = timeline.spans[-BARS_MAX:], timeline.plain[-PLAIN_MAX:]
+    if not spans and not plain:
         return Scale(now_ms - 1, now_ms)
     is_open = any(span.outcome is TransactionOutcome.OPEN for span in spans)
-    last = max(span.marker_timestamp or span.last_timestamp for span in spans)
-    return Scale(min(span.first_timestamp for span in spans), max(last, now_ms) if is_open else last + 1)
+    ends = [span.marker_timestamp or span.last_timestamp for span in spans] + [run.last_timestamp for run in plain]
+    begins = [span.first_timestamp for span in spans] + [run.first_timestamp for run in plain]
+    return Scale(min(begins), max(*ends, now_ms) if is_open else max(ends) + 1)
+
+
+def _plain_row(run: PlainRun, scale: Scale, axis: str) -> dict[str, float]:
+    first, last = (
+        (run.first_offset, run.last_offset + 1) if axis == OFFSET_AXIS else (run.first_timestamp, run.last_timestamp)
+    )
+    x = min(scale.x(first), WIDTH - PLAIN_WIDTH_MIN)
+    return {"x": x, "to": max(scale.x(last), x + PLAIN_WIDTH_MIN)}
+
+
+def _marker_x(span: TransactionSpan, scale: Scale, axis: str) -> float | None:
+    """Where its marker is; None while it is open."""
+    place = span.marker_offset if axis == OFFSET_AXIS else span.marker_timestamp
+    return None if place is None else scale.x(place)
 
 
 def _extent(span: TransactionSpan, scale: Scale, axis: str) -> tuple[float, float]:
@@ -110,11 +187,17 @@ def _extent(span: TransactionSpan, scale: Scale, axis: str) -> tuple[float, floa
 
 
 def _stable_x(timeline: Timeline, scale: Scale, axis: str, holder: OpenTransaction | None) -> float | None:
-    """Where the dashed line is; None if readers may read to the end, or if it is not in the range."""
-    if axis != OFFSET_AXIS or holder is None:
-        return None
+    """Where the dashed line is; None if readers may read to the end, or if it is not in the range.
+
+    By time it is where the transaction begins that holds readers back: what was written since then waits.
+    """
     stable = timeline.offsets.last_stable
-    return scale.x(stable) if timeline.start <= stable < timeline.end else None
+    if holder is None or not timeline.start <= stable < timeline.end:
+        return None
+    if axis == OFFSET_AXIS:
+        return scale.x(stable)
+    began_ms = [span.first_timestamp for span in timeline.spans if span.first_offset == holder.start_offset]
+    return scale.x(began_ms[0]) if began_ms else None
 
 
 def _bar_row(

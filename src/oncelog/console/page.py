@@ -7,12 +7,14 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 from oncelog.client.admin import Admin
 from oncelog.console.audit import AuditLog
+from oncelog.console.contents import Contents, SchemaDecoder
 from oncelog.console.settings import ConsoleSettings
 from oncelog.console.watch import ClusterWatch, WatchState, wall_ms
 from oncelog.core.ids import TopicPartition
@@ -24,9 +26,13 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 ROWS_PER_PAGE: Final = 100
-CACHE_S: Final = 2.0
+CACHE_S: Final = 0.4
+"""Less than the time between two polls: what tabs ask for when they hear of a poll is as new as the poll."""
 CACHE_ENTRIES_MAX: Final = 64
 TEXT_MAX: Final = 1_000
+SCANS_MAX: Final = 3
+"""Pages that read records at the same time, for each session: each takes time, memory and a thread."""
+SCAN_WAIT_S: Final = 2.0
 
 
 class Problem(Exception):
@@ -65,6 +71,11 @@ class Unreachable(Problem):
     title = "The cluster does not answer"
 
 
+class NotConfirmed(Problem):
+    status = 504
+    title = "The cluster has not answered"
+
+
 class NotYet(Problem):
     status = 503
     title = "The cluster is asked for the first time"
@@ -82,6 +93,16 @@ class Page:
     data: dict[str, Any]
     live: bool = True
     """It is brought up to date while it is looked at."""
+    download: tuple[str, bytes] | None = None
+    """A name and contents: the answer is this file, and not the page."""
+    tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    """What can be had as a file, by name; by default the rows of the page, if it has some."""
+    lines: Sequence[Mapping[str, Any]] | None = None
+    """JSON lines, if they are not the rows of a table."""
+
+    @property
+    def exports(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        return self.tables or ({"rows": self.data["rows"]} if "rows" in self.data else {})
 
 
 class Query:
@@ -90,20 +111,25 @@ class Query:
     def __init__(self, values: Mapping[str, str]) -> None:
         self._values = values
 
-    def text(self, name: str, default: str = "") -> str:
-        found = self._values.get(name, default).strip()
-        if len(found) > TEXT_MAX:
-            raise BadInput(f"{name} is longer than {TEXT_MAX:,} characters")
+    def text(self, name: str, default: str = "", longest: int = TEXT_MAX) -> str:
+        """As it was given: names and what is searched for may begin and end with spaces."""
+        found = self._values.get(name, default)
+        if len(found) > longest:
+            raise BadInput(f"{name} is longer than {longest:,} characters")
         return found
 
-    def required(self, name: str) -> str:
-        found = self.text(name)
+    def word(self, name: str, default: str = "") -> str:
+        """A number, a choice, a time: spaces around it mean nothing."""
+        return self.text(name, default).strip() or default
+
+    def required(self, name: str, longest: int = TEXT_MAX) -> str:
+        found = self.text(name, longest=longest)
         if not found:
             raise BadInput(f"{name} is missing")
         return found
 
     def number(self, name: str, default: int, low: int, high: int) -> int:
-        text = self.text(name)
+        text = self.word(name)
         if not text:
             return default
         try:
@@ -116,7 +142,7 @@ class Query:
 
     def choice(self, name: str, choices: Sequence[str]) -> str:
         """The first is the default."""
-        found = self.text(name) or choices[0]
+        found = self.word(name) or choices[0]
         if found not in choices:
             raise BadInput(f"{name} is one of {', '.join(choices)}, not {found!r}")
         return found
@@ -142,26 +168,49 @@ class Recent(Generic[V]):
 class RecentResults:
     """Answers of the cluster that several tabs want at the same time.
 
-    Each is asked for once in two seconds, and never by two threads at once.
+    Each is asked for once between two polls, or more seldom if it costs much, and never by two threads at once.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._found: Recent[tuple[float, Any]] = Recent()
         self._known: Recent[KnownBatches] = Recent()
+        self._asked_soon: dict[tuple[Any, ...], Future[Any]] = {}
         self._asking: dict[tuple[Any, ...], tuple[threading.Lock, int]] = {}
 
-    def get(self, key: tuple[Any, ...], ask: Callable[[], T]) -> T:
+    def get(self, key: tuple[Any, ...], ask: Callable[[], T], keep_s: float = CACHE_S) -> T:
         with self._alone(key):
             with self._lock:
                 entry = self._found.get(key)
-            if entry is not None and time.monotonic() - entry[0] < CACHE_S:
+            if entry is not None and time.monotonic() - entry[0] < keep_s:
                 found: T = entry[1]
                 return found
             found = ask()
             with self._lock:
                 self._found.put(key, (time.monotonic(), found))
             return found
+
+    def get_soon(self, key: tuple[Any, ...], ask: Callable[[], T], keep_s: float, wait_s: float | None) -> T | None:
+        """The same, or None if it takes longer than a page should: it is asked for all the same, for later pages."""
+        with self._lock:
+            asked = self._asked_soon.get(key)
+            if asked is None:
+                asked = self._asked_soon[key] = Future()
+                threading.Thread(target=self._answer_soon, args=(asked, key, ask, keep_s), daemon=True).start()
+        try:
+            found: T = asked.result(wait_s)
+        except TimeoutError:
+            return None
+        return found
+
+    def _answer_soon(self, asked: Future[Any], key: tuple[Any, ...], ask: Callable[[], T], keep_s: float) -> None:
+        try:
+            asked.set_result(self.get(key, ask, keep_s))
+        except Exception as error:  # noqa: BLE001  # it is raised to the page that waits
+            asked.set_exception(error)
+        finally:
+            with self._lock:
+                del self._asked_soon[key]
 
     def known_batches(self, key: tuple[Any, ...]) -> KnownBatches:
         """Those that were read for this key before. Only for use inside of a question with the same key."""
@@ -195,6 +244,8 @@ class Console:
     token: str
     """Every form has it: a request without it comes from no page of this console."""
     recent: RecentResults = field(default_factory=RecentResults)
+    schemas: SchemaDecoder | None = None
+    scans: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(SCANS_MAX))
     now_ms: Callable[[], int] = wall_ms
 
     @property
@@ -214,6 +265,9 @@ class Console:
             raise Unreachable(state.error, f"The console goes on trying. {advice}")
         raise NotYet("A cluster with thousands of partitions takes some seconds.", advice)
 
+    def contents(self, topic: str) -> Contents:
+        return Contents(topic, self.settings.masks, self.schemas)
+
     def topic(self, name: str) -> Topic:
         found = self.snapshot().topics.get(name)
         if found is None:
@@ -225,6 +279,16 @@ class Console:
         if number not in known:
             raise BadInput(f"Topic {topic.info.name} has partitions 0 to {max(known)}, not {number}.")
         return TopicPartition(topic.info.name, number)
+
+    @contextmanager
+    def scan(self) -> Iterator[None]:
+        """Around what reads records. Raises Busy if too many do so at the same time."""
+        if not self.scans.acquire(timeout=SCAN_WAIT_S):
+            raise Busy("Other pages of yours are searching.", "Try again when they have finished.")
+        try:
+            yield
+        finally:
+            self.scans.release()
 
     def command(self, *words: str) -> str:
         """A command on the same cluster, to be copied."""

@@ -112,7 +112,11 @@ def _hanging_text(held: HeldBackPartition, one: OpenTransaction, age: int | None
 def _holding_text(held: HeldBackPartition, one: OpenTransaction, age: int | None, waiting: list[str]) -> str:
     since = "" if age is None else f" for {show_duration(age)}"
     name = one.transactional_id or f"Producer {one.producer.producer_id}"
-    groups = f"; {count_of(len(waiting), 'group')} {'waits' if len(waiting) == 1 else 'wait'}" if waiting else ""
+    groups = ""
+    if waiting:
+        groups = (
+            f"; group {waiting[0]} waits" if len(waiting) == 1 else f"; {len(waiting)} groups wait: {_names(waiting)}"
+        )
     return f"{name} has held {held.partition} at offset {held.offsets.last_stable}{since}{groups}."
 
 
@@ -132,14 +136,44 @@ def _groups_behind(snapshot: ClusterSnapshot, earlier: tuple[LagSample, ...]) ->
 
 def appends_per_second(earlier: tuple[LagSample, ...]) -> float | None:
     """Offsets that user topics grew by, over about ten seconds; None until there are two samples."""
-    if len(earlier) < 2:
+    span = _window(tuple(one for one in earlier if one.end_offsets is not None))
+    if span is None:
         return None
-    last = earlier[-1]
-    first = next((one for one in earlier if one.taken_ms >= last.taken_ms - GROWTH_WINDOW_MS), earlier[0])
-    if first is last:
-        first = earlier[-2]
+    first, last = span
+    return max((last.end_offsets or 0) - (first.end_offsets or 0), 0) * 1000 / (last.taken_ms - first.taken_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How fast a group reads, over about ten seconds."""
+
+    offsets_per_second: float
+    catches_up_in_ms: int | None
+    """None if it is not getting nearer to the end."""
+
+
+def progress_of(group_id: str, earlier: tuple[LagSample, ...]) -> Progress | None:
+    """None until there are two samples of the group."""
+    span = _window(tuple(one for one in earlier if group_id in one.lags))
+    if span is None:
+        return None
+    first, last = span
     lasted_ms = last.taken_ms - first.taken_ms
-    return max(last.end_offsets - first.end_offsets, 0) * 1000 / lasted_ms if lasted_ms > 0 else None
+    read = max(last.committed.get(group_id, 0) - first.committed.get(group_id, 0), 0)
+    nearer, lag = first.lags[group_id] - last.lags[group_id], last.lags[group_id]
+    catches_up = int(lag * lasted_ms / nearer) if nearer > 0 and lag > 0 else None
+    return Progress(read * 1000 / lasted_ms, catches_up)
+
+
+def _window(samples: tuple[LagSample, ...]) -> tuple[LagSample, LagSample] | None:
+    """The last sample and one about ten seconds before it."""
+    if len(samples) < 2:
+        return None
+    last = samples[-1]
+    first = next((one for one in samples if one.taken_ms >= last.taken_ms - GROWTH_WINDOW_MS), samples[0])
+    if first is last:
+        first = samples[-2]
+    return (first, last) if last.taken_ms > first.taken_ms else None
 
 
 def _names(names: list[str]) -> str:
@@ -152,16 +186,16 @@ def _is_are(number: int) -> str:
 
 
 def topic_link(topic: str) -> str:
-    return f"/topics/{quote(topic)}"
+    return f"/topics/{quote(topic, safe='')}"
 
 
 def timeline_link(topic: str) -> str:
-    return f"/topics/{quote(topic)}/timeline"
+    return f"/topics/{quote(topic, safe='')}/timeline"
 
 
 def group_link(group: str) -> str:
-    return f"/groups/{quote(group)}"
+    return f"/groups/{quote(group, safe='')}"
 
 
 def transaction_link(transactional_id: str) -> str:
-    return f"/transactions/{quote(transactional_id)}"
+    return f"/transactions/{quote(transactional_id, safe='')}"

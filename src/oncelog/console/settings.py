@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from oncelog.client.config import ClientConfig
+from oncelog.console.masks import Mask
+from oncelog.core.address import Address, parse_address
+from oncelog.schemas.registry_client import RegistryClient
 
 DEFAULT_LISTEN: Final = "127.0.0.1:8080"
 HANGING_AFTER_MS: Final = 15 * 60_000
 """As long as Kafka lets a transaction take at most: a younger one may belong to a producer that is only slow."""
-LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +24,15 @@ class ConsoleSettings:
     audit_log: Path | None = None
     """Changes are allowed if there is one."""
     hanging_after_ms: int = HANGING_AFTER_MS
-    poll_interval_ms: int = 1_000
+    poll_interval_ms: int = 800
+    """From one poll to the next: with the page that is made then, what happens is seen within a second."""
     log_in: bool = False
     """Visitors log in as users of the cluster."""
     host_names: frozenset[str] = frozenset()
     """Names besides those of loopback that requests may be addressed to."""
+    masks: tuple[Mask, ...] = ()
+    schema_registry: RegistryClient | None = None
+    """Values with a schema in front are decoded by it."""
     certificate: Path | None = None
     key: Path | None = None
 
@@ -36,24 +41,12 @@ class ConsoleSettings:
         return self.audit_log is not None
 
 
-def parse_listen(text: str, *, is_protected: bool = False) -> tuple[str, int]:
+def parse_listen(text: str, *, is_protected: bool = False) -> Address:
     """Host and port. Raises ValueError for another address than loopback, unless visitors log in through TLS."""
-    host, colon, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
-        raise ValueError(f"{text!r} is not an address such as {DEFAULT_LISTEN}")
-    if not is_protected and not is_loopback(host):
+    address = parse_address(text)
+    if not is_protected and not address.is_loopback:
         raise ValueError(
-            f"{host!r} is not a loopback address. Without --log-in, --certificate and --key the console listens on "
-            f"this machine alone: use {DEFAULT_LISTEN}, and an SSH tunnel from elsewhere"
+            f"{address.host!r} is not a loopback address. Without --log-in, --certificate and --key the console "
+            f"listens on this machine alone: use {DEFAULT_LISTEN}, and an SSH tunnel from elsewhere"
         )
-    return host, int(port)
-
-
-def is_loopback(host: str) -> bool:
-    if host in LOOPBACK_NAMES:
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return address

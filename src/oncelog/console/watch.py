@@ -1,8 +1,8 @@
 """One poller for all tabs: the last snapshot of a cluster, how old it is, and why there is no newer one.
 
-A thread polls while somebody looks, and rests otherwise. After a poll it waits as long as the interval, and at least
-three times as long as the poll took, so that a large cluster is not asked without a break. A failed poll leaves the
-last snapshot where it is: pages show it with its age.
+A thread polls while somebody looks, and rests otherwise. A poll begins an interval after the last one has begun, and
+at least three times as long after its end as it took, so that a large cluster is not asked without a break. A failed
+poll leaves the last snapshot where it is: pages show it with its age.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from oncelog.core.errors import KafkaError
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 INTEREST_MS: Final = 30_000
 """How long polling goes on after somebody has looked last."""
 REST_FACTOR: Final = 3
-FIRST_POLL_S: Final = 0.9
+FIRST_POLL_S: Final = 0.5
 """How long a page waits for a first snapshot; then it says that there is none yet."""
 LAGS_KEPT: Final = 60
 STALE_AFTER_MS: Final = 5_000
@@ -39,7 +39,10 @@ class LagSample:
 
     taken_ms: int
     lags: dict[str, int]
-    end_offsets: int
+    end_offsets: int | None
+    """None until all of them are known."""
+    committed: dict[str, int] = field(default_factory=dict)
+    """The committed offsets of each group, all partitions together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +128,7 @@ class ClusterWatch:
             began_s = time.monotonic()
             self._poll()
             took_s = time.monotonic() - began_s
-            self._stopping.wait(max(self._interval_s, REST_FACTOR * took_s))
+            self._stopping.wait(max(self._interval_s - took_s, REST_FACTOR * took_s))
 
     def _poll(self) -> None:
         before, began_s = self._state, time.monotonic()
@@ -161,14 +164,25 @@ def sample_of(snapshot: ClusterSnapshot) -> LagSample:
     return LagSample(
         snapshot.taken_ms,
         {one.listing.group_id: one.group.lag for one in snapshot.groups if one.group is not None},
-        sum(
-            partition.offsets.end
-            for topic in snapshot.topics.values()
-            if not topic.info.is_internal
-            for partition in topic.partitions
-            if partition.offsets is not None
-        ),
+        _end_offsets(snapshot),
+        {
+            one.listing.group_id: sum(place.committed or 0 for place in one.group.partitions)
+            for one in snapshot.groups
+            if one.group is not None
+        },
     )
+
+
+def _end_offsets(snapshot: ClusterSnapshot) -> int | None:
+    total = 0
+    for topic in snapshot.topics.values():
+        if not topic.info.is_internal:
+            for partition in topic.partitions:
+                if partition.offsets is not None:
+                    total += partition.offsets.end
+                elif partition.info.leader >= 0:
+                    return None
+    return total
 
 
 def status_row(state: WatchState, servers: str, now_ms: int) -> dict[str, Any]:

@@ -7,24 +7,21 @@ nothing to do with those of the log. All batches have the epoch of the snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import islice
 from typing import Final, NamedTuple
 
 from oncelog.controller.errors import InvalidMetadata
 from oncelog.controller.image import Image
 from oncelog.controller.image_records import image_records
-from oncelog.controller.metadata_batches import read_batches
+from oncelog.controller.metadata_batches import BatchWriter, read_batches, whole_batches
 from oncelog.controller.replay import Replay
-from oncelog.protocol.batch import Record, build_batch
-from oncelog.protocol.compiler import encode_bytes
 from oncelog.protocol.messages.cluster_metadata import (
     KRaftVersionRecord,
     MetadataRecord,
     SnapshotFooterRecord,
     SnapshotHeaderRecord,
     VotersRecord,
-    control_key,
     encode_metadata_record,
 )
 from oncelog.protocol.primitives import Readable
@@ -57,54 +54,55 @@ def encode_checkpoint(checkpoint: Checkpoint, *, epoch: int, timestamp_ms: int) 
     if checkpoint.quorum.kraft_version > 0:
         controls.append(KRaftVersionRecord(k_raft_version=checkpoint.quorum.kraft_version))
         controls += [] if checkpoint.quorum.voters is None else [checkpoint.quorum.voters]
-    writer = _Writer(epoch, timestamp_ms)
-    writer.append_controls(controls)
+    writer = BatchWriter(epoch=epoch, timestamp_ms=timestamp_ms)
+    data = bytearray(writer.controls(controls))
     values = (encode_metadata_record(message, version) for message, version in image_records(checkpoint.image))
     while batch := list(islice(values, _BATCH_RECORDS_MAX)):
-        writer.append([Record(number, 0, None, value) for number, value in enumerate(batch)])
-    writer.append_controls([SnapshotFooterRecord()])
-    return bytes(writer.data)
+        data += writer.records(batch)
+    data += writer.controls([SnapshotFooterRecord()])
+    return bytes(data)
+
+
+class CheckpointReader:
+    """A snapshot that comes in pieces: the batches of each are read when it comes, so that no piece takes long.
+
+    Raises InvalidMetadata, KafkaError or MalformedRequest. `known` may leave records out.
+    """
+
+    def __init__(self, known: Callable[[MetadataRecord], Message | None] = MetadataRecord.known) -> None:
+        self.size_bytes = 0
+        self._known = known
+        self._rest = bytearray()
+        self._replay = Replay()
+        self._controls: list[Message] = []
+
+    def feed(self, piece: Readable) -> None:
+        self.size_bytes += len(piece)
+        self._rest += piece
+        whole = bytes(whole_batches(self._rest))
+        del self._rest[: len(whole)]
+        for batch in read_batches(whole):
+            self._controls += batch.controls
+            for message in map(self._known, batch.records):
+                if message is not None:
+                    self._replay.apply(message)
+
+    def finish(self) -> Checkpoint:
+        controls, quorum = self._controls, Quorum()
+        next(read_batches(self._rest), None)  # tells what is wrong with a batch that is not whole
+        if not controls or not isinstance(controls[0], SnapshotHeaderRecord):
+            raise InvalidMetadata("the snapshot has no header")
+        if not isinstance(controls[-1], SnapshotFooterRecord):
+            raise InvalidMetadata("the snapshot has no footer: its end is missing")
+        for control in controls:
+            quorum = quorum.after(control)
+        return Checkpoint(self._replay.image(), quorum, controls[0].last_contained_log_timestamp)
 
 
 def decode_checkpoint(
     data: Readable, known: Callable[[MetadataRecord], Message | None] = MetadataRecord.known
 ) -> Checkpoint:
-    """Raises InvalidMetadata, KafkaError or MalformedRequest. `known` may leave records out."""
-    replay, quorum = Replay(), Quorum()
-    controls: list[Message] = []
-    for batch in read_batches(data):
-        controls += batch.controls
-        for message in map(known, batch.records):
-            if message is not None:
-                replay.apply(message)
-    if not controls or not isinstance(controls[0], SnapshotHeaderRecord):
-        raise InvalidMetadata("the snapshot has no header")
-    if not isinstance(controls[-1], SnapshotFooterRecord):
-        raise InvalidMetadata("the snapshot has no footer: its end is missing")
-    for control in controls:
-        quorum = quorum.after(control)
-    return Checkpoint(replay.image(), quorum, controls[0].last_contained_log_timestamp)
-
-
-class _Writer:
-    def __init__(self, epoch: int, timestamp_ms: int) -> None:
-        self.data = bytearray()
-        self._epoch = epoch
-        self._timestamp_ms = timestamp_ms
-        self._next_offset = 0
-
-    def append_controls(self, messages: Sequence[Message]) -> None:
-        records = [
-            Record(number, 0, control_key(message), encode_bytes(message, 0)) for number, message in enumerate(messages)
-        ]
-        self.append(records, control=True)
-
-    def append(self, records: Sequence[Record], *, control: bool = False) -> None:
-        self.data += build_batch(
-            records,
-            timestamp_ms=self._timestamp_ms,
-            base_offset=self._next_offset,
-            leader_epoch=self._epoch,
-            control=control,
-        )
-        self._next_offset += len(records)
+    """As `CheckpointReader`."""
+    reader = CheckpointReader(known)
+    reader.feed(data)
+    return reader.finish()

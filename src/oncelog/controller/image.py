@@ -9,6 +9,7 @@ from uuid import UUID
 
 from oncelog.controller.partition_image import PartitionImage
 from oncelog.controller.registrations import BrokerRegistration
+from oncelog.core.config_resources import ResourceType
 from oncelog.core.ids import NodeId
 from oncelog.protocol.messages.cluster_metadata import (
     AccessControlEntryRecord,
@@ -20,7 +21,6 @@ from oncelog.protocol.messages.cluster_metadata import (
 METADATA_VERSION: Final = "metadata.version"
 METADATA_VERSION_MIN: Final = 7
 """3.3-IV3, the oldest that Kafka 4 reads; so is a log that does not name its level."""
-TOPIC_RESOURCE: Final = 2
 
 
 class ConfigResource(NamedTuple):
@@ -69,7 +69,7 @@ class Image:
         return self.features.get(METADATA_VERSION, METADATA_VERSION_MIN)
 
     def topic_settings(self, topic: str) -> Mapping[str, str]:
-        return self.settings.get(ConfigResource(TOPIC_RESOURCE, topic), {})
+        return self.settings.get(ConfigResource(ResourceType.TOPIC, topic), {})
 
 
 EMPTY_IMAGE: Final = Image()

@@ -11,9 +11,11 @@ from typing import Final, NamedTuple
 
 from oncelog.controller.image import METADATA_VERSION, Image, TopicImage
 from oncelog.protocol.messages.cluster_metadata import (
+    BrokerRegistrationChangeRecord,
     ClientQuotaRecord,
     ConfigRecord,
     FeatureLevelRecord,
+    PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
     QuotaEntity,
@@ -25,9 +27,10 @@ from oncelog.protocol.schema import Message
 _LEVELS: Final[dict[type[Message], tuple[tuple[int, int], ...]]] = {
     RegisterBrokerRecord: ((30, 4), (17, 3), (8, 2), (0, 1)),
     PartitionRecord: ((23, 2), (17, 1), (0, 0)),
+    PartitionChangeRecord: ((23, 2), (17, 1), (0, 0)),
 }
 """Pairs of metadata.version and the record version that is written from it on, newest first. Other records have one
-version."""
+version, or that of the fields that they carry."""
 
 
 class VersionedRecord(NamedTuple):
@@ -37,11 +40,24 @@ class VersionedRecord(NamedTuple):
 
 def image_records(image: Image) -> Iterator[VersionedRecord]:
     for message in _messages(image):
-        yield VersionedRecord(message, _version(type(message), image.metadata_version))
+        yield versioned(message, image.metadata_version)
 
 
-def _version(cls: type[Message], level: int) -> int:
-    return next(version for since, version in _LEVELS.get(cls, ((0, 0),)) if level >= since)
+def versioned(message: Message, level: int) -> VersionedRecord:
+    """A record in the version that is written at a level of metadata.version."""
+    if isinstance(message, BrokerRegistrationChangeRecord):
+        return VersionedRecord(message, _change_version(message))
+    versions = _LEVELS.get(type(message), ((0, 0),))
+    return VersionedRecord(message, next(version for since, version in versions if level >= since))
+
+
+def _change_version(change: BrokerRegistrationChangeRecord) -> int:
+    """The lowest that has its fields."""
+    if change.cordoned_log_dirs is not None:
+        return 3
+    if change.log_dirs:
+        return 2
+    return int(bool(change.in_controlled_shutdown))
 
 
 def _messages(image: Image) -> Iterator[Message]:

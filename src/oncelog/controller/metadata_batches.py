@@ -1,11 +1,11 @@
-"""The batches of a metadata log or of a snapshot: from bytes to records.
+"""The batches of a metadata log or of a snapshot: from bytes to records, and back.
 
 Both are record batches as in any log. A batch holds metadata records or, if it is a control batch, control records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from oncelog.protocol.batch import (
@@ -13,11 +13,18 @@ from oncelog.protocol.batch import (
     BatchHeader,
     CorruptBatchError,
     Record,
+    build_batch,
     crc_of,
     decode_records,
     iter_headers,
 )
-from oncelog.protocol.messages.cluster_metadata import MetadataRecord, decode_control_record, decode_metadata_record
+from oncelog.protocol.compiler import encode_bytes
+from oncelog.protocol.messages.cluster_metadata import (
+    MetadataRecord,
+    control_key,
+    decode_control_record,
+    decode_metadata_record,
+)
 from oncelog.protocol.primitives import MalformedRequest, Readable
 from oncelog.protocol.schema import Message
 
@@ -56,6 +63,35 @@ def whole_batches(data: Readable) -> Readable:
             break
         position = end
     return data[:position]
+
+
+class BatchWriter:
+    """Makes batches whose offsets follow on each other."""
+
+    def __init__(self, *, next_offset: int = 0, epoch: int, timestamp_ms: int) -> None:
+        self.next_offset = next_offset
+        self._epoch = epoch
+        self._timestamp_ms = timestamp_ms
+
+    def controls(self, messages: Sequence[Message]) -> bytes:
+        records = [
+            Record(number, 0, control_key(message), encode_bytes(message, 0)) for number, message in enumerate(messages)
+        ]
+        return self._batch(records, control=True)
+
+    def records(self, values: Sequence[bytes]) -> bytes:
+        """A batch of encoded metadata records."""
+        return self._batch([Record(number, 0, None, value) for number, value in enumerate(values)])
+
+    def _batch(self, records: Sequence[Record], *, control: bool = False) -> bytes:
+        base_offset, self.next_offset = self.next_offset, self.next_offset + len(records)
+        return build_batch(
+            records,
+            timestamp_ms=self._timestamp_ms,
+            base_offset=base_offset,
+            leader_epoch=self._epoch,
+            control=control,
+        )
 
 
 def _decoded(record: Record) -> MetadataRecord:

@@ -17,7 +17,8 @@ from oncelog.protocol.messages.cluster_metadata import PartitionChangeRecord, Pa
 
 MIGRATING_DIRECTORY: Final = NULL_UUID
 """The directory of a replica while it is unknown: records before metadata.version 17 have none."""
-_NO_LEADER_CHANGE: Final = -2
+NO_LEADER_CHANGE: Final = -2
+"""What the leader of a change is if it names none."""
 _NO_RECOVERY_CHANGE: Final = -1
 
 
@@ -62,7 +63,7 @@ class PartitionImage:
     def merged(self, change: PartitionChangeRecord) -> Self:
         replicas = _changed(self.replicas, change.replicas)
         directories = self.directories if change.directories is None else change.directories
-        has_leader = change.leader != _NO_LEADER_CHANGE
+        has_leader = change.leader != NO_LEADER_CHANGE
         recovery = change.leader_recovery_state
         return type(self)(
             replicas=replicas,

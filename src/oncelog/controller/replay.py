@@ -16,9 +16,10 @@ from typing import Any, Final, Generic, TypeVar
 from uuid import UUID
 
 from oncelog.controller.errors import InvalidMetadata
-from oncelog.controller.image import EMPTY_IMAGE, TOPIC_RESOURCE, ConfigResource, Image, ScramCredentialKey, TopicImage
+from oncelog.controller.image import EMPTY_IMAGE, ConfigResource, Image, ScramCredentialKey, TopicImage
 from oncelog.controller.partition_image import PartitionImage
 from oncelog.controller.registrations import BrokerRegistration
+from oncelog.core.config_resources import ResourceType
 from oncelog.core.ids import NodeId, uuid_to_text
 from oncelog.protocol.messages.cluster_metadata import (
     AbortTransactionRecord,
@@ -189,7 +190,7 @@ class Replay:
         self._own_partitions.pop(topic.topic_id, None)
         del self._topics.writable()[topic.topic_id]
         del self._topic_ids.writable()[topic.name]
-        resource = ConfigResource(TOPIC_RESOURCE, topic.name)
+        resource = ConfigResource(ResourceType.TOPIC, topic.name)
         if resource in self._settings.current:
             del self._settings.writable()[resource]
 

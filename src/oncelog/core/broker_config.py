@@ -6,8 +6,18 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from oncelog.core.config import INT_MAX, ConfigKey, ConfigTable, ConfigType, Settings, refused, without_effect
-from oncelog.core.tls_config import TLS_KEYS
+from oncelog.core.config import (
+    INT_MAX,
+    LONG_MAX,
+    ConfigError,
+    ConfigKey,
+    ConfigTable,
+    ConfigType,
+    Settings,
+    refused,
+    without_effect,
+)
+from oncelog.core.tls_config import NAME_CHECK, TLS_KEYS
 from oncelog.core.topic_config import NOT_TIERED, ONE_REPLICA, TOPIC_CONFIG
 
 _BOOLEAN, _STRING, _INT, _SHORT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.SHORT
@@ -26,7 +36,8 @@ _IDENTITY = [
     ConfigKey("listeners", _STRING, "PLAINTEXT://127.0.0.1:9092",
               "Where clients are accepted: NAME://HOST:PORT, separated by commas."),
     ConfigKey("advertised.listeners", _STRING, None, "What clients are told to connect to."),
-    ConfigKey("transaction.version", _SHORT, 2, "The finalised transaction protocol: 0, 1 or 2.", low=0, high=2),
+    ConfigKey("transaction.version", _SHORT, 2, "The transaction protocol, 0, 1 or 2; in a cluster controllers decide.",
+              low=0, high=2),
 ]  # fmt: skip
 
 
@@ -34,14 +45,43 @@ ALONE = "it is for a broker in a cluster, with process.roles=broker"
 
 
 def _roles_problem(roles: tuple[str, ...]) -> str | None:
-    if sorted(roles) in (["broker"], ["broker", "controller"]):
+    if sorted(roles) in (["broker"], ["controller"], ["broker", "controller"]):
         return None
-    return "broker joins a cluster of Apache Kafka; broker,controller is a node of its own"
+    return "broker joins a cluster; controller decides for one; broker,controller is a node of its own"
 
+
+FOR_CONTROLLERS = "it is for controllers, with process.roles=controller"
+RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+LEADER_SELECTOR = "org.apache.kafka.common.replica.LeaderSelector"
+
+_ZOOKEEPER = [
+    ConfigKey("zookeeper.connect", _STRING, None,
+              "Where several controllers keep their log: HOST:PORT,HOST:PORT/chroot. Without it, one has it in files.",
+              no_effect=FOR_CONTROLLERS),
+    ConfigKey("zookeeper.session.timeout.ms", _INT, 18_000,
+              "After so long without a word of the active controller another one takes over.", low=1,
+              no_effect=FOR_CONTROLLERS),
+    ConfigKey("zookeeper.set.acl", _BOOLEAN, False,
+              "Whether nodes are made so that only who has the same credentials may use them.",
+              no_effect=FOR_CONTROLLERS),
+    ConfigKey("oncelog.zookeeper.digest", _STRING, "", "Credentials for ZooKeeper, USER:PASSWORD.", sensitive=True,
+              no_effect=FOR_CONTROLLERS),
+    ConfigKey("zookeeper.ssl.client.enable", _BOOLEAN, False, "Whether ZooKeeper is reached by TLS.",
+              no_effect=FOR_CONTROLLERS),
+    ConfigKey("zookeeper.ssl.keystore.location", _STRING, None,
+              "A PEM file with one's own key and certificates, if ZooKeeper asks for them.", no_effect=FOR_CONTROLLERS),
+    ConfigKey("zookeeper.ssl.keystore.password", _STRING, None, "The password of that key, if it has one.",
+              sensitive=True, no_effect=FOR_CONTROLLERS),
+    ConfigKey("zookeeper.ssl.truststore.location", _STRING, None,
+              "A PEM file with the certificates that ZooKeeper is trusted by.", no_effect=FOR_CONTROLLERS),
+    ConfigKey("zookeeper.ssl.endpoint.identification.algorithm", _STRING, "HTTPS",
+              "HTTPS: the certificate must be for the host's name. Empty: for any.", no_effect=FOR_CONTROLLERS),
+]  # fmt: skip
 
 _CLUSTER = [
     ConfigKey("process.roles", _LIST, ("broker", "controller"),
-              "broker: a broker in a cluster that Apache Kafka's controllers run. broker,controller: one node alone.",
+              "broker: a broker in a cluster, whose controllers are Apache Kafka's or Oncelog's. controller: the "
+              "controller of a cluster. broker,controller: one node alone.",
               check=_roles_problem),
     ConfigKey("controller.quorum.bootstrap.servers", _LIST, None, "Controllers to begin with, HOST:PORT.",
               no_effect=ALONE),
@@ -52,15 +92,36 @@ _CLUSTER = [
     ConfigKey("inter.broker.listener.name", _STRING, None,
               "The listener by which brokers reach each other; PLAINTEXT if there is one, else the first.",
               no_effect=ALONE),
+    ConfigKey("security.inter.broker.protocol", _STRING, None,
+              "The same by protocol, for listeners that are named as their protocol.", no_effect=ALONE),
+    ConfigKey("sasl.mechanism.inter.broker.protocol", _STRING, None,
+              "How brokers log in to each other: PLAIN or SCRAM-SHA-256 or -512, as the user in the listener's "
+              "sasl.jaas.config.", no_effect=ALONE),
+    ConfigKey("sasl.mechanism.controller.protocol", _STRING, None, "The same for controllers.", no_effect=ALONE),
+    replace(NAME_CHECK, no_effect=ALONE),
     ConfigKey("broker.rack", _STRING, None, "Where the broker stands: replicas are spread over racks.",
               no_effect=ALONE),
+    ConfigKey("replica.selector.class", _STRING, None,
+              "RackAwareReplicaSelector: consumers with a client.rack read from a follower in their rack.",
+              allowed=(RACK_AWARE_SELECTOR, LEADER_SELECTOR), no_effect=ALONE),
     ConfigKey("broker.heartbeat.interval.ms", _INT, 2_000, "Time between two heartbeats to the controller.", low=1,
               no_effect=ALONE),
     ConfigKey("broker.session.timeout.ms", _INT, 9_000,
               "As the controllers have it: without a heartbeat for so long they fence the broker.", low=1,
               no_effect=ALONE),
+    ConfigKey("auto.leader.rebalance.enable", _BOOLEAN, True,
+              "Whether a controller gives leadership back to the first replica when it is in sync again.",
+              no_effect=ALONE),
+    ConfigKey("leader.imbalance.check.interval.seconds", _LONG, 300, "How often a controller looks for that.", low=1,
+              no_effect=ALONE),
     ConfigKey("initial.broker.registration.timeout.ms", _INT, 60_000,
               "How long the first registration may take.", low=1, no_effect=ALONE),
+    ConfigKey("leader.replication.throttled.rate", _LONG, LONG_MAX,
+              "Bytes per second that this broker sends to followers of leader.replication.throttled.replicas.", low=0,
+              dynamic=True, no_effect=ALONE),
+    ConfigKey("follower.replication.throttled.rate", _LONG, LONG_MAX,
+              "Bytes per second that this broker fetches for follower.replication.throttled.replicas.", low=0,
+              dynamic=True, no_effect=ALONE),
     ConfigKey("replica.lag.time.max.ms", _LONG, 30_000,
               "A replica that has not caught up for so long is not in sync any more.", low=1, no_effect=ALONE),
     ConfigKey("replica.fetch.wait.max.ms", _INT, 500, "How long the fetch of a follower waits for data.", low=1,
@@ -83,6 +144,10 @@ def _authorizer_problem(text: str) -> str | None:
     return None if text in known else f"no class is loaded; {STANDARD_AUTHORIZER} stands for Kafka's ACLs"
 
 
+def _keys_url_problem(text: str) -> str | None:
+    return None if text.startswith(("https://", "file:///")) else "must begin with https:// or file:///"
+
+
 _SECURITY = [
     ConfigKey("listener.security.protocol.map", _STRING, None,
               "NAME:PROTOCOL pairs for listeners that are not named after their protocol."),
@@ -90,6 +155,20 @@ _SECURITY = [
               "SASL mechanisms of listeners; listener.name.NAME.sasl.enabled.mechanisms goes before it."),
     ConfigKey("sasl.server.max.receive.size", _INT, 524_288, "Largest frame of a client that is not authenticated yet.",
               low=512),
+    ConfigKey("sasl.oauthbearer.jwks.endpoint.url", _STRING, None,
+              "Where the keys are that sign tokens: https://... or file:///...", check=_keys_url_problem),
+    ConfigKey("sasl.oauthbearer.jwks.endpoint.refresh.ms", _LONG, 3_600_000, "How often they are read again.",
+              low=1000),
+    ConfigKey("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", _LONG, 100, "Pause after a failure to read them.",
+              low=1),
+    ConfigKey("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms", _LONG, 10_000, "The longest such pause.", low=1),
+    ConfigKey("sasl.oauthbearer.expected.audience", _LIST, (),
+              "A token must be for one of them; * for any."),
+    ConfigKey("sasl.oauthbearer.expected.issuer", _STRING, None, "Who must have issued a token; * for anybody."),
+    ConfigKey("sasl.oauthbearer.clock.skew.seconds", _INT, 30, "How much clocks may differ.", low=0, high=3600),
+    ConfigKey("sasl.oauthbearer.sub.claim.name", _STRING, "sub", "The claim of a token that has the user."),
+    ConfigKey("oncelog.oauthbearer.unsecured.enable", _BOOLEAN, False,
+              "Whether tokens without a signature are taken. Anybody can make one: for development only."),
     ConfigKey("connections.max.reauth.ms", _LONG, 0,
               "How long a client that logged in with SASL stays so; it has to log in again before. 0: for ever.",
               low=0),
@@ -208,6 +287,9 @@ _LIMITS = [
               "Requests that may wait for a transaction to settle; more get CONCURRENT_TRANSACTIONS.", low=0),
     ConfigKey("oncelog.parked.request.ms", _INT, 2_000, "How long such a request waits at most.", low=0),
     ConfigKey("oncelog.partitions.max", _INT, 100_000, "Partitions of all topics; more are refused.", low=1),
+    ConfigKey("oncelog.producer.ids.max", _INT, 250_000,
+              "Producers that all partitions remember together, each counted on each of its partitions; on a partition "
+              "that does not know them, more are refused.", low=1),
     ConfigKey("oncelog.transactional.ids.max", _INT, 500_000, "Transactional ids known at a time; more are refused.",
               low=1),
     ConfigKey("oncelog.transactional.ids.max.bytes", _LONG, 67_108_864,
@@ -216,6 +298,8 @@ _LIMITS = [
     ConfigKey("oncelog.groups.max.bytes", _LONG, 134_217_728,
               "Ids of all groups and what all their members tell of themselves; what would exceed it is refused.",
               low=1),
+    ConfigKey("oncelog.offsets.max.bytes", _LONG, 134_217_728,
+              "Memory of the committed offsets of all groups; an offset that would exceed it is refused.", low=1),
     ConfigKey("oncelog.group.waiting.members.max", _INT, 1_000,
               "Members of a group that were given an id and have not come back with it; more are turned away.", low=1),
     ConfigKey("oncelog.group.metadata.max.bytes", _INT, 16_777_216,
@@ -225,22 +309,25 @@ _LIMITS = [
               "Permissions that files and folders of the broker are made without, in octal; 022 lets others read.",
               check=_octal_problem),
     ConfigKey("oncelog.metrics.port", _INT, 0, "Port for Prometheus; 0 is off.", low=0, high=65_535),
+    ConfigKey("oncelog.metrics.tls.enable", _BOOLEAN, False,
+              "Whether that port has TLS, with ssl.keystore.location and ssl.client.auth."),
 ]  # fmt: skip
 
 _NO_CONTROLLER = "there is no controller"
 _NO_SUCH_GROUPS = "all groups are classic ones"
 _ONE_THREAD = "one thread serves all clients, and a few others the disk"
+_OWN_FETCHES = "a follower has one connection to each leader, and tunes it itself"
 _OTHER_COORDINATOR = "it tunes how Kafka's coordinators write and load their logs"
 
 # Keys of Kafka that its users have in their files and that one Python process has no use for. Those that ask for
 # security are not among them: a broker without it must not start.
 _WITHOUT_EFFECT = [
-    *without_effect(_NO_CONTROLLER, "controller.", "metadata.", "zookeeper.connect",
-                    "zookeeper.connection.timeout.ms", "controlled.shutdown.enable", "auto.leader.rebalance.enable"),
+    *without_effect("the connection is tried until it is there", "zookeeper.connection.timeout.ms"),
+    *without_effect(_NO_CONTROLLER, "controller.", "metadata.", "controlled.shutdown.enable"),
     *without_effect(_NO_SUCH_GROUPS, "group.consumer.", "group.share.", "group.streams.", "share.",
                     "group.coordinator.rebalance.protocols", "group.coordinator.new.enable"),
     *without_effect(NOT_TIERED, "remote."),
-    *without_effect(ONE_REPLICA, "replica.", "security.inter.broker.protocol"),
+    *without_effect(_OWN_FETCHES, "replica."),
     *without_effect(_ONE_THREAD, "queued.max.requests", "socket.send.buffer.bytes", "socket.receive.buffer.bytes",
                     "socket.listen.backlog.size"),
     *without_effect(_OTHER_COORDINATOR, "offsets.load.buffer.size", "offsets.topic.compression.codec",
@@ -257,13 +344,19 @@ _DYNAMIC_WITHOUT_EFFECT = [
     *without_effect(_NO_SUCH_GROUPS, "group.consumer.assignment.interval.ms", "group.share.assignment.interval.ms",
                     "group.streams.assignment.interval.ms", "share.coordinator.cached.buffer.max.bytes", dynamic=True),
     *without_effect(_OTHER_COORDINATOR, "group.coordinator.cached.buffer.max.bytes", dynamic=True),
-    *without_effect(ONE_REPLICA, "num.replica.fetchers", dynamic=True),
+    *without_effect(_OWN_FETCHES, "num.replica.fetchers", dynamic=True),
     *without_effect(NOT_TIERED, "follower.fetch.last.tiered.offset.enable", "log.local.retention.bytes",
                     "log.local.retention.ms", "remote.fetch.max.wait.ms", "remote.list.offsets.request.timeout.ms",
                     "remote.log.index.file.cache.total.size.bytes", "remote.log.manager.copier.thread.pool.size",
                     "remote.log.manager.copy.max.bytes.per.second", "remote.log.manager.expiration.thread.pool.size",
                     "remote.log.manager.fetch.max.bytes.per.second", "remote.log.manager.follower.thread.pool.size",
                     "remote.log.reader.threads", dynamic=True),
+    *without_effect("OpenSSL is used, not Java", "ssl.protocol", "ssl.provider", "ssl.keymanager.algorithm",
+                    "ssl.trustmanager.algorithm", "ssl.secure.random.implementation"),
+    *without_effect("a certificate may be replaced by any that can be used", "ssl.allow.dn.changes",
+                    "ssl.allow.san.changes"),
+    *without_effect("rates are measured over 11 windows of a second", "quota.window.num", "quota.window.size.seconds"),
+    *without_effect("scopes of tokens are not looked at", "sasl.oauthbearer.scope.claim.name"),
     *without_effect("there is no Kerberos, and no broker logs in to another", "sasl.kerberos.kinit.cmd",
                     "sasl.kerberos.min.time.before.relogin", "sasl.kerberos.ticket.renew.jitter",
                     "sasl.kerberos.ticket.renew.window.factor",
@@ -283,7 +376,7 @@ _OF_TOPICS = [
 
 BROKER_CONFIG = ConfigTable(
     "broker",
-    [*_IDENTITY, *_CLUSTER, *_SECURITY, *_TLS, *_TOPICS, *_LOG, *_GROUPS, *_TRANSACTIONS, *_LIMITS],
+    [*_IDENTITY, *_CLUSTER, *_ZOOKEEPER, *_SECURITY, *_TLS, *_TOPICS, *_LOG, *_GROUPS, *_TRANSACTIONS, *_LIMITS],
     others=[*_OF_LISTENERS, *_WITHOUT_EFFECT, *_DYNAMIC_WITHOUT_EFFECT, *_OF_TOPICS],
     aliases={
         "broker.id": ("node.id", 1),
@@ -300,8 +393,33 @@ def is_in_cluster(settings: Settings) -> bool:
     return settings.words("process.roles") == ("broker",)
 
 
+def is_controller(settings: Settings) -> bool:
+    """Whether this node decides for brokers, and is none itself."""
+    return settings.words("process.roles") == ("controller",)
+
+
+def check_roles(settings: Settings) -> None:
+    """Raises ConfigError if a node would be alone although it was told of other controllers."""
+    if settings.optional_text("zookeeper.connect") and not is_in_cluster(settings) and not is_controller(settings):
+        raise ConfigError(
+            "zookeeper.connect: this node would be alone, with its metadata in its folder and not in ZooKeeper. Run a "
+            "controller with process.roles=controller, and each broker as a process of its own with "
+            "process.roles=broker and controller.quorum.bootstrap.servers; for a node alone, remove zookeeper.connect",
+            "zookeeper.connect",
+        )
+
+
 def warnings_of(settings: Settings) -> list[str]:
-    """In a cluster, what is about controllers and replicas has its effect."""
-    if not is_in_cluster(settings):
-        return settings.warnings
-    return [text for text in settings.warnings if not text.endswith((ALONE, ONE_REPLICA, _NO_CONTROLLER))]
+    reasons = _reasons_of_others(settings)
+    return [text for text in settings.warnings if not text.endswith(reasons)]
+
+
+def explanation_of(key: ConfigKey, settings: Settings) -> str:
+    return key.doc if key.no_effect in _reasons_of_others(settings) else key.explanation
+
+
+def _reasons_of_others(settings: Settings) -> tuple[str, ...]:
+    """Why settings have no effect elsewhere: in a cluster, what is about controllers and replicas has its effect."""
+    if not is_in_cluster(settings) and not is_controller(settings):
+        return ()
+    return (ALONE, ONE_REPLICA, _NO_CONTROLLER, *([FOR_CONTROLLERS] if is_controller(settings) else []))

@@ -26,6 +26,7 @@ EPOCH_EXHAUSTED: Final = EPOCH_MAX - 1
 
 GROUP_METADATA_TOPIC: Final = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
+CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 INTERNAL_TOPICS: Final = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC})
 
 NULL_UUID: Final = uuid.UUID(int=0)

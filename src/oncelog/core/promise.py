@@ -4,14 +4,16 @@ The broker's logic runs without asyncio: an operation whose result must wait (a 
 a long-polling fetch) returns a `Promise`. Callbacks run at once, on the caller's stack, in the order in which they
 were added; one that is already resolved costs no turn of the event loop. Errors are values here: an operation that
 can fail resolves with a response that carries the error code.
+
+A longer sequence of steps can be a coroutine that awaits promises, run by a `Task`, also without an event loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Generic, TypeVar
 
-from oncelog.core.invariant import invariant
+from oncelog.core.invariant import InvariantError, invariant
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -43,8 +45,10 @@ class Promise(Generic[T]):
 
     @property
     def value(self) -> T:
-        invariant(not isinstance(self._value, _Unset), "the value of an unresolved promise was read")
-        return self._value  # type: ignore[return-value]  # narrowed by the invariant above
+        value = self._value
+        if isinstance(value, _Unset):
+            raise InvariantError("the value of an unresolved promise was read")
+        return value
 
     def resolve(self, value: T) -> None:
         invariant(self._value is _UNSET, "a promise was resolved twice")
@@ -74,20 +78,60 @@ class Promise(Generic[T]):
         self.then(lambda value: function(value).then(chained.resolve))
         return chained
 
+    def __await__(self) -> Generator[Promise[T], None, T]:
+        if not self.done:
+            yield self
+        return self.value
+
+
+class Task:
+    """Runs a coroutine that awaits nothing but promises, from the call of `start` on."""
+
+    def __init__(self, coroutine: Coroutine[Promise[Any], None, None]) -> None:
+        self._coroutine = coroutine
+        self._is_running = False
+        self._is_stopped = False
+
+    def start(self) -> None:
+        self._step()
+
+    def _step(self, _: object = None) -> None:
+        if self._is_stopped:
+            return
+        self._is_running = True
+        try:
+            awaited = self._coroutine.send(None)
+        except StopIteration:
+            self._is_stopped = True
+            return
+        finally:
+            self._is_running = False
+        if self._is_stopped:
+            self._coroutine.close()
+        else:
+            awaited.then(self._step)
+
+    def stop(self) -> None:
+        """It goes on no further than to its next wait."""
+        if not self._is_stopped:
+            self._is_stopped = True
+            if not self._is_running:
+                self._coroutine.close()
+
 
 def gather(promises: list[Promise[T]]) -> Promise[list[T]]:
     """Resolves with all values, in order, when the last of them is there."""
     gathered: Promise[list[T]] = Promise()
-    missing = sum(1 for promise in promises if not promise.done)
+    missing = len([promise for promise in promises if promise._value is _UNSET])
     if missing == 0:
-        gathered.resolve([promise.value for promise in promises])
+        gathered.resolve([promise._value for promise in promises])  # type: ignore[misc]  # none of them is unset
         return gathered
 
     def arrived(_: T) -> None:
         nonlocal missing
         missing -= 1
         if missing == 0:
-            gathered.resolve([promise.value for promise in promises])
+            gathered.resolve([promise._value for promise in promises])  # type: ignore[misc]
 
     for promise in promises:
         if not promise.done:

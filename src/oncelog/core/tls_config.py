@@ -24,3 +24,11 @@ TLS_KEYS: Final = [
     ConfigKey("ssl.enabled.protocols", ConfigType.LIST, ("TLSv1.2", "TLSv1.3"), "Versions of TLS."),
     ConfigKey("ssl.cipher.suites", ConfigType.LIST, (), "Cipher suites, by Java's names; all that are safe if empty."),
 ]  # fmt: skip
+
+NAME_CHECK: Final = ConfigKey(
+    "ssl.endpoint.identification.algorithm",
+    ConfigType.STRING,
+    "https",
+    "Empty: the certificate of a broker need not have its name.",
+    allowed=("https", ""),
+)

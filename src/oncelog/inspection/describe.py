@@ -9,7 +9,7 @@ from oncelog.cluster.metadata_entries import without_secrets
 from oncelog.coordinator.txn.state import NAME_OF, TxnState
 from oncelog.core.content import shown
 from oncelog.core.errors import KafkaError
-from oncelog.core.ids import TRANSACTION_STATE_TOPIC
+from oncelog.core.ids import CLUSTER_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from oncelog.inspection import entries
 from oncelog.inspection.batch_file import BatchFile, DecodedRecord, InspectedBatch
 from oncelog.inspection.internal_topics import Decode, decoder_for
@@ -18,7 +18,6 @@ from oncelog.inspection.metadata_records import control_record
 from oncelog.inspection.selection import Selection
 from oncelog.protocol.batch import CONTROL_ABORT, CONTROL_COMMIT
 from oncelog.protocol.compression import Codec
-from oncelog.storage.log_dir import CLUSTER_METADATA_TOPIC
 
 Row = dict[str, Any]
 NO_NAMES: Final[dict[int, str]] = {}

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 from oncelog.core.errors import KafkaError
-from oncelog.core.ids import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from oncelog.core.ids import CLUSTER_METADATA_TOPIC, GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from oncelog.inspection.batch_file import DecodedRecord
 from oncelog.inspection.kafka_json import to_json
 from oncelog.inspection.metadata_records import metadata_record
@@ -27,7 +27,6 @@ from oncelog.protocol.messages.group_metadata_log import (
 from oncelog.protocol.messages.transaction_log import TransactionLogKey, TransactionLogValue
 from oncelog.protocol.primitives import MalformedRequest
 from oncelog.protocol.schema import Message
-from oncelog.storage.log_dir import CLUSTER_METADATA_TOPIC
 
 _NULL_CLASSIC_METADATA: Final = b"\x01\x00\x01\x00"
 """One tag, number 0, of one byte: 0."""

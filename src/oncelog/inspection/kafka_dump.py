@@ -4,8 +4,8 @@ What is meant is `--deep-iteration --print-data-log` with the decoder of the top
 `--offsets-decoder`, `--cluster-metadata-decoder`. Kafka writes remarks (mismatches, gaps) to stderr, after all files;
 `KafkaDump.remarks` has them.
 
-Two things cannot be the same: the order of the remarks, which in Kafka is that of a hash table, and the texts of errors
-inside a record that cannot be decoded.
+Not the same are the order of the remarks, which in Kafka is that of a hash table, the texts of errors inside a record
+that cannot be decoded, and the keys of users, which are left out.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any, Final
 
 from oncelog.cluster.kraft_metadata import parse_snapshot_name
 from oncelog.core.errors import KafkaError
+from oncelog.core.ids import CLUSTER_METADATA_TOPIC
 from oncelog.inspection import entries
 from oncelog.inspection.batch_file import BatchFile, DecodedRecord, InspectedBatch
 from oncelog.inspection.describe import MARKERS, codec_name
 from oncelog.inspection.internal_topics import Decode, InternalRecord, decoder_for
 from oncelog.inspection.layout import Kind, StoredFile
 from oncelog.inspection.metadata_records import control_record
-from oncelog.storage.log_dir import CLUSTER_METADATA_TOPIC
 
 DUMPED_KINDS: Final = frozenset(
     {Kind.LOG, Kind.OFFSET_INDEX, Kind.TIME_INDEX, Kind.TXN_INDEX, Kind.SNAPSHOT, Kind.METADATA_SNAPSHOT}

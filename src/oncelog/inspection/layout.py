@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from oncelog.cluster.kraft_metadata import parse_snapshot_name
-from oncelog.cluster.metadata import JOURNAL_FILE
+from oncelog.cluster.node_facts import JOURNAL_FILE
 from oncelog.core.ids import TopicPartition
 from oncelog.storage import checkpoints, clean_shutdown, leader_epochs, meta_properties, partition_metadata
 from oncelog.storage.folder_lock import LOCK_FILE

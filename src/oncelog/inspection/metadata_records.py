@@ -1,13 +1,23 @@
-"""Records of `__cluster_metadata` and its control records as JSON. Those not known here are shown undecoded."""
+"""Records of `__cluster_metadata` and its control records as JSON. Those not known here are shown undecoded.
+
+The keys of users are left out: with them one could pose as the broker.
+"""
 
 from __future__ import annotations
 
 import base64
-from typing import Any
+from typing import Any, Final
 
 from oncelog.inspection.kafka_json import to_json
 from oncelog.protocol.compiler import read_version
-from oncelog.protocol.messages.cluster_metadata import CONTROL_TYPES, decode_control_record, decode_metadata_record
+from oncelog.protocol.messages.cluster_metadata import (
+    CONTROL_TYPES,
+    UserScramCredentialRecord,
+    decode_control_record,
+    decode_metadata_record,
+)
+
+_KEYS_OF_USERS: Final = frozenset({"salt", "storedKey", "serverKey"})
 
 
 def metadata_record(value: bytes) -> dict[str, Any]:
@@ -17,6 +27,8 @@ def metadata_record(value: bytes) -> dict[str, Any]:
         data: Any = {"undecoded": base64.b64encode(value[record.position :]).decode()}
     else:
         data = to_json(record.message, record.version)
+        if isinstance(record.message, UserScramCredentialRecord):
+            data = {name: content for name, content in data.items() if name not in _KEYS_OF_USERS}
     return {"type": record.type_name, "version": record.version, "data": data}
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Final
 
 from oncelog.cluster.kraft_metadata import records_of, segment_files, snapshot_files
-from oncelog.cluster.metadata import JOURNAL_FILE
-from oncelog.controller.image import TOPIC_RESOURCE
+from oncelog.cluster.node_facts import JOURNAL_FILE
+from oncelog.core.config_resources import ResourceType
 from oncelog.core.errors import KafkaError
+from oncelog.core.ids import CLUSTER_METADATA_TOPIC
 from oncelog.inspection import entries
 from oncelog.protocol.messages.cluster_metadata import ConfigRecord
 from oncelog.protocol.primitives import MalformedRequest
-from oncelog.storage.log_dir import CLUSTER_METADATA_TOPIC
 
 CLEANUP_POLICY: Final = "cleanup.policy"
 
@@ -53,7 +53,7 @@ def _from_cluster_metadata(data_folder: Path) -> set[str]:
 
 def _compacts_topic(record: ConfigRecord) -> bool:
     key = record.resource_type, record.name
-    return key == (TOPIC_RESOURCE, CLEANUP_POLICY) and _is_compact(record.value)
+    return key == (ResourceType.TOPIC, CLEANUP_POLICY) and _is_compact(record.value)
 
 
 def _is_compact(policy: str | None) -> bool:

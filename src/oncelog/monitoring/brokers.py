@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from oncelog.client.admin import Admin, ClusterDescription
+from oncelog.client.admin import Admin, ClusterDescription, LogDirectory, QuorumDescription
 from oncelog.client.cluster import Broker, TopicInfo
 from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.ids import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +43,50 @@ def broker_states(
     ]
 
 
-def stored_bytes(admin: Admin) -> dict[int, int]:
-    """Bytes by broker; empty where brokers do not say. The answer names every partition: do not poll it."""
+@dataclass(frozen=True, slots=True)
+class ReplicaCounts:
+    """Of one broker, in partitions; those of internal topics included."""
+
+    leads: int
+    keeps: int
+    out_of_sync: int
+
+
+def replica_counts(topics: Iterable[TopicInfo]) -> dict[int, ReplicaCounts]:
+    """By broker, also of brokers that are away."""
+    leads: Counter[int] = Counter()
+    keeps: Counter[int] = Counter()
+    in_sync: Counter[int] = Counter()
+    for partition in (partition for info in topics for partition in info.partitions):
+        leads[partition.leader] += 1
+        keeps.update(partition.replicas)
+        in_sync.update(partition.in_sync_replicas)
+    return {node: ReplicaCounts(leads[node], keeps[node], keeps[node] - in_sync[node]) for node in sorted(keeps)}
+
+
+def quorum(admin: Admin) -> QuorumDescription | None:
+    """The controllers; None where there are none, as on one node of Oncelog."""
     try:
-        directories = admin.describe_log_dirs()
+        return admin.describe_quorum()
     except KafkaError as error:
         if error.code is ErrorCode.UNSUPPORTED_VERSION:
-            return {}
+            return None
         raise
+
+
+def stored_bytes(admin: Admin) -> dict[int, int]:
+    """Bytes by broker; empty where brokers do not say. The answer names every partition: do not poll it."""
     stored: Counter[int] = Counter()
-    for directory in directories:
+    for directory in log_directories(admin):
         stored[directory.broker_id] += sum(directory.partition_bytes.values())
     return dict(stored)
+
+
+def log_directories(admin: Admin, partitions: Iterable[TopicPartition] | None = None) -> list[LogDirectory]:
+    """With the sizes of these partitions, of all for None; empty where brokers do not say."""
+    try:
+        return list(admin.describe_log_dirs(partitions))
+    except KafkaError as error:
+        if error.code in (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.CLUSTER_AUTHORIZATION_FAILED):
+            return []
+        raise

@@ -10,8 +10,9 @@ How far back this goes depends on compaction of the two topics.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Final
 
 from oncelog.client.admin import Admin
@@ -40,6 +41,15 @@ from oncelog.monitoring.transaction_history import (
 OFFSETS_MAX: Final = 20_000
 """How many offsets at the end of each of the two topics are read."""
 
+TAKE_OVER_MS: Final = 2_000
+"""A client that fences another one asks again within this time, and is initialised then: its pauses end at 1 s."""
+STOPPED_AFTER_MS: Final = 60_000
+STOPPED_PAUSES: Final = 10
+"""A query with input that has begun nothing for a minute, and ten times as long as it usually pauses, has stopped."""
+OWN_ABORT: Final = "its driver aborted it"
+TAKEN_OVER: Final = "a new driver took over"
+
+_WHY_FAILED: Final = {ABORTING: OWN_ABORT, TIMED_OUT: "it took longer than its time-out"}
 _OUTCOME_OF: Final = {COMMITTING: "committed", ABORTING: "aborted", TIMED_OUT: "timed out"}
 
 Identity = tuple[int, int]
@@ -88,7 +98,15 @@ class Attempt:
     is_new_driver: bool
     """The id was initialised before it: a driver has started, and earlier ones are fenced."""
     outcome: str = "open"
+    offsets_ms: int | None = None
+    """When it began to write its offsets: the output was written by then."""
+    decided_ms: int | None = None
     ended_ms: int | None = None
+    why_failed: str = ""
+    aborted_by_epoch: int = -1
+    """The epoch of the record of its abort: that of the attempt, unless it was fenced or bumps epochs itself."""
+    taken_over_ms: int | None = None
+    """When another driver was initialised, if that is what ended it."""
     partitions: tuple[TopicPartition, ...] = ()
     batch_id: int | None = None
     """None if the attempt ended before its offsets were written, or if they are gone."""
@@ -97,6 +115,9 @@ class Attempt:
 
     def as_row(self, now_ms: int) -> dict[str, Any]:
         end_ms = self.ended_ms if self.ended_ms is not None else now_ms
+        moments = (self.began_ms, self.offsets_ms, self.decided_ms, self.ended_ms)
+        names = ("write_ms", "offsets_ms", "commit_ms")
+        parts = {name: _between(*ends) for name, ends in zip(names, pairwise(moments), strict=True)}
         return {
             "batch": self.batch_id,
             "outcome": self.outcome,
@@ -104,10 +125,16 @@ class Attempt:
             "producer_epoch": self.producer_epoch,
             "began_ms": self.began_ms,
             "lasted_ms": max(end_ms - self.began_ms, 0),
+            **parts,
+            "why_failed": self.why_failed or None,
             "new_driver": self.is_new_driver,
             "output": [str(one) for one in self.partitions if one.topic != GROUP_METADATA_TOPIC],
             "offsets": {str(place): offset for place, offset in sorted(self.offsets.items())},
         }
+
+
+def _between(first_ms: int | None, last_ms: int | None) -> int | None:
+    return None if first_ms is None or last_ms is None else max(last_ms - first_ms, 0)
 
 
 def attempts_of(events: Iterable[TransactionEvent]) -> list[Attempt]:
@@ -117,26 +144,71 @@ def attempts_of(events: Iterable[TransactionEvent]) -> list[Attempt]:
     is_new_driver = False
     for event in events:
         if event.what == INITIALISED:
+            if attempts and not is_new_driver and _is_taken_over(attempts[-1], event):
+                attempts[-1].why_failed, attempts[-1].taken_over_ms = TAKEN_OVER, event.time_ms
             is_new_driver, current = True, None
         elif event.what == BEGAN:
             current = Attempt(event.producer_id, event.producer_epoch, event.time_ms, is_new_driver)
-            current.partitions = event.partitions
             attempts.append(current)
+            _add_partitions(current, event)
             is_new_driver = False
         elif current is not None:
             _follow(current, event)
     return attempts
 
 
+def _is_taken_over(attempt: Attempt, initialised: TransactionEvent) -> bool:
+    """Whether an abort was the first half of this initialisation.
+
+    The coordinator fences with a higher epoch. Since transaction.version 2 an abort by the driver itself has one too:
+    then the two are told apart by how soon the initialisation follows.
+    """
+    if attempt.outcome != "aborted" or attempt.aborted_by_epoch == attempt.producer_epoch or attempt.ended_ms is None:
+        return False
+    return initialised.time_ms - attempt.ended_ms <= TAKE_OVER_MS
+
+
 def _follow(attempt: Attempt, event: TransactionEvent) -> None:
     if event.what == GREW:
-        attempt.partitions = event.partitions
+        _add_partitions(attempt, event)
     elif event.what in _OUTCOME_OF:
         attempt.outcome = _OUTCOME_OF[event.what]
+        attempt.why_failed = _WHY_FAILED.get(event.what, "")
+        attempt.aborted_by_epoch = event.producer_epoch
         attempt.partitions = event.partitions or attempt.partitions
-        attempt.ended_ms = event.time_ms
+        attempt.decided_ms = attempt.ended_ms = event.time_ms
     elif event.what in (COMMITTED, ABORTED):
         attempt.ended_ms = event.time_ms
+
+
+def _add_partitions(attempt: Attempt, event: TransactionEvent) -> None:
+    attempt.partitions = event.partitions
+    if attempt.offsets_ms is None and any(one.topic == GROUP_METADATA_TOPIC for one in event.partitions):
+        attempt.offsets_ms = event.time_ms
+
+
+def state_of(attempts: Sequence[Attempt], now_ms: int, *, has_input: bool = False) -> dict[str, Any]:
+    """What the sink does now, and for how long. A cluster sees transactions, not drivers: `stopped` is a conclusion."""
+    if not attempts:
+        return {"state": "unknown", "for_ms": None}
+    last = attempts[-1]
+    if last.outcome == "open":
+        return {"state": "in a batch", "for_ms": max(now_ms - last.began_ms, 0)}
+    since_ms = last.ended_ms if last.ended_ms is not None else last.began_ms
+    state = "waiting" if last.outcome == "committed" else "failed"
+    if last.taken_over_ms is not None:
+        state, since_ms = "fenced by another driver", last.taken_over_ms
+    if has_input and now_ms - since_ms > max(STOPPED_AFTER_MS, STOPPED_PAUSES * _usual_pause_ms(attempts)):
+        state = "stopped"
+    return {"state": state, "for_ms": max(now_ms - since_ms, 0)}
+
+
+def _usual_pause_ms(attempts: Sequence[Attempt]) -> int:
+    """The median time from the end of one attempt to the beginning of the next."""
+    pauses = sorted(
+        max(after.began_ms - before.ended_ms, 0) for before, after in pairwise(attempts) if before.ended_ms is not None
+    )
+    return pauses[len(pauses) // 2] if pauses else 0
 
 
 def join_offsets(attempts: Iterable[Attempt], written: Mapping[Identity, Written]) -> None:

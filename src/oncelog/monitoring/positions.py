@@ -14,6 +14,7 @@ from oncelog.monitoring.offsets import PartitionOffsets
 
 OFFSET_DIGITS_MAX: Final = 12
 """A longer number is a time in milliseconds."""
+OFFSET_MAX: Final = (1 << 63) - 1
 
 
 class PositionKind(Enum):
@@ -37,10 +38,17 @@ def parse_position(text: str, now_ms: int) -> Position:
     if text in ("earliest", "latest"):
         return Position(PositionKind(text))
     if text[:1] in "+-" and text[1:].isdigit():
-        return Position(PositionKind.RELATIVE, int(text))
+        return Position(PositionKind.RELATIVE, _within(int(text), -OFFSET_MAX, "number of offsets", text))
     if text.isdigit() and len(text) <= OFFSET_DIGITS_MAX:
         return Position(PositionKind.OFFSET, int(text))
-    return Position(PositionKind.TIME_MS, time_ms(text, now_ms))
+    # Negative times have meanings of their own in the protocol: -1 is the end of a log.
+    return Position(PositionKind.TIME_MS, _within(time_ms(text, now_ms), 0, "time since 1970", text))
+
+
+def _within(number: int, low: int, what: str, text: str) -> int:
+    if not low <= number <= OFFSET_MAX:
+        raise ValueError(f"{text!r} is no {what} that a cluster knows")
+    return number
 
 
 def find_offsets(

@@ -3,14 +3,17 @@
 A poll makes a bounded number of requests: with B brokers
 
     1        cluster, 1 topics and leaders
-    2 B      offsets of each thousand partitions (end, last stable), and B for their starts in every tenth poll
+    2 B      offsets of each thousand of P partitions (end, last stable), and B for their starts in every tenth poll
     B        groups, and B transactional ids
     2 B      producers, only of partitions on which a transaction is open
-    2 G + T  groups and open transactions in detail, at most G and T of them (`PollLimits`)
+    2 G + T  groups and open transactions in detail, at most G and T of them (P, G, T: `PollLimits`)
+    8        new records of `__transaction_state`, for rates (`commit_meter`)
 
 If there are more groups than that, each poll describes those whose details are oldest; the others keep what an earlier
-poll found, with its time. Open transactions are described anew or not at all: an old description may belong to an
-earlier transaction of the same id. Those that hold readers back come first.
+poll found, with its time. If there are more than P partitions, each poll asks for the next of them in turn, and in any
+case for those that are held back, read by groups or written by transactions. Open transactions are described anew or
+not at all: an old description may belong to an earlier transaction of the same id. Those that hold readers back come
+first.
 
 The order of questions makes the answers fit together. Committed offsets are asked for before the ends of partitions,
 so that no group seems to be beyond an end. Ends are asked for before last stable offsets, so that records written
@@ -26,8 +29,9 @@ from typing import Any, Final, NamedTuple
 
 from oncelog.client.admin import Admin, ClusterDescription, GroupDescription, GroupListing, ProducerDescription
 from oncelog.core.hashing import coordinator_partition
-from oncelog.core.ids import GROUP_METADATA_TOPIC, TopicPartition
+from oncelog.core.ids import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from oncelog.monitoring.brokers import BrokerState, broker_states
+from oncelog.monitoring.commit_meter import CommitMeter, CommitRates
 from oncelog.monitoring.groups import Committed, Group, join_group
 from oncelog.monitoring.offsets import PartitionOffsets, partition_offsets
 from oncelog.monitoring.open_transactions import (
@@ -48,6 +52,7 @@ from oncelog.monitoring.transactions import Transaction, describe_known
 class PollLimits:
     groups: int = 25
     transactions: int = 50
+    partitions: int = 5_000
 
 
 DEFAULT_LIMITS: Final = PollLimits()
@@ -76,6 +81,7 @@ class ClusterSnapshot:
     transactions: tuple[Transaction, ...]
     """All transactional ids, in all states."""
     held_back: tuple[HeldBackPartition, ...]
+    rates: CommitRates | None = None
 
     @property
     def open(self) -> list[OpenTransaction]:
@@ -120,6 +126,7 @@ class ClusterSnapshot:
             ],
             "transactions": [one.as_row(self.taken_ms) for one in self.transactions],
             "held_back": [one.as_row(self.taken_ms) for one in self.held_back],
+            "rates": self.rates.as_row() if self.rates is not None else None,
         }
 
 
@@ -144,6 +151,11 @@ class Poller:
         self._polls = 0
         self._starts: dict[TopicPartition, int] = {}
         self._groups: dict[str, _DescribedGroup] = {}
+        self._meter = CommitMeter(admin)
+        self._known_offsets: dict[TopicPartition, PartitionOffsets] = {}
+        self._next_place = 0
+        """Of the partition whose offsets are asked for next, if there are too many for one poll."""
+        self._of_transactions: set[TopicPartition] = set()
         self._described_ms: dict[str, int] = {}
         """When each open transaction was described last."""
 
@@ -166,19 +178,39 @@ class Poller:
             tuple(self._group_state(listing, offsets) for listing in listings),
             tuple(transactions),
             tuple(join_held_back(offsets, without_ended(admin, opened))),
+            self._meter.look(offsets, self._now_ms()),
         )
 
     def _offsets(self, partitions: list[TopicPartition]) -> dict[TopicPartition, PartitionOffsets]:
-        """Starts move seldom, and only forward: those of an earlier poll are good enough for a while."""
+        """Starts move seldom, and only forward: those of an earlier poll are good enough for a while.
+
+        Of more partitions than one poll asks for, the others keep what an earlier poll found.
+        """
         if self._polls % STARTS_EVERY_POLLS == 0:
             self._starts = {}
         self._polls += 1
-        offsets: dict[TopicPartition, PartitionOffsets] = {}
-        for at in range(0, len(partitions), OFFSETS_PER_REQUEST):
-            some = partitions[at : at + OFFSETS_PER_REQUEST]
+        known = self._known_offsets
+        offsets = {partition: known[partition] for partition in partitions if partition in known}
+        asked = self._partitions_to_ask(partitions)
+        for at in range(0, len(asked), OFFSETS_PER_REQUEST):
+            some = asked[at : at + OFFSETS_PER_REQUEST]
             offsets |= partition_offsets(self._admin, some, self._starts)
         self._starts = {partition: found.start for partition, found in offsets.items()}
+        self._known_offsets = offsets
         return offsets
+
+    def _partitions_to_ask(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        """All, or those that matter most (held back, read by groups, of transactions) and the next of the others."""
+        at_once = self._limits.partitions
+        if len(partitions) <= at_once:
+            return partitions
+        held = set(held_back_in(self._known_offsets)) | self._of_transactions
+        read = {partition for group in self._groups.values() for partition in group.committed}
+        state = {partition for partition in partitions if partition.topic == TRANSACTION_STATE_TOPIC}
+        first = [partition for partition in partitions if partition in held | read | state][:at_once]
+        places = range(self._next_place, self._next_place + at_once)
+        self._next_place = (self._next_place + at_once) % len(partitions)
+        return list(dict.fromkeys([*first, *(partitions[place % len(partitions)] for place in places)]))
 
     def _describe_groups(self, group_ids: list[str]) -> None:
         """Those never described first, then those described longest ago."""
@@ -206,4 +238,5 @@ class Poller:
         chosen = [one.transactional_id for one in opened[: self._limits.transactions]]
         described = describe_known(self._admin, chosen)
         self._described_ms |= dict.fromkeys(chosen, self._now_ms())
+        self._of_transactions = {partition for one in described.values() for partition in one.partitions}
         return [Transaction(found, described.get(found.transactional_id)) for found in listings]

@@ -5,8 +5,10 @@ Only headers of batches and markers are looked at, never records, and every read
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from oncelog.client.admin import Admin
 from oncelog.client.fetcher import RangeReader
@@ -18,6 +20,34 @@ from oncelog.monitoring.transaction_spans import SpanTracker, TransactionOutcome
 from oncelog.protocol.batch import BatchHeader, ControlMarker
 
 BATCHES_MAX: Final = 5_000
+READ_BYTES_MAX: Final = 16 * 1024 * 1024
+"""At one look, of a partition. A broker sends records with the headers of their batches, however large they are."""
+FETCH_BYTES: Final = 1024 * 1024
+
+
+class PlainRun(NamedTuple):
+    """Records outside of transactions, one batch after the other."""
+
+    first_offset: int
+    last_offset: int
+    first_timestamp: int
+    last_timestamp: int
+
+
+def plain_runs(headers: Iterable[BatchHeader]) -> list[PlainRun]:
+    """Of batches in order. A gap of compaction does not end a run, a transaction or a marker does."""
+    runs: list[PlainRun] = []
+    is_going_on = False
+    for header in headers:
+        if header.is_transactional or header.is_control:
+            is_going_on = False
+        elif is_going_on:
+            runs[-1] = runs[-1]._replace(last_offset=header.last_offset, last_timestamp=header.max_timestamp)
+        else:
+            first_ms = header.max_timestamp if header.timestamp_type_append else header.base_timestamp
+            runs.append(PlainRun(header.base_offset, header.last_offset, first_ms, header.max_timestamp))
+            is_going_on = True
+    return runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +55,24 @@ class Timeline:
     partition: TopicPartition
     offsets: PartitionOffsets
     start: int
+    """Above the start asked for if only the newest batches are kept, and there were too many."""
     end: int
-    """Where reading stopped: below the end asked for if there were too many batches."""
+    """Where reading stopped: below the end asked for if there were too many batches, or too many bytes for one look."""
     spans: tuple[TransactionSpan, ...]
-    """In the order in which they begin. One that began before `start` is cut off there."""
+    """In the order in which they begin. Of one that began before `start`, only what is in the range is counted."""
     open: tuple[OpenTransaction, ...]
     """What is open on the partition now, in the range or not. The first of them holds readers back."""
+    plain: tuple[PlainRun, ...] = ()
+    asked: tuple[int, int] | None = None
+    """The range asked for, as far as the partition has it; None if it is the one that was read."""
+
+    @property
+    def asked_start(self) -> int:
+        return self.start if self.asked is None else self.asked[0]
+
+    @property
+    def asked_end(self) -> int:
+        return self.end if self.asked is None else self.asked[1]
 
     def outcome_of(self, producer_id: int, offset: int) -> TransactionOutcome | None:
         """What became of a transactional record within the range."""
@@ -48,26 +90,42 @@ class KnownBatches:
     """
 
     def __init__(self) -> None:
-        self.start = self.end = 0
-        self.batches: list[tuple[BatchHeader, ControlMarker | None]] = []
+        self.wanted = self.start = self.end = 0
+        """What was asked for last, and what there is: the start is above that if the oldest batches were dropped."""
+        self.batches: deque[tuple[BatchHeader, ControlMarker | None]] = deque()
 
     def keep_from(self, start: int, log_end: int) -> None:
         """Forget what is below `start`, and everything if that is not known or if the log is another one by now."""
-        if not self.start <= start <= self.end <= log_end:
-            self.start, self.end, self.batches = start, start, []
+        if not self.wanted <= start <= self.end <= log_end:
+            self.wanted = self.start = self.end = start
+            self.batches.clear()
             return
-        self.start = start
-        self.batches = [one for one in self.batches if one[0].last_offset >= start]
+        self.wanted, self.start = start, max(self.start, start)
+        while self.batches and self.batches[0][0].last_offset < start:
+            self.batches.popleft()
 
-    def read_on(self, admin: Admin, partition: TopicPartition, end: int, batches_max: int) -> None:
-        """Up to `end`, or until there are too many."""
+    def read_on(
+        self, admin: Admin, partition: TopicPartition, end: int, batches_max: int, *, newest: bool = False
+    ) -> None:
+        """Up to `end`, or until enough was read for now, or until there are too many.
+
+        With `newest` the oldest make room if there are too many: who follows a log must get to its end.
+        """
         if self.end >= end:
             return
-        with RangeReader(admin, isolation=IsolationLevel.READ_UNCOMMITTED, check_crcs=False) as reader:
+        read_bytes = 0
+        with RangeReader(
+            admin, isolation=IsolationLevel.READ_UNCOMMITTED, fetch_bytes=FETCH_BYTES, check_crcs=False
+        ) as reader:
             for chunk in reader.read(*partition, self.end, end):
+                if read_bytes >= READ_BYTES_MAX:
+                    return
+                read_bytes += len(chunk.data)
                 for one in chunk.batches_and_markers():
                     if len(self.batches) == batches_max:
-                        return
+                        if not newest:
+                            return
+                        self.start = self.batches.popleft()[0].next_offset
                     self.batches.append(one)
                     self.end = one[0].next_offset
         self.end = max(self.end, end)
@@ -80,18 +138,39 @@ def read_timeline(
     end: int | None = None,
     *,
     batches_max: int = BATCHES_MAX,
+    newest: bool = False,
     known: KnownBatches | None = None,
+    offsets: PartitionOffsets | None = None,
 ) -> Timeline:
-    """The transactions in [start, end), by default of the whole partition."""
-    offsets = partition_offsets(admin, [partition])[partition]
+    """The transactions in [start, end), by default of the whole partition.
+
+    If there are too many batches, the first ones are read, or with `newest` the last ones. Nobody is asked for the
+    offsets of the partition if they are given.
+    """
+    if offsets is None:
+        offsets = partition_offsets(admin, [partition])[partition]
     first = offsets.start if start is None else max(start, offsets.start)
     last = offsets.end if end is None else min(end, offsets.end)
     batches = known if known is not None else KnownBatches()
     batches.keep_from(first, offsets.end)
-    batches.read_on(admin, partition, last, batches_max)
+    batches.read_on(admin, partition, last, batches_max, newest=newest)
+    # Every open transaction holds the last stable offset back: without that there is nobody to ask about.
+    opened = open_transactions(admin, [partition]) if offsets.held_back else []
     tracker = SpanTracker()
-    spans = [span for header, marker in batches.batches for span in tracker.feed(header, marker)]
-    return Timeline(partition, offsets, first, batches.end, tuple(spans), tuple(open_transactions(admin, [partition])))
+    spans = [_begun_before(tracker, one) for one in opened if one.start_offset < batches.start]
+    spans += [span for header, marker in batches.batches for span in tracker.feed(header, marker)]
+    plain = plain_runs(header for header, _ in batches.batches)
+    return Timeline(
+        partition, offsets, batches.start, batches.end, tuple(spans), tuple(opened), tuple(plain), (first, last)
+    )
+
+
+def _begun_before(tracker: SpanTracker, one: OpenTransaction) -> TransactionSpan:
+    """What is open now has been so since it began: it covers the whole range, with records in it or not."""
+    known_ms = one.description.start_time_ms if one.description is not None and not one.is_hanging else -1
+    began_ms = known_ms if known_ms >= 0 else one.producer.last_timestamp_ms
+    producer = one.producer
+    return tracker.begin_before_log(producer.producer_id, producer.producer_epoch, one.start_offset, began_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,22 +182,28 @@ class VisibleRecords:
     """Otherwise there are at least so many."""
     oldest_ms: int | None
     """When the first of them was written; None if there are none."""
+    markers: int = 0
+    """Of transactions, between the offset and the last stable one; as far as it was counted."""
 
 
 def count_visible(
     admin: Admin, partition: TopicPartition, position: int, offsets: PartitionOffsets, *, batches_max: int = BATCHES_MAX
 ) -> VisibleRecords:
     """Unlike a lag in offsets, this is 0 for a reader that has only markers and aborted records before it."""
-    records, batches = 0, 0
+    records, batches, read_bytes, markers = 0, 0, 0, 0
     oldest_ms: int | None = None
     start = max(position, offsets.start)
-    with RangeReader(admin, check_crcs=False) as reader:
+    with RangeReader(admin, fetch_bytes=FETCH_BYTES, check_crcs=False) as reader:
         for chunk in reader.read(*partition, start, offsets.last_stable):
+            if read_bytes >= READ_BYTES_MAX:
+                return VisibleRecords(records, False, oldest_ms, markers)
+            read_bytes += len(chunk.data)
+            markers += sum(header.is_control for header, _ in chunk.batches_and_markers())
             for _, header in chunk.batches:
                 if batches == batches_max:
-                    return VisibleRecords(records, False, oldest_ms)
+                    return VisibleRecords(records, False, oldest_ms, markers)
                 records += min(header.records_count, header.last_offset - start + 1)
                 batches += 1
                 if oldest_ms is None:
                     oldest_ms = header.max_timestamp if header.timestamp_type_append else header.base_timestamp
-    return VisibleRecords(records, True, oldest_ms)
+    return VisibleRecords(records, True, oldest_ms, markers)

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from oncelog.client.admin import Admin, ConfigResource, ResourceType
+from oncelog.client.admin import Admin, ConfigEntry
 from oncelog.client.cluster import PartitionInfo, TopicInfo
+from oncelog.client.errors import UnsupportedByBroker
 from oncelog.core.ids import TRANSACTION_STATE_TOPIC, TopicPartition, uuid_to_text
 from oncelog.monitoring.offsets import PartitionOffsets, partition_offsets
 
@@ -16,7 +17,7 @@ from oncelog.monitoring.offsets import PartitionOffsets, partition_offsets
 class PartitionState:
     info: PartitionInfo
     offsets: PartitionOffsets | None
-    """None while the partition has no leader."""
+    """None while the partition has no leader, or was not asked for yet."""
 
     def as_row(self) -> dict[str, Any]:
         info, offsets = self.info, self.offsets
@@ -26,6 +27,7 @@ class PartitionState:
             "leader_epoch": info.leader_epoch,
             "replicas": list(info.replicas),
             "isr": list(info.in_sync_replicas),
+            "offline": list(info.offline_replicas),
             "start": offsets.start if offsets is not None else None,
             "end": offsets.end if offsets is not None else None,
             "last_stable": offsets.last_stable if offsets is not None else None,
@@ -85,7 +87,19 @@ def transaction_partitions(infos: Mapping[str, TopicInfo]) -> list[TopicPartitio
     return sorted(led_partitions(info for name, info in infos.items() if name != TRANSACTION_STATE_TOPIC))
 
 
-def changed_settings(admin: Admin, topic: str) -> dict[str, str | None]:
+def eligible_leaders(admin: Admin, topics: Iterable[str]) -> dict[TopicPartition, tuple[int, ...]]:
+    """See `Admin.eligible_leaders`; nothing from brokers that do not tell."""
+    try:
+        return admin.eligible_leaders(topics)
+    except UnsupportedByBroker:
+        return {}
+
+
+def under_min_isr(info: TopicInfo, min_insync_replicas: int) -> list[int]:
+    """Partitions with fewer replicas in sync than producers with acks=all need."""
+    return [p.partition for p in info.partitions if len(p.in_sync_replicas) < min(min_insync_replicas, len(p.replicas))]
+
+
+def changed_settings(entries: Mapping[str, ConfigEntry]) -> dict[str, str | None]:
     """The settings that differ from their defaults."""
-    entries = admin.describe_configs(ConfigResource(ResourceType.TOPIC, topic))
     return {name: entry.value for name, entry in sorted(entries.items()) if not entry.is_default}

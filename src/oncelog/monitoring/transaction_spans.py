@@ -37,7 +37,7 @@ class TransactionSpan:
     coordinator_epoch: int | None = None
     marker_timestamp: int | None = None
     began_before_log: bool = False
-    """Its first batches are in segments that are gone."""
+    """Its first batches are in segments that are gone, or in offsets that were not read."""
 
     @property
     def end_offset(self) -> int:

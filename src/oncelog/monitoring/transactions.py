@@ -45,8 +45,8 @@ class Transaction:
 
 
 def age_ms(description: TransactionDescription | None, now_ms: int) -> int | None:
-    """Since the transaction began; None if none is open."""
-    if description is None or description.start_time_ms < 0:
+    """Since the transaction began; None if none is open: coordinators tell when the last one began, too."""
+    if description is None or description.start_time_ms < 0 or description.state not in OPEN_STATES:
         return None
     return max(now_ms - description.start_time_ms, 0)
 

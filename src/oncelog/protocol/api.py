@@ -17,6 +17,9 @@ from oncelog.protocol.schema import Message
 
 _FIRST_FLEXIBLE: Final[dict[int, int]] = {key: key.flexible for key in ApiKey}
 
+Decode = Callable[..., tuple[Any, int]]
+Encode = Callable[[Any], list[Readable]]
+
 
 class MessagePair(NamedTuple):
     request: type[Message]
@@ -42,16 +45,21 @@ def messages(key: int) -> MessagePair:
 
 def request_header_version(key: int, version: int) -> int:
     """2, with tagged fields, for flexible versions; 1 before."""
-    return 2 if version >= _first_flexible(key) else 1
+    return 2 if version >= _FIRST_FLEXIBLE.get(key, NEVER) else 1
 
 
 def response_header_version(key: int, version: int) -> int:
     """1, with tagged fields, for flexible versions; 0 before, and always for ApiVersions."""
-    return 1 if version >= _first_flexible(key) and key != ApiKey.API_VERSIONS else 0
+    return 1 if version >= _FIRST_FLEXIBLE.get(key, NEVER) and key != ApiKey.API_VERSIONS else 0
 
 
-def _first_flexible(key: int) -> int:
-    return _FIRST_FLEXIBLE.get(key, NEVER)
+def request_decoder(key: int, version: int) -> Decode:
+    """Raises KafkaError UNSUPPORTED_VERSION."""
+    return _decoder(messages(key).request, version)
+
+
+def response_encoder(key: int, version: int) -> Encode:
+    return _encoder(messages(key).response, version)
 
 
 def decode_request(key: int, version: int, body: Readable, position: int = 0) -> Message:
@@ -84,12 +92,12 @@ def encode_response(key: int, version: int, message: Message) -> list[Readable]:
     return buffers
 
 
-def _decoder(cls: type[Message], version: int) -> Callable[..., Any]:
+def _decoder(cls: type[Message], version: int) -> Decode:
     _check_version(cls, version)
     return decoder(cls, version)
 
 
-def _encoder(cls: type[Message], version: int) -> Callable[..., Any]:
+def _encoder(cls: type[Message], version: int) -> Encode:
     _check_version(cls, version)
     return encoder(cls, version)
 

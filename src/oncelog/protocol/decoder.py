@@ -22,19 +22,22 @@ from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
-from oncelog.protocol.primitives import MalformedRequest, Readable, read_uvarint
+from oncelog.protocol.primitives import MalformedRequest, Readable, TooManyElements, read_uvarint
 from oncelog.protocol.schema import FRESH, Field, Message
 from oncelog.protocol.source import FIXED, UUID_BYTES, SourceWriter
 
 STRING_BYTES_MAX: Final = 32_767
 REQUEST_ELEMENTS_MAX: Final = 200_000
 """Topics, partitions, groups, numbers, tags and so on in one request."""
+RECORDS_REQUEST_ELEMENTS_MAX: Final = 50_000
+"""In one that may have records: it is long for their sake."""
 TAGS_MAX: Final = 1_000
 """In one place."""
 
 
 def make_decoder(cls: type[Message], version: int) -> Callable[..., Any]:
-    """A function of data and position that returns the message and the position after it."""
+    """A function of data and position that returns the message and the position after it. That of a request takes the
+    most elements that it may have, and raises TooManyElements."""
     writer = _DecoderWriter(cls, version)
     return writer.write()
 
@@ -46,11 +49,13 @@ class _DecoderWriter(SourceWriter):
         self._run: list[tuple[str, str]] = []
         self._keeps_views = self.has_records(cls)
         self._counts_elements = cls.__name__.endswith("Request")
+        self._elements_max = RECORDS_REQUEST_ELEMENTS_MAX if self._keeps_views else REQUEST_ELEMENTS_MAX
         self.scope.update(
             struct_error=struct.error,
             unpack_from=struct.unpack_from,
             new=object.__new__,
             MalformedRequest=MalformedRequest,
+            TooManyElements=TooManyElements,
             more=_rest_of_uvarint,
             skip_tags=skip_tags,
             tag_head=_tag_head,
@@ -59,14 +64,15 @@ class _DecoderWriter(SourceWriter):
         )
 
     def write(self) -> Callable[..., Any]:
-        with self.block("def decode(d, p=0):"):
+        room = f", room={self._elements_max}" if self._counts_elements else ""
+        with self.block(f"def decode(d, p=0{room}):"):
             # Slices of a view are not copies, which matters for record data; all else is small and faster as `bytes`.
             container = "memoryview" if self._keeps_views else "bytes"
             with self.block(f"if d.__class__ is not {container}:"):
                 self.line(f"d = {container}(d)")
             self.line("n = len(d)")
             if self._counts_elements:
-                self.line(f"room = {REQUEST_ELEMENTS_MAX}")
+                self.line("most = room")
             with self.block("try:"):
                 self._struct(self._cls, "m", ())
                 self._flush()
@@ -190,7 +196,7 @@ class _DecoderWriter(SourceWriter):
         if self._counts_elements:
             self.line(f"room -= {count}")
             with self.block("if room < 0:"):
-                self._refuse(path, f"makes more than {REQUEST_ELEMENTS_MAX} elements in one request")
+                self._refuse(path, "makes more than {most} elements in one request", "TooManyElements")
 
     def _fixed_elements(self, element: Field, count: str, size: int, target: str) -> None:
         self.line(f"{target} = [*unpack_from('>%d{FIXED[element.kind]}' % {count}, d, p)]")
@@ -249,8 +255,8 @@ class _DecoderWriter(SourceWriter):
                     word = "elif"
                 self.line(f"p = {end}")
 
-    def _refuse(self, path: tuple[str, ...], what: str) -> None:
-        self.line(f"raise MalformedRequest(f'{{label}}: {'.'.join(path)} {what}')")
+    def _refuse(self, path: tuple[str, ...], what: str, error: str = "MalformedRequest") -> None:
+        self.line(f"raise {error}(f'{{label}}: {'.'.join(path)} {what}')")
 
 
 def _needs_name(value: object) -> bool:

@@ -11,7 +11,7 @@ A frame is an int32 size and that many bytes: a header, then the body.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from oncelog.protocol.api import request_header_version
@@ -27,7 +27,9 @@ FIRST_STEP_BYTES: Final = 1024 * 1024
 """As much is set aside for a frame on its word alone; more only as its bytes arrive."""
 STEP_FACTOR: Final = 4
 
+_SIZE_BYTES: Final = 4
 _SIZE: Final = struct.Struct(">i")
+_read_size: Final = _SIZE.unpack_from
 _REQUEST_HEAD: Final = struct.Struct(">hhih")
 _FRAME_REQUEST_HEAD: Final = struct.Struct(">ihhih")
 _INT32_PAIR: Final = struct.Struct(">ii")
@@ -68,7 +70,7 @@ def parse_request_header(frame: Readable) -> tuple[RequestHeader, int]:
             client_id = str(frame[position:end], "utf-8")
             position = end
         if request_header_version(api_key, api_version) >= 2:
-            position = _after_tags(frame, position)
+            position = _after_tags(frame, position) if frame[position] else position + 1
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise MalformedRequest(f"request header: {error}") from error
     return RequestHeader(api_key, api_version, correlation_id, client_id), position
@@ -93,12 +95,12 @@ def _after_tags(frame: Readable, position: int) -> int:
     return skip_tags(frame, position, count)
 
 
-def frame_response(correlation_id: int, header_version: int, buffers: Iterable[Readable]) -> list[Readable]:
+def frame_response(correlation_id: int, header_version: int, buffers: Sequence[Readable]) -> list[Readable]:
     """The buffers of a whole frame, the body's among them uncopied."""
-    body = list(buffers)
-    tags = b"\0" if header_version >= 1 else b""
-    size = _SIZE.size + len(tags) + sum(map(len, body))
-    return [_INT32_PAIR.pack(size, correlation_id) + tags, *body]
+    size = _SIZE_BYTES + sum(map(len, buffers))
+    if header_version >= 1:
+        return [_INT32_PAIR.pack(size + 1, correlation_id) + b"\0", *buffers]
+    return [_INT32_PAIR.pack(size, correlation_id), *buffers]
 
 
 def encode_request_frame(
@@ -129,11 +131,8 @@ class FrameReader:
         self._frame: memoryview | None = None
         """Memory of the frame being received directly, if any; `_filled` counts in it then."""
         self._frame_size = 0
-
-    @property
-    def frame_bytes(self) -> int:
+        self.frame_bytes = 0
         """Set aside for a frame that is being received, beside the small buffer."""
-        return 0 if self._frame is None else len(self._frame)
 
     def get_buffer(self, sizehint: int = -1) -> memoryview:
         """Where the next bytes are to be received; never empty."""
@@ -155,17 +154,17 @@ class FrameReader:
             return []
         frame = self._frame.toreadonly()
         self._frame = None
-        self._filled = 0
+        self._filled = self.frame_bytes = 0
         return [frame]
 
     def _cut(self) -> list[memoryview]:
         frames: list[memoryview] = []
         small, filled, start = self._small, self._filled, 0
-        while filled - start >= _SIZE.size:
-            (size,) = _SIZE.unpack_from(small, start)
+        while filled - start >= _SIZE_BYTES:
+            (size,) = _read_size(small, start)
             if not 0 <= size <= self.max_frame_bytes:
                 raise FrameTooLarge(size)
-            body = start + _SIZE.size
+            body = start + _SIZE_BYTES
             end = body + size
             if end > filled:
                 if end - filled > DIRECT_BYTES_MIN or end - start > RECEIVE_BUFFER_BYTES:
@@ -174,9 +173,9 @@ class FrameReader:
                 break
             frames.append(memoryview(bytes(small[body:end])))
             start = end
-        self._filled = filled - start
-        if start and self._filled:
-            small[: self._filled] = small[start:filled]
+        self._filled = rest = filled - start
+        if rest and start:
+            small[:rest] = small[start:filled]
         return frames
 
     def _start_direct(self, size: int, arrived: memoryview) -> None:
@@ -184,8 +183,10 @@ class FrameReader:
         self._filled = len(arrived)
         self._frame = memoryview(bytearray(min(size, FIRST_STEP_BYTES)))
         self._frame[: self._filled] = arrived
+        self.frame_bytes = len(self._frame)
 
     def _grown(self, frame: memoryview) -> memoryview:
         larger = memoryview(bytearray(min(self._frame_size, len(frame) * STEP_FACTOR)))
         larger[: len(frame)] = frame
+        self.frame_bytes = len(larger)
         return larger

@@ -18,6 +18,10 @@ class MalformedRequest(ValueError):
     """The bytes of a frame do not follow the protocol; nothing useful can be answered to them."""
 
 
+class TooManyElements(MalformedRequest):
+    """A request has more of them than are taken."""
+
+
 def read_uvarint(data: Readable, position: int) -> tuple[int, int]:
     """An unsigned integer of up to 32 bits and the position after it. Raises IndexError past the end of `data`."""
     byte = data[position]

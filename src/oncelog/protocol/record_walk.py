@@ -43,13 +43,14 @@ def check_lengths(section: bytes, count: int, position: int = 0, *, followed_max
         position = _step(section, position, followed)
     except IndexError:
         raise MalformedRecords(f"fewer than {followed} records are in {len(section)} bytes") from None
-    check_count(count - followed, len(section) - position)
-    if followed == count and position != len(section):
+    if followed < count:
+        check_count(count - followed, len(section) - position)
+    elif position != len(section):
         raise MalformedRecords(f"{count} records end at byte {position} of {len(section)}")
 
 
 def _step(section: bytes, position: int, count: int) -> int:
-    """Follow the lengths one by one. The common ones, of up to two bytes, are read in place."""
+    """Follow the lengths one by one. The common ones, of up to three bytes (a megabyte), are read in place."""
     for _ in range(count):
         byte = section[position]
         if byte < 0x80:
@@ -57,12 +58,18 @@ def _step(section: bytes, position: int, count: int) -> int:
                 read_length(section, position)
             position += 1 + (byte >> 1)
             continue
-        second = section[position + 1]
-        if second < 0x80 and not byte & 1:
-            position += 2 + ((byte & 0x7E) >> 1 | second << 6)
-        else:
-            length, body = read_length(section, position)
-            position = body + length
+        if not byte & 1:
+            second = section[position + 1]
+            if second < 0x80:
+                position += 2 + ((byte & 0x7E) >> 1 | second << 6)
+                continue
+            third = section[position + 2]
+            end = position + 3 + ((byte & 0x7E) >> 1 | (second & 0x7F) << 6 | third << 13)
+            if 0 < third < 0x80 and end <= len(section):
+                position = end
+                continue
+        length, body = read_length(section, position)
+        position = body + length
     return position
 
 

@@ -163,10 +163,21 @@ class MessageMeta(type):
             ENCODERS={},
         )
         if fields:
-            namespace["__init__"] = _make_init(fields)
+            namespace["__init__"] = _init_when_used(fields)
         cls = super().__new__(mcs, name, bases, namespace)
         cls.SHARED_DEFAULT = _make_shared_default(cls, fields)  # type: ignore[attr-defined]  # declared in Message
         return cls
+
+
+def _init_when_used(fields: Mapping[str, Field]) -> Any:
+    """The first message of a class has its `__init__` made: most of those that a process imports are never made."""
+
+    def init(message: Any, **values: Any) -> None:
+        cls = next(each for each in type(message).__mro__ if each.__dict__.get("__init__") is init)
+        made = cls.__init__ = _make_init(fields)  # type: ignore[misc]  # it has no subclass with another
+        made(message, **values)
+
+    return init
 
 
 def _make_init(fields: Mapping[str, Field]) -> Any:

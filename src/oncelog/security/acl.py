@@ -154,6 +154,8 @@ class Decision(NamedTuple):
 class AclAuthorizer:
     """Finds the ACLs about a resource by its name, by those lengths of prefixes that there are, and the wildcard."""
 
+    restricts_clients = True
+
     def __init__(
         self,
         acls: Iterable[Acl] = (),

@@ -7,7 +7,8 @@ from typing import Final, NamedTuple, Protocol
 PLAIN: Final = "PLAIN"
 SCRAM_SHA_256: Final = "SCRAM-SHA-256"
 SCRAM_SHA_512: Final = "SCRAM-SHA-512"
-MECHANISMS: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512)
+OAUTHBEARER: Final = "OAUTHBEARER"
+MECHANISMS: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER)
 
 
 class AuthenticationFailed(Exception):
@@ -24,6 +25,10 @@ class Step(NamedTuple):
     """For the client."""
     user: str | None = None
     """Set by the last step: who the client is."""
+    ends_s: float | None = None
+    """When what it has shown is no longer valid, in seconds since 1970."""
+    refusal: str | None = None
+    """Why the login will fail, if the client has to be told before it does; for the operator's log."""
 
 
 class ServerMechanism(Protocol):

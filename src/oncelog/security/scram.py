@@ -14,8 +14,8 @@
 The broker keeps salt, iterations, stored key and server key, never the password, and computes no PBKDF2.
 
 As in Kafka there is no channel binding (`n` only), names and passwords are UTF-8 as they are, without SASLprep, and
-`,` and `=` in names are written `=2C` and `=3D`. Unlike Kafka, a user that is not known gets a salt like any other, and
-fails at the proof: so nobody learns which users there are. `c=` is checked, too.
+`,` and `=` in names are written `=2C` and `=3D`. Unlike Kafka, a user that is not known gets a salt like any other
+(`security.scram_decoys`), and fails at the proof: so nobody learns which users there are. `c=` is checked, too.
 """
 
 from __future__ import annotations
@@ -76,6 +76,10 @@ class ScramMechanism(IntEnum):
     def of(cls, sasl_name: str) -> ScramMechanism:
         return next(mechanism for mechanism in cls if mechanism.sasl_name == sasl_name)
 
+    @property
+    def digest_bytes(self) -> int:
+        return hashlib.new(self.hash_name).digest_size
+
     def digest(self, data: bytes) -> bytes:
         return hashlib.new(self.hash_name, data).digest()
 
@@ -108,16 +112,8 @@ def make_credential(mechanism: ScramMechanism, password: str, salt: bytes, itera
     return credential_of_salted(mechanism, mechanism.salted_password(password, salt, iterations), salt, iterations)
 
 
-def decoy_credential(mechanism: ScramMechanism, secret: bytes, user: str) -> ScramCredential:
-    """For a user that does not exist: always the same salt, and keys that nobody has the password of."""
-    name = user.encode()
-    salt = mechanism.mac(secret, b"salt " + name)[:SALT_BYTES]
-    stored_key, server_key = (mechanism.mac(secret, kind + name) for kind in (b"stored ", b"server "))
-    return ScramCredential(salt, stored_key, server_key, ITERATIONS_MIN)
-
-
 class ScramServer:
-    """`find` gives the credential of a user, None for nobody; `secret` makes that of nobody; `nonce` is used once."""
+    """`find` gives the credential of a user, None for nobody; `make_up` that of nobody; `nonce` is used once."""
 
     def __init__(
         self,
@@ -125,12 +121,12 @@ class ScramServer:
         find: Callable[[str], ScramCredential | None],
         *,
         nonce: str,
-        secret: bytes,
+        make_up: Callable[[str], ScramCredential],
     ) -> None:
         self._mechanism = mechanism
         self._find = find
         self._nonce = nonce
-        self._secret = secret
+        self._make_up = make_up
         self._user: str | None = None
         self._is_known = False
         self._is_over = False
@@ -158,7 +154,7 @@ class ScramServer:
             raise AuthenticationFailed("delegation tokens are not supported")
         found = self._find(user)
         self._is_known = found is not None
-        self._credential = found or decoy_credential(self._mechanism, self._secret, user)
+        self._credential = found or self._make_up(user)
         self._user, self._gs2, self._client_first = user, match["gs2"], match["bare"]
         self._nonce = match["nonce"] + self._nonce
         salt = base64.b64encode(self._credential.salt).decode()

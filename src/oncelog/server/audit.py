@@ -4,6 +4,7 @@
 | --- | --- |
 | event | `refused`, `changed`, `login-failed` |
 | principal, host, listener, client_id | who; the principal of a failed login is not known |
+| mechanism | of a failed login: one of SASL, or `certificate` |
 | api | the request, as Kafka calls it |
 | operation | of a refusal: the one that ACLs do not allow |
 | resource, name | what it was about |
@@ -24,8 +25,16 @@ from oncelog.server.operator_log import printable, shortened
 
 log = logging.getLogger("oncelog.audit")
 
+CERTIFICATE: Final = "certificate"
+"""The mechanism of clients that are known by their certificates."""
 FIELD_CHARS_MAX: Final = 250
 """Lines of the audit log are not cut, so that each is valid JSON."""
+
+
+def tell_failed_login(host: str, listener: str, mechanism: str, reason: str) -> None:
+    """`mechanism` is one of SASL, or that of client certificates."""
+    fields = {"host": host, "listener": listener, "mechanism": mechanism, "detail": reason}
+    tell("login-failed", host, fields, level=logging.WARNING)
 
 
 def tell(event: str, of: str, fields: Mapping[str, str], *, level: int = logging.INFO) -> None:

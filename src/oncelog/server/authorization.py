@@ -8,10 +8,13 @@ transaction, needs `oncelog.cluster.action.enable`: a client that may do that co
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, Protocol
 
+from oncelog.core.broker_config import STANDARD_AUTHORIZER
+from oncelog.core.config import ConfigError, Settings
 from oncelog.core.errors import ErrorCode
-from oncelog.security.acl import CLUSTER_NAME, Operation, Resource
+from oncelog.security.acl import CLUSTER_NAME, Acl, AclAuthorizer, Operation, Resource, parse_super_users
 
 __all__ = ["CLUSTER_NAME", "AllowClients", "Authorizer", "Operation", "Resource"]
 
@@ -60,6 +63,9 @@ OPERATIONS: Final[dict[Resource, tuple[Operation, ...]]] = {
 
 
 class Authorizer(Protocol):
+    restricts_clients: bool
+    """Else it need not be asked about anything but ClusterAction."""
+
     def allows(self, principal: str, host: str, operation: Operation, resource: Resource, name: str) -> bool: ...
 
     def allows_any(self, principal: str, host: str, operation: Operation, resource: Resource) -> bool:
@@ -69,11 +75,27 @@ class Authorizer(Protocol):
 class AllowClients:
     """Without ACLs: everybody may do what is meant for clients."""
 
+    restricts_clients = False
+
     def __init__(self, *, cluster_action: bool = False) -> None:
         self._cluster_action = cluster_action
 
     def allows(self, principal: str, host: str, operation: Operation, resource: Resource, name: str) -> bool:
-        return self.allows_any(principal, host, operation, resource)
+        return operation is not Operation.CLUSTER_ACTION or self._cluster_action
 
     def allows_any(self, principal: str, host: str, operation: Operation, resource: Resource) -> bool:
         return operation is not Operation.CLUSTER_ACTION or self._cluster_action
+
+
+def acl_authorizer(settings: Settings, acls: Iterable[Acl]) -> AclAuthorizer | None:
+    """None without authorizer.class.name. Raises ConfigError."""
+    if not settings.text("authorizer.class.name"):
+        for name in ("super.users", "allow.everyone.if.no.acl.found"):
+            if settings.get(name):
+                raise ConfigError(f"{name}: has no meaning without authorizer.class.name={STANDARD_AUTHORIZER}")
+        return None
+    return AclAuthorizer(
+        acls,
+        super_users=parse_super_users(settings.text("super.users")),
+        allow_everyone_if_no_acl_found=settings.boolean("allow.everyone.if.no.acl.found"),
+    )

@@ -8,27 +8,28 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from oncelog.cluster.adoption import adopt_folders, complete_internal_topics
+from oncelog.cluster.adoption import adopt_folders, complete_internal_topics, known_topic_id
 from oncelog.cluster.internal_topics import internal_partition_count, internal_topic_configs
 from oncelog.cluster.log_survey import LogSurvey, survey_logs
-from oncelog.cluster.metadata import Change, Metadata, MetadataStore
+from oncelog.cluster.metadata import Metadata, MetadataChange, MetadataStore
 from oncelog.cluster.metadata_entries import Topic, secret_entry
 from oncelog.cluster.partition import EndOfLog, Partition
 from oncelog.cluster.partition_state import PartitionState, Role
 from oncelog.cluster.partitions import PartitionTable
 from oncelog.cluster.producer_ids import JournalledProducerIds, ProducerIds
-from oncelog.cluster.topic_settings import BrokerSettings
 from oncelog.cluster.topics import TopicCatalog
-from oncelog.core.broker_config import STANDARD_AUTHORIZER, is_in_cluster
+from oncelog.core.address import ALL_ADDRESSES, LOOPBACK, Address
+from oncelog.core.broker_config import is_in_cluster
 from oncelog.core.clock import JUMP_BELIEVED_AFTER_MS, CautiousClock, Scheduler, SteadyClock
-from oncelog.core.config import ConfigError, Settings
+from oncelog.core.config import Settings
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import (
+    CLUSTER_METADATA_TOPIC,
     INTERNAL_TOPICS,
     NULL_UUID,
     NodeId,
@@ -36,31 +37,33 @@ from oncelog.core.ids import (
 )
 from oncelog.core.invariant import invariant
 from oncelog.core.promise import Promise
+from oncelog.core.topic_settings import BrokerSettings
 from oncelog.core.worker import OneAtATime, Worker
-from oncelog.security.acl import Acl, AclAuthorizer, parse_super_users
-from oncelog.server.authorization import AllowClients, Authorizer
+from oncelog.security.scram_decoys import Decoys, shared_secret
+from oncelog.server.authorization import AllowClients, Authorizer, acl_authorizer
 from oncelog.server.cleaning import LogCleaner
 from oncelog.server.context import RequestContext
 from oncelog.server.dispatch import Dispatcher
-from oncelog.server.failed_logins import FailedLogins
 from oncelog.server.fetch_session import FetchSessionCache
 from oncelog.server.flusher import Flusher
 from oncelog.server.group_runtime import GroupRuntime
-from oncelog.server.listener import LOOPBACK, Address
+from oncelog.server.large_requests import LargeRequests
 from oncelog.server.log_starts import LogStarts
 from oncelog.server.log_upkeep import LogUpkeep
+from oncelog.server.login import Logins
 from oncelog.server.markers import MarkerSender
 from oncelog.server.memory_budget import MemoryBudget
 from oncelog.server.metrics import Metrics
+from oncelog.server.producer_room import ProducerRoom
 from oncelog.server.quotas import FORGOTTEN_AFTER_MS, Quotas
 from oncelog.server.recurring import RecurringWork
+from oncelog.server.removals import Removals
 from oncelog.server.turns import Turns
 from oncelog.server.txn_runtime import TxnRuntime
 from oncelog.storage import clean_shutdown
 from oncelog.storage.batch_times import BatchTimesCache
-from oncelog.storage.deletions import FolderRenames
 from oncelog.storage.log_config import LogConfig
-from oncelog.storage.log_dir import CLUSTER_METADATA_TOPIC, LogDir
+from oncelog.storage.log_dir import LogDir
 
 if TYPE_CHECKING:  # one node does without them, and starts faster
     from oncelog.cluster.image_metadata import ImageMetadata
@@ -69,12 +72,12 @@ if TYPE_CHECKING:  # one node does without them, and starts faster
     from oncelog.protocol.messages.broker_registration import Listener as Endpoint
     from oncelog.server.cluster_topics import ClusterTopics
     from oncelog.server.membership import Membership
+    from oncelog.server.own_controller import OwnController
     from oncelog.server.peers import Peers
     from oncelog.server.replication import Replication
 
 log = logging.getLogger("oncelog.server")
 
-ALL_ADDRESSES: Final = ("0.0.0.0", "::")
 _NONCE_BITS: Final = 128
 _SECRET_BITS: Final = 256
 
@@ -113,7 +116,10 @@ class Environment:
 
 
 class Broker:
-    def __init__(self, data_dir: Path, settings: Settings, environment: Environment) -> None:
+    def __init__(
+        self, data_dir: Path, settings: Settings, environment: Environment, *, has_own_controller: bool = False
+    ) -> None:
+        """`has_own_controller`: one node keeps its metadata as Kafka does, see `own_controller`."""
         self.scheduler = environment.scheduler
         self._steady_clock = SteadyClock(self.scheduler)
         self._cautious_clock = CautiousClock(self.scheduler, _tell_of_jump)
@@ -130,11 +136,16 @@ class Broker:
         self.advertised: dict[str, Address] = {"PLAINTEXT": Address(LOOPBACK, 0)}
         """The addresses that clients are told to connect to, by listener."""
         self.metrics = Metrics()
-        self.turns = Turns(self.scheduler)
+        self.budget = MemoryBudget(settings.integer("oncelog.connections.max.bytes"), self.scheduler)
+        self.turns = Turns(self.scheduler, self.budget)
+        self.large_requests = LargeRequests(self.decoding, self.budget)
+        self.removals = Removals(self)
         self.recurring = RecurringWork(self.scheduler)
         self._data_dir = data_dir
-        self.is_in_cluster = is_in_cluster(settings)
-        """Whether controllers decide about the metadata, or this node alone."""
+        self.has_own_controller = has_own_controller
+        self.is_in_cluster = has_own_controller or is_in_cluster(settings)
+        """Whether controllers decide about the metadata."""
+        self.own_controller: OwnController | None = None
         self.membership: Membership | None = None
         self.replication: Replication | None = None
         self.cluster_topics: ClusterTopics | None = None
@@ -148,7 +159,8 @@ class Broker:
             from oncelog.cluster.image_metadata import ImageMetadata
             from oncelog.server.controller_producer_ids import ControllerProducerIds
 
-            check_folder(data_dir, settings)
+            if not has_own_controller:
+                check_folder(data_dir, settings)
             self.metadata = self._image_metadata = ImageMetadata()
             self.producer_ids = ControllerProducerIds(self)
         else:
@@ -166,15 +178,18 @@ class Broker:
         self.log_survey: LogSurvey | None = None
         """The numbers in the logs; None at a start after a clean stop, or on a folder that was just adopted."""
         adopted = [] if self._store is None else self._adopt(self._store)
-        self.acls = _acl_authorizer(settings, self.metadata.acls)
-        serves_brokers = self.is_in_cluster or settings.boolean("oncelog.cluster.action.enable")
+        if has_own_controller:
+            self.own_controller = self._open_own_controller()
+        self.acls = acl_authorizer(settings, self.metadata.acls)
+        has_brokers = self.is_in_cluster and not has_own_controller
+        serves_brokers = has_brokers or settings.boolean("oncelog.cluster.action.enable")
         self.authorizer: Authorizer = AllowClients(cluster_action=serves_brokers)
         if self.acls is not None:
             self.authorizer = self.acls
-        self.failed_logins = FailedLogins()
-        self.quotas = Quotas(self.metadata, self.steady_ms)
+        self.quotas = Quotas(self.metadata.quotas, self.steady_ms)
         self.flusher = Flusher(self.scheduler, self.worker)
         self.acks_fsync = self.settings.boolean("oncelog.acks.fsync")
+        self.producer_room = ProducerRoom(self)
         self.partitions = PartitionTable(
             self.log_dir,
             self.metadata,
@@ -184,17 +199,14 @@ class Broker:
             self.flusher if self.acks_fsync else EndOfLog(),
             verifies=lambda: self.settings.boolean("transaction.partition.verification.enable"),
             steady_ms=self.steady_ms,
+            admit_producer=self.producer_room.admit,
         )
         for topic in adopted:
             self.partitions.reconfigure(topic)
         self.topics = TopicCatalog(
             self.metadata, self.node_id, environment.new_uuid, self.settings.integer("oncelog.partitions.max")
         )
-        self.fetch_sessions = FetchSessionCache(
-            self.settings.integer("max.incremental.fetch.session.cache.slots"),
-            self.settings.integer("oncelog.fetch.session.partitions.max"),
-            lambda: environment.random_below(2**31 - 1) + 1,
-        )
+        self.fetch_sessions = self.new_fetch_sessions()
         self.markers = MarkerSender(self)
         self.transactions = TxnRuntime(self)
         self.groups = GroupRuntime(self)
@@ -203,6 +215,18 @@ class Broker:
         self.log_starts = LogStarts(self.upkeep.write_checkpoint)
         self.metadata.followers.append(self._follow_metadata)
         self.dispatcher = Dispatcher(self)
+        self.logins = Logins(
+            self.dispatcher,
+            settings=lambda: self.settings,
+            scheduler=self.scheduler,
+            steady_ms=self.steady_ms,
+            users=lambda: self.metadata.users,
+            decoys=self._known_decoys,
+            new_nonce=self.new_nonce,
+            on_failure=lambda: self.metrics.rejected(ErrorCode.SASL_AUTHENTICATION_FAILED.name),
+        )
+        self._decoys: Decoys | None = None
+        self._has_started = False
         self._has_ended = False
         self.stopped = False
 
@@ -226,6 +250,13 @@ class Broker:
     def new_uuid(self) -> uuid.UUID:
         return self._environment.new_uuid()
 
+    def new_fetch_sessions(self) -> FetchSessionCache:
+        return FetchSessionCache(
+            self.settings.integer("max.incremental.fetch.session.cache.slots"),
+            self.settings.integer("oncelog.fetch.session.partitions.max"),
+            lambda: self._environment.random_below(2**31 - 1) + 1,
+        )
+
     def new_member_suffix(self) -> str:
         return str(self.new_uuid())
 
@@ -235,7 +266,7 @@ class Broker:
 
     @property
     def secret(self) -> bytes:
-        """Random bytes, made once. They give unknown users a salt that cannot be told from that of a known user."""
+        """Random bytes, made once, that no client knows."""
         if self.metadata.secret is None:
             raise RuntimeError("make_secret was not called")
         return self.metadata.secret
@@ -249,6 +280,17 @@ class Broker:
             self._store.commit(secret_entry(value))
         else:
             self.metadata.secret = value
+        if self.own_controller is not None:
+            self.own_controller.keep_secret(value)
+
+    def _known_decoys(self) -> Decoys:
+        """Whoever knocks asks for them: they are not made anew each time."""
+        if self._decoys is None:
+            users = self.metadata.users
+            is_alone = self.has_own_controller or not self.is_in_cluster
+            shared = None if is_alone else shared_secret(users.values())
+            self._decoys = Decoys(shared or self.secret, ((user.mechanism, users[user]) for user in users))
+        return self._decoys
 
     @property
     def controller_id(self) -> NodeId:
@@ -258,7 +300,7 @@ class Broker:
     def nodes(self, context: RequestContext) -> dict[NodeId, Node]:
         """The brokers, and where to send a client for each. One that listens on all addresses is named by the address
         that the client reached it by."""
-        if self._image_metadata is not None:
+        if self._image_metadata is not None and not self.has_own_controller:
             return self._nodes_of_cluster(self._image_metadata.image, context.peer.listener)
         address = self.advertised[context.peer.listener]
         host = context.peer.local_host if address.host in ALL_ADDRESSES else address.host
@@ -270,6 +312,12 @@ class Broker:
             for broker in image.brokers.values()
             if not broker.is_fenced and (endpoint := broker.listeners.get(listener)) is not None
         }
+
+    def why_out_of_reach(self, leader: NodeId, context: RequestContext) -> ErrorCode:
+        """Of a leader that is not among `nodes`: it has no listener such as the client's, or it is away."""
+        known = None if self._image_metadata is None else self._image_metadata.image.brokers.get(leader)
+        is_elsewhere = known is not None and context.peer.listener not in known.listeners
+        return ErrorCode.LISTENER_NOT_FOUND if is_elsewhere else ErrorCode.LEADER_NOT_AVAILABLE
 
     def current_leader(self, topic: str, index: int) -> LeaderAndEpoch | None:
         known = self.metadata.topics.get(topic)
@@ -284,12 +332,23 @@ class Broker:
             return FinalisedFeatures(max(0, self.membership.applied_offset), self.membership.finalised)
         return FinalisedFeatures(0, {"transaction.version": self.settings.integer("transaction.version")})
 
+    def supported_features(self) -> Mapping[str, tuple[int, int]]:
+        """Their lowest and highest levels. One node without controllers has no more than one."""
+        if not self.is_in_cluster:
+            return {"transaction.version": (0, 2)}
+        from oncelog.cluster.cluster_config import FEATURES
+
+        return {each.name: (each.min_supported_version, each.max_supported_version) for each in FEATURES}
+
     def take_role(self, partition: TopicPartition, state: PartitionState) -> Partition | None:
         """The metadata has changed. Coordinators follow the leadership of the partitions of their topics.
 
         Returns the partition, if it is kept here. Raises KafkaError or OSError if it cannot take its role.
         """
         kept = self.partitions.opened(*partition)
+        if kept is None and self.has_own_controller and not (self._has_started and self._has_coordinator(partition)):
+            # It takes its role, and its folder is made, when it is first used. Coordinators load theirs at their start.
+            return None
         is_new_epoch = kept is None or state.leader_epoch != kept.leader_epoch
         if kept is not None:
             kept.become(state, self.steady_ms())
@@ -300,31 +359,46 @@ class Broker:
                 coordinator.shards.follow(kept)
         return kept
 
+    def _has_coordinator(self, partition: TopicPartition) -> bool:
+        return partition.topic in INTERNAL_TOPICS and self.partitions.has_data(*partition)
+
     def remove_partitions(self, partitions: Sequence[TopicPartition]) -> None:
         """The topic is deleted, or other brokers keep these partitions now."""
-        renames = self.partitions.remove(partitions)
+        closing = self.partitions.remove(partitions)
         for partition in partitions:
-            for coordinator in (self.transactions, self.groups):
-                coordinator.shards.forget(partition)
-        self.worker.run(renames.run).then(lambda error: self._folders_renamed(renames, error))
+            if partition.topic in INTERNAL_TOPICS:
+                for coordinator in (self.transactions, self.groups):
+                    coordinator.shards.forget(partition)
+        self.removals.begin(closing)
 
-    def join(self, peers: Peers, endpoints: Sequence[Endpoint], listener: str) -> Membership:
+    def join_own(self, endpoints: Sequence[Endpoint], listener: str) -> Membership:
+        """`join` of a node that is alone. Raises KafkaError, InvalidMetadata or OSError."""
+        controller = self.own_controller
+        if controller is None:
+            raise RuntimeError("this broker has no controller of its own")
+        controller.start()
+        return self.join(controller, controller, endpoints, listener)
+
+    def join(self, controllers: Peers, brokers: Peers, endpoints: Sequence[Endpoint], listener: str) -> Membership:
         """Begins to follow the metadata of the cluster, and registers. `listener` is the one between brokers."""
         from oncelog.cluster.cluster_config import cluster_config
         from oncelog.server.cluster_topics import ClusterTopics
         from oncelog.server.membership import Membership
         from oncelog.server.replication import Replication
 
-        config = cluster_config(self._static_settings)
-        self.membership = Membership(self, peers, config, endpoints)
-        self.replication = Replication(self, self.membership, peers, config, listener)
+        alone = None if self.own_controller is None else [self.own_controller.log.address]
+        config = cluster_config(self._static_settings, alone)
+        self.membership = Membership(self, controllers, config, endpoints)
+        if self.own_controller is not None:
+            self.own_controller.hand_over(self.membership.quorum)
+        self.replication = Replication(self, self.membership, brokers, config, listener)
         self.cluster_topics = ClusterTopics(self, self.membership)
         self.partitions.rules = self.replication.rules
         self.membership.start()
         return self.membership
 
     def apply_image(self, image: Image, delta: Delta) -> None:
-        """In Kafka's order: what is answered from, roles, settings, topics that groups have offsets of."""
+        """In this order: what is answered from, settings and ACLs, roles, topics that groups have offsets of."""
         metadata, replication = self._image_metadata, self.replication
         invariant(metadata is not None and replication is not None, "an image is applied in a cluster only")
         if metadata is None or replication is None:
@@ -338,6 +412,7 @@ class Broker:
         if is_first:
             self._set_strays_aside()
         metadata.tell(delta)
+        self.transactions.follow_features(image.features)
         replication.take_roles(image, delta)
         for topic in deleted:
             self.groups.on_topic_deleted(topic)
@@ -345,11 +420,13 @@ class Broker:
 
     def _set_strays_aside(self) -> None:
         """Logs of topics that are gone, or that other brokers keep now: before a new one of the same name is made."""
-        for partition, found in list(self.log_dir.logs.items()):
+        # A node that is alone knows all topics of its folder, and has renamed what was deleted before a clean stop.
+        doubtful = {} if self.has_own_controller and self.log_dir.was_clean else self.log_dir.logs
+        for partition, found in list(doubtful.items()):
             topic = self.metadata.topics.get(partition.topic)
             is_ours = (
                 topic is not None
-                and found.topic_id in (None, topic.topic_id)
+                and known_topic_id(found) in (None, topic.topic_id)
                 and self.metadata.has_partition(*partition)
                 and self.metadata.partition_state(topic, partition.partition).role_of(self.node_id) is not Role.NONE
             )
@@ -360,7 +437,7 @@ class Broker:
             self.partitions.reconfigure(topic)
 
     def _load_metadata(self) -> None:
-        stopped_epoch = clean_shutdown.read_broker_epoch(self._data_dir)
+        self._stopped_epoch = stopped_epoch = clean_shutdown.read_broker_epoch(self._data_dir)
         if self._store is not None:
             self._store.open(
                 stopped_incarnation=stopped_epoch,
@@ -372,7 +449,27 @@ class Broker:
         self._load_settings()
         if self._store is not None:
             complete_internal_topics(self._store, self.settings)
-        self.budget = MemoryBudget(self.settings.integer("oncelog.connections.max.bytes"), self.scheduler)
+        self.budget.max_bytes = self.settings.integer("oncelog.connections.max.bytes")
+
+    def _open_own_controller(self) -> OwnController:
+        from oncelog.server.own_controller import OwnController
+
+        controller = OwnController(self, self._environment, self._static_settings)
+        try:
+            draft = controller.draft(
+                stopped_epoch=self._stopped_epoch, was_clean=self.log_dir.was_clean, boot_id=self._environment.boot_id
+            )
+            complete_internal_topics(draft, self.settings)
+            self._adopt(draft)
+            controller.take_over(draft, self._environment.boot_id)
+        except BaseException:
+            controller.close(clean=False)
+            self.log_dir.abandon()
+            raise
+        self.metadata.secret = controller.facts.secret
+        if self._image_metadata is not None:
+            self._image_metadata.doubtful_epoch = controller.facts.doubtful_epoch
+        return controller
 
     def _adopt(self, store: MetadataStore) -> list[Topic]:
         is_first = store.is_new
@@ -386,7 +483,7 @@ class Broker:
         self.settings = self.broker_settings.settings
         self.fetch_max_bytes = self.settings.integer("fetch.max.bytes")
 
-    def _follow_metadata(self, change: Change) -> Promise[None] | None:
+    def _follow_metadata(self, change: MetadataChange) -> Promise[None] | None:
         if change.kind == "broker_config":
             self._load_settings()
             for topic in self.metadata.topics.values():
@@ -397,17 +494,14 @@ class Broker:
             self.acls.become(self.metadata.acls)
         elif change.kind == "quotas":
             self.quotas.changed()
+        elif change.kind == "users":
+            self._decoys = None
         elif change.topic is not None and change.kind == "delete":
-            renames = self.partitions.delete(change.topic)
+            closing = self.partitions.delete(change.topic)
             self.groups.on_topic_deleted(change.topic)
             self.cleaner.on_topic_deleted(change.topic)
-            return self.worker.run(renames.run).map(lambda error: self._folders_renamed(renames, error))
+            return self.removals.begin(closing)
         return None
-
-    def _folders_renamed(self, renames: FolderRenames, error: Exception | None) -> None:
-        if error is not None:
-            log.error("a deleted topic may be back after a power cut, and is then set aside: %s", error)
-        self.log_dir.deletions.add_renamed(renames)
 
     def log_config(self, topic: Topic) -> LogConfig:
         return LogConfig.from_settings(self.broker_settings.topic_settings(topic.configs), self.settings)
@@ -445,6 +539,7 @@ class Broker:
     # Start and stop
 
     def start(self) -> None:
+        self._has_started = True
         if self.acks_fsync:
             # What was found after a crash may have been in the page cache only; from here on it counts as committed.
             self.log_dir.checkpoint(self.log_dir.high_watermarks)
@@ -482,14 +577,23 @@ class Broker:
         self.stopped = True
         self.end_work()
         self.flusher.stop()
+        self.removals.finish()
         self.turns.stop()
+        broker_epoch = self._note_stop() if clean else clean_shutdown.NO_BROKER_EPOCH
+        if self.own_controller is not None:
+            self.own_controller.close(clean=clean)
         if clean:
-            self.log_dir.close(self.upkeep.high_watermarks(), broker_epoch=self._note_stop())
+            self.log_dir.close(self.upkeep.high_watermarks(), broker_epoch=broker_epoch)
         else:
             self.log_dir.abandon()
         self.metadata.close()
 
     def _note_stop(self) -> int:
+        if self.own_controller is not None:
+            try:
+                self.own_controller.note_stop()
+            except OSError as error:
+                log.error("a loss of metadata would not be noticed, because this stop could not be noted: %s", error)
         if self._store is None:
             return self.membership.lifecycle.epoch if self.membership is not None else clean_shutdown.NO_BROKER_EPOCH
         try:
@@ -510,19 +614,6 @@ class Broker:
         self.metrics.rejected(code.name)
         if code not in _ORDINARY_REJECTIONS:
             log.info("%s is refused with %s: %s", api, code.name, reason)
-
-
-def _acl_authorizer(settings: Settings, acls: Iterable[Acl]) -> AclAuthorizer | None:
-    if not settings.text("authorizer.class.name"):
-        for name in ("super.users", "allow.everyone.if.no.acl.found"):
-            if settings.get(name):
-                raise ConfigError(f"{name}: has no meaning without authorizer.class.name={STANDARD_AUTHORIZER}")
-        return None
-    return AclAuthorizer(
-        acls,
-        super_users=parse_super_users(settings.text("super.users")),
-        allow_everyone_if_no_acl_found=settings.boolean("allow.everyone.if.no.acl.found"),
-    )
 
 
 def _tell_of_jump(by_ms: int) -> None:

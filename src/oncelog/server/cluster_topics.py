@@ -58,9 +58,11 @@ class ClusterTopics:
         wanted = dict(configs)
         if name in INTERNAL_TOPICS:
             wanted["segment.bytes"] = wanted.pop("internal.segment.bytes")
-        if name == TRANSACTION_STATE_TOPIC:
+        is_alone = self._broker.has_own_controller
+        if name == TRANSACTION_STATE_TOPIC and not is_alone:
             wanted["min.insync.replicas"] = str(settings.integer("transaction.state.log.min.isr"))
         factor = settings.integer(_FACTORS[name]) if name in _FACTORS else -1
+        factor = 1 if is_alone else factor
         entries = [CreatableTopicConfig(name=key, value=value) for key, value in wanted.items()]
         return CreatableTopic(name=name, num_partitions=partition_count, replication_factor=factor, configs=entries)
 

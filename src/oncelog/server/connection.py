@@ -9,9 +9,10 @@ and one answer, and `MemoryBudget` bounds what all of them hold together.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, cast
 
 from oncelog.core.promise import Promise
@@ -19,8 +20,10 @@ from oncelog.protocol.framing import RECEIVE_BUFFER_BYTES, FrameReader, FrameToo
 from oncelog.protocol.primitives import MalformedRequest
 from oncelog.security.distinguished_name import MalformedCertificate, subject_name
 from oncelog.security.principal_mapping import UnmappedName
-from oncelog.server.context import Peer
+from oncelog.server import audit
+from oncelog.server.context import Peer, hold_nothing
 from oncelog.server.dispatch import Buffers, LastAnswer, UnservedRequest
+from oncelog.server.memory_budget import UNSENT_BYTES_MAX
 
 if TYPE_CHECKING:
     from oncelog.core.clock import Scheduler, Timer
@@ -31,11 +34,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("oncelog.server")
 
-TURN_MS_MAX: Final = 5
+TURN_MS_MAX: Final = 1
 """After this time others get their turn, however many requests of a connection came in one packet."""
-UNSENT_BYTES_MAX: Final = 65_536
-"""Of answers that a client has not taken; above it, its requests wait. What is below it is not counted."""
-
+_uses: Final = itertools.count()
 LOGIN_MS_MAX: Final = 30_000
 """From the connection to the end of the login."""
 
@@ -66,6 +67,8 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent_bytes = 0
         self._request_bytes = 0
         """Of a large request that is being served."""
+        self._work_bytes = 0
+        """An estimate of what a large request or a long answer take as objects."""
         self._waiting_bytes = 0
         """Of a large request that waits for its turn."""
         self._frame_bytes = 0
@@ -80,12 +83,15 @@ class Connection(asyncio.BufferedProtocol):
         self._writable = True
         self._reading = True
         self._has_eof = False
+        self._is_refused = False
         self._transport: asyncio.Transport | None = None
         self._admission: Admission | None = None
         self._peer = Peer("", "")
         self.address = self.host = ""
         self.active = True
         """Set by traffic, cleared by the idle sweep."""
+        self.last_use = next(_uses)
+        """Larger than that of those that were used before."""
 
     def admit(self, ours: tuple[str, int] | None, theirs: tuple[str, int] | None) -> Admission:
         """Whether there may be one more connection. `ours` and `theirs` are the addresses of its two ends."""
@@ -93,6 +99,7 @@ class Connection(asyncio.BufferedProtocol):
             self._peer = Peer(str(theirs[0]), str(ours[0]))
             self._peer.listener, self._peer.is_known = self.listener, not self._must_log_in
             self.address, self.host = f"{theirs[0]}:{theirs[1]}", str(theirs[0])
+        self._peer.add_work_bytes = self._add_work_bytes
         self._admission = self._accept(self)
         return self._admission
 
@@ -109,15 +116,23 @@ class Connection(asyncio.BufferedProtocol):
             return
         if delay_ms:
             self._mute(delay_ms)
+            self._scheduler.call_later_ms(0, self._pause_again)
         if self._mapping is not None:
             self._identify(self._mapping)
         elif self._must_log_in:
             self._login_timer = self._scheduler.call_later_ms(LOGIN_MS_MAX, self._end_unless_known)
 
+    def _pause_again(self) -> None:
+        """uvloop begins to read after `connection_made`, whatever was said in it."""
+        if self._transport is not None and not self._reading and not self._transport.is_closing():
+            self._transport.pause_reading()
+
     def _end_refused(self, delay_ms: int) -> None:
-        """Nothing is read from it until then."""
+        """Nothing of what it says is served until then."""
+        self._is_refused = True
         if delay_ms:
             self._set_reading(False)
+            self._scheduler.call_later_ms(0, self._pause_again)
             self._scheduler.call_later_ms(delay_ms, lambda: self._refuse(None))
         else:
             self._refuse(None)
@@ -131,6 +146,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             self._peer.principal = f"User:{mapping.user_of(subject_name(certificate))}"
         except (MalformedCertificate, UnmappedName) as error:
+            audit.tell_failed_login(self.host, self.listener, audit.CERTIFICATE, str(error))
             self._refuse(str(error))
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -142,7 +158,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting.clear()
         self._frame_bytes = self._waiting_bytes = self._unsent_bytes = 0
         if not self._awaits_answer:
-            self._request_bytes = 0  # else it is in memory until it is served
+            self._let_go_of_request()  # else it is in memory until it is served
         self._hold()
         self._forget(self)
 
@@ -151,23 +167,31 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self.active = True
+        self.last_use = next(_uses)
+        if self._is_refused:
+            return
         try:
             frames = self._reader.buffer_updated(nbytes)
         except FrameTooLarge as error:
             self._refuse(str(error))
             return
         if self._reader.frame_bytes != self._frame_bytes:
-            self._frame_bytes = self._reader.frame_bytes
-            self._waiting_bytes += sum(len(frame) for frame in frames if _is_large(frame))
-            self._hold()
-            self._waits_for_room = bool(self._frame_bytes) and self._budget.is_exceeded
-            if self._waits_for_room:
-                self._budget.wait_for_room(self)
+            self._note_frame_memory(frames)
         if frames:
             self._waiting.extend(frames)
             self._serve()
         elif self._waits_for_room:
             self._set_reading(False)
+
+    def _note_frame_memory(self, frames: list[memoryview]) -> None:
+        self._frame_bytes = self._reader.frame_bytes
+        for frame in frames:
+            if len(frame) > RECEIVE_BUFFER_BYTES:
+                self._waiting_bytes += len(frame)
+        self._hold()
+        self._waits_for_room = bool(self._frame_bytes) and self._budget.is_exceeded
+        if self._waits_for_room:
+            self._budget.wait_for_room(self)
 
     def eof_received(self) -> bool:
         # Answers that are ready are still sent. One that is being waited for is not: nobody can tell a client that
@@ -190,19 +214,34 @@ class Connection(asyncio.BufferedProtocol):
 
     def _hold(self) -> None:
         held_bytes = self._frame_bytes + self._waiting_bytes + self._request_bytes + self._unsent_bytes
-        self._budget.hold(self, held_bytes)
+        self._budget.hold(self, held_bytes + self._work_bytes)
+
+    def _add_work_bytes(self, work_bytes: int) -> None:
+        self._work_bytes += work_bytes
+        self._hold()
+
+    def _let_go_of_request(self) -> None:
+        self._request_bytes = self._work_bytes = 0
+        if self._transport is None:
+            self._peer.add_work_bytes = hold_nothing  # so that nothing keeps this object in memory
 
     def go_on(self) -> None:
         self._waits_for_room = False
-        self._set_reading(self._may_read)
+        self._set_reading(not self._waiting and self._unmute_timer is None)
 
     def give_up(self, reason: str) -> None:
+        self._peer.connected = False  # what is done for it ends
         self._refuse(reason)
 
     @property
     def is_waiting(self) -> bool:
         """A request of this client is being served, perhaps for long: it is not idle."""
         return self._awaits_answer
+
+    @property
+    def is_made(self) -> bool:
+        """Else its handshake is not over, or it has ended."""
+        return self._transport is not None
 
     def close(self) -> None:
         if self._transport is not None:
@@ -212,27 +251,28 @@ class Connection(asyncio.BufferedProtocol):
         if self._is_serving:
             return
         self._is_serving = True
-        end_ms = self._scheduler.monotonic_ms() + TURN_MS_MAX if len(self._waiting) > 1 else 0
+        waiting = self._waiting
+        end_ms = self._scheduler.monotonic_ms() + TURN_MS_MAX if len(waiting) > 1 else 0
         try:
-            while self._waiting and self._may_serve:
-                self._serve_one(self._waiting.popleft())
-                if self._waiting and self._scheduler.monotonic_ms() > end_ms:
+            while (
+                waiting
+                and not self._awaits_answer
+                and self._writable
+                and self._unmute_timer is None
+                and (transport := self._transport) is not None
+                and not transport.is_closing()
+            ):
+                self._serve_one(waiting.popleft())
+                if waiting and self._scheduler.monotonic_ms() > end_ms:
                     self._scheduler.call_later_ms(0, self._serve)
                     break
         finally:
             self._is_serving = False
-        self._set_reading(self._may_read)
-        if self._has_eof and not self._waiting:
+        may_read = not waiting and not self._waits_for_room and self._unmute_timer is None
+        if may_read != self._reading:
+            self._set_reading(may_read)
+        if self._has_eof and not waiting:
             self.close()
-
-    @property
-    def _may_serve(self) -> bool:
-        is_free = not self._awaits_answer and self._unmute_timer is None
-        return is_free and self._writable and self._transport is not None and not self._transport.is_closing()
-
-    @property
-    def _may_read(self) -> bool:
-        return not self._waiting and not self._waits_for_room and self._unmute_timer is None
 
     def _mute(self, delay_ms: int) -> None:
         """Nothing is read for a while: what quotas ask of the client."""
@@ -247,7 +287,7 @@ class Connection(asyncio.BufferedProtocol):
         self._serve()
 
     def _serve_one(self, frame: memoryview) -> None:
-        if _is_large(frame):
+        if len(frame) > RECEIVE_BUFFER_BYTES:  # it did not fit into the buffer that every connection has
             self._waiting_bytes -= len(frame)
             self._request_bytes = len(frame)
         try:
@@ -273,17 +313,18 @@ class Connection(asyncio.BufferedProtocol):
         self._serve()
 
     def _send(self, buffers: Buffers | None) -> None:
-        if self._request_bytes:
-            self._request_bytes = 0
+        if self._request_bytes or self._work_bytes:
+            self._let_go_of_request()
             self._hold()
-        if self._transport is None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
             return
         if isinstance(buffers, LastAnswer):
             self._send_last(buffers)
-        elif buffers == []:
-            self._refuse("its request could not be answered")
+        elif buffers:
+            transport.writelines(buffers)
         elif buffers is not None:
-            self._transport.writelines(buffers)
+            self._refuse("its request could not be answered")
         if self._peer.throttle_ms:
             self._mute(self._peer.throttle_ms)
 
@@ -325,6 +366,10 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
 
-def _is_large(frame: memoryview) -> bool:
-    """It did not fit into the buffer that every connection has."""
-    return len(frame) > RECEIVE_BUFFER_BYTES
+def close_idle(connections: Iterable[Connection]) -> None:
+    """Those that were silent since the last call; so one lives between one and two intervals of these calls."""
+    for connection in list(connections):
+        if connection.active:
+            connection.active = connection.is_waiting
+        else:
+            connection.close()

@@ -3,6 +3,10 @@
 One above a number is closed at once. Deviation: above a rate, Kafka leaves new connections in the queue of the system;
 here they are accepted, and nothing is read from them for as long. Above the rate of an address they are held and then
 closed, as in Kafka.
+
+Clients must not keep the brokers of a cluster from each other. So, as in Kafka, the listener between brokers is not
+bound by the number and the rate for all, if there is another one: where there is no room left, the connection of a
+client that was silent for longest makes some.
 """
 
 from __future__ import annotations
@@ -13,11 +17,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from oncelog.core.config import INT_MAX, ConfigError, Settings
 from oncelog.security.quotas import WINDOW_MS, Rate
+from oncelog.server.memory_budget import connections_max
 
 if TYPE_CHECKING:
     from oncelog.security.quotas import QuotaTable
 
 _RATES_MAX: Final = 10_000
+_DESCRIPTORS: Final = "what `ulimit -n` leaves for connections"
+_BUDGET: Final = "oncelog.connections.max.bytes"
 
 
 class Admission(NamedTuple):
@@ -25,6 +32,8 @@ class Admission(NamedTuple):
     """Which limit closes it, with its value."""
     delay_ms: int = 0
     """How long it has to wait: for its first answer, or for its end if it is refused."""
+    displaces: str | None = None
+    """Why a connection of another listener has to go."""
 
 
 class ListenerLimits(NamedTuple):
@@ -41,13 +50,16 @@ class ConnectionLimits:
         descriptors_max: int,
         quotas: QuotaTable,
         now_ms: Callable[[], int],
+        between_brokers: str | None = None,
     ) -> None:
+        """`between_brokers` is the name of their listener."""
         self._settings = settings
         self._listeners = listeners
         self._overrides = overrides
         self._descriptors_max = descriptors_max
         self._quotas = quotas
         self._now_ms = now_ms
+        self._protected = between_brokers if len(listeners) > 1 else None
         self._by_address: Counter[str] = Counter()
         self._by_listener: Counter[str] = Counter()
         self._rates: dict[tuple[str, str], Rate] = {}
@@ -62,12 +74,15 @@ class ConnectionLimits:
             delay_ms = self._delay_ms("address", address, limit)
             if delay_ms:
                 return Admission(f"connection_creation_rate of this address is {limit:g}", delay_ms)
+        displaces = self._all_refusal() if listener == self._protected else None
         self._by_address[address] += 1
         self._by_listener[listener] += 1
-        everybody = self._settings().integer("max.connection.creation.rate")
+        everybody = INT_MAX
+        if listener != self._protected:
+            everybody = self._settings().integer("max.connection.creation.rate")
         own = self._listeners[listener].rate_max if listener in self._listeners else INT_MAX
         delay_ms = max(self._delay_ms("all", "", everybody), self._delay_ms("listener", listener, own))
-        return Admission(None, delay_ms)
+        return Admission(None, delay_ms, displaces)
 
     def forget(self, address: str, listener: str) -> None:
         for counter, key in ((self._by_address, address), (self._by_listener, listener)):
@@ -79,13 +94,28 @@ class ConnectionLimits:
         settings = self._settings()
         per_address = self._overrides.get(address, settings.integer("max.connections.per.ip"))
         own = self._listeners[listener].connections_max if listener in self._listeners else INT_MAX
-        limits = (
-            (sum(self._by_listener.values()), settings.integer("max.connections"), "max.connections"),
-            (sum(self._by_listener.values()), self._descriptors_max, "what `ulimit -n` leaves for connections"),
+        if listener != self._protected:
+            in_all = self._all_refusal()
+        elif self._by_listener[listener] >= self._descriptors_max:
+            in_all = f"{_DESCRIPTORS} is {self._descriptors_max}"
+        else:
+            in_all = None
+        return in_all or _refusal(
             (self._by_listener[listener], own, f"max.connections of listener {listener}"),
             (self._by_address[address], per_address, "max.connections.per.ip"),
         )
-        return next((f"{why} is {limit}" for count, limit, why in limits if count >= limit), None)
+
+    def _all_refusal(self) -> str | None:
+        count = sum(self._by_listener.values())
+        return _refusal(
+            (count, self._settings().integer("max.connections"), "max.connections"),
+            (count, self._descriptors_max, _DESCRIPTORS),
+            (
+                count,
+                connections_max(self._settings().integer(_BUDGET)),
+                f"the number of connections whose buffers fit into {_BUDGET}",
+            ),
+        )
 
     def _delay_ms(self, kind: str, name: str, limit: float) -> int:
         if limit >= INT_MAX:
@@ -101,12 +131,16 @@ class ConnectionLimits:
         return delay_ms
 
 
+def _refusal(*limits: tuple[int, int, str]) -> str | None:
+    return next((f"{why} is {limit}" for count, limit, why in limits if count >= limit), None)
+
+
 def parse_overrides(settings: Settings) -> dict[str, int]:
     """By address: 127.0.0.1:200,... Raises ConfigError."""
     found: dict[str, int] = {}
     for part in filter(None, (part.strip() for part in settings.text("max.connections.per.ip.overrides").split(","))):
         address, colon, count = part.rpartition(":")
-        if not colon or not count.isdecimal():
+        if not colon or not (count.isascii() and count.isdecimal()):
             raise ConfigError(f"max.connections.per.ip.overrides: {part!r} is not ADDRESS:NUMBER")
         found[address.strip("[]")] = int(count)
     return found

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from oncelog.core.errors import KafkaError
 from oncelog.protocol.api_keys import ApiKey
@@ -19,6 +20,13 @@ from oncelog.server.authorization import (
     Operation,
     Resource,
 )
+
+if TYPE_CHECKING:
+    from oncelog.server.quotas import Quotas
+
+
+def hold_nothing(_: int) -> None:
+    """For a peer without a connection."""
 
 
 @dataclass(slots=True)
@@ -35,10 +43,14 @@ class Peer:
     """The name of the one that the client came by."""
     request_bytes: int = 0
     """Of the request that is being served."""
+    later_s: float = 0.0
+    """Time that was spent on it in later turns of the loop."""
     throttle_ms: int = 0
     """How long nothing is to be read from the connection, after the answer that is sent next."""
     is_known: bool = True
     """Whether the client may go on: on a listener with SASL, once it has logged in."""
+    add_work_bytes: Callable[[int], None] = hold_nothing
+    """Counts memory that a request and its answer take as objects, until the answer is sent."""
 
 
 class HangUp(Enum):
@@ -62,6 +74,10 @@ class RequestContext:
     """What quotas ask of the client, as far as the request is served."""
     is_of_broker: bool = False
     """Whether it is a request that keeps the cluster going: quotas are not for it."""
+    refused: set[tuple[Operation, Resource, str]] | None = None
+    """What the audit log was told of."""
+    mutation_quotas: Quotas | None = None
+    """Where a controller measures what its clients change."""
 
     def may(self, operation: Operation, resource: Resource, name: str = CLUSTER_NAME) -> bool:
         """For what is left out of an answer, or has another way to be allowed. `permits` is for what is refused."""
@@ -71,17 +87,32 @@ class RequestContext:
         return self.authorizer.allows_any(self.peer.principal, self.peer.client_host, operation, resource)
 
     def permits(self, operation: Operation, resource: Resource, name: str = CLUSTER_NAME) -> bool:
-        if self.may(operation, resource, name):
+        if not self.authorizer.restricts_clients and operation is not Operation.CLUSTER_ACTION:
             return True
+        peer = self.peer
+        if self.authorizer.allows(peer.principal, peer.client_host, operation, resource, name):
+            return True
+        if self.refused is not None and (operation, resource, name) in self.refused:
+            return False
+        # Once, however many partitions of it are asked for. Most requests need no set of their own.
+        self.refused = self.refused or set()
+        self.refused.add((operation, resource, name))
         self._tell("refused", operation=operation.name, resource=resource.name, name=name)
         return False
 
     def require(self, operation: Operation, resource: Resource, name: str = CLUSTER_NAME) -> None:
         """Raises the refusal of the kind of resource. It says nothing about whether the resource exists."""
+        if not self.authorizer.restricts_clients and operation is not Operation.CLUSTER_ACTION:
+            return  # without an authorizer, one call for each partition is all that this costs
         if not self.permits(operation, resource, name):
             raise KafkaError(
                 REFUSALS[resource], f"{self.peer.principal} has no {operation.name} on {resource.name} {name!r}"
             )
+
+    def take_mutations(self, count: int) -> None:
+        """For partitions that are made or deleted. Raises THROTTLING_QUOTA_EXCEEDED."""
+        if self.mutation_quotas is not None:
+            self.mutation_quotas.take_mutations(self, count)
 
     def tell_change(self, resource: str, name: str, detail: str) -> None:
         """To the audit log. For what has been done."""

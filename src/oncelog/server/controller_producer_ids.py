@@ -29,7 +29,11 @@ class ControllerProducerIds(ProducerIds):
         return answer.map(_block)
 
     def skip_above(self, highest: int) -> None:
-        """The controller knows what it has given out."""
+        """Controllers of a cluster know what they have given out; one in this process may have lost it with the end of
+        its log."""
+        controller = self._broker.own_controller
+        if controller is not None and controller.skip_producer_ids_above(highest):
+            self._block = range(0)
 
 
 def _block(answer: AllocateProducerIdsResponse | KafkaError) -> range | KafkaError:

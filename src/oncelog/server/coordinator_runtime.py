@@ -1,8 +1,8 @@
 """Runs the shards of a coordinator: loads them, appends what they decide, applies what is committed, lets them go.
 
 Both coordinators run on this. A shard's life follows the leadership of its partition: it is loaded from the log when it
-is first needed, under the partition's leader epoch, and unloaded when this broker resigns. `coordinator.outcome` has
-the contract between the two.
+is first needed, under the partition's leader epoch, and unloaded when this broker resigns. It serves when everything
+that was read is committed. `coordinator.outcome` has the contract between the two.
 
 After an append that failed half way nobody knows whether its records are in the log. They are not applied. When the
 log has been repaired, the shard is loaded anew and has what the log has.
@@ -21,9 +21,10 @@ from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.failpoints import hit
 from oncelog.core.hashing import coordinator_partition
 from oncelog.core.ids import NO_PRODUCER_ID, LeaderEpoch, TopicPartition
+from oncelog.core.invariant import invariant
 from oncelog.core.promise import Promise
 from oncelog.protocol.batch import BatchHeader, ControlMarker
-from oncelog.server.shard_log import Replayer, append_records, load_shard
+from oncelog.server.shard_log import LOAD_RETRY_MS, Replayer, append_records, load_shard
 from oncelog.storage.log import AppendInfo
 from oncelog.storage.verification_guards import VerificationGuard
 
@@ -158,10 +159,40 @@ class CoordinatorRuntime(Generic[S, E]):
             partition,
             later,
             begin=lambda: self._new_replayer(live),
-            done=lambda: self._on_loaded(live),
+            done=lambda: self._on_read(live),
             refuse=lambda error: self._refuse(live, error),
         )
         return live
+
+    def _on_read(self, live: LiveShard[S]) -> None:
+        """A new leader has read what is not committed as well, and the next one may cut it off again. Until it is
+        committed the shard stays loading: markers would end a transaction that was never decided, and answers would
+        tell what nobody finds later.
+        """
+        partition = live.partition
+        end_offset = partition.log_end_offset
+
+        def wait() -> None:
+            if self._live.get(live.index) is live:
+                partition.committed(end_offset - 1).then(settled)
+
+        def settled(error: KafkaError | None) -> None:
+            if self._live.get(live.index) is not live:
+                return
+            if partition.high_watermark >= end_offset:
+                self._on_loaded(live)
+            else:
+                invariant(error is not None, "%s: committed without being so", partition.topic_partition)
+                self._broker.later(LOAD_RETRY_MS, wait)  # the log has failed, and may be repaired
+
+        if partition.high_watermark >= end_offset:
+            self._on_loaded(live)
+            return
+        self._log.info(
+            "%s is served when its records up to offset %d are committed; now they are up to %d",
+            partition.topic_partition, end_offset, partition.high_watermark,
+        )  # fmt: skip
+        wait()
 
     def _new_replayer(self, live: LiveShard[S]) -> Replayer:
         live.shard = self._new_shard(live.index)

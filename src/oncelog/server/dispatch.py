@@ -11,15 +11,16 @@ import pkgutil
 import sys
 import time
 from collections.abc import Callable
-from functools import cache
+from functools import cache, cached_property
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from oncelog.core.promise import Promise
-from oncelog.protocol.api import decode_request, encode_response, response_header_version
+from oncelog.protocol.api import Decode, request_decoder, response_encoder, response_header_version
 from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.framing import RequestHeader, frame_response, parse_request_header
-from oncelog.protocol.primitives import MalformedRequest
+from oncelog.protocol.messages.api_versions import ApiVersion
+from oncelog.protocol.primitives import MalformedRequest, Readable, TooManyElements
 from oncelog.protocol.schema import Message
 from oncelog.server import handlers
 from oncelog.server.context import HANG_UP, Peer, RequestContext
@@ -33,12 +34,37 @@ log = logging.getLogger("oncelog.server")
 Buffers = list[bytes | bytearray | memoryview]
 
 DECODED_HERE_BYTES_MAX: Final = 65_536
-"""A larger request is decoded by a worker, unless most of it is records, which are not decoded at all."""
+"""A larger request is decoded by a worker, unless it is large for its records, which are not decoded at all."""
+DECODED_HERE_ELEMENTS_MAX: Final = 2_000
+"""Of a large request with records: one that has more is decoded by a worker after all."""
 ENCODED_HERE_ELEMENTS_MAX: Final = 2_000
 """An answer with more is encoded by a worker."""
+BRIEF_S: Final = 0.001
+"""What was answered within this time is not looked at: so many elements cannot be made in it."""
 _WITH_RECORDS: Final = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
 _LEVELS_WITH_RECORDS: Final = 2
 """Topics and partitions: there is nothing below them that is many."""
+
+_USED_BY_MOST_CLIENTS: Final = (
+    ApiKey.PRODUCE,
+    ApiKey.FETCH,
+    ApiKey.LIST_OFFSETS,
+    ApiKey.METADATA,
+    ApiKey.OFFSET_COMMIT,
+    ApiKey.OFFSET_FETCH,
+    ApiKey.FIND_COORDINATOR,
+    ApiKey.JOIN_GROUP,
+    ApiKey.HEARTBEAT,
+    ApiKey.LEAVE_GROUP,
+    ApiKey.SYNC_GROUP,
+    ApiKey.API_VERSIONS,
+    ApiKey.INIT_PRODUCER_ID,
+    ApiKey.ADD_PARTITIONS_TO_TXN,
+    ApiKey.ADD_OFFSETS_TO_TXN,
+    ApiKey.END_TXN,
+    ApiKey.TXN_OFFSET_COMMIT,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT,
+)
 
 
 class LastAnswer(Buffers):
@@ -70,7 +96,8 @@ class UnservedRequest(Exception):
 class Dispatcher:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._loaded: dict[int, Handler] = {}
+        self._handlers: dict[int, Handler] = {}
+        self._routes: dict[tuple[int, ...], _Route] = {}
         self._modules = _find_handlers()
         self.versions: dict[int, tuple[int, int]] = {key: key.advertised for key in self._modules}
         if broker.settings.boolean("transaction.two.phase.commit.enable"):
@@ -87,37 +114,62 @@ class Dispatcher:
             for key, (low, high) in self.versions.items()
         }
 
+    @cached_property
+    def advertised(self) -> list[ApiVersion]:
+        return [
+            ApiVersion(api_key=key, min_version=low, max_version=high) for key, (low, high) in self.versions.items()
+        ]
+
     def serve(self, frame: memoryview, peer: Peer) -> Answer:
         """The response frame, a promise of it, or None where the protocol has no answer (acks=0).
 
         A frame without a byte stands for an answer that cannot be given: the connection is to be closed.
         """
         started_s = time.perf_counter()
-        peer.request_bytes = len(frame)
+        peer.request_bytes = size_bytes = len(frame)
         header, position = parse_request_header(frame)
+        route = self._routes.get(header[:2])
+        if route is None:
+            if self._forwarder is not None and self._forwarder.takes(header.api_key) and self._serves(header):
+                return self._forwarder.forward(frame, peer)
+            route = self._new_route(header)
+        if size_bytes <= DECODED_HERE_BYTES_MAX:
+            return self._answer(route, header, route.decode(frame, position)[0], peer, started_s)
+        if route.key == ApiKey.PRODUCE:
+            try:
+                body = route.decode(frame, position, DECODED_HERE_ELEMENTS_MAX)[0]
+            except TooManyElements:
+                body = None
+            if body is not None:
+                return self._answer(route, header, body, peer, started_s)
+        return self._broker.large_requests.serve(
+            route.key,
+            peer,
+            lambda: route.decode(frame, position)[0],
+            lambda body: self._serve_decoded(route, header, body, peer, started_s),
+        )
+
+    def _serves(self, header: RequestHeader) -> bool:
+        low, high = self._served.get(header.api_key, (0, -1))
+        return low <= header.api_version <= high
+
+    def _new_route(self, header: RequestHeader) -> _Route:
         key, version = header.api_key, header.api_version
-        low, high = self._served.get(key, (0, -1))
-        if self._forwarder is not None and self._forwarder.takes(key) and low <= version <= high:
-            return self._forwarder.forward(frame, peer)
-        if not low <= version <= high:
-            if key != ApiKey.API_VERSIONS:
-                raise UnservedRequest(f"API key {key} version {version} is not served")
-            version = 0
-            body: Any = None
-        elif len(frame) > DECODED_HERE_BYTES_MAX and key != ApiKey.PRODUCE:
-            decoded = self._broker.decoding.run(lambda: decode_request(key, version, frame[position:]))
-            return decoded.chain(lambda body: self._serve_decoded(header, version, body, peer, started_s))
-        else:
-            body = decode_request(key, version, frame[position:])
-        return self._answer(header, version, body, peer, started_s)
+        if self._serves(header):
+            route = _Route(key, version, request_decoder(key, version), self._handler(key))
+            self._routes[key, version] = route
+            return route
+        if key != ApiKey.API_VERSIONS:
+            raise UnservedRequest(f"API key {key} version {version} is not served")
+        return _Route(key, 0, _without_body, self._handler(key))
 
     def _serve_decoded(
-        self, header: RequestHeader, version: int, body: Any, peer: Peer, started_s: float
+        self, route: _Route, header: RequestHeader, body: Any, peer: Peer, started_s: float
     ) -> Promise[Buffers | None]:
         try:
             if isinstance(body, Exception):
                 raise body
-            answer = self._answer(header, version, body, peer, started_s)
+            answer = self._answer(route, header, body, peer, started_s)
         except MalformedRequest as error:
             log.warning("a request of %s cannot be read: %s", peer.client_host, error)
             answer = []
@@ -126,39 +178,43 @@ class Dispatcher:
             answer = []
         return answer if isinstance(answer, Promise) else Promise.resolved(answer)
 
-    def _answer(self, header: RequestHeader, version: int, body: Any, peer: Peer, started_s: float) -> Answer:
-        key = header.api_key
-        context = RequestContext(version, header.client_id or "", peer, self._broker.authorizer, key)
-        answer = self._handler(key)(self._broker, body, context)
+    def _answer(self, route: _Route, header: RequestHeader, body: Any, peer: Peer, started_s: float) -> Answer:
+        broker = self._broker
+        context = RequestContext(route.version, header.client_id or "", peer, broker.authorizer, route.key)
+        answer = route.handle(broker, body, context)
         if isinstance(answer, GeneratorType):
-            answer = self._broker.turns.run(answer, peer, to_the_end=key == ApiKey.PRODUCE)
-        if self._broker.quotas.are_set:
+            answer = broker.turns.run(answer, peer, to_the_end=route.key == ApiKey.PRODUCE)
+        if broker.quotas.are_set:
             answer = self._charged(context, answer, time.perf_counter() - started_s)
-        metrics = self._broker.metrics
         if isinstance(answer, Promise):
+            if not answer.done:
+                return self._framed_later(route, header.correlation_id, answer, started_s)
+            answer = answer.value
+        return self._framed(route, header.correlation_id, answer, started_s)
 
-            def finish(message: Any) -> Promise[Buffers | None]:
-                metrics.request_served(key, time.perf_counter() - started_s)
-                try:
-                    framed = self._frame(key, version, header.correlation_id, message)
-                except Exception:
-                    # It would come out where the promise was resolved: in the middle of somebody else's request.
-                    log.exception("the answer to a request with API key %d could not be encoded", key)
-                    framed = []
-                return framed if isinstance(framed, Promise) else Promise.resolved(framed)
+    def _framed_later(
+        self, route: _Route, correlation_id: int, answer: Promise[Any], started_s: float
+    ) -> Promise[Buffers | None]:
+        def finish(message: Any) -> Promise[Buffers | None]:
+            try:
+                framed = self._framed(route, correlation_id, message, started_s)
+            except Exception:
+                # It would come out where the promise was resolved: in the middle of somebody else's request.
+                log.exception("the answer to a request with API key %d could not be encoded", route.key)
+                framed = []
+            return framed if isinstance(framed, Promise) else Promise.resolved(framed)
 
-            return answer.chain(finish)
-        metrics.request_served(key, time.perf_counter() - started_s)
-        return self._frame(key, version, header.correlation_id, answer)
+        return answer.chain(finish)
 
     def _charged(self, context: RequestContext, answer: Any, spent_s: float) -> Any:
         """The answer with the time for which its client is to be silent."""
         peer, request_bytes = context.peer, context.peer.request_bytes
+        peer.later_s = 0.0
 
         def charge(message: Any) -> Any:
             if context.is_of_broker:
                 return message
-            self._broker.quotas.charge_request(context.api_key or 0, context, request_bytes, spent_s)
+            self._broker.quotas.charge_request(context.api_key or 0, context, request_bytes, spent_s + peer.later_s)
             peer.throttle_ms = context.throttle_ms
             if context.throttle_ms and isinstance(message, Message) and "throttle_time_ms" in message.FIELDS:
                 message.throttle_time_ms = context.throttle_ms  # type: ignore[attr-defined]  # most answers have it
@@ -166,37 +222,62 @@ class Dispatcher:
 
         return answer.map(charge) if isinstance(answer, Promise) else charge(answer)
 
-    def _frame(self, key: int, version: int, correlation_id: int, message: Any) -> Answer:
-        if not _is_long(key, message):
-            return _frame(key, version, correlation_id, message)
+    def _framed(self, route: _Route, correlation_id: int, message: Any, started_s: float) -> Answer:
+        spent_s = time.perf_counter() - started_s
+        self._broker.metrics.request_served(route.key, spent_s)
+        if spent_s < BRIEF_S or not _is_long(route.key, message):
+            return route.frame(correlation_id, message)
 
         def encoded(result: Buffers | Exception | None) -> Buffers | None:
             if isinstance(result, Exception):
-                log.error("the answer to a request with API key %d could not be encoded", key, exc_info=result)
+                log.error("the answer to a request with API key %d could not be encoded", route.key, exc_info=result)
                 return []
             return result
 
-        return self._broker.encoding.run(lambda: _frame(key, version, correlation_id, message)).map(encoded)
+        return self._broker.encoding.run(lambda: route.frame(correlation_id, message)).map(encoded)
+
+    def load_handlers(self) -> None:
+        """Imports those that most clients use. A first request would keep all others waiting for that."""
+        for key in _USED_BY_MOST_CLIENTS:
+            self._handler(key)
 
     def wrap_handler(self, key: ApiKey, wrap: Callable[[Handler], Handler]) -> None:
         """For tests that need wrong or missing answers."""
-        self._loaded[key] = wrap(self._handler(key))
+        self._handlers[key] = wrap(self._handler(key))
+        self._routes.clear()
 
     def _handler(self, key: int) -> Handler:
-        handler = self._loaded.get(key)
+        handler = self._handlers.get(key)
         if handler is None:
             module = importlib.import_module(f"{handlers.__name__}.{self._modules[ApiKey(key)]}")
-            handler = self._loaded[key] = module.handle
+            handler = self._handlers[key] = module.handle
         return handler
 
 
-def _frame(key: int, version: int, correlation_id: int, message: Any) -> Buffers | None:
-    if message is None:
-        return None
-    if message is HANG_UP:
-        return []
-    buffers = message if isinstance(message, list) else encode_response(key, version, message)
-    return frame_response(correlation_id, response_header_version(key, version), buffers)
+class _Route:
+    """What serves an API key in one of its versions."""
+
+    __slots__ = ("_encode", "_header_version", "decode", "handle", "key", "version")
+
+    def __init__(self, key: int, version: int, decode: Decode, handle: Handler) -> None:
+        self.key = key
+        self.version = version
+        self.decode = decode
+        self.handle = handle
+        self._encode = response_encoder(key, version)
+        self._header_version = response_header_version(key, version)
+
+    def frame(self, correlation_id: int, message: Any) -> Buffers | None:
+        if message is None:
+            return None
+        if message is HANG_UP:
+            return []
+        buffers = message if isinstance(message, list) else self._encode(message)
+        return frame_response(correlation_id, self._header_version, buffers)
+
+
+def _without_body(_: Readable, position: int) -> tuple[None, int]:
+    return None, position
 
 
 def _is_long(key: int, message: Any) -> bool:

@@ -12,14 +12,19 @@ from oncelog.cluster.partition import Partition
 from oncelog.coordinator.failed_append import error_for_failed_append
 from oncelog.coordinator.group.config import GroupConfig
 from oncelog.coordinator.group.machine import GroupShard
+from oncelog.coordinator.group.offsets import memory_max
 from oncelog.coordinator.group.state import GroupState
 from oncelog.coordinator.outcome import Outcome, Reply, ReplyHandle
 from oncelog.core.clock import Timer
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import GROUP_METADATA_TOPIC
 from oncelog.core.promise import Promise
+from oncelog.protocol.messages.delete_groups import DeletableGroupResult
 from oncelog.protocol.messages.list_groups import ListedGroup
+from oncelog.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from oncelog.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from oncelog.server.coordinator_runtime import CoordinatorRuntime, LiveShard
+from oncelog.server.turns import ITEM_BYTES, Steps
 from oncelog.storage.verification_guards import VerificationGuard
 
 if TYPE_CHECKING:
@@ -39,7 +44,11 @@ class GroupRuntime:
         self._held_bytes_at_most = 0
         """Grows with each request, and is counted anew when it comes to the bound."""
         self._count_again_ms = 0
+        self._offset_bytes_max = broker.settings.integer("oncelog.offsets.max.bytes")
+        self._offset_bytes_at_most = 0
+        """As above."""
         self._config = broker.settings.bind(GroupConfig)
+        self._one_offset_bytes_max = memory_max(self._config.offset_metadata_max_bytes)
         self.shards: CoordinatorRuntime[GroupShard, Reply] = CoordinatorRuntime(
             broker,
             GROUP_METADATA_TOPIC,
@@ -53,8 +62,11 @@ class GroupRuntime:
         self._empty = GroupShard(self._config, new_member_suffix=broker.new_member_suffix)
         """Answers for all groups as long as the topic does not exist."""
         self._deadlines: dict[int, _Deadline] = {}
+        self._just_deleted: list[tuple[str, uuid.UUID]] = []
         self._deleted_topics: dict[int, list[tuple[str, uuid.UUID]]] = {}
         """Topics that were deleted while a shard was loading, by shard. It removes their offsets once it is loaded."""
+        self._being_deleted: dict[str, Promise[None]] = {}
+        """Groups whose offsets go in parts. Whoever asks for one of them meanwhile waits."""
 
     # Shards
 
@@ -87,6 +99,8 @@ class GroupRuntime:
             raise KafkaError(error_for_failed_append(error.code), error.message) from error
         if not live.shard.is_loaded:
             raise KafkaError(live.shard.refusal)
+        if group_id in self._being_deleted:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"group {group_id} is being deleted")
         if live.partition.log.has_failed:
             # What was in flight may or may not be in the log: nobody can tell before a restart.
             raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{live.partition.topic_partition} has failed")
@@ -123,6 +137,29 @@ class GroupRuntime:
             reason = f"all groups and their members would exceed oncelog.groups.max.bytes, {self._bytes_max}"
             raise KafkaError(ErrorCode.POLICY_VIOLATION, reason)
 
+    def refuse_offsets(
+        self,
+        request: OffsetCommitRequest | TxnOffsetCommitRequest,
+        response: OffsetCommitResponse | TxnOffsetCommitResponse,
+    ) -> None:
+        """Offsets that would exceed the bound get POLICY_VIOLATION in the response."""
+        added_bytes_max = sum([len(topic.partitions) for topic in request.topics]) * self._one_offset_bytes_max
+        self._offset_bytes_at_most += added_bytes_max
+        if self._offset_bytes_at_most <= self._offset_bytes_max:
+            return
+        held_bytes = sum(live.shard.commits.held_bytes for live in self.shards)
+        self._offset_bytes_at_most = held_bytes + added_bytes_max
+        if self._offset_bytes_at_most <= self._offset_bytes_max:
+            return
+        try:
+            commits = self.shard_of(request.group_id).commits
+        except KafkaError:
+            return  # so is the commit
+        refused = commits.refuse_growth(request, response, self._offset_bytes_max - held_bytes)
+        if refused:
+            reason = f"{refused} offsets would exceed oncelog.offsets.max.bytes, {self._offset_bytes_max}"
+            self._broker.log_refusal("OffsetCommit", ErrorCode.POLICY_VIOLATION, reason)
+
     def _knows(self, group_id: str) -> bool:
         try:
             return self.shard_of(group_id).knows(group_id)
@@ -137,6 +174,10 @@ class GroupRuntime:
         guard: VerificationGuard | None = None,
     ) -> Promise[R]:
         """Runs an operation on the shard of a group and promises its answer, however long that takes."""
+        if group_id in self._being_deleted:
+            return self._being_deleted[group_id].chain(lambda _: self.run(group_id, operation, refused, guard))
+        if self.shards.has_topic:
+            return self._run(group_id, operation, refused, guard)
         return self.shards.available().chain(lambda _: self._run(group_id, operation, refused, guard))
 
     def _run(
@@ -155,6 +196,35 @@ class GroupRuntime:
             return Promise.resolved(refused(live.shard.refusal))
         promise: Promise[R] = Promise()
         self._write(live, operation(live.shard, promise.resolve, self._broker.steady_ms()), guard)
+        return promise
+
+    def delete(self, group_id: str) -> Promise[DeletableGroupResult]:
+        """Its offsets go in parts, a part in each turn of the loop. An error in between leaves what is not gone."""
+        if group_id in self._being_deleted:
+            return self._being_deleted[group_id].chain(lambda _: self.delete(group_id))
+        if not self.shards.has_topic:
+            return self.shards.available().chain(lambda _: self.delete(group_id))
+        promise: Promise[DeletableGroupResult] = Promise()
+
+        def delete_part() -> None:
+            self._run(
+                group_id,
+                lambda shard, reply, _: shard.delete_group(group_id, reply),
+                lambda error: DeletableGroupResult(group_id=group_id, error_code=error),
+                None,
+            ).then(go_on)
+
+        def go_on(result: DeletableGroupResult | None) -> None:
+            if result is None:
+                self._being_deleted.setdefault(group_id, Promise())
+                self._broker.later(0, delete_part)
+                return
+            waiting = self._being_deleted.pop(group_id, None)
+            promise.resolve(result)
+            if waiting is not None:
+                waiting.resolve(None)
+
+        delete_part()
         return promise
 
     def _write(self, live: LiveShard[GroupShard], outcome: Outcome, guard: VerificationGuard | None = None) -> None:
@@ -189,22 +259,34 @@ class GroupRuntime:
         self.shards.live(index).shard.replay_marker(producer_id, commit=commit)
 
     def on_topic_deleted(self, topic: Topic) -> None:
-        gone = (topic.name, topic.topic_id)
+        """Its offsets are forgotten in the next turn of the loop, in one look for all topics that go together."""
+        if not self._just_deleted:
+            self._broker.later(0, self._forget_deleted)
+        self._just_deleted.append((topic.name, topic.topic_id))
+
+    def _forget_deleted(self) -> None:
+        gone, self._just_deleted = self._just_deleted, []
         for live in self.shards:
             if live.shard.is_loaded:
-                self._write(live, live.shard.topics_deleted([gone]))
+                self._write(live, live.shard.topics_deleted(gone))
             else:
-                self._deleted_topics.setdefault(live.index, []).append(gone)
+                self._deleted_topics.setdefault(live.index, []).extend(gone)
 
-    def list_groups(self, states: Iterable[str], types: Iterable[str]) -> tuple[ErrorCode, list[ListedGroup]]:
+    def list_groups(self, states: Iterable[str], types: Iterable[str]) -> Steps[tuple[ErrorCode, list[ListedGroup]]]:
+        """Groups in one of these states, if there are any, whose names are in lower case; and of these types."""
         shards = [live.shard for live in self.shards]
         refusals = [shard.refusal for shard in shards if not shard.is_loaded]
         if refusals:
             return refusals[0], []
         # Unknown names let nothing through, and one of them does for all.
-        wanted = {state.strip().lower() for state in states}
+        wanted = set(states)
         states, types = (wanted & _STATES) or list(wanted)[:1], list(dict.fromkeys(types))
-        return ErrorCode.NONE, [group for shard in shards for group in shard.list_groups(states, types)]
+        found: list[ListedGroup] = []
+        for shard in shards:
+            part = shard.list_groups(states, types)
+            found += part
+            yield len(part) * ITEM_BYTES
+        return ErrorCode.NONE, found
 
 
 COUNT_INTERVAL_MS: Final = 1_000

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Final
 from oncelog.core.errors import KafkaError
 from oncelog.core.ids import TopicPartition
 from oncelog.core.promise import Promise
+from oncelog.server.context import Peer
 from oncelog.server.repeated_errors import RepeatedErrors
+from oncelog.server.turns import Steps
 from oncelog.storage.deletions import unlink_all
 from oncelog.storage.log import Log
-from oncelog.storage.log_dir import CheckpointResult
+from oncelog.storage.log_dir import CheckpointResult, CheckpointWork
 
 if TYPE_CHECKING:
     from oncelog.server.broker import Broker
@@ -23,6 +25,7 @@ log = logging.getLogger("oncelog.server")
 FLUSH_CHECK_INTERVAL_MS: Final = 1_000
 REPAIR_CHECK_INTERVAL_MS: Final = 1_000
 DELETE_CHECK_INTERVAL_MS: Final = 10_000
+OURSELVES: Final = Peer("this broker", "")
 
 
 class LogUpkeep:
@@ -83,7 +86,19 @@ class LogUpkeep:
         written.then(done)
 
     def write_checkpoint(self, flushed: Iterable[Log] | None = None) -> Promise[CheckpointResult | Exception]:
-        work = self._broker.log_dir.prepare_checkpoint(self.high_watermarks(), flushed)
+        """In slices on the loop, as far as logs have to be asked, and by a worker."""
+        steps = self._prepared(self._broker.log_dir.prepare_in_steps(self.high_watermarks, flushed))
+        return self._broker.turns.begin(steps, OURSELVES, to_the_end=True).chain(self._write)
+
+    def _prepared(self, steps: Steps[CheckpointWork]) -> Steps[CheckpointWork | Exception]:
+        try:
+            return (yield from steps)
+        except Exception as error:  # noqa: BLE001  for whoever waits for the checkpoint
+            return error
+
+    def _write(self, work: CheckpointWork | Exception) -> Promise[CheckpointResult | Exception]:
+        if isinstance(work, Exception):
+            return Promise.resolved(work)
 
         def finish(result: CheckpointResult | Exception) -> CheckpointResult | Exception:
             if not self._broker.stopped and not isinstance(result, Exception):
@@ -109,8 +124,14 @@ class LogUpkeep:
                     self._broker.flusher.flush(partition.log)
 
     def _expire_producers(self) -> None:
+        self._broker.turns.begin(self._expire_in_steps(), OURSELVES, to_the_end=True)
+
+    def _expire_in_steps(self) -> Steps[None]:
+        now_ms, idle_ms = self._broker.cautious_ms(), self._broker.producer_room.idle_ms()
         for partition in self._broker.partitions:
-            partition.log.producer_state.expire(self._broker.cautious_ms())
+            if not partition.closed:
+                partition.log.producer_state.expire(now_ms, idle_ms)
+                yield
 
 
 def _raise_error(result: object) -> None:

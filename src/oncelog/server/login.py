@@ -15,7 +15,10 @@ from __future__ import annotations
 
 import logging
 import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum, auto
+from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from oncelog.cluster.metadata_entries import ScramUser
@@ -27,15 +30,29 @@ from oncelog.protocol.framing import RequestHeader, frame_response, parse_reques
 from oncelog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from oncelog.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from oncelog.protocol.schema import Message
+from oncelog.security.oauthbearer import (
+    Bearer,
+    OAuthBearerServer,
+    TokenRefused,
+    UnknownKey,
+    check_token,
+    check_unsecured_token,
+)
 from oncelog.security.plain import PlainServer
-from oncelog.security.sasl import PLAIN, AuthenticationFailed, ServerMechanism, Step
-from oncelog.security.scram import ScramMechanism, ScramServer
+from oncelog.security.sasl import OAUTHBEARER, PLAIN, AuthenticationFailed, ServerMechanism, Step
+from oncelog.security.scram import ScramCredential, ScramMechanism, ScramServer
+from oncelog.security.scram_decoys import Decoys
 from oncelog.server import audit
 from oncelog.server.context import Peer
 from oncelog.server.dispatch import Buffers, LastAnswer, UnservedRequest
+from oncelog.server.failed_logins import FailedLogins
 
 if TYPE_CHECKING:
-    from oncelog.server.broker import Broker
+    from oncelog.core.clock import Scheduler
+    from oncelog.core.config import Settings
+    from oncelog.core.worker import Worker
+    from oncelog.server.dispatch import Front
+    from oncelog.server.key_set import KeySet
     from oncelog.server.listener import Listener
 
 log = logging.getLogger("oncelog.server")
@@ -54,11 +71,42 @@ class State(Enum):
     FAILED = auto()
 
 
+@dataclass(slots=True)
+class Logins:
+    """What the logins of a node share: of a broker, or of a controller."""
+
+    front: Front
+    """For those who have logged in."""
+    settings: Callable[[], Settings]
+    scheduler: Scheduler
+    steady_ms: Callable[[], int]
+    users: Callable[[], Mapping[ScramUser, ScramCredential]]
+    decoys: Callable[[], Decoys]
+    """For unknown users, who cannot be told from known ones."""
+    new_nonce: Callable[[], str]
+    on_failure: Callable[[], None]
+    failed: FailedLogins = field(default_factory=FailedLogins)
+    key_sets: dict[str, KeySet] = field(default_factory=dict)
+    """Of listeners whose clients have tokens, by name."""
+
+    def read_keys(self, listeners: Sequence[Listener], worker: Worker) -> None:
+        for listener in listeners:
+            if listener.oauth is None:
+                continue
+            if not listener.oauth.keys_url:
+                log.warning("listener %s takes tokens without a signature: anybody can be anybody there", listener.name)
+                continue
+            from oncelog.server.key_set import KeySet
+
+            self.key_sets[listener.name] = keys = KeySet(listener.oauth, self.scheduler, worker)
+            keys.start()
+
+
 class Login:
     """One per connection. `serve` is the dispatcher's, and the dispatcher is behind it."""
 
-    def __init__(self, broker: Broker, listener: Listener) -> None:
-        self._broker = broker
+    def __init__(self, logins: Logins, listener: Listener) -> None:
+        self._logins = logins
         self._listener = listener
         self.state = State.START
         self._mechanism_name = ""
@@ -67,6 +115,8 @@ class Login:
         self._user: str | None = None
         self._ends_ms: int | None = None
         self._last_login_ms = 0
+        self._lifetime_ms = 0
+        self._is_failure_told = False
 
     def serve(self, frame: memoryview, peer: Peer) -> Buffers | Promise[Buffers | None] | None:
         if self.state is State.OPEN and (self._ends_ms is None or frame[:2] != _HANDSHAKE_KEY):
@@ -74,7 +124,7 @@ class Login:
                 # Answers to what it asked in time are still sent.
                 log.info("closing a connection of %s: its session has ended without another login", peer.principal)
                 return LastAnswer()
-            return self._broker.dispatcher.serve(frame, peer)
+            return self._logins.front.serve(frame, peer)
         if self.state is State.TOKENS and self._has_bare_tokens:
             return self._take_bare(bytes(frame), peer)
         header, position = parse_request_header(frame)
@@ -85,7 +135,7 @@ class Login:
     ) -> Buffers | Promise[Buffers | None] | None:
         key, version = ApiKey.SASL_HANDSHAKE, header.api_version
         if header.api_key == ApiKey.API_VERSIONS and self.state is State.START:
-            return self._broker.dispatcher.serve(frame, peer)
+            return self._logins.front.serve(frame, peer)
         if header.api_key == key and key.first <= version <= key.last and self.state is not State.FAILED:
             request = cast(SaslHandshakeRequest, decode_request(key, version, body))
             return self._shake_hands(header, request.mechanism, peer)
@@ -126,13 +176,28 @@ class Login:
     def _new_mechanism(self, name: str) -> ServerMechanism:
         if name == PLAIN:
             return PlainServer(self._listener.passwords)
-        users, mechanism = self._broker.metadata.users, ScramMechanism.of(name)
+        if name == OAUTHBEARER:
+            return OAuthBearerServer(self._check_bearer)
+        users, mechanism = self._logins.users(), ScramMechanism.of(name)
         return ScramServer(
             mechanism,
             lambda user: users.get(ScramUser(user, mechanism)),
-            nonce=self._broker.new_nonce(),
-            secret=self._broker.secret,
+            nonce=self._logins.new_nonce(),
+            make_up=partial(self._logins.decoys().credential, mechanism),
         )
+
+    def _check_bearer(self, token: str) -> Bearer:
+        oauth, now_s = self._listener.oauth, self._logins.scheduler.now_ms() / 1000
+        keys = self._logins.key_sets.get(self._listener.name)
+        if oauth is None or (oauth.keys_url and keys is None):
+            raise TokenRefused("there are no keys")
+        if keys is None:
+            return check_unsecured_token(token, oauth.rules, now_s)
+        try:
+            return check_token(token, keys.keys, oauth.rules, now_s)
+        except UnknownKey as error:
+            keys.miss(error.key_id)
+            raise
 
     # Tokens
 
@@ -144,7 +209,7 @@ class Login:
             told = error.told or _REFUSED % self._mechanism_name
             answer = _framed(header, SaslAuthenticateResponse(error_code=code, error_message=told))
             return self._fail(answer, str(error), peer)
-        lifetime_ms = self._listener.reauth_ms if step.user is not None else 0
+        lifetime_ms = self._lifetime_ms if step.user is not None else 0
         return _framed(
             header,
             SaslAuthenticateResponse(error_message=None, auth_bytes=step.token, session_lifetime_ms=lifetime_ms),
@@ -161,17 +226,24 @@ class Login:
         if self._mechanism is None:
             raise AuthenticationFailed("a token without a handshake")
         step = self._mechanism.step(token)
+        if step.refusal is not None:
+            # Now, because a client that tries tokens need not come back for the end.
+            self._tell_failure(step.refusal, peer)
         if step.user is not None:
-            self._open(step.user, peer)
+            self._open(step.user, step.ends_s, peer)
         return step
 
-    def _open(self, user: str, peer: Peer) -> None:
+    def _open(self, user: str, ends_s: float | None, peer: Peer) -> None:
         if self._user not in (None, user):
             told = "Cannot change principals during re-authentication"
             raise AuthenticationFailed(f"user {self._user!r} logged in again as {user!r}", told=told)
         self._last_login_ms = self._now_ms()
-        lifetime_ms = self._listener.reauth_ms
-        self._ends_ms = self._last_login_ms + lifetime_ms if lifetime_ms else None
+        reauth_ms = self._listener.reauth_ms.get(self._mechanism_name, 0)
+        lifetimes_ms = [reauth_ms] if reauth_ms else []
+        if ends_s is not None:
+            lifetimes_ms.append(max(1, int(ends_s * 1000) - self._logins.scheduler.now_ms()))
+        self._lifetime_ms = min(lifetimes_ms, default=0)
+        self._ends_ms = self._last_login_ms + self._lifetime_ms if lifetimes_ms else None
         self._user, self._mechanism, self.state = user, None, State.OPEN
         peer.principal, peer.is_known = f"User:{user}", True
         log.debug("%s logged in from %s with %s", peer.principal, peer.client_host, self._mechanism_name)
@@ -181,17 +253,23 @@ class Login:
     def _fail(self, answer: Buffers, reason: str, peer: Peer) -> Promise[Buffers | None]:
         """Held back: whoever tries passwords is to wait, also for the connection to end."""
         self.state = State.FAILED
-        self._broker.metrics.rejected(ErrorCode.SASL_AUTHENTICATION_FAILED.name)
-        where = {"host": peer.client_host, "listener": self._listener.name, "mechanism": self._mechanism_name}
-        audit.tell("login-failed", peer.client_host, {**where, "detail": reason}, level=logging.WARNING)
+        self._logins.on_failure()
+        self._tell_failure(reason, peer)
         promise: Promise[Buffers | None] = Promise()
-        first_ms = self._broker.settings.integer("connection.failed.authentication.delay.ms")
-        delay_ms = self._broker.failed_logins.delay_ms(peer.client_host, first_ms, self._now_ms())
-        self._broker.scheduler.call_later_ms(delay_ms, lambda: promise.resolve(LastAnswer(answer)))
+        first_ms = self._logins.settings().integer("connection.failed.authentication.delay.ms")
+        delay_ms = self._logins.failed.delay_ms(peer.client_host, first_ms, self._now_ms())
+        self._logins.scheduler.call_later_ms(delay_ms, lambda: promise.resolve(LastAnswer(answer)))
         return promise
 
+    def _tell_failure(self, reason: str, peer: Peer) -> None:
+        """Once for each login."""
+        if self._is_failure_told:
+            return
+        self._is_failure_told = True
+        audit.tell_failed_login(peer.client_host, self._listener.name, self._mechanism_name, reason)
+
     def _now_ms(self) -> int:
-        return self._broker.steady_ms()
+        return self._logins.steady_ms()
 
 
 def _framed(header: RequestHeader, response: Message) -> Buffers:

@@ -6,20 +6,28 @@ import asyncio
 import logging
 import os
 import signal
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from oncelog.core import failpoints
-from oncelog.core.broker_config import BROKER_CONFIG
+from oncelog.core.address import Address
+from oncelog.core.broker_config import BROKER_CONFIG, check_roles, is_controller
 from oncelog.core.config import ConfigError, Settings
 from oncelog.core.properties import decode_properties, parse_properties
 from oncelog.server.allocator import collect_garbage_rarely, keep_freed_memory
-from oncelog.server.listener import Address
 from oncelog.server.server import Server, Users
+
+if TYPE_CHECKING:
+    from oncelog.server.controller_server import ControllerServer
 
 log = logging.getLogger("oncelog.server")
 
 DEFAULT_DATA_DIR = Path("oncelog-data")
+SWITCH_INTERVAL_S: Final = 0.001
+"""How long the loop waits for a worker that decodes or encodes a large message: Python's own 5 ms would add to every
+request meanwhile."""
 
 
 def load_settings(config_file: Path | None, assignments: Sequence[str], overrides: Mapping[str, str]) -> Settings:
@@ -54,7 +62,7 @@ def arm_failpoints(specifications: Sequence[str]) -> None:
     """`name`, or `name@3`: at the third hit the process kills itself with -9. For crash tests."""
     for specification in specifications:
         name, _, count = specification.partition("@")
-        if count and not (count.isdecimal() and int(count)):
+        if count and not (count.isascii() and count.isdecimal() and int(count)):
             raise ConfigError(f"--failpoint {specification!r}: expected NAME or NAME@HIT, as append.before_write@3")
         failpoints.arm(name, failpoints.on_nth_hit(int(count or "1"), _kill_self))
 
@@ -74,6 +82,7 @@ def run(
     """Serves until a signal asks to stop. Whoever holds its standard input may give it orders, see `orders`."""
     os.umask(int(settings.text("oncelog.umask"), 8))
     keep_freed_memory()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_serve(data_dir, settings, on_ready, first_users or {}, takes_orders))
 
@@ -85,6 +94,15 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
         return None
     factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
     return factory
+
+
+def _server(data_dir: Path, settings: Settings, first_users: Users) -> Server | ControllerServer:
+    check_roles(settings)
+    if not is_controller(settings):
+        return Server(data_dir, settings, first_users)
+    from oncelog.server.controller_server import ControllerServer
+
+    return ControllerServer(data_dir, settings)
 
 
 async def _serve(
@@ -100,7 +118,7 @@ async def _serve(
         # A hang-up that is ignored stays so, as `nohup` wants it.
         if signal_number != signal.SIGHUP or signal.getsignal(signal_number) is not signal.SIG_IGN:
             loop.add_signal_handler(signal_number, stopping.set)
-    server = Server(data_dir, settings, first_users)
+    server = _server(data_dir, settings, first_users)
     try:
         start, stop = loop.create_task(server.start()), loop.create_task(stopping.wait())
         await asyncio.wait([start, stop], return_when=asyncio.FIRST_COMPLETED)
@@ -111,7 +129,7 @@ async def _serve(
         address = await start
         collect_garbage_rarely()
         on_ready(address)
-        if takes_orders:
+        if takes_orders and isinstance(server, Server):
             from oncelog.server.orders import Orders
 
             Orders(server).listen(loop)

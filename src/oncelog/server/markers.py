@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("oncelog.transactions")
 
 RETRY_MS: Final = 100
-MARKERS_PER_STEP: Final = 20
+MARKERS_PER_STEP: Final = 5
 _UNKNOWN_LEADER: Final = NodeId(-1)
 
 Acknowledge = Callable[[SendMarkers, frozenset[TopicPartition]], None]

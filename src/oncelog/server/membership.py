@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from oncelog.cluster.cluster_config import FEATURES, ClusterConfig
 from oncelog.cluster.lifecycle import Identity, Lifecycle, State
-from oncelog.cluster.quorum_log import FETCH_TIMEOUT_MS, QuorumLog, Update
+from oncelog.cluster.quorum_log import FETCH_TIMEOUT_MS, NO_REPLICA, QuorumLog, Update
 from oncelog.controller.delta import Delta
 from oncelog.controller.errors import InvalidMetadata
 from oncelog.controller.image import EMPTY_IMAGE
+from oncelog.core.address import Address
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.invariant import invariant
 from oncelog.core.promise import Promise
@@ -28,7 +29,8 @@ from oncelog.protocol.messages.fetch import FetchResponse
 from oncelog.protocol.messages.fetch_snapshot import FetchSnapshotResponse
 from oncelog.protocol.primitives import MalformedRequest
 from oncelog.protocol.schema import Message
-from oncelog.server.peers import Answer, PeerAddress, Peers, Pump
+from oncelog.server.peers import Answer, Peers, Pump
+from oncelog.server.repeated_errors import RepeatedErrors
 
 if TYPE_CHECKING:
     from oncelog.server.broker import Broker
@@ -48,7 +50,7 @@ class Membership:
         invariant(directory_id is not None, "meta.properties has a directory id")
         self.quorum = QuorumLog(
             cluster_id=broker.cluster_id,
-            replica_id=broker.node_id,
+            replica_id=NO_REPLICA if broker.has_own_controller else broker.node_id,
             directory_id=directory_id,  # type: ignore[arg-type]  # checked above
             bootstrap=config.controllers,
         )
@@ -66,6 +68,7 @@ class Membership:
         self._life_timeout_ms = config.timing.session_timeout // 2
         self._quorum_pump = Pump(broker.scheduler, self._poll_quorum)
         self._life_pump = Pump(broker.scheduler, self._poll_life)
+        self._errors = RepeatedErrors(log, logging.WARNING)
         self.applied_offset = -1
         """Of the metadata that is applied, or before that, read."""
         self.loaded: Promise[None] = Promise()
@@ -73,6 +76,8 @@ class Membership:
         self.serving: Promise[None] = Promise()
         self.ended: Promise[str | None] = Promise()
         """With the reason, or None for the end that was asked for."""
+        self.given_up: str | None = None
+        """Why the broker could not go on."""
 
     def start(self) -> None:
         self._quorum_pump.kick()
@@ -82,6 +87,15 @@ class Membership:
         """Clients are served: the controller may give this broker partitions to lead."""
         self.lifecycle.ready()
         self._life_pump.kick()
+
+    @property
+    def is_leaving(self) -> bool:
+        return self.ended.done or self.lifecycle.state is State.STOPPING
+
+    def give_up(self, reason: str) -> None:
+        """`leave` of a broker that cannot go on, which ends with this reason."""
+        self.given_up = reason
+        self.leave()
 
     def leave(self) -> None:
         """Asks the controller to move leaderships away. The metadata log is followed until `ended`."""
@@ -112,7 +126,7 @@ class Membership:
             invariant(isinstance(answer, response_type), "%s was answered by another kind", type(request).__name__)
             return answer  # type: ignore[return-value]  # narrowed by the invariant above
 
-        return self._peers.call(purpose, PeerAddress(*leader.address), request, timeout_ms).map(check)
+        return self._peers.call(purpose, Address(*leader.address), request, timeout_ms).map(check)
 
     # -- the metadata log
 
@@ -121,15 +135,23 @@ class Membership:
         send = self.quorum.poll(now_ms)
         if send is not None:
             number = send.number
-            self._peers.call("quorum", PeerAddress(*send.address), send.request, FETCH_TIMEOUT_MS).then(
-                lambda answer: self._on_quorum(number, answer)
+            self._peers.call("quorum", Address(*send.address), send.request, FETCH_TIMEOUT_MS).then(
+                lambda answer: self._on_quorum(number, send.address, answer)
             )
         wake_ms = self.quorum.wake_ms
         return 0 if wake_ms is None else wake_ms - now_ms
 
-    def _on_quorum(self, number: int, answer: Answer) -> None:
+    def _on_quorum(self, number: int, address: tuple[str, int], answer: Answer) -> None:
         now_ms = self._broker.steady_ms()
         update = None
+        if isinstance(answer, KafkaError):
+            self._errors.report(address, "controller %s:%d gives no answer: %s", *address, answer)
+        elif getattr(answer, "error_code", ErrorCode.NONE) == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            self._errors.report(
+                address, "controller %s:%d refuses this broker: its user needs ClusterAction on the cluster", *address
+            )
+        else:
+            self._errors.clear(address)
         try:
             if isinstance(answer, FetchResponse):
                 update = self.quorum.on_fetch(number, answer, now_ms)
@@ -140,21 +162,27 @@ class Membership:
             if update is not None:
                 self._apply(update)
         except KafkaError as error:
-            self._end(error.message)
+            self.end(error.message)
         except (InvalidMetadata, MalformedRequest) as error:
-            self._end(f"the metadata log of the controllers cannot be followed: {error}")
+            self.end(f"the metadata log of the controllers cannot be followed: {error}")
         except Exception as error:
             # One that knows half of a change must not go on.
             log.exception("the metadata up to offset %s could not be applied", getattr(update, "last_offset", "?"))
-            self._end(f"a change of the metadata could not be applied: {error}")
+            self.end(f"a change of the metadata could not be applied: {error}")
         self._quorum_pump.kick()
 
     def _apply(self, update: Update) -> None:
         if self.loaded.done:
             self._broker.apply_image(update.image, update.delta)
-        elif self.lifecycle.state is State.CATCHING_UP:
+        else:
+            if self.applied_offset < 0:
+                self.lifecycle.hurry()
             self._life_pump.kick()
         self.applied_offset = update.last_offset
+        if self._broker.has_own_controller and self.lifecycle.state is State.STOPPING:
+            # Nobody else is there who would have to take over first.
+            self.lifecycle.hurry()
+            self._life_pump.kick()
 
     def _apply_first(self) -> None:
         image = self.quorum.image
@@ -162,7 +190,7 @@ class Membership:
             self._broker.apply_image(image, Delta.between(EMPTY_IMAGE, image))
         except Exception as error:
             log.exception("the metadata up to offset %d could not be applied", self.applied_offset)
-            self._end(f"the metadata could not be applied: {error}")
+            self.end(f"the metadata could not be applied: {error}")
             return
         self.loaded.resolve(None)
 
@@ -184,7 +212,7 @@ class Membership:
         leader = self.quorum.leader
         if leader is None or self.applied_offset < 0:
             return Promise.resolved(KafkaError(ErrorCode.NOT_CONTROLLER, "no active controller is known"))
-        return self._peers.call("lifecycle", PeerAddress(*leader.address), request, self._life_timeout_ms)
+        return self._peers.call("lifecycle", Address(*leader.address), request, self._life_timeout_ms)
 
     def _on_life(self, number: int, answer: Answer) -> None:
         now_ms = self._broker.steady_ms()
@@ -205,11 +233,11 @@ class Membership:
             log.info("broker %d is registered with epoch %d and unfenced", self._broker.node_id, self.lifecycle.epoch)
             self.serving.resolve(None)
         if state is State.REFUSED:
-            self._end(self.lifecycle.refusal)
+            self.end(self.lifecycle.refusal)
         elif state is State.STOPPED:
-            self._end(None)
+            self.end(self.given_up)
 
-    def _end(self, reason: str | None) -> None:
+    def end(self, reason: str | None) -> None:
         if not self.ended.done:
             self.stop()
             self.ended.resolve(reason)

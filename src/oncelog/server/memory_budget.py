@@ -1,15 +1,21 @@
-"""One budget for the memory of all connections: requests that are being received or served, and answers not yet taken.
+"""One budget for the memory of all connections: requests that are being received or served, and answers that are being
+made or not yet taken.
 
-Each connection tells what it holds. While half of the budget is held, fetches are answered with little, so that every
-reader still moves on. A frame that would grow beyond the budget waits for room; if there is none for a while, or
-an answer exceeds the budget, then whoever holds most is closed. So a client that sends half a request or reads nothing
-can keep memory from others only as long as it holds less than they do.
+Each connection tells what it holds: bytes, and an estimate of what a large request or a long answer takes as objects
+(`large_requests`, `turns`). While half of the budget is held, fetches are answered with little, so that every
+reader still moves on, and large requests and long answers go on one at a time. A frame that would grow beyond the
+budget waits for room; if there is none for a while, or an answer exceeds the budget, then whoever holds most is closed.
+So a client that sends half a request or reads nothing can keep memory from others only as long as it holds less than
+they do.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
+
+from oncelog.protocol.framing import RECEIVE_BUFFER_BYTES
 
 if TYPE_CHECKING:
     from oncelog.core.clock import Scheduler
@@ -17,8 +23,18 @@ if TYPE_CHECKING:
 log = logging.getLogger("oncelog.server")
 
 SMALL_ANSWER_BYTES: Final = 65_536
+UNSENT_BYTES_MAX: Final = 4_096
+"""Of answers that a client has not taken; above it, its requests wait. What is below it is not counted."""
+CONNECTION_BYTES: Final = RECEIVE_BUFFER_BYTES + UNSENT_BYTES_MAX
+"""What each connection has for itself. It is not counted: the number of connections bounds it."""
+CONNECTIONS_MIN: Final = 100
 ROOM_WAIT_MS: Final = 2_000
 """How long nothing may be freed while a frame waits for room."""
+
+
+def connections_max(max_bytes: int) -> int:
+    """Whose own buffers take as much again as this budget. A small one is not to shut out whoever would change it."""
+    return max(CONNECTIONS_MIN, max_bytes // CONNECTION_BYTES)
 
 
 class Holder(Protocol):
@@ -39,6 +55,11 @@ class MemoryBudget:
         self._waiting: dict[Holder, None] = {}
         self._has_timer = False
         self._freed_since_timer = False
+        self.on_freed: Callable[[], None] = lambda: None
+
+    @property
+    def is_half_held(self) -> bool:
+        return self.held_bytes > self.max_bytes // 2
 
     @property
     def is_exceeded(self) -> bool:
@@ -51,6 +72,8 @@ class MemoryBudget:
     def hold(self, holder: Holder, held_bytes: int) -> None:
         """What a connection holds now, in place of what it held before."""
         before_bytes = self._held.get(holder, 0)
+        if held_bytes == before_bytes:
+            return
         if held_bytes:
             self._held[holder] = held_bytes
         else:
@@ -60,6 +83,7 @@ class MemoryBudget:
         if held_bytes < before_bytes:
             self._freed_since_timer = True
             self._let_go_on()
+            self.on_freed()
 
     def wait_for_room(self, holder: Holder) -> None:
         """For a frame that is being received. `go_on` tells when there is room."""

@@ -3,6 +3,7 @@ become metrics of Prometheus when somebody scrapes them (`metrics_page`)."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import Final
 
 LATENCY_BOUNDS_S: Final = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
@@ -16,15 +17,6 @@ class RequestStats:
         self.total_s = 0.0
         self.buckets = [0] * (len(LATENCY_BOUNDS_S) + 1)
 
-    def add(self, seconds: float) -> None:
-        self.count += 1
-        self.total_s += seconds
-        for i, bound_s in enumerate(LATENCY_BOUNDS_S):
-            if seconds <= bound_s:
-                self.buckets[i] += 1
-                return
-        self.buckets[-1] += 1
-
 
 class Metrics:
     def __init__(self) -> None:
@@ -36,7 +28,9 @@ class Metrics:
         stats = self.requests.get(api_key)
         if stats is None:
             stats = self.requests[api_key] = RequestStats()
-        stats.add(seconds)
+        stats.count += 1
+        stats.total_s += seconds
+        stats.buckets[bisect_left(LATENCY_BOUNDS_S, seconds)] += 1
 
     def rejected(self, error_name: str) -> None:
         self.rejections[error_name] = self.rejections.get(error_name, 0) + 1

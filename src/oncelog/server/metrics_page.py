@@ -3,42 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from oncelog.core.ids import TopicPartition
 from oncelog.protocol.api_keys import ApiKey
 from oncelog.server.metrics import LATENCY_BOUNDS_S
+from oncelog.server.turns import Steps
 
 if TYPE_CHECKING:
     from oncelog.server.broker import Broker
     from oncelog.server.replication import ReplicaFigures
 
 
-def read_metrics(broker: Broker) -> Reading:
-    """The figures of a broker at the moment of a scrape. Called on the thread that owns its state."""
+_PARTITIONS_PER_STEP: Final = 100
+
+
+def read_metrics(broker: Broker) -> Steps[Reading]:
+    """The figures of a broker at a scrape, partition by partition. On the thread that owns its state."""
     now_ms = broker.now_ms()
     timeout_max_ms = broker.settings.integer("transaction.max.timeout.ms")
-    partitions = list(broker.partitions)
+    figures: list[tuple[TopicPartition, tuple[int, int, int, int]]] = []
+    late = 0
+    for number, partition in enumerate(broker.partitions, start=1):
+        if number % _PARTITIONS_PER_STEP == 0:
+            yield
+        if partition.closed:
+            continue  # its topic was deleted meanwhile
+        log = partition.log
+        held_back = partition.high_watermark - partition.last_stable_offset
+        sizes = (log.size_bytes, log.log_end_offset, log.log_start_offset, held_back)
+        figures.append((partition.topic_partition, sizes))
+        late += log.producer_state.has_late_transaction(now_ms, timeout_max_ms)
+    yield
+    by_state = yield from broker.transactions.count_by_state()
     return Reading(
         {key: (stats.count, stats.total_s, list(stats.buckets)) for key, stats in broker.metrics.requests.items()},
         broker.metrics.connections,
         dict(broker.metrics.rejections),
-        [
-            (
-                partition.topic_partition,
-                (
-                    partition.log.size_bytes,
-                    partition.log.log_end_offset,
-                    partition.log.log_start_offset,
-                    partition.high_watermark - partition.last_stable_offset,
-                ),
-            )
-            for partition in partitions
-        ],
-        sum(p.log.producer_state.has_late_transaction(now_ms, timeout_max_ms) for p in partitions),
-        broker.transactions.count_by_state(),
+        figures,
+        late,
+        by_state,
         broker.transactions.parked_count,
         broker.budget.held_bytes,
         broker.budget.closed_connections,
@@ -76,6 +82,8 @@ class Reading(NamedTuple):
             ("under_min_isr_partition_count", "Led here, with fewer in sync than the minimum", figures.under_min_isr),
         ):
             yield GaugeMetricFamily(f"kafka_server_replicamanager_{name}", about, value=value)
+        lag = "Committed records that the replica furthest behind its leader did not have at its last fetch"
+        yield GaugeMetricFamily("kafka_server_replicafetchermanager_max_lag", lag, value=figures.fetch_lag_max)
         for name, about, value in (
             ("isr_shrinks", "Replicas that this leader proposed to be out of sync", figures.isr_shrinks),
             ("isr_expands", "Replicas that this leader proposed to be in sync again", figures.isr_expands),

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable
 from typing import Final, cast
 
@@ -19,6 +20,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from oncelog.core.promise import Promise
 from oncelog.core.worker import Worker
+from oncelog.server.context import HangUp
 from oncelog.server.metrics_page import Reading
 
 log = logging.getLogger("oncelog.server")
@@ -34,7 +36,7 @@ _PATHS: Final = ("/", "/metrics")
 
 
 class MetricsPort:
-    def __init__(self, read: Callable[[], Reading], worker: Worker) -> None:
+    def __init__(self, read: Callable[[], Promise[Reading | HangUp]], worker: Worker) -> None:
         self._loop = asyncio.get_running_loop()
         self._read = read
         self._worker = worker
@@ -43,9 +45,12 @@ class MetricsPort:
         self._page_expires_s = 0.0
         self.clients: set[MetricsClient] = set()
 
-    async def open(self, host: str, port: int) -> int:
+    async def open(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """The port that is listened on. Raises OSError."""
-        self._server = await self._loop.create_server(lambda: MetricsClient(self), host, port)
+        timeout_s = None if tls is None else LIFETIME_S
+        self._server = await self._loop.create_server(
+            lambda: MetricsClient(self), host, port, ssl=tls, ssl_handshake_timeout=timeout_s
+        )
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
 
@@ -58,10 +63,14 @@ class MetricsPort:
     def page(self) -> Promise[bytes | Exception]:
         """The current page, or the one that is being made. It is shared by all who ask meanwhile."""
         if self._page is None or (self._page.done and self._loop.time() >= self._page_expires_s):
-            reading = self._read()
-            self._page = self._worker.run(lambda: generate_latest(reading))
+            self._page = self._read().chain(self._made)
             self._page_expires_s = self._loop.time() + PAGE_AGE_S
         return self._page
+
+    def _made(self, reading: Reading | HangUp) -> Promise[bytes | Exception]:
+        if isinstance(reading, HangUp):
+            return Promise.resolved(RuntimeError("the metrics could not be read"))
+        return self._worker.run(lambda: generate_latest(reading))
 
 
 class MetricsClient(asyncio.Protocol):

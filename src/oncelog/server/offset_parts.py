@@ -13,16 +13,25 @@ from oncelog.protocol.messages.offset_commit import OffsetCommitRequest, OffsetC
 from oncelog.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
 OFFSETS_PER_PART: Final = 100
+ANSWERS_PER_STEP: Final = 500
+"""Places for results that are made between two turns of others."""
 
 Request = TypeVar("Request", OffsetCommitRequest, TxnOffsetCommitRequest)
 Response = TypeVar("Response", OffsetCommitResponse, TxnOffsetCommitResponse)
 
 
-def parts_of(request: Request, response: Response) -> Iterator[tuple[Request, Response]]:
-    """Requests with the response to each. What is noted in the responses is noted in the whole one."""
-    if sum(len(topic.partitions) for topic in request.topics) <= OFFSETS_PER_PART:
-        yield request, response
-        return
+def parts_of(request: Request, response: Response) -> Iterator[tuple[Request, Response]] | None:
+    """Requests with the response to each; None for a request that is small enough to be one.
+
+    What is noted in the responses is noted in the whole one.
+    """
+    topics = request.topics
+    if len(topics) <= OFFSETS_PER_PART and sum([len(topic.partitions) for topic in topics]) <= OFFSETS_PER_PART:
+        return None
+    return _parts_of(request, response)
+
+
+def _parts_of(request: Request, response: Response) -> Iterator[tuple[Request, Response]]:
     part, answer, room = _empty(request), _empty(response), OFFSETS_PER_PART
     for topic, answered in zip(request.topics, response.topics, strict=True):
         first = 0

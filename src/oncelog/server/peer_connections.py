@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from oncelog.client.config import ClientConfig
 from oncelog.client.connection import Connection
+from oncelog.core.address import Address
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.promise import Promise
 from oncelog.protocol.schema import Message
-from oncelog.server.peers import Answer, PeerAddress
-
-SETUP_TIMEOUT_MS: Final = 2_000
+from oncelog.server.peers import Answer
+from oncelog.tls import client_context
 
 
 class _Call(NamedTuple):
@@ -24,12 +24,8 @@ class _Call(NamedTuple):
 class _Link:
     """One connection, opened when it is first needed and again after it was lost."""
 
-    def __init__(self, client_id: str, address: PeerAddress) -> None:
-        self._config = ClientConfig(
-            bootstrap_servers=f"{address.host}:{address.port}",
-            client_id=client_id,
-            socket_connection_setup_timeout_ms=SETUP_TIMEOUT_MS,
-        )
+    def __init__(self, config: ClientConfig, address: Address) -> None:
+        self._config = config
         self._address = address
         self._connection: Connection | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -47,7 +43,10 @@ class _Link:
 
     async def _open(self) -> None:
         try:
-            opened: Connection | KafkaError = await Connection.open(self._config, *self._address)
+            settings = self._config.tls
+            # Each time anew: the files may have been replaced.
+            tls = None if settings is None else await asyncio.to_thread(client_context, settings)
+            opened: Connection | KafkaError = await Connection.open(self._config, *self._address, tls)
         except KafkaError as error:
             opened = error
         except Exception as error:  # noqa: BLE001  told to all who wait, who would wait for ever without it
@@ -84,18 +83,19 @@ def _send(connection: Connection, call: _Call) -> None:
 
 
 class PeerConnections:
-    def __init__(self, client_id: str) -> None:
-        self._client_id = client_id
-        self._links: dict[tuple[str, PeerAddress], _Link] = {}
+    def __init__(self, config: ClientConfig) -> None:
+        """`config` is for all of them, whatever their addresses are."""
+        self._config = config
+        self._links: dict[tuple[str, Address], _Link] = {}
         self._is_closed = False
 
-    def call(self, purpose: str, address: PeerAddress, request: Message, timeout_ms: int) -> Promise[Answer]:
+    def call(self, purpose: str, address: Address, request: Message, timeout_ms: int) -> Promise[Answer]:
         if self._is_closed:
             return Promise.resolved(KafkaError(ErrorCode.NETWORK_EXCEPTION, "the broker stops"))
         key = (purpose, address)
         link = self._links.get(key)
         if link is None:
-            link = self._links[key] = _Link(self._client_id, address)
+            link = self._links[key] = _Link(self._config, address)
         promise: Promise[Answer] = Promise()
         link.call(_Call(request, timeout_ms, promise))
         return promise

@@ -6,26 +6,27 @@ machine asked for.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Final, Protocol
 
+from oncelog.core.address import Address
 from oncelog.core.clock import Scheduler, Timer
 from oncelog.core.errors import KafkaError
 from oncelog.core.promise import Promise
 from oncelog.protocol.schema import Message
 
+log = logging.getLogger("oncelog.server")
 
-class PeerAddress(NamedTuple):
-    host: str
-    port: int
-
+RETRY_MS: Final = 1_000
+"""After an error of the machine itself."""
 
 Answer = Message | KafkaError
 """An error means that there is no answer, and nobody knows whether the request was carried out."""
 
 
 class Peers(Protocol):
-    def call(self, purpose: str, address: PeerAddress, request: Message, timeout_ms: int) -> Promise[Answer]:
+    def call(self, purpose: str, address: Address, request: Message, timeout_ms: int) -> Promise[Answer]:
         """Requests of one purpose to one address share a connection and are answered in order."""
 
     def close(self) -> None: ...
@@ -56,6 +57,12 @@ class Pump:
 
     def _run(self) -> None:
         self._timer = None
-        delay_ms = self._poll()
+        delay_ms: int | None
+        try:
+            delay_ms = self._poll()
+        except Exception:
+            # A broker that stopped here would fall behind, or lose its registration, without a word.
+            log.exception("what is to be sent to other nodes could not be found out; it is tried again")
+            delay_ms = RETRY_MS
         if delay_ms is not None:
             self.kick(max(0, delay_ms))

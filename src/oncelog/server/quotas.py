@@ -6,7 +6,7 @@ connection, whether it heeds that or not. While there are no quotas, nothing is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from oncelog.core.errors import ErrorCode, KafkaError
@@ -18,6 +18,7 @@ from oncelog.security.quotas import (
     REQUEST_PERCENT,
     WHOLE_WINDOWS,
     WINDOW_MS,
+    Entity,
     Limit,
     QuotaTable,
     Rate,
@@ -25,20 +26,26 @@ from oncelog.security.quotas import (
 )
 
 if TYPE_CHECKING:
-    from oncelog.cluster.metadata import Metadata
     from oncelog.server.context import RequestContext
 
 FORGOTTEN_AFTER_MS: Final = 3_600_000
+_BUCKETS_MANY: Final = 1_000
+_STRICT_SINCE: Final = {ApiKey.CREATE_TOPICS: 6, ApiKey.DELETE_TOPICS: 5, ApiKey.CREATE_PARTITIONS: 3}
+"""The first versions whose clients understand THROTTLING_QUOTA_EXCEEDED."""
 _Measured = tuple[str, tuple[str | None, str | None]]
 
 
 class Quotas:
-    def __init__(self, metadata: Metadata, now_ms: Callable[[], int]) -> None:
-        self.table = QuotaTable(metadata.quotas)
+    def __init__(self, entries: Mapping[Entity, Mapping[str, float]], now_ms: Callable[[], int]) -> None:
+        self.table = QuotaTable(entries)
         self._now_ms = now_ms
         self._rates: dict[_Measured, Rate] = {}
         self._buckets: dict[_Measured, TokenBucket] = {}
         self.are_set = bool(self.table.keys)
+
+    def become(self, entries: Mapping[Entity, Mapping[str, float]]) -> None:
+        self.table = QuotaTable(entries)
+        self.changed()
 
     def changed(self) -> None:
         self.table.changed()
@@ -83,12 +90,15 @@ class Quotas:
             return False
         return True
 
-    def take_mutations(self, context: RequestContext, count: int, *, is_strict: bool) -> None:
+    def take_mutations(self, context: RequestContext, count: int) -> None:
         """For partitions that are made or deleted. A client that understands it gets THROTTLING_QUOTA_EXCEEDED."""
+        is_strict = context.api_version >= _STRICT_SINCE[ApiKey(context.api_key or 0)]
         limit = self._limit(MUTATIONS, context) if self.are_set else None
         if limit is None:
             return
         key, now_ms = (MUTATIONS, limit.shared_by), self._now_ms()
+        if len(self._buckets) > _BUCKETS_MANY:
+            self.forget_idle()
         bucket = self._buckets.setdefault(key, TokenBucket(limit.rate, now_ms))
         bucket.fill(limit.rate, now_ms)
         is_refused = is_strict and bucket.is_overdrawn

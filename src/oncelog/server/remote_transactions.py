@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from oncelog.server.broker import Broker
 
 _TIMEOUT_MS: Final = 30_000
+_ASK_AGAIN_MS: Final = 20
+_ASK_AGAIN_MS_MAX: Final = 100
+"""Kafka's pauses between two requests for an id that is between two transactions."""
 
 Written = Mapping[tuple[int, TopicPartition], ErrorCode]
 """By producer id and partition."""
@@ -83,10 +86,28 @@ def enlist(
     *,
     add: bool,
 ) -> Promise[dict[TopicPartition, KafkaError]]:
-    """As `TxnRuntime.enlist`, with the coordinator on another broker."""
+    """As `TxnRuntime.enlist`, with the coordinator on another broker.
+
+    It does not park the request, since all producers of this broker share one connection to it: this side asks again.
+    """
     transaction = _transaction(transactional_id, producer, partitions, add=add)
     request = AddPartitionsToTxnRequest(transactions=[transaction])
-    return _call(broker, coordinator, "transactions", request).map(lambda answer: _refusals_of(answer, partitions))
+    promise: Promise[dict[TopicPartition, KafkaError]] = Promise()
+    end_ms = broker.steady_ms() + broker.settings.integer("oncelog.parked.request.ms")
+
+    def ask(pause_ms: int) -> None:
+        _call(broker, coordinator, "transactions", request).then(lambda answer: answered(answer, pause_ms))
+
+    def answered(answer: Answer, pause_ms: int) -> None:
+        refused = _refusals_of(answer, partitions)
+        is_settling = any(error.code is ErrorCode.CONCURRENT_TRANSACTIONS for error in refused.values())
+        if not is_settling or broker.stopped or broker.steady_ms() + pause_ms > end_ms:
+            promise.resolve(refused)
+        else:
+            broker.scheduler.call_later_ms(pause_ms, lambda: ask(min(2 * pause_ms, _ASK_AGAIN_MS_MAX)))
+
+    ask(_ASK_AGAIN_MS)
+    return promise
 
 
 def _transaction(

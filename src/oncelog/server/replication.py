@@ -11,13 +11,15 @@ import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from oncelog.cluster.cluster_config import ClusterConfig
-from oncelog.cluster.follower import FollowedPartition, LeaderFetcher
+from oncelog.cluster.follower import LeaderFetcher
+from oncelog.cluster.follower_session import FollowedPartition
 from oncelog.cluster.isr_changes import TIMEOUT_MS, IsrChanges, PartitionKey
 from oncelog.cluster.partition import FOLLOWER_TOKEN, Partition
 from oncelog.cluster.partition_state import PartitionState, Role
 from oncelog.cluster.replicas import ReplicaRules
 from oncelog.controller.delta import Delta, TopicIdPartition
 from oncelog.controller.image import Image
+from oncelog.core.address import Address
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import NodeId, TopicPartition
 from oncelog.core.promise import Promise
@@ -25,8 +27,12 @@ from oncelog.protocol.messages.alter_partition import AlterPartitionResponse
 from oncelog.protocol.messages.fetch import FetchResponse
 from oncelog.protocol.messages.list_offsets import ListOffsetsResponse
 from oncelog.protocol.schema import Message
+from oncelog.server.directory_reports import REPORT_INTERVAL_MS, DirectoryReports
+from oncelog.server.disk_watch import LOOK_INTERVAL_MS, DiskWatch
 from oncelog.server.membership import Membership
-from oncelog.server.peers import Answer, PeerAddress, Peers, Pump
+from oncelog.server.peers import Answer, Peers, Pump
+from oncelog.server.repeated_errors import RepeatedErrors
+from oncelog.server.replication_throttle import ReplicationThrottle
 
 if TYPE_CHECKING:
     from oncelog.server.broker import Broker
@@ -51,6 +57,7 @@ class ReplicaFigures(NamedTuple):
     under_min_isr: int
     isr_shrinks: int
     isr_expands: int
+    fetch_lag_max: int
 
 
 class Replication:
@@ -65,8 +72,14 @@ class Replication:
         self._listener = listener
         self._image = Image()
         self._leaders: dict[NodeId, _Fetching] = {}
+        self.fetch_sessions = broker.new_fetch_sessions()
+        """Of brokers that follow; consumers have their own, and so cannot use up the room, nor name one of these."""
+        self.leader_throttle = ReplicationThrottle(broker, "leader")
+        self._follower_throttle = ReplicationThrottle(broker, "follower")
         self._isr_changes = IsrChanges(broker.node_id)
         self._isr_pump = Pump(broker.scheduler, self._poll_isr)
+        self._directories = DirectoryReports(broker, membership)
+        self._errors = RepeatedErrors(log, logging.WARNING)
         self._failed: dict[TopicIdPartition, PartitionState] = {}
         """Partitions that could not take the role they were given."""
         self.isr_shrinks = 0
@@ -80,17 +93,20 @@ class Replication:
         recurring = self._broker.recurring
         recurring.every("in-sync replicas", max(1, self._config.lag_max_ms // 2), self._shrink)
         recurring.every("roles of replicas", ROLES_RETRY_MS, self._retry_roles)
+        recurring.every("directories of replicas", REPORT_INTERVAL_MS, self._directories.report)
+        if not self._broker.has_own_controller:
+            recurring.every("the disk", LOOK_INTERVAL_MS, DiskWatch(self._broker, self._membership, self).look)
 
     def stop(self) -> None:
         self._isr_pump.stop()
         for fetching in self._leaders.values():
             fetching.pump.stop()
 
-    def address_of(self, node: NodeId) -> PeerAddress | None:
+    def address_of(self, node: NodeId) -> Address | None:
         """Where a broker is reached by other brokers; None while it is not there."""
         registration = self._image.brokers.get(node)
         endpoint = None if registration is None else registration.listeners.get(self._listener)
-        return None if endpoint is None else PeerAddress(endpoint.host, endpoint.port)
+        return None if endpoint is None else Address(endpoint.host, endpoint.port)
 
     def call(self, node: NodeId, purpose: str, request: Message, timeout_ms: int) -> Promise[Answer]:
         address = self.address_of(node)
@@ -105,11 +121,15 @@ class Replication:
         node = self._broker.node_id
         states: dict[Role, dict[TopicIdPartition, PartitionState]] = {role: {} for role in Role}
         for key, (before, after) in delta.partitions.items():
-            if after is not None:
+            if after is not None and node in after.replicas:
                 state = PartitionState.from_image(after)
                 states[state.role_of(node)][key] = state
             elif before is not None and node in before.replicas:
-                states[Role.NONE][key] = PartitionState.from_image(before)
+                # Only these: a topic of the same name may be kept elsewhere now, and the log here is not of that one.
+                states[Role.NONE][key] = PartitionState.from_image(after or before)
+        self._directories.follow(delta)
+        for key in states[Role.NONE]:
+            self._failed.pop(key, None)
         self._remove({key: state for key, state in states[Role.NONE].items() if self._is_kept(key)})
         for role in (Role.LEADER, Role.FOLLOWER):
             for key, state in states[role].items():
@@ -127,7 +147,6 @@ class Replication:
 
     def _remove(self, partitions: dict[TopicIdPartition, PartitionState]) -> None:
         for key, state in partitions.items():
-            self._failed.pop(key, None)
             self._follow_none(key)
             opened = self._broker.partitions.opened(key.topic, key.partition)
             if opened is not None and not self._is_deleted(key):
@@ -158,6 +177,15 @@ class Replication:
         else:
             self._follow(key, partition)
 
+    @property
+    def roles_not_taken(self) -> list[TopicPartition]:
+        """Of partitions that this broker should lead and others could."""
+        return [
+            TopicPartition(key.topic, key.partition)
+            for key, state in self._failed.items()
+            if state.leader == self._broker.node_id and len(state.in_sync) > 1
+        ]
+
     def _retry_roles(self) -> None:
         for key, state in list(self._failed.items()):
             self._take_role(key, state)
@@ -184,7 +212,7 @@ class Replication:
     def _fetching(self, leader: NodeId) -> _Fetching:
         fetching = self._leaders.get(leader)
         if fetching is None:
-            fetcher = LeaderFetcher(self._broker.node_id, self._config.limits)
+            fetcher = LeaderFetcher(self._broker.node_id, self._config.limits, self._follower_throttle)
             pump = Pump(self._broker.scheduler, lambda: self._poll_fetcher(leader, fetcher))
             fetching = self._leaders[leader] = _Fetching(fetcher, pump)
         return fetching
@@ -208,12 +236,14 @@ class Replication:
         now_ms, time_of_day_ms = self._broker.steady_ms(), self._broker.now_ms()
         if self._broker.stopped:
             return
+        if not isinstance(answer, KafkaError):
+            self._errors.clear(leader)
         if isinstance(answer, FetchResponse):
             fetcher.on_fetch(number, answer, now_ms, time_of_day_ms)
         elif isinstance(answer, ListOffsetsResponse):
             fetcher.on_offsets(number, answer, now_ms, time_of_day_ms)
         else:
-            log.info("broker %d cannot be fetched from: %s", leader, answer)
+            self._errors.report(leader, "broker %d cannot be fetched from: %s", leader, answer)
             fetcher.on_failure(number, now_ms)
         pump.kick()
 
@@ -230,14 +260,23 @@ class Replication:
             under_min_isr=sum(partition.is_under_min_isr for partition in led),
             isr_shrinks=self.isr_shrinks,
             isr_expands=self.isr_expands,
+            fetch_lag_max=max((one.fetcher.lag_max for one in self._leaders.values()), default=0),
         )
+
+    def readers_in(self, partition: Partition, rack: str, offset: int) -> list[NodeId]:
+        """Where a consumer in a rack had better read, if it is to be sent away."""
+        if not self._config.serves_racks or partition.replicas is None:
+            return []
+        return partition.replicas.readers_in(rack, offset)
 
     def expand(self, partition: Partition) -> None:
         """A follower has fetched, or the metadata has changed: perhaps one is in sync now."""
         replicas = partition.replicas
         if replicas is None or not replicas.followers:
             return
-        proposal = replicas.propose_expansion(partition.high_watermark, self._membership.lifecycle.epoch)
+        proposal = replicas.propose_expansion(
+            partition.high_watermark, self._membership.lifecycle.epoch, partition.log_start_offset
+        )
         if proposal is not None:
             log.info("%s: brokers %s are in sync", partition.topic_partition, list(proposal.in_sync))
             self.isr_expands += 1

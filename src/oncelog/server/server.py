@@ -4,38 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
 import shutil
-import socket
 import uuid
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from oncelog.cluster.metadata_entries import ScramUser, users_entry
+from oncelog.core.address import ALL_ADDRESSES, LOOPBACK, Address
+from oncelog.core.broker_config import is_in_cluster
 from oncelog.core.config import ConfigError, Settings
-from oncelog.core.errors import KafkaError
 from oncelog.core.promise import Promise
 from oncelog.security.scram import ScramCredential
 from oncelog.server.allocator import give_freed_memory_back
-from oncelog.server.broker import ALL_ADDRESSES, Broker, Environment
-from oncelog.server.connection import Connection
+from oncelog.server.broker import Broker, Environment
+from oncelog.server.connection import Connection, close_idle
 from oncelog.server.connection_limits import Admission, ConnectionLimits, parse_overrides
 from oncelog.server.descriptors import Shares, raise_limit, share
 from oncelog.server.listener import (
-    Address,
     Listener,
     SecurityProtocol,
     between_brokers,
     exposed,
     listen_problem,
+    metrics_tls,
+    of_controllers,
     parse_listeners,
 )
+from oncelog.server.listening import Listening
+from oncelog.server.log_upkeep import OURSELVES
 from oncelog.server.login import Login
 from oncelog.server.loop import LoopScheduler, LoopWorker
-from oncelog.server.tls_listener import BACKLOG, LOOK_MS, Certificates, TlsListener
+from oncelog.server.tls_listener import Certificates
 
 if TYPE_CHECKING:
     from oncelog.protocol.messages.broker_registration import Listener as Endpoint
@@ -45,9 +46,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("oncelog.server")
 
+HAS_OWN_CONTROLLER: Final = False
+"""Whether one node keeps its metadata as Kafka does, see `own_controller`, or in a journal."""
 _LAST_APPENDS_S: Final = 10
 LEAVING_S_MAX: Final = 60
 """For a controlled shutdown, after which it is none."""
+LEAVING_ALONE_S_MAX: Final = 10
+"""As long as no controller is active. An election of controllers takes a few seconds."""
 TRIMMED_AFTER_CONNECTIONS: Final = 256
 """So many have some tens of megabytes."""
 TRIM_DELAY_S: Final = 1.0
@@ -88,12 +93,13 @@ class Server:
         self._connections_max = shares.connections
         self._limits: ConnectionLimits | None = None
         self._limit_overrides = parse_overrides(settings)
-        self._servers: list[asyncio.Server] = []
-        self._tls_listeners: list[TlsListener] = []
+        self._listening = Listening(self._worker, self._new_connection, self._forget)
         self._bound: list[tuple[Listener, Address]] = []
         self._metrics: MetricsPort | None = None
-        self._peers: PeerConnections | None = None
+        self._peers: list[PeerConnections] = []
         self._membership: Membership | None = None
+        self._ended: asyncio.Future[str | None] = loop.create_future()
+        """Why the broker cannot go on."""
 
     @property
     def broker(self) -> Broker:
@@ -103,23 +109,19 @@ class Server:
 
     async def start(self) -> Address:
         """Takes the addresses before the folder: if another has one, nothing has been written. Returns the first."""
-        self._bound = [(listener, await self._listen(listener)) for listener in parse_listeners(self._settings)]
+        self._bound = [(each, await self._listening.bind(each)) for each in parse_listeners(self._settings)]
         await self._start_broker()
-        for tls_listener in self._tls_listeners:
-            tls_listener.start()
-        for server in self._servers:
-            await server.start_serving()
+        await self._listening.start()
         if self._membership is not None:
             self._membership.ready()
             await self._reached(self._membership.serving)
-        if self._tls_listeners:
-            self._loop.call_later(LOOK_MS / 1000, self._renew_certificates)
         if self._settings.integer("connections.max.idle.ms") >= 0:
             self._loop.call_later(self._idle_interval_s(), self._close_idle)
         return self._bound[0][1]
 
     async def _start_broker(self) -> None:
-        self._broker = Broker(self._data_dir, self._settings, self._environment)
+        has_own_controller = HAS_OWN_CONTROLLER and not is_in_cluster(self._settings)
+        self._broker = Broker(self._data_dir, self._settings, self._environment, has_own_controller=has_own_controller)
         self._limits = ConnectionLimits(
             lambda: self.broker.settings,
             {listener.name: listener.limits for listener, _ in self._bound},
@@ -127,20 +129,25 @@ class Server:
             self._connections_max,
             self.broker.quotas.table,
             self.broker.steady_ms,
+            self._between_brokers(),
         )
         for listener, address in self._bound:
             self._announce(listener, address)
-        if self.broker.is_in_cluster:
+        if has_own_controller:
+            await self._join_own([listener for listener, _ in self._bound])
+        elif self.broker.is_in_cluster:
             await self._join([listener for listener, _ in self._bound])
         if any(listener.protocol.has_sasl for listener, _ in self._bound):
             self.broker.make_secret()
         self.broker.start()
+        self.broker.dispatcher.load_handlers()
+        self.broker.logins.read_keys([listener for listener, _ in self._bound], self._worker)
         await self._add_users()
         await self._serve_metrics(self._bound[0][1].host)
 
     async def reset(self) -> None:
         """As if this had just been started on an empty folder: all data and all connections go, the address stays."""
-        if self.broker.is_in_cluster:
+        if is_in_cluster(self._settings):
             raise ConfigError("a broker in a cluster cannot be reset: its partitions belong to the cluster")
         await self._stop_broker(clean=False)
         old = self._data_dir.with_name(f"{self._data_dir.name}.reset-{uuid.uuid4()}")
@@ -154,21 +161,49 @@ class Server:
         new = {user: credential for user, credential in self._first_users.items() if user not in metadata.users}
         if not new:
             return
-        stored: asyncio.Future[KafkaError | None] = self._loop.create_future()
-        metadata.propose("users", lambda: users_entry(new)).then(stored.set_result)
-        error = await stored
+        controller = self.broker.own_controller
+        if controller is not None:
+            stored = controller.add_users(new)
+        else:
+            stored = metadata.propose("users", lambda: users_entry(new))
+        error = await self._future(stored)
         if error is not None:
             raise error
+
+    async def _join_own(self, listeners: list[Listener]) -> None:
+        """Waits until the metadata of the folder is known. Raises ClusterRefusal."""
+        # Nobody else is there who would have to know where all addresses are.
+        told = {
+            name: Address(LOOPBACK, where.port) if where.host in ALL_ADDRESSES else where
+            for name, where in self.broker.advertised.items()
+        }
+        endpoints = [_endpoint(listener, told[listener.name]) for listener in listeners]
+        membership = self.broker.join_own(endpoints, listeners[0].name)
+        self._watch(membership)
+        await self._reached(membership.loaded)
+        # Coordinators begin with markers that are missing: for that, this broker has to lead its partitions.
+        membership.ready()
+        await self._reached(membership.serving)
 
     async def _join(self, listeners: list[Listener]) -> None:
         """Waits until the metadata of the cluster is known. Raises ClusterRefusal."""
         from oncelog.server.peer_connections import PeerConnections
+        from oncelog.server.peer_security import peer_config
 
-        broker = self.broker
-        self._peers = PeerConnections(str(broker.node_id))
+        broker, settings = self.broker, self._settings
+        client_id, shared = str(broker.node_id), between_brokers(listeners, settings)
+        to_brokers = peer_config(
+            settings, client_id, shared.name, shared.protocol, "sasl.mechanism.inter.broker.protocol"
+        )
+        to_controllers = peer_config(
+            settings, client_id, *of_controllers(settings), "sasl.mechanism.controller.protocol"
+        )
+        controllers, brokers = PeerConnections(to_controllers), PeerConnections(to_brokers)
+        self._peers = [controllers, brokers]
         endpoints = [_endpoint(listener, broker.advertised[listener.name]) for listener in listeners]
-        self._membership = broker.join(self._peers, endpoints, between_brokers(listeners, self._settings))
-        await self._reached(self._membership.loaded)
+        membership = broker.join(controllers, brokers, endpoints, shared.name)
+        self._watch(membership)
+        await self._reached(membership.loaded)
 
     async def _reached(self, promise: Promise[None]) -> None:
         membership = self._membership
@@ -179,12 +214,13 @@ class Server:
                 raise ClusterRefusal(membership.ended.value or "the broker was stopped before it had joined")
 
     async def until_ended(self) -> None:
-        """Raises ClusterRefusal when the cluster does not know this broker any more. One node has no such end."""
-        if self._membership is None:
-            await asyncio.Event().wait()
-        else:
-            reason = await self._future(self._membership.ended)
-            raise ClusterRefusal(reason or "the cluster has let the broker go")
+        """Raises ClusterRefusal when the cluster does not know this broker any more. One node ends if it
+        cannot write its metadata."""
+        raise ClusterRefusal(await self._ended or "the cluster has let the broker go")
+
+    def _watch(self, membership: Membership) -> None:
+        self._membership = membership
+        membership.ended.then(lambda reason: None if self._ended.done() else self._ended.set_result(reason))
 
     def _future(self, promise: Promise[T]) -> asyncio.Future[T]:
         future: asyncio.Future[T] = self._loop.create_future()
@@ -196,37 +232,17 @@ class Server:
         membership = self._membership
         if membership is not None and not membership.ended.done:
             membership.leave()
-            try:
-                await asyncio.wait_for(self._future(membership.ended), LEAVING_S_MAX)
-            except TimeoutError:
-                log.warning("the controllers did not let the broker go within %d s: it stops anyway", LEAVING_S_MAX)
-
-    async def _listen(self, listener: Listener) -> Address:
-        """Where it is bound. Nobody is served yet."""
-        certificates = None if listener.tls is None else Certificates(listener.tls)
-        try:
-            server = await self._loop.create_server(
-                lambda: self._new_connection(listener),
-                *listener.address,
-                backlog=BACKLOG,
-                start_serving=False,
-            )
-        except OSError as error:
-            raise ConfigError(f"listeners: {listen_problem(listener.address, error)}", "listeners") from error
-        bound = Address(listener.address.host, server.sockets[0].getsockname()[1])
-        if certificates is None:
-            self._servers.append(server)
-        else:
-            sockets = [socket.socket(fileno=os.dup(sock.fileno())) for sock in server.sockets]
-            server.close()
-            new_connection = partial(self._new_connection, listener)
-            self._tls_listeners.append(TlsListener(sockets, certificates, new_connection, self._forget))
-        return bound
+            ended, started_s, alone_s = self._future(membership.ended), self._loop.time(), 0.0
+            while not ended.done() and self._loop.time() - started_s < LEAVING_S_MAX and alone_s < LEAVING_ALONE_S_MAX:
+                await asyncio.wait([ended], timeout=1)
+                alone_s = alone_s + 1 if membership.quorum.leader is None else 0
+            if not ended.done():
+                log.warning("the controllers did not let the broker go: it stops without moving its leaderships away")
 
     def _new_connection(self, listener: Listener) -> Connection:
         has_sasl = listener.protocol.has_sasl
         return Connection(
-            Login(self.broker, listener) if has_sasl else self.broker.dispatcher,
+            Login(self.broker.logins, listener) if has_sasl else self.broker.dispatcher,
             frame_max_bytes=self._settings.integer("socket.request.max.bytes"),
             login_max_bytes=listener.login_max_bytes if has_sasl else None,
             listener=listener.name,
@@ -248,11 +264,9 @@ class Server:
 
     async def stop(self) -> None:
         await self._leave()
-        for server in self._servers:
-            server.close()
-        for tls_listener in self._tls_listeners:
-            tls_listener.close()
-        await self._stop_broker(clean=True)
+        self._listening.close()
+        # After a failure of the disk nothing may be taken for clean: the next start reads all logs.
+        await self._stop_broker(clean=self._membership is None or self._membership.given_up is None)
         self._worker.close()
 
     async def _stop_broker(self, *, clean: bool) -> None:
@@ -263,8 +277,8 @@ class Server:
             self._broker.end_work()
             await self._until_idle()
             self._broker.stop(clean=clean)
-        if self._peers is not None:
-            self._peers.close()
+        for peers in self._peers:
+            peers.close()
 
     def _close_connections(self) -> None:
         for connection in list(self._connections):
@@ -283,10 +297,25 @@ class Server:
         if admission.refusal is not None:
             log.warning("a connection of %s is refused: %s", connection.address, admission.refusal)
             return admission
+        if admission.displaces is not None:
+            self._make_room(connection.listener, admission.displaces)
         self._connections.add(connection)
         self._connections_peak = max(self._connections_peak, len(self._connections))
         self.broker.metrics.connections = len(self._connections)
         return admission
+
+    def _make_room(self, listener: str, limit: str) -> None:
+        """For a connection between brokers."""
+        others = [each for each in self._connections if each.listener != listener and each.is_made]
+        if others:
+            silent = min(others, key=lambda each: each.last_use)
+            self._forget(silent)
+            silent.give_up(f"it was silent for longest, and another broker needs room: {limit}")
+
+    def _between_brokers(self) -> str | None:
+        if not is_in_cluster(self._settings):
+            return None
+        return between_brokers([listener for listener, _ in self._bound], self._settings).name
 
     def _forget(self, connection: Connection) -> None:
         if connection not in self._connections:
@@ -303,24 +332,13 @@ class Server:
         if not self.broker.stopped:
             self._worker.run(give_freed_memory_back)
 
-    def _renew_certificates(self) -> None:
-        if not self.broker.stopped:
-            for tls_listener in self._tls_listeners:
-                tls_listener.certificates.renew(self._worker)
-            self._loop.call_later(LOOK_MS / 1000, self._renew_certificates)
-
     def _idle_interval_s(self) -> float:
         return max(1.0, self._settings.integer("connections.max.idle.ms") / 1000)
 
     def _close_idle(self) -> None:
-        """A connection that was silent over a whole interval goes; so one lives between one and two of them."""
         if self.broker.stopped:
             return
-        for connection in list(self._connections):
-            if connection.active:
-                connection.active = connection.is_waiting
-            else:
-                connection.close()
+        close_idle(self._connections)
         self._loop.call_later(self._idle_interval_s(), self._close_idle)
 
     async def _serve_metrics(self, host: str) -> None:
@@ -330,20 +348,18 @@ class Server:
         from oncelog.server.metrics_page import read_metrics
         from oncelog.server.metrics_port import MetricsPort
 
-        self._metrics = MetricsPort(lambda: read_metrics(self.broker), self._worker)
+        broker = self.broker
+        self._metrics = MetricsPort(lambda: broker.turns.begin(read_metrics(broker), OURSELVES), self._worker)
+        tls = metrics_tls(self._settings)
+        certificates = None if tls is None else Certificates(tls)
+        if certificates is not None:
+            self._listening.keep_new(certificates)
         try:
-            await self._metrics.open(host, port)
+            await self._metrics.open(host, port, None if certificates is None else certificates.always_newest())
         except OSError as error:
             raise ConfigError(f"oncelog.metrics.port: {listen_problem(Address(host, port), error)}") from error
-        log.info("metrics for Prometheus on http://%s:%d/metrics", host, port)
-
-
-_PROTOCOL_IDS: Final = {
-    SecurityProtocol.PLAINTEXT: 0,
-    SecurityProtocol.SSL: 1,
-    SecurityProtocol.SASL_PLAINTEXT: 2,
-    SecurityProtocol.SASL_SSL: 3,
-}
+        scheme = "http" if tls is None else "https"
+        log.info("metrics for Prometheus on %s://%s:%d/metrics", scheme, host, port)
 
 
 def _endpoint(listener: Listener, told: Address) -> Endpoint:
@@ -353,9 +369,7 @@ def _endpoint(listener: Listener, told: Address) -> Endpoint:
         raise ConfigError(
             f"advertised.listeners: other nodes cannot connect to {told}; name the address of listener {listener.name}"
         )
-    return Endpoint(
-        name=listener.name, host=told.host, port=told.port, security_protocol=_PROTOCOL_IDS[listener.protocol]
-    )
+    return Endpoint(name=listener.name, host=told.host, port=told.port, security_protocol=listener.protocol.number)
 
 
 def _share_descriptors(open_files_max: int) -> Shares:

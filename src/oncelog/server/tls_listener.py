@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from oncelog.core.config import ConfigError
+from oncelog.server import audit
 from oncelog.tls import HANDSHAKE_S_MAX, SHUTDOWN_S_MAX, TlsSettings, server_context
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ log = logging.getLogger("oncelog.server")
 
 BACKLOG: Final = 512
 LOOK_MS: Final = 5_000
+HANDSHAKE_S_MIN: Final = 0.1
 PAUSE_S: Final = 0.5
 """After a failure to accept, as when there are no descriptors left."""
 _Stamp = tuple[int, int, int]
@@ -40,6 +42,16 @@ class Certificates:
         self._files = [Path(name) for name in named if name]
         self._stamps = self._look()
         self.context = server_context(settings)
+
+    def always_newest(self) -> ssl.SSLContext:
+        """For a server that keeps its context. It asks for client certificates as the first one does."""
+        context = server_context(self._settings)
+
+        def take_newest(connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
+            connection.context = self.context
+
+        context.sni_callback = take_newest
+        return context
 
     def renew(self, worker: Worker) -> None:
         """Reads them again if a file has changed."""
@@ -91,7 +103,7 @@ class TlsListener:
         new_connection: Callable[[], Connection],
         forget: Callable[[Connection], None],
     ) -> None:
-        self.certificates = certificates
+        self._certificates = certificates
         self._sockets = sockets
         self._new_connection = new_connection
         self._forget = forget
@@ -134,23 +146,58 @@ class TlsListener:
             if admission.refusal is not None:
                 client.close()
                 return
+            end_s = self._loop.time() + HANDSHAKE_S_MAX
+            if not await asyncio.wait_for(self._speaks(client), HANDSHAKE_S_MAX):
+                # Somebody who only looks whether anybody listens, as commands do.
+                log.debug("%s said nothing", connection.address)
+                self._forget(connection)
+                client.close()
+                return
             await self._loop.connect_accepted_socket(
                 lambda: connection,
                 client,
-                ssl=self.certificates.context,
-                ssl_handshake_timeout=HANDSHAKE_S_MAX,
+                ssl=self._certificates.context,
+                ssl_handshake_timeout=max(HANDSHAKE_S_MIN, end_s - self._loop.time()),
                 ssl_shutdown_timeout=SHUTDOWN_S_MAX,
             )
         except (OSError, EOFError) as error:
-            log.info("a TLS handshake of %s failed: %s", connection.address, _reason(error))
+            reason = _reason(error)
+            log.info("a TLS handshake of %s failed: %s", connection.address, reason)
+            if _is_about_certificate(error) and self._certificates.context.verify_mode is not ssl.CERT_NONE:
+                audit.tell_failed_login(connection.host, connection.listener, audit.CERTIFICATE, reason)
             self._forget(connection)
             client.close()
         except asyncio.CancelledError:
             client.close()
             raise
 
+    async def _speaks(self, client: socket.socket) -> bool:
+        """Whether a byte has come, or the connection is closed without one."""
+        client.setblocking(False)
+        readable: asyncio.Future[None] = self._loop.create_future()
+        self._loop.add_reader(client, lambda: None if readable.done() else readable.set_result(None))
+        try:
+            await readable
+        finally:
+            self._loop.remove_reader(client)
+        try:
+            return client.recv(1, socket.MSG_PEEK) != b""
+        except ConnectionError:
+            return False
+
+
+def _is_about_certificate(error: Exception) -> bool:
+    """Whether it is that of the client, on the broker's side: it is wrong, or there is none."""
+    return isinstance(error, ssl.SSLCertVerificationError) or (
+        isinstance(error, ssl.SSLError) and error.reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE"
+    )
+
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the certificate of the client is not accepted: {error.verify_message}"
+    if isinstance(error, TimeoutError):
+        return f"it was not over after {HANDSHAKE_S_MAX:g} s"
     if isinstance(error, ssl.SSLError) and error.reason in ("HTTP_REQUEST", "WRONG_VERSION_NUMBER"):
         return "it does not speak TLS"
     return getattr(error, "reason", None) or str(error) or type(error).__name__

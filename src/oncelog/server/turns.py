@@ -1,37 +1,65 @@
 """Long work in slices, so that one client's request does not keep the others waiting.
 
-A handler that goes through many things is a generator: it yields after each of them and returns its answer. What is
+A handler that goes through many things is a generator: it yields between them and returns its answer. What is
 done within a slice costs no turn of the loop. What is not goes on in the next turns, one slice for all such requests
 together in each. Work of a client that has gone is given up at a yield, unless it is to be done to its end: a producer
 that asks for no answer may close its connection as soon as everything is sent.
+
+A step may yield an estimate of the memory that it has added to the answer. It counts as held by the client. While half
+of the memory budget is held, those that add to their answers go on one at a time.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from typing import Any, Final, NamedTuple, TypeVar
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from oncelog.core.clock import Scheduler
 from oncelog.core.promise import Promise
 from oncelog.server.context import HANG_UP, HangUp, Peer
+
+if TYPE_CHECKING:
+    from oncelog.core.clock import Scheduler
+    from oncelog.server.memory_budget import MemoryBudget
 
 log = logging.getLogger("oncelog.server")
 
 A = TypeVar("A")
 T = TypeVar("T")
-Steps = Generator[None, None, T]
-SLICE_MS: Final = 5
+Steps = Generator[Any, None, T]
+"""They yield nothing, or a number of bytes."""
+SLICE_MS: Final = 1
+FIRST_SLICES: Final = 2
+"""So many make up the first slice of a request, so that one of usual size takes no turns."""
+ITEM_BYTES: Final = 150
+"""Memory of a part of an answer that has a few numbers, or a short text."""
+_ITEMS_PER_STEP: Final = 200
 
 
 def one_by_one(answer: Callable[[A], T], items: Iterable[A]) -> Steps[list[T]]:
     """The answers for all of the items."""
     answers: list[T] = []
     for item in items:
+        if answers:
+            yield ITEM_BYTES
         answers.append(answer(item))
-        yield
     return answers
+
+
+def in_steps(items: Iterable[A]) -> Steps[list[A]]:
+    """The items, each of which takes little time to make, and all of them perhaps much."""
+    made: list[A] = []
+    rest = iter(items)
+    while True:
+        part = list(islice(rest, _ITEMS_PER_STEP))
+        made += part
+        if len(part) < _ITEMS_PER_STEP:
+            return made
+        yield _ITEMS_PER_STEP * ITEM_BYTES
 
 
 def at_once(steps: Steps[T]) -> T:
@@ -44,77 +72,139 @@ def at_once(steps: Steps[T]) -> T:
             return result
 
 
-class _Unfinished(NamedTuple):
+@dataclass(slots=True, eq=False)
+class _Unfinished:
     steps: Steps[Any]
     peer: Peer
     promise: Promise[Any]
     to_the_end: bool
+    is_builder: bool = False
+    """Whether it has added to its answer."""
 
 
 class Turns:
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, budget: MemoryBudget) -> None:
         self._scheduler = scheduler
+        self._budget = budget
         self._unfinished: deque[_Unfinished] = deque()
+        self._builder: _Unfinished | None = None
+        """The one that goes on while memory is short."""
+        self._paused: deque[_Unfinished] = deque()
+        """Others that would add to their answers."""
 
     def run(self, steps: Steps[T], peer: Peer, *, to_the_end: bool = False) -> T | Promise[T | HangUp]:
         """What the steps return, or a promise of it. One that fails in a later turn can only close its connection."""
         try:
-            self._run_slice(steps)
+            built_bytes = next(steps) or 0  # what is done by then is short, and the clock is not asked
+            built_bytes += self._run_slice(steps, FIRST_SLICES * SLICE_MS)
         except StopIteration as done:
             result: T = done.value
             return result
-        promise: Promise[T | HangUp] = Promise()
-        self._unfinished.append(_Unfinished(steps, peer, promise, to_the_end))
-        if len(self._unfinished) == 1:
+        work = _Unfinished(steps, peer, Promise(), to_the_end)
+        is_idle = not self._unfinished and not self._paused
+        self._keep(work, built_bytes)
+        if is_idle:
             self._scheduler.call_later_ms(0, self._take_turn)
-        return promise
+        return work.promise
 
     def begin(self, steps: Steps[Any], peer: Peer, *, to_the_end: bool = False) -> Promise[Any]:
         """As `run`, for work that goes on after a wait: its error is not for whoever has ended the wait."""
         done: Any
+        started_s = time.perf_counter()
         try:
             done = self.run(steps, peer, to_the_end=to_the_end)
         except Exception:
             log.exception("a request from %s failed; its connection is closed", peer.client_host)
             done = HANG_UP
+        peer.later_s += time.perf_counter() - started_s
         return done if isinstance(done, Promise) else Promise.resolved(done)
 
     def stop(self) -> None:
         """The broker has stopped: what is not finished is not done."""
-        for work in self._unfinished:
+        for work in (*self._unfinished, *self._paused):
             work.steps.close()
         self._unfinished.clear()
+        self._paused.clear()
 
-    def _run_slice(self, steps: Steps[Any]) -> None:
-        end_ms = self._scheduler.monotonic_ms() + SLICE_MS
-        next(steps)
-        while self._scheduler.monotonic_ms() < end_ms:
-            next(steps)
+    def _run_slice(self, steps: Steps[Any], slice_ms: int) -> int:
+        """The memory that was added to the answer."""
+        monotonic_ms = self._scheduler.monotonic_ms
+        end_ms = monotonic_ms() + slice_ms
+        built_bytes = next(steps) or 0
+        while monotonic_ms() < end_ms:
+            built_bytes += next(steps) or 0
+        return built_bytes
 
     def _take_turn(self) -> None:
+        if self._paused and (self._builder is None or not self._budget.is_half_held):
+            self._unfinished.appendleft(self._paused.popleft())
         if not self._unfinished:
             return
         work = self._unfinished.popleft()
         try:
             self._go_on(work)
         finally:
-            if self._unfinished:
+            if self._unfinished or self._paused:
                 self._scheduler.call_later_ms(0, self._take_turn)
 
     def _go_on(self, work: _Unfinished) -> None:
-        if not work.peer.connected and not work.to_the_end:
-            work.steps.close()
-            work.promise.resolve(HANG_UP)
+        if self._is_for_nobody(work):
+            self._give_up(work)
             return
+        started_s = time.perf_counter()
         try:
-            self._run_slice(work.steps)
+            try:
+                built_bytes = self._run_slice(work.steps, SLICE_MS)
+            finally:
+                work.peer.later_s += time.perf_counter() - started_s
         except StopIteration as done:
+            self._forget(work)
             if isinstance(done.value, Promise):
                 done.value.then(work.promise.resolve)
             else:
                 work.promise.resolve(done.value)
         except Exception:
             log.exception("a request from %s failed; its connection is closed", work.peer.client_host)
+            self._forget(work)
             work.promise.resolve(HANG_UP)
         else:
-            self._unfinished.append(work)
+            self._keep(work, built_bytes)
+
+    def _keep(self, work: _Unfinished, built_bytes: int) -> None:
+        """For a later turn."""
+        if built_bytes:
+            work.is_builder = True
+            work.peer.add_work_bytes(built_bytes)
+            if self._budget.is_exceeded:
+                self._make_room()
+                if self._is_for_nobody(work):
+                    self._give_up(work)
+                    return
+        if work.is_builder and self._budget.is_half_held:
+            self._builder = self._builder or work
+            if self._builder is not work:
+                self._paused.append(work)
+                return
+        self._unfinished.append(work)
+
+    def _make_room(self) -> None:
+        """Whoever is closed for it would keep its memory while it is paused."""
+        self._budget.make_room()
+        paused, self._paused = self._paused, deque()
+        for work in paused:
+            if self._is_for_nobody(work):
+                self._give_up(work)
+            else:
+                self._paused.append(work)
+
+    def _is_for_nobody(self, work: _Unfinished) -> bool:
+        return not work.peer.connected and not work.to_the_end
+
+    def _give_up(self, work: _Unfinished) -> None:
+        self._forget(work)
+        work.steps.close()
+        work.promise.resolve(HANG_UP)
+
+    def _forget(self, work: _Unfinished) -> None:
+        if work is self._builder:
+            self._builder = None

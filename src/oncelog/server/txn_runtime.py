@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from oncelog.coordinator.txn.config import TxnConfig
@@ -106,6 +106,16 @@ class TxnRuntime:
         for waiting in list(self._parked.values()):
             for parked in list(waiting):
                 self._give_up_waiting(parked)
+
+    def follow_features(self, levels: Mapping[str, int]) -> None:
+        """In a cluster controllers decide which protocol is spoken, also while brokers run."""
+        version = TransactionVersion(levels.get("transaction.version", 0))
+        if version is self._config.transaction_version:
+            return
+        log.info("transaction.version is %d", version)
+        self._config = replace(self._config, transaction_version=version)
+        for live in self.shards:
+            live.shard.config = self._config
 
     def partition_of(self, transactional_id: str) -> int:
         return self.shards.index_of(transactional_id)
@@ -204,13 +214,18 @@ class TxnRuntime:
 
     # Operations
 
-    def run(self, transactional_id: str, operation: Callable[[TxnShard], TxnOutcome[R]]) -> Promise[R]:
-        """Runs an operation on the shard of an id, logs and applies what it decides, and promises its answer."""
+    def run(
+        self, transactional_id: str, operation: Callable[[TxnShard], TxnOutcome[R]], *, parks: bool = True
+    ) -> Promise[R]:
+        """Runs an operation on the shard of an id, logs and applies what it decides, and promises its answer.
+
+        One that may not be parked is answered at once: over its connection requests for other ids come as well.
+        """
         ids = self._broker.producer_ids
         return (
             self.shards.available()
             .chain(lambda _: ids.available())
-            .chain(lambda _: self._run(transactional_id, operation))
+            .chain(lambda _: self._run(transactional_id, operation if parks else _unparked(operation)))
         )
 
     def _run(self, transactional_id: str, operation: Callable[[TxnShard], TxnOutcome[R]]) -> Promise[R]:
@@ -395,12 +410,22 @@ class TxnRuntime:
             f"{reason}; those that nobody uses are forgotten after transactional.id.expiration.ms",
         )
 
-    def count_by_state(self) -> Counter[str]:
+    def count_by_state(self) -> Steps[Counter[str]]:
         total: Counter[str] = Counter()
         for live in self.shards:
             if live.shard.is_loaded:
                 total.update(live.shard.count_by_state())
+                yield
         return total
+
+
+def _unparked(operation: Callable[[TxnShard], TxnOutcome[R]]) -> Callable[[TxnShard], TxnOutcome[R]]:
+    def run(shard: TxnShard) -> TxnOutcome[R]:
+        outcome = operation(shard)
+        outcome.wait_for = None
+        return outcome
+
+    return run
 
 
 def _log_failure(result: IdResult) -> None:

@@ -17,9 +17,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from oncelog.spark.batch_report import last_progress, on_progress
     from oncelog.spark.batch_write import write_batch
+    from oncelog.spark.delta_table import write_stream_to_delta
+    from oncelog.spark.iceberg_table import write_stream_to_iceberg
     from oncelog.spark.java import JavaMissing
+    from oncelog.spark.postgres_snapshot import snapshot_postgres
+    from oncelog.spark.postgres_table import write_stream_to_postgres
     from oncelog.spark.resume import CannotResume
     from oncelog.spark.routing import RowError
+    from oncelog.spark.schema_columns import from_registry, to_registry
     from oncelog.spark.sink import write_stream
     from oncelog.spark.source_options import OptionError
     from oncelog.spark.spark_session import UnsafeSetting, explain, register, session
@@ -36,22 +41,33 @@ __all__ = [
     "RowError",
     "UnsafeSetting",
     "explain",
+    "from_registry",
     "last_progress",
     "on_progress",
     "read_table",
     "register",
     "session",
+    "snapshot_postgres",
+    "to_registry",
     "write_batch",
     "write_stream",
+    "write_stream_to_delta",
+    "write_stream_to_iceberg",
+    "write_stream_to_postgres",
 ]
 
 
 _MODULES = {
     "batch_report": ("last_progress", "on_progress"),
     "batch_write": ("write_batch",),
+    "delta_table": ("write_stream_to_delta",),
+    "iceberg_table": ("write_stream_to_iceberg",),
     "java": ("JavaMissing",),
+    "postgres_snapshot": ("snapshot_postgres",),
+    "postgres_table": ("write_stream_to_postgres",),
     "resume": ("CannotResume",),
     "routing": ("RowError",),
+    "schema_columns": ("from_registry", "to_registry"),
     "sink": ("write_stream",),
     "source_options": ("OptionError",),
     "spark_session": ("UnsafeSetting", "explain", "register", "session"),

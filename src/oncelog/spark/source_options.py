@@ -81,6 +81,7 @@ SOURCE_TABLE = CONSUMER_TABLE.extended(
                         "kafka.exclude.internal.topics", "kafka.fetch.max.wait.ms", "kafka.fetch.min.bytes",
                         "kafka.group.instance.id", "kafka.heartbeat.interval.ms", "kafka.max.poll.interval.ms",
                         "kafka.max.poll.records", "kafka.partition.assignment.strategy", "kafka.session.timeout.ms"),
+        *without_effect("records are read from the leader of their partition", "kafka.client.rack"),
         *without_effect("topics are named by subscribe, subscribePattern or assign", "path"),
         *refused("startingOffsets says where to start, failOnDataLoss what to do when that is gone",
                  "kafka.auto.offset.reset"),

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Self
 
+from oncelog.child_process import ChildProcess
 from oncelog.spark.java import use_java
 
 START_TIMEOUT_S = 180.0
@@ -36,7 +37,7 @@ class StandaloneCluster:
         self._workers = workers
         self._cores = cores_per_worker
         self._memory = memory
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[ChildProcess[bytes]] = []
 
     def start(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -70,7 +71,7 @@ class StandaloneCluster:
             "PYSPARK_PYTHON": sys.executable,
         }
         with self._log(name).open("ab") as log:
-            process = subprocess.Popen(
+            process = ChildProcess[bytes](
                 [str(home / "bin" / "spark-class"), main_class, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -117,11 +118,7 @@ class StandaloneCluster:
             if process.poll() is None:
                 process.terminate()
         for process in reversed(self._processes):
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            process.end_within(10)
         self._processes.clear()
 
     def __enter__(self) -> Self:

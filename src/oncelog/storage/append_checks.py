@@ -16,10 +16,13 @@ from typing import Final, NamedTuple
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import TopicPartition
 from oncelog.protocol.batch import (
+    CODEC_MASK,
+    CONTROL_BIT,
     HEADER_BYTES,
     LENGTH_OVERHEAD_BYTES,
     MAGIC,
     PREFIX_BYTES,
+    TIMESTAMP_APPEND_BIT,
     BatchHeader,
     ControlMarker,
     crc_of,
@@ -96,13 +99,14 @@ def check_client_batch(header: BatchHeader, partition: TopicPartition) -> None:
     count = header.records_count
     if count <= 0 or header.last_offset_delta + 1 != count:
         raise _invalid(partition, f"{count} records do not match a last offset delta of {header.last_offset_delta}")
-    if header.is_control:
+    attributes = header.attributes
+    if attributes & CONTROL_BIT:
         raise _invalid(partition, "clients may not write control batches")
     if header.producer_id >= 0 and header.base_sequence < 0:
         raise _invalid(partition, f"producer {header.producer_id} sent sequence {header.base_sequence}")
-    if header.timestamp_type_append:
+    if attributes & TIMESTAMP_APPEND_BIT:
         raise KafkaError(ErrorCode.INVALID_TIMESTAMP, f"{partition}: only the broker may set log append time")
-    if header.codec > _CODEC_MAX:
+    if attributes & CODEC_MASK > _CODEC_MAX:
         raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"{partition}: codec {header.codec} is unknown")
 
 
@@ -111,7 +115,7 @@ def check_structure(header: BatchHeader, section: bytes, start: int, config: Log
 
     The records are in `section` from `start` on. What is let through is refused by the readers that find it.
     """
-    count, codec = header.records_count, header.codec
+    count, codec = header.records_count, header.attributes & CODEC_MASK
     if codec:
         check_count(count, unpacked_bytes_max(codec, section[start:]))
     else:
@@ -144,17 +148,18 @@ def check_batches(
         raise _invalid(partition, f"{len(batches)} batches were sent, one is allowed")
     checked: list[CheckedBatch] = []
     for header, body in batches:
-        if origin is not Origin.REPLICATION and not header.is_control:
+        is_control = header.is_control
+        if not is_control and len(body) > config.max_message_bytes and origin is not Origin.REPLICATION:
             check_size(len(body), config, partition)
         if origin is Origin.CLIENT:
             check_client_batch(header, partition)
             header, body = _checked_inside(header, body, config, now_ms, partition, examination)
         else:
             check_crc(header, body, partition)
-            if origin is Origin.COORDINATOR and not header.is_control and config.codec not in (None, header.codec):
+            if origin is Origin.COORDINATOR and not is_control and config.codec not in (None, header.codec):
                 body = compress_anew(header, body, config.codec, partition)
                 header = read_header(body)
-        control = read_control(header, body)
+        control = read_control(header, body) if is_control else None
         if origin is not Origin.REPLICATION and config.stamps_append_time:
             body = memoryview(stamp_append_time(body, now_ms))
             header = read_header(body)

@@ -12,14 +12,14 @@ TEMPORARY_SUFFIX = ".tmp"
 _numbers = itertools.count()
 
 
-def replace_file(path: Path, content: bytes, *, durable: bool = True) -> None:
+def replace_file(path: Path, content: bytes, *, durable: bool = True, mode: int = 0o644) -> None:
     """Write a temporary file and rename it. With `durable`, a power cut after the return cannot bring the old one back.
 
     Its name has a number, because the loop and a worker may be at the same file at the same time.
     """
     temporary = path.with_name(f"{path.name}.{next(_numbers)}{TEMPORARY_SUFFIX}")
     try:
-        _write_and_rename(temporary, path, content, durable)
+        _write_and_rename(temporary, path, content, durable, mode)
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
@@ -27,8 +27,8 @@ def replace_file(path: Path, content: bytes, *, durable: bool = True) -> None:
         sync_path(path.parent)
 
 
-def _write_and_rename(temporary: Path, path: Path, content: bytes, durable: bool) -> None:
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+def _write_and_rename(temporary: Path, path: Path, content: bytes, durable: bool, mode: int) -> None:
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
         write_all(descriptor, content)
         failpoints.hit("checkpoint.before_fsync")

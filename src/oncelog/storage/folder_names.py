@@ -19,7 +19,7 @@ DELETE_MARK: Final = "delete"
 STRAY_MARK: Final = "stray"
 
 _FOLDER: Final = re.compile(
-    r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)(\.[0-9a-f]{32}-(?P<mark>delete|stray|future))?"
+    r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]+)(\.[0-9a-f]{32}-(?P<mark>delete|stray|future))?"
 )
 
 

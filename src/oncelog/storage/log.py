@@ -179,7 +179,7 @@ class Log:
                 # The original may have failed half way, or be from before a crash, and is acknowledged only now.
                 self._flush_if_due()
                 return self._duplicate_info(duplicate)
-        max_timestamp = max(header.max_timestamp for header in headers)
+        max_timestamp = max([header.max_timestamp for header in headers])
         last_offset = headers[-1].last_offset
         try:
             # 4. Roll if due.
@@ -539,6 +539,10 @@ class Log:
         finally:
             self._health.close()
 
+    def end_appends(self) -> None:
+        """From now on: it is about to be closed."""
+        self._health.close()
+
     def _close_files(self, clean: bool) -> bool:
         files = self.files
         is_clean = clean and not self._health.failure
@@ -635,6 +639,11 @@ class Log:
     @property
     def has_failed(self) -> bool:
         return bool(self._health.failure)
+
+    @property
+    def failure(self) -> str:
+        """Why it has failed, or an empty text."""
+        return self._health.failure
 
     @property
     def can_be_repaired(self) -> bool:

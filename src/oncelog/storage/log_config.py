@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.config import INT_MAX, Settings, setting
@@ -63,30 +64,25 @@ class LogConfig:
             batch_records_max=broker.integer("oncelog.batch.records.max"),
         )
 
-    @property
-    def checks_lengths(self) -> bool:
-        return self.record_validation != "batch"
+    # What follows from the settings, and every append asks for.
+    checks_lengths: bool = field(init=False, compare=False)
+    checks_records: bool = field(init=False, compare=False)
+    is_compacted: bool = field(init=False, compare=False)
+    stamps_append_time: bool = field(init=False, compare=False)
+    codec: int | None = field(init=False, compare=False)
+    """The codec that every batch must have, or None to keep the producer's."""
 
-    @property
-    def checks_records(self) -> bool:
-        return self.record_validation == "records"
-
-    @property
-    def is_compacted(self) -> bool:
-        return "compact" in self.cleanup_policy
+    def __post_init__(self) -> None:
+        set_once = partial(object.__setattr__, self)
+        set_once("checks_lengths", self.record_validation != "batch")
+        set_once("checks_records", self.record_validation == "records")
+        set_once("is_compacted", "compact" in self.cleanup_policy)
+        set_once("stamps_append_time", self.message_timestamp_type == LOG_APPEND_TIME)
+        set_once("codec", _CODECS[self.compression_type])
 
     @property
     def is_deleted_by_retention(self) -> bool:
         return "delete" in self.cleanup_policy
-
-    @property
-    def stamps_append_time(self) -> bool:
-        return self.message_timestamp_type == LOG_APPEND_TIME
-
-    @property
-    def codec(self) -> int | None:
-        """The codec that every batch must have, or None to keep the producer's."""
-        return _CODECS[self.compression_type]
 
     def roll_after_ms(self, log_name: str, base_offset: int) -> int:
         """`segment.ms` less a jitter, so that logs created together do not roll together.

@@ -18,14 +18,14 @@ from __future__ import annotations
 import logging
 import os
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import NamedTuple
 
 from oncelog.core import failpoints
 from oncelog.core.errors import ErrorCode, KafkaError
-from oncelog.core.ids import TopicPartition
+from oncelog.core.ids import CLUSTER_METADATA_TOPIC, TopicPartition
 from oncelog.protocol.batch import CorruptBatchError
 from oncelog.storage import checkpoints, clean_shutdown
 from oncelog.storage.atomic_file import TEMPORARY_SUFFIX, sync_path
@@ -42,8 +42,6 @@ from oncelog.storage.log_config import LogConfig
 from oncelog.storage.log_place import LogPlace
 from oncelog.storage.meta_properties import MetaProperties, MetaPropertiesError, ensure_meta_properties
 from oncelog.storage.progress_log import ProgressLog
-
-CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 
 logger = logging.getLogger("oncelog.storage")
 
@@ -89,6 +87,34 @@ class CheckpointWork:
         return CheckpointResult(failed, None)
 
 
+class OwnFolder(NamedTuple):
+    lock: FolderLock
+    meta: MetaProperties
+
+
+def take_folder(path: Path, *, cluster_id: str | None, node_id: int) -> OwnFolder:
+    """Lock a data folder and read or write whose it is. Raises LogDirError when it is not ours to use."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock = FolderLock(path)
+    except FolderInUseError as error:
+        raise LogDirError(str(error)) from error
+    except PermissionError as error:
+        raise LogDirError(
+            f"{path} cannot be used as a data folder: this user may not write there; allow it, or set another log.dirs"
+        ) from error
+    except OSError as error:
+        raise LogDirError(f"{path} cannot be used as a data folder: {error.strerror or error}") from error
+    try:
+        return OwnFolder(lock, ensure_meta_properties(path, cluster_id=cluster_id, node_id=node_id))
+    except MetaPropertiesError as error:
+        lock.release()
+        raise LogDirError(str(error)) from error
+    except BaseException:
+        lock.release()
+        raise
+
+
 class LogDir:
     """Made by `LogDir.open`. Belongs to the thread that owns the broker's state."""
 
@@ -128,22 +154,12 @@ class LogDir:
 
         Raises LogDirError when the folder is not ours to use.
         """
+        lock, meta = take_folder(path, cluster_id=cluster_id, node_id=node_id)
         try:
-            path.mkdir(parents=True, exist_ok=True)
-            lock = FolderLock(path)
-        except FolderInUseError as error:
-            raise LogDirError(str(error)) from error
-        except OSError as error:
-            raise LogDirError(f"{path} cannot be used as a data folder: {error.strerror or error}") from error
-        try:
-            meta = ensure_meta_properties(path, cluster_id=cluster_id, node_id=node_id)
             unlink_all(list(path.glob(f"*{TEMPORARY_SUFFIX}")))
             on_locked()
             was_clean = clean_shutdown.take_clean_stop(path)
             log_dir = cls(path, lock, meta, was_clean=was_clean, now_ms=now_ms, open_files_max=open_files_max)
-        except MetaPropertiesError as error:
-            lock.release()
-            raise LogDirError(str(error)) from error
         except BaseException:
             lock.release()
             raise
@@ -268,20 +284,28 @@ class LogDir:
         self.logs[partition] = log
         return log
 
-    def prepare_deletion(self, partitions: Iterable[TopicPartition]) -> FolderRenames:
-        """Take logs out of use. What this returns renames their folders. Unknown logs are no error."""
+    def prepare_deletion(self, partitions: Iterable[TopicPartition]) -> Generator[None, None, FolderRenames]:
+        """Take logs out of use. What this returns closes them, in steps, and returns what renames their folders.
+        Unknown logs are no error."""
+        logs = [log for partition in partitions if (log := self.logs.pop(partition, None)) is not None]
+        for log in logs:
+            self._forget(log)
+        return self._close_deleted(logs)
+
+    def _close_deleted(self, logs: list[Log]) -> Generator[None, None, FolderRenames]:
         renames = FolderRenames(self.path)
-        for partition in partitions:
-            log = self.logs.pop(partition, None)
-            if log is not None:
-                self._retire(log)
-                renames.add(log.folder, partition, log.config.file_delete_delay_ms)
+        while logs:
+            log = logs.pop()
+            log.close(clean=False)
+            renames.add(log.folder, log.topic_partition, log.config.file_delete_delay_ms)
+            yield
         return renames
 
     def set_aside(self, partition: TopicPartition) -> Path:
         """Take a log out of use and keep its folder, under a name that no start looks at."""
         log = self.logs.pop(partition)
-        self._retire(log)
+        self._forget(log)
+        log.close(clean=False)
         target = self.path / marked_name(partition, STRAY_MARK)
         try:
             log.folder.rename(target)
@@ -290,10 +314,10 @@ class LogDir:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"could not set {partition} aside: {error}") from error
         return target
 
-    def _retire(self, log: Log) -> None:
+    def _forget(self, log: Log) -> None:
         self._gone.add(log.topic_partition)
         self.high_watermarks.pop(log.topic_partition, None)
-        log.close(clean=False)
+        log.end_appends()
 
     # Checkpoints
 
@@ -301,10 +325,30 @@ class LogDir:
         self, high_watermarks: Mapping[TopicPartition, int], flushed: Iterable[Log] | None = None
     ) -> CheckpointWork:
         """All that has been appended to `flushed`, or to any log, to be fsynced, and the offsets that hold then."""
-        logs = self.logs.values() if flushed is None else flushed
-        flushes = tuple((log, work) for log in logs if (work := log.prepare_flush()) is not None)
-        self.high_watermarks = {**self.high_watermarks, **high_watermarks}
-        return CheckpointWork(self.checkpoint_files, self.checkpoint_files.take_number(), flushes, self._offsets())
+        steps = self.prepare_in_steps(lambda: high_watermarks, flushed)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                work: CheckpointWork = done.value
+                return work
+
+    def prepare_in_steps(
+        self, high_watermarks: Callable[[], Mapping[TopicPartition, int]], flushed: Iterable[Log] | None = None
+    ) -> Generator[None, None, CheckpointWork]:
+        """The same, with a yield after each log that is to be fsynced: other work may be done there.
+
+        The number is taken first, so that what is written meanwhile, as after a truncation, counts as newer.
+        """
+        number = self.checkpoint_files.take_number()
+        flushes: list[tuple[Log, FlushWork]] = []
+        for log in list(self.logs.values() if flushed is None else flushed):
+            work = log.prepare_flush()
+            if work is not None:
+                flushes.append((log, work))
+                yield
+        self.high_watermarks = {**self.high_watermarks, **high_watermarks()}
+        return CheckpointWork(self.checkpoint_files, number, tuple(flushes), self._offsets())
 
     def _offsets(self) -> dict[str, dict[TopicPartition, int]]:
         """What the checkpoints would say now."""

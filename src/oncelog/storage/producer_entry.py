@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from oncelog.core.ids import NO_OFFSET, NO_SEQUENCE, NO_TIMESTAMP, next_sequence
-from oncelog.protocol.batch import BatchHeader, ControlMarker
+from oncelog.protocol.batch import TRANSACTIONAL_BIT, BatchHeader, ControlMarker
 
 BATCHES_RETAINED_MAX: Final = 5
 """A client may have five batches in flight; any of them can come again, so this many are remembered."""
@@ -95,12 +95,15 @@ class ProducerEntry:
         return self.txn_first_offset >= 0 and self.epoch == epoch
 
     def find_duplicate(self, header: BatchHeader) -> CachedBatch | None:
+        """What a client has sent before. Nothing is sent again when its transaction has ended, so a batch of a
+        transaction that has the numbers of an earlier one's is another one: its client has lost count."""
         if header.producer_epoch != self.epoch:
             return None
         first_sequence, last_sequence = header.base_sequence, header.last_sequence
         for batch in self.batches:
             if batch.first_sequence == first_sequence and batch.last_sequence == last_sequence:
-                return batch
+                is_ended = self.txn_first_offset < 0 or batch.base_offset < self.txn_first_offset
+                return None if is_ended and header.attributes & TRANSACTIONAL_BIT else batch
         return None
 
     def add_data(self, header: BatchHeader) -> None:

@@ -7,7 +7,8 @@ state and log can only differ by a crash, after which the log is replayed throug
 
 A client's data batch is judged in this order:
 
-1. exact duplicate (same epoch, first and last sequence) of one of the last five batches: answered with the old offsets
+1. exact duplicate (same epoch, first and last sequence) of one of the last five batches, and of the open transaction if
+   it is transactional: answered with the old offsets
 2. epoch older than the partition has seen: INVALID_PRODUCER_EPOCH, before any look at the guard (KAFKA-19690)
 3. transactional, no transaction of this epoch open here, and no valid guard: INVALID_TXN_STATE
 4. TV2 and no batch remembered: the first sequence must be 0, else OUT_OF_ORDER_SEQUENCE_NUMBER (KAFKA-18202)
@@ -36,6 +37,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -132,13 +134,14 @@ class ProducerStateManager:
     """Producer state of one partition. `map_end_offset` is the offset up to which batches have been applied.
 
     `verification_enabled` is transaction.partition.verification.enable. It and `producer_expiration_ms` may be changed
-    at any time.
+    at any time. `admit` is called before a client's batch makes a producer known, and raises what refuses it.
     """
 
     def __init__(self, partition: TopicPartition, *, producer_expiration_ms: int) -> None:
         self.partition = partition
         self.producer_expiration_ms = producer_expiration_ms
         self.verification_enabled = True
+        self.admit: Callable[[], None] = _admit_all
         self.map_end_offset = 0
         self.high_watermark = 0
         """As last told to `on_high_watermark`."""
@@ -241,6 +244,8 @@ class ProducerStateManager:
                 "sent a non-transactional batch",
                 f"its transaction from offset {entry.txn_first_offset} is open, expected a transactional batch",
             )
+        if entry is None and origin is Origin.CLIENT:
+            self.admit()
 
     def _check_sequence(
         self, header: BatchHeader, entry: ProducerEntry | None, verification: VerificationEntry | None
@@ -412,16 +417,15 @@ class ProducerStateManager:
         self.on_high_watermark(max(self.high_watermark, log_start_offset))
         self.map_end_offset = max(self.map_end_offset, log_start_offset)
 
-    def expire(self, now_ms: int) -> int:
-        """Forget producers idle for `producer_expiration_ms`, never one with an open transaction. Returns how many."""
-        expired = [pid for pid, entry in self._producers.items() if self._is_expired(entry, now_ms)]
+    def expire(self, now_ms: int, idle_ms: int | None = None) -> int:
+        """Forget producers idle for `producer_expiration_ms` or a shorter time, never one with an open transaction.
+        Returns how many."""
+        idle_ms = min(self.producer_expiration_ms, idle_ms or self.producer_expiration_ms)
+        expired = [pid for pid, entry in self._producers.items() if _is_idle(entry, now_ms, idle_ms)]
         for producer_id in expired:
             del self._producers[producer_id]
         self._verifications.expire(now_ms, self.producer_expiration_ms)
         return len(expired)
-
-    def _is_expired(self, entry: ProducerEntry, now_ms: int) -> bool:
-        return entry.txn_first_offset < 0 and now_ms - entry.last_active_ms >= self.producer_expiration_ms
 
     def take_snapshot(self) -> bytes:
         """The content of `<map_end_offset>.snapshot`."""
@@ -436,7 +440,7 @@ class ProducerStateManager:
         entries = decode_snapshot(data)
         self.clear(end_offset)
         for entry in entries:
-            if not self._is_expired(entry, now_ms):
+            if not _is_idle(entry, now_ms, self.producer_expiration_ms):
                 self._producers[entry.producer_id] = entry
         in_txn = [entry for entry in self._producers.values() if entry.txn_first_offset >= 0]
         for entry in sorted(in_txn, key=lambda entry: entry.txn_first_offset):
@@ -495,3 +499,11 @@ class ProducerStateManager:
     def _rejection(self, code: ErrorCode, header: BatchHeader, what: str, expected: str) -> KafkaError:
         who = f"producer {header.producer_id} epoch {header.producer_epoch}"
         return KafkaError(code, f"{who} {what} on {self.partition}: {expected}")
+
+
+def _is_idle(entry: ProducerEntry, now_ms: int, idle_ms: int) -> bool:
+    return entry.txn_first_offset < 0 and now_ms - entry.last_active_ms >= idle_ms
+
+
+def _admit_all() -> None:
+    """For a partition on its own."""

@@ -64,7 +64,7 @@ def needs_examination(header: BatchHeader, config: LogConfig, now_ms: int) -> bo
     return (
         config.checks_records
         or config.is_compacted
-        or config.codec not in (None, header.codec)
+        or (config.codec is not None and config.codec != header.codec)
         or _timestamp_problem(header, config, now_ms) is not None
     )
 
@@ -164,11 +164,13 @@ def _timestamp_problem(header: BatchHeader, config: LogConfig, now_ms: int) -> s
     """What is wrong with the times of the first record and of the latest, by the header."""
     if config.stamps_append_time:
         return None
+    earliest = now_ms - config.message_timestamp_before_max_ms
+    latest = now_ms + config.message_timestamp_after_max_ms
+    if earliest <= header.base_timestamp <= latest and earliest <= header.max_timestamp <= latest:
+        return None
     for timestamp in (header.base_timestamp, header.max_timestamp):
         ahead_ms = timestamp - now_ms
-        if timestamp != NO_TIMESTAMP and not (
-            -config.message_timestamp_before_max_ms <= ahead_ms <= config.message_timestamp_after_max_ms
-        ):
+        if timestamp != NO_TIMESTAMP and not earliest <= timestamp <= latest:
             side = "ahead of" if ahead_ms > 0 else "behind"
             return f"timestamp {timestamp} is {abs(ahead_ms)} ms {side} the broker's clock"
     return None

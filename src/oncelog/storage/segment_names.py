@@ -19,4 +19,4 @@ def file_name(base_offset: int, suffix: str) -> str:
 def offset_of(name: str) -> int | None:
     """The offset a file is named after, or None."""
     digits = name.partition(".")[0]
-    return int(digits) if len(digits) == 20 and digits.isdigit() else None
+    return int(digits) if len(digits) == 20 and digits.isascii() and digits.isdigit() else None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import secrets
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,9 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
+from oncelog.child_process import ChildProcess
 from oncelog.testing.janitor import janitor
 from oncelog.testing.launcher import LaunchedProcess, launcher
-from oncelog.testing.waiting import Waits, unique_name
+from oncelog.testing.waiting import AsyncWaits, Waits, unique_name
 
 if TYPE_CHECKING:
     from oncelog.client.admin import Admin
@@ -51,7 +54,10 @@ class BrokerProcess:
         self._log_level = log_level
         self._arguments = list(arguments)
         self._forked = forked and sys.platform == "linux"
-        self._process: subprocess.Popen[str] | LaunchedProcess | None = None
+        self._own_session = forked
+        """As a forked one has: Ctrl-C is for the owner, who ends brokers in an order."""
+        self._process: ChildProcess[str] | LaunchedProcess | None = None
+        self.paused = False
 
     @property
     def pid(self) -> int:
@@ -73,7 +79,10 @@ class BrokerProcess:
         arguments += [*self._arguments, *extra_arguments]
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as stderr:
-            self._process = launcher.launch(arguments, stderr.fileno()) if self._forked else _spawn(arguments, stderr)
+            if self._forked:
+                self._process = launcher.launch(arguments, stderr.fileno())
+            else:
+                self._process = _spawn(arguments, stderr, own_session=self._own_session)
         janitor.take("process", self._process.pid)
         self._await_ready(timeout_s)
         return self
@@ -113,13 +122,21 @@ class BrokerProcess:
     @property
     def wait(self) -> Waits:
         """Waits for committed offsets, the end of transactions, stable groups, records."""
-        return Waits(self.admin)
+        return Waits(self.wait_async)
+
+    @property
+    def wait_async(self) -> AsyncWaits:
+        """The same for coroutines: `await broker.wait_async.records(topic, 1)` lets others run meanwhile."""
+        return AsyncWaits(self._client_settings)
 
     def admin(self) -> Admin:
         """An admin client of this broker, to be closed: `with broker.admin() as admin`."""
         from oncelog.client.admin import Admin
 
-        return Admin({"bootstrap.servers": self.bootstrap_servers})
+        return Admin(self._client_settings())
+
+    def _client_settings(self) -> dict[str, object]:
+        return {"bootstrap.servers": self.bootstrap_servers}
 
     def create_topic(self, prefix: str = "topic", partitions: int = 1, **settings: object) -> str:
         """Creates a topic with a name that no other has, and returns it. Settings have _ for the dots of Kafka's."""
@@ -141,9 +158,11 @@ class BrokerProcess:
     def pause(self) -> None:
         """It stands still, as a process that the system does not run: connections stay, nothing is answered."""
         self._signal(signal.SIGSTOP)
+        self.paused = True
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
+        self.paused = False
 
     def lose_answers(self, request: str, count: int = 1) -> None:
         """Carry out the next requests of this name, such as Produce or EndTxn, and close their connections instead of
@@ -192,16 +211,18 @@ class BrokerProcess:
                 if stream is not None:
                     stream.close()
         self._process = None
+        self.paused = False
 
 
-def _spawn(arguments: Sequence[str], stderr: IO[bytes]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+def _spawn(arguments: Sequence[str], stderr: IO[bytes], *, own_session: bool) -> ChildProcess[str]:
+    return ChildProcess(
         [sys.executable, "-m", "oncelog", *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=stderr,
         text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        start_new_session=own_session,
     )
 
 
@@ -215,13 +236,15 @@ def _read_line(stream: IO[str], timeout_s: float) -> str | None:
 @contextmanager
 def temporary_folder(prefix: str = "oncelog-") -> Iterator[Path]:
     """A folder that is removed at the end of the block, or when this process is killed inside of it."""
-    folder = ""
+    folder = Path(tempfile.gettempdir()).absolute() / f"{prefix}{secrets.token_hex(8)}"
+    janitor.take("folder", str(folder))  # before there is one
+    folder.mkdir(mode=0o700)
     try:
-        with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as folder:
-            janitor.take("folder", folder)
-            yield Path(folder)
+        yield folder
     finally:
-        janitor.leave("folder", folder)
+        shutil.rmtree(folder, ignore_errors=True)
+    # After an error, an interrupt while brokers were stopped among others, the janitor has another look at the end.
+    janitor.leave("folder", str(folder))
 
 
 @contextmanager

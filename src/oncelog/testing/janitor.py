@@ -1,9 +1,10 @@
 """What a test process leaves behind, removed however that process dies.
 
 A process that is killed cannot clean up, and a broker that is stopped cannot either. So each process that starts
-brokers has a janitor, a small process that knows every broker and every temporary folder. When its owner is gone, it
-kills the remaining brokers and removes the remaining folders. It runs in its own session, so that a signal to the
-owner's process group or terminal does not reach it.
+brokers has a janitor, a small process that knows every broker, the launcher and every temporary folder. When its owner
+is gone, it kills the launcher with all brokers that it has forked or is about to fork, then the remaining brokers, and
+then removes the remaining folders. It runs in its own session, so that a signal to the owner's process group or
+terminal does not reach it.
 
 This file is also the janitor's program, and imports nothing but the standard library.
 """
@@ -21,13 +22,16 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 OWNER_POLL_S: Final = 0.2
+GROUP_POLL_S: Final = 0.005
 END_TIMEOUT_S: Final = 10.0
 EXIT_TIMEOUT_S: Final = 30.0
 Charge = tuple[str, int | str]
-"""("process", pid) or ("folder", path)."""
+"""("process", pid), ("group", pid of its leader) or ("folder", path)."""
 
 
 class Janitor:
@@ -42,7 +46,7 @@ class Janitor:
         self._process: subprocess.Popen[bytes] | None = None
 
     def take(self, kind: str, what: int | str) -> None:
-        """Look after a process or a folder."""
+        """Look after a process, a process group or a folder; a folder before it is made."""
         with self._lock:
             self._charges.add((kind, what))
             self._tell((kind, what))
@@ -100,6 +104,7 @@ class _Charges:
 
     def __init__(self) -> None:
         self._processes: dict[int, int] = {}
+        self._groups: set[int] = set()
         self._folders: set[str] = set()
         self._rest = b""
 
@@ -109,10 +114,9 @@ class _Charges:
             taken, kind, what = json.loads(line)
             if kind == "process":
                 self._note_process(what, taken)
-            elif taken:
-                self._folders.add(what)
             else:
-                self._folders.discard(what)
+                chosen = self._groups if kind == "group" else self._folders
+                (chosen.add if taken else chosen.discard)(what)
 
     def _note_process(self, pid: int, taken: bool) -> None:
         if taken:
@@ -121,10 +125,31 @@ class _Charges:
             os.close(descriptor)
 
     def clean_up(self) -> None:
+        """Folders last: a broker that is being started would make its folder again."""
+        for leader in self._groups:
+            end_group(leader)
         for pid, descriptor in self._processes.items():
             _end(pid, descriptor)
         for folder in self._folders:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def end_group(leader: int) -> None:
+    """Kills all processes of a group and waits until none of them runs. Linux only, as the launcher is."""
+    deadline_s = time.monotonic() + END_TIMEOUT_S
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
+    while leader in _living_groups() and time.monotonic() < deadline_s:
+        time.sleep(GROUP_POLL_S)
+
+
+def _living_groups() -> Iterator[int]:
+    """Of all processes but those that have ended and that nobody has waited for: where no init does, they stay."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            state, _, group = (process / "stat").read_text().rpartition(")")[2].split()[:3]
+            if state not in "ZX":
+                yield int(group)
 
 
 def _open_process(pid: int) -> int:

@@ -1,13 +1,15 @@
 """Brokers by fork: a process that has imported everything once makes a new broker in a few milliseconds.
 
 The launcher gets a message per broker over a socket: arguments, environment and folder, with descriptors for its
-standard streams and one on which it writes the exit code. It ends when its owner does. Linux only.
+standard streams and one on which it writes the exit code. It ends when its owner does, and its brokers end with it:
+they are told by the kernel, and they are of its process group, which the janitor kills. Linux only.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import gc
 import importlib
 import json
@@ -24,11 +26,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any, Final, NoReturn
 
+from oncelog.child_process import ChildProcess
+from oncelog.testing.janitor import end_group, janitor
+
 MESSAGE_BYTES_MAX: Final = 1 << 20
 _DESCRIPTORS: Final = 4
 _PROGRAM: Final = "oncelog.cli.main"
 _MODULES: Final = (_PROGRAM, "oncelog.cli.serve", "oncelog.server.main", "oncelog.server.orders")
 _HANDLERS: Final = "oncelog.server.handlers"
+_PR_SET_PDEATHSIG: Final = 1
 
 
 class LaunchedProcess:
@@ -51,8 +57,10 @@ class LaunchedProcess:
         return code
 
     def send_signal(self, number: int) -> None:
+        # It may end between the two, as in Popen: the launcher has collected it, and its code is on the way.
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
@@ -79,7 +87,7 @@ class Launcher:
 
     def _begin(self) -> None:
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ChildProcess[bytes] | None = None
         self._socket: socket.socket | None = None
 
     def launch(self, arguments: Sequence[str], stderr: int) -> LaunchedProcess:
@@ -93,6 +101,7 @@ class Launcher:
             with self._lock:
                 pid = self._ask(message.encode(), given)
         except BaseException:
+            self._end()
             for descriptor in (stdin_write, stdout_read, status_read):
                 os.close(descriptor)
             raise
@@ -120,12 +129,14 @@ class Launcher:
     def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self._process = subprocess.Popen(
+            self._process = ChildProcess(
                 [sys.executable, "-c", f"from {__name__} import main; main({theirs.fileno()})"],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C is for the owner, who ends brokers in an order
             )
+        janitor.take("group", self._process.pid)  # before it is asked for a broker
         return ours
 
     def _close(self) -> None:
@@ -135,6 +146,18 @@ class Launcher:
             connection.close()
         if process is not None:
             process.wait()
+            janitor.leave("group", process.pid)
+
+    def _end(self) -> None:
+        """After a launch that was interrupted: nobody knows the broker that is being forked, so all of them go.
+
+        That others are running already is rare. The first broker takes as long as all imports, a further one some
+        milliseconds.
+        """
+        with self._lock:
+            if self._process is not None:
+                end_group(self._process.pid)
+            self._close()
 
     def close(self) -> None:
         with self._lock:
@@ -175,13 +198,19 @@ class _Forking:
         if not message:
             return False
         *streams, status = descriptors
+        launcher_pid = os.getpid()
         pid = os.fork()
         if pid == 0:
+            _end_with(launcher_pid)
             self._become_broker(json.loads(message), streams)
         for descriptor in streams:
             os.close(descriptor)
         self._statuses[pid] = status
-        self._connection.send(str(pid).encode())
+        try:
+            self._connection.send(str(pid).encode())
+        except BrokenPipeError:  # the owner has ended meanwhile
+            os.kill(pid, signal.SIGKILL)
+            return False
         return True
 
     def _become_broker(self, given: dict[str, Any], streams: Sequence[int]) -> NoReturn:
@@ -214,6 +243,12 @@ class _Forking:
             with contextlib.suppress(BrokenPipeError):
                 os.write(descriptor, str(os.waitstatus_to_exitcode(status)).encode())
             os.close(descriptor)
+
+
+def _end_with(parent: int) -> None:
+    """A broker does not outlive its launcher: nobody else collects it and tells its owner."""
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0 or os.getppid() != parent:
+        os._exit(1)
 
 
 def _run_command(given: dict[str, Any]) -> int:

@@ -330,6 +330,60 @@ def too_large() -> Scenario:
     return Scenario("too-large", steps, topics={"t": (1, {"max.message.bytes": "1000"})}, transaction_versions=ANY_TV)
 
 
+def placement() -> Scenario:
+    """Folders, leaders and brokers of partitions, on a cluster that has one of each."""
+
+    def elect(topics: list[tuple[Any, list[int]]] | None, version: int = 2, kind: int = 0, note: str = "") -> Step:
+        wanted = None if topics is None else [{"topic": name, "partitions": indexes} for name, indexes in topics]
+        fields: dict[str, Any] = {"topic_partitions": wanted, "timeout": 10_000}
+        return Step("elect_leaders", version, fields | ({"election_type": kind} if version else {}), note=note)
+
+    def reassign(replicas: list[int] | None, index: int = 0, name: str = "t", note: str = "") -> Step:
+        topics = [{"name": Name(name), "partitions": [{"partition_index": index, "replicas": replicas}]}]
+        return Step("alter_partition_reassignments", 1, {"topics": topics, "timeout": 10_000}, note=note)
+
+    def listed(topics: list[dict[str, Any]] | None) -> Step:
+        return Step("list_partition_reassignments", 0, {"topics": topics, "timeout": 10_000})
+
+    moved = {"path": "/nowhere", "topics": [{"name": Name("t"), "partitions": [0]}]}
+    steps = [
+        *(elect([(Name("t"), [0, 1])], version) for version in (0, 1, 2)),
+        elect([(Name("t"), [1]), (Name("missing"), [0])], kind=1, note="unclean"),
+        elect([(Name("t"), [0])], kind=2, note="a kind that there is not"),
+        reassign([1]),
+        reassign([1], 5, note="a partition that there is not"),
+        reassign([1], name="missing", note="a topic that there is not"),
+        reassign(None, note="nothing to cancel"),
+        reassign([], note="no replica"),
+        reassign([1, 77], note="a broker that there is not"),
+        reassign([1, 1], note="twice"),
+        listed(None),
+        listed([{"name": Name("t"), "partition_indexes": [0]}, {"name": Name("missing"), "partition_indexes": [0]}]),
+        *(Step("alter_replica_log_dirs", version, {"dirs": [moved]}, note="another folder") for version in (1, 2)),
+        Step("alter_replica_log_dirs", 2, {"dirs": []}),
+    ]
+    return Scenario("placement", steps, topics={"t": 1}, transaction_versions=ANY_TV)
+
+
+def tokens() -> list[Step]:
+    """Requests for delegation tokens, of which there are none."""
+    owner = {"owner_principal_type": "User", "owner_principal_name": "somebody"}
+    asked = {"renewers": [], "max_lifetime": -1}
+    return [
+        *(Step("create_delegation_token", version, asked) for version in (1, 2)),
+        Step("create_delegation_token", 3, {**asked, "owner_principal_type": None, "owner_principal_name": None}),
+        *(Step("renew_delegation_token", version, {"hmac": b"x", "renew_period": 1}) for version in (1, 2)),
+        *(Step("expire_delegation_token", version, {"hmac": b"x", "expiry_time_period": 1}) for version in (1, 2)),
+        *(Step("describe_delegation_token", version, {"owners": None}) for version in (1, 2, 3)),
+        Step("describe_delegation_token", 3, {"owners": [{"principal_type": "User", "principal_name": "x"}]}),
+        Step("create_delegation_token", 3, {**asked, **owner}, note="for somebody else"),
+    ]
+
+
+def tokens_of_nobody() -> Scenario:
+    return Scenario("tokens-of-nobody", tokens(), topics={}, transaction_versions=ANY_TV)
+
+
 SCENARIOS: Final = (
     topics_created(),
     colliding_names(),
@@ -345,4 +399,6 @@ SCENARIOS: Final = (
     cluster(),
     auto_created(),
     too_large(),
+    placement(),
+    tokens_of_nobody(),
 )

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from oncelog.security.acl import Operation, Pattern, Permission, Resource
 from tests.conformance.scenario import Batch, Name, Ref, Scenario, Step
+from tests.conformance.scenarios.administering import tokens
 
 ANY_TV: Final = (2,)
 PROFILE: Final = "secured"
@@ -213,16 +214,20 @@ def managing() -> list[Step]:
     setting = {"configs": [{"name": "retention.ms", "config_operation": 0, "value": "1000000"}]}
     old_setting = {"configs": [{"name": "retention.ms", "value": "1000000"}]}
     configs = [{"resource_type": kind, "resource_name": name} for kind, name in resources]
+    group = {"resource_type": 32, "resource_name": Name("other")}
+    group_setting = {"configs": [{"name": "consumer.session.timeout.ms", "config_operation": 0, "value": "50000"}]}
     new = {"num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
     salted = {"mechanism": 1, "iterations": 4096, "salt": b"salt", "salted_password": b"x" * 32}
     everybody = acl(Resource.TOPIC, Name("x"), "User:nobody", Operation.READ)
     return [
         Step("describe_configs", 4, {"resources": [{**resource, **keys} for resource in configs]}),
+        Step("describe_configs", 4, {"resources": [{**group, "configuration_keys": None}]}, note="group"),
         Step("describe_acls", 3, acl_filter(Name("x"))),
         Step("describe_user_scram_credentials", 0, {"users": [{"name": Name("nobody")}]}),
         Step("describe_client_quotas", 1, {"components": [quota_part("user", Name("nobody"))], "strict": True}),
         Step("delete_records", 2, {"topics": partitions("name", partition_index=0, offset=0), "timeout": 10_000}),
         Step("incremental_alter_configs", 1, {"resources": [{**each, **setting} for each in configs[:3]]}),
+        Step("incremental_alter_configs", 1, {"resources": [{**group, **group_setting}]}, note="group"),
         Step("alter_configs", 2, {"resources": [{**each, **old_setting} for each in configs[:3]]}),
         Step("create_partitions", 3, {"topics": each("name", TOPICS, count=4, assignments=None), "timeout": 10_000}),
         Step("create_topics", 7, {"topics": each("name", [*NAMES, "mine-new", "new"], **new), "timeout": 10_000}),
@@ -273,7 +278,15 @@ def matrix(name: str, number: int, acls: Sequence[dict[str, Any]], *, has_lists:
     steps = [dataclasses.replace(step, connection=user) for step in probes + managing()]
     topics = {"mine": 1, "other": 1}
     start = [*([create_acls(*own)] if own else []), *set_up()]
-    return Scenario(name, [*start, *steps], topics=topics, transaction_versions=ANY_TV, profile=PROFILE)
+    return Scenario(
+        name,
+        [*start, *steps],
+        topics=topics,
+        transaction_versions=ANY_TV,
+        profile=PROFILE,
+        # Apache Kafka is asked again for some of them only. All are alike.
+        slow=name not in ("nobody", "may-all", "cluster-all"),
+    )
 
 
 def on_mine(
@@ -593,4 +606,17 @@ def secured(name: str, steps: Sequence[Step]) -> Scenario:
     return Scenario(name, steps, topics={}, transaction_versions=ANY_TV, profile=PROFILE)
 
 
-SCENARIOS: Final = (*matrices(), acls_created(), acls_found(), users_managed(), quotas_managed(), logins())
+def tokens_of_users() -> Scenario:
+    """Of somebody who has logged in."""
+    return secured("tokens", [dataclasses.replace(step, connection="User:user1") for step in tokens()])
+
+
+SCENARIOS: Final = (
+    *matrices(),
+    acls_created(),
+    acls_found(),
+    users_managed(),
+    quotas_managed(),
+    logins(),
+    tokens_of_users(),
+)

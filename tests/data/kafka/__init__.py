@@ -10,6 +10,8 @@ from typing import Any, Final
 
 HERE: Final = Path(__file__).resolve().parent
 NAMES: Final = ("tv0", "tv1", "tv2", "tv2-killed")
+SECURED: Final = "secured"
+"""With users, ACLs and quotas."""
 
 
 def unpack(name: str, into: Path) -> Path:

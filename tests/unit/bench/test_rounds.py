@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from oncelog.bench import rounds
+from oncelog.bench import interruption, rounds
 from oncelog.bench.catalogue import Group
 from oncelog.bench.cells import lifecycle
 from oncelog.bench.driver.job import Job
@@ -21,6 +21,7 @@ from oncelog.bench.measurement import Measurement
 from oncelog.bench.results import Results
 from oncelog.bench.side import Side, resident_mb
 from oncelog.bench.workload import Workload
+from oncelog.child_process import ChildProcess
 from tests.unit.bench.fakes import FakeBroker, FakeCluster
 
 PRODUCE = Workload("produce-x", "produce", "produce", 100)
@@ -159,15 +160,15 @@ def test_a_client_that_waits_for_a_start_is_not_waited_for_when_it_is_interrupte
 
 
 def test_a_process_that_is_being_started_when_sigterm_comes_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[subprocess.Popen[str]] = []
+    started: list[ChildProcess[str]] = []
 
-    class Interrupted(subprocess.Popen):  # type: ignore[type-arg]
+    class Interrupted(ChildProcess[str]):
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
             started.append(self)
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    monkeypatch.setattr(interruption, "ChildProcess", Interrupted)
     with sigterm_in_order(), pytest.raises(Terminated), running(["sleep", "600"]):
         pytest.fail("SIGTERM was forgotten")
     assert started[0].returncode == -signal.SIGKILL

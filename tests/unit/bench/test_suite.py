@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from oncelog.bench import machine, results, suite
+from oncelog.bench.catalogue import Group
 from oncelog.bench.driver.job import Job
 from oncelog.bench.interruption import Terminated
 from oncelog.bench.measurement import Measurement
@@ -224,3 +225,10 @@ def test_a_page_without_a_place_for_results_is_left_alone(tmp_path: Path) -> Non
     with pytest.raises(page.PageError):
         page.update(target, run(tmp_path / "results"))
     assert target.read_text() == "words\n"
+
+
+def test_settings_of_a_run_come_on_top_of_those_of_a_workload() -> None:
+    own, given = (("security.protocol", "SSL"), ("linger.ms", "1")), (("linger.ms", "2"),)
+    group = Group("g", "G", (Workload("w", "produce", "w", settings=own),), rounds=1)
+    ((workload,),) = [each.workloads for each in suite.Choice(settings=given, catalogue=(group,)).groups()]
+    assert dict(workload.settings) == {"security.protocol": "SSL", "linger.ms": "2"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -12,9 +13,26 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from oncelog.cli.console_process import console_beside
 from oncelog.cli.main import cli
 from tests.unit.cli.conftest import heed_signals
 from tests.waiting import wait_until
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [('[{"topics": "t", "feilds": ["a"]}]', "unknown part 'feilds'"), ("no json", "cannot be read as JSON")],
+)
+def test_a_file_of_masks_that_is_not_understood_is_refused(tmp_path: Path, given: str, words: str) -> None:
+    file = tmp_path / "masks.json"
+    file.write_text(given)
+    done = CliRunner().invoke(cli, ["console", "--listen", "127.0.0.1:0", "--masks", str(file)])
+    assert (done.exit_code, words in " ".join(done.output.split())) == (2, True), done.output
+
+
+def test_an_address_that_is_no_registry_is_refused() -> None:
+    done = CliRunner().invoke(cli, ["console", "--listen", "127.0.0.1:0", "--schema-registry", "nowhere"])
+    assert (done.exit_code, "is no address of a registry" in done.output) == (2, True), done.output
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
@@ -36,6 +54,11 @@ def test_it_names_its_address_serves_without_a_cluster_and_ends_at_a_signal(numb
     finally:
         process.kill()
         process.communicate()
+
+
+def test_what_is_drawn_beside_it_begins_when_its_address_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with console_beside("127.0.0.1:1", "127.0.0.1:0"):
+        assert capsys.readouterr().out.startswith("oncelog console on http://127.0.0.1:")
 
 
 def is_served(address: str) -> bool:
@@ -72,8 +95,8 @@ def test_a_broker_can_bring_its_console_which_ends_with_it(tmp_path: Path, numbe
     ("options", "words"),
     [
         (("--listen", "0.0.0.0:8080"), "not a loopback address"),
-        (("--listen", "nonsense"), "is not an address"),
-        (("--listen", "127.0.0.1:99999"), "is not an address"),
+        (("--listen", "nonsense"), "is not of the form HOST:PORT"),
+        (("--listen", "127.0.0.1:99999"), "out of range: ports are 0 to 65535"),
         (("--hanging-after", "soon"), "is not a duration"),
     ],
 )
@@ -81,3 +104,11 @@ def test_what_cannot_be_is_refused(options: tuple[str, ...], words: str) -> None
     result = CliRunner().invoke(cli, ["console", *options])
     assert result.exit_code == 2
     assert words in result.stderr
+
+
+def test_an_address_in_use_is_explained() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        result = CliRunner().invoke(cli, ["console", "--listen", address])
+    assert result.exit_code == 1
+    assert f"--listen: {address} is in use by another process; stop it, or use another port" in result.stderr

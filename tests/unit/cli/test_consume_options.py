@@ -67,6 +67,16 @@ def test_a_group_behind_an_open_transaction_is_told_so(
     assert "holds back" not in run("consume", topic, "--to", "2").stderr
 
 
+def test_a_time_behind_the_last_record_is_told(run: Run, three: str) -> None:
+    result = run("consume", f"{three}:1", "--from", "2130-01-01T00:00")
+    assert (result.stdout, result.exit_code) == ("", 0)
+    assert f"{three}-1 has no record of 2130-01-01T00:00 or later: its end, offset 1" in result.stderr
+    reset = ("group", "reset-offsets", f"late-{three}", "--topic", f"{three}:1", "--yes")
+    assert "no record of 2130-01-01T00:00 or later" in run(*reset, "--to", "2130-01-01T00:00").stderr
+    assert "no record" not in run(*reset, "--to", "2020-01-01T00:00").stderr
+    assert "no record" not in run("consume", three, "--from", "2020-01-01T00:00", "--to", "2130-01-01T00:00").stderr
+
+
 def test_json_is_a_format_as_well(run: Run, three: str) -> None:
     assert run("consume", three, "-F", "json").stdout == run("consume", three, "-o", "json").stdout
     assert json.loads(run("consume", three, "-F", "json").stdout.splitlines()[0])["topic"] == three

@@ -188,9 +188,33 @@ def test_the_demo_says_at_once_that_its_cluster_is_not_there(run: Run) -> None:
 
 
 def test_a_table_that_cannot_fit_stays_whole_and_times_always_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oncelog.cli.output._terminal_columns", lambda: 30)
+    monkeypatch.setattr("oncelog.cli.output.columns_of", lambda _: 30)
     assert _fitted([24, 20], [True, False]) == [24, 20]
     assert _fitted([10, 30], [True, False]) == [10, 18]
+
+
+def test_names_of_settings_are_never_shortened(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("output", "config"):
+        monkeypatch.setattr(f"oncelog.cli.{module}.columns_of", lambda _: 80)
+    lines = run("config", "show", "broker", "1", "--all").stdout.splitlines()
+    assert "transaction.abort.timed.out.transaction.cleanup.interval.ms=100  (static_broker)" in lines
+    assert "num.partitions=1" in lines
+    explained = run("config", "show", "broker", "1", "--explain").stdout.splitlines()
+    assert "    " + "Principals that may do everything, separated by semicolons: User:admin." in explained
+    assert max(len(line) for line in explained if line.startswith(" ")) <= 80
+
+
+def test_the_history_of_an_id_fits_a_terminal(run: Run, name: str, topic: str, tmp_path: Path) -> None:
+    file = tmp_path / "lines"
+    file.write_text("a\n")
+    run("produce", topic, "--transactional-id", name, file)
+    assert max(map(len, run("txn", "history", name).stdout.splitlines())) <= 80
+
+
+def test_what_makes_no_sense_is_said_before_anything_is_read(run: Run, tmp_path: Path) -> None:
+    assert "-5 is not in the range" in run("log", "find", tmp_path, "--offset", "-5").stderr
+    assert "no topic ''" in run("consume", "").stderr
+    assert "RE2" in run("txn", "list", "--pattern", "(").stderr
 
 
 def test_a_shortened_text_has_its_start_and_its_end() -> None:

@@ -26,12 +26,25 @@ from tests.unit.client.reading import Reading
 from tests.waiting import wait_until
 
 READING = {
-    *("topic describe", "topic list", "group describe", "group list", "config show", "cluster info"),
+    *(
+        "topic describe",
+        "topic list",
+        "group describe",
+        "group list",
+        "config show",
+        "cluster info",
+        "cluster describe",
+        "log dirs",
+    ),
     *("txn blocking", "txn describe", "txn hanging", "txn history", "txn list", "txn watch", "console"),
-    *("user list", "acl list", "acl explain", "connect check", "connect status"),
+    *("user list", "acl list", "acl explain", "quota list", "connect check", "connect status"),
 }
 NO_CLUSTER = {"serve", "completion", "log dump", "log find", "log timeline", "log verify"}
-OWN_WORK = {"lab", "demo", "run", "connect run", *(f"bench {name}" for name in
+NOT_SERVED = {
+    "cluster unregister": ["7", "--yes"],
+}
+"""They need several brokers, of which there is one here."""
+OWN_WORK = {"lab", "demo", "run", "registry", "connect run", "cluster up", *(f"bench {name}" for name in
             ("commit-cost", "consume", "groups", "growth", "latency", "memory", "produce", "profile", "recovery",
              "start", "suite", "transactions"))}  # fmt: skip
 """They do and judge a work of their own, on topics of their own."""
@@ -75,6 +88,10 @@ class World:
 
     def add_user(self) -> None:
         self.admin.alter_user_scram_credentials([ScramUpsertion(self.name, ScramMechanism.SHA_256, "x", 4096)])
+
+    def quotas(self) -> dict[str, float]:
+        found = self.admin.describe_client_quotas({"user": self.name})
+        return {key: value for each in found for key, value in each.quotas.items()}
 
     def is_open(self) -> bool:
         producers = self.admin.describe_producers([self.place])[self.place]
@@ -199,6 +216,18 @@ CASES: dict[str, Case] = {
         "aborted on {name}-0",
         before=World.open_transaction,
     ),
+    "cluster elect": Case(
+        ApiKey.ELECT_LEADERS,
+        lambda world: [f"{world.name}:0"],
+        lambda world: world.admin.list_topics()[world.name].partitions[0].leader == 1,
+        "leaders are elected",
+    ),
+    "cluster reassign": Case(
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        lambda world: [f"{world.name}:0", "--replicas", "1"],
+        lambda world: world.admin.list_reassignments() == {},
+        "{name}-0 moves to 1",
+    ),
     "user add": Case(
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
         lambda world: [world.name, "--mechanism", "SCRAM-SHA-256", "--password-file", world.lines()],
@@ -225,6 +254,19 @@ CASES: dict[str, Case] = {
         lambda world: world.acl not in world.admin.describe_acls(),
         "removed 1 ACL",
         before=lambda world: world.admin.create_acls([world.acl]),
+    ),
+    "quota set": Case(
+        ApiKey.ALTER_CLIENT_QUOTAS,
+        lambda world: ["--user", world.name, "producer_byte_rate=1000000"],
+        lambda world: world.quotas() == {"producer_byte_rate": 1e6},
+        "user {name}: producer_byte_rate=1000000",
+    ),
+    "quota unset": Case(
+        ApiKey.ALTER_CLIENT_QUOTAS,
+        lambda world: ["--user", world.name, "producer_byte_rate"],
+        lambda world: world.quotas() == {},
+        "producer_byte_rate is removed",
+        before=lambda world: world.admin.alter_client_quotas({"user": world.name}, {"producer_byte_rate": 1e6}),
     ),
     "consume with a group": Case(
         ApiKey.OFFSET_COMMIT,
@@ -288,9 +330,19 @@ def command_of(name: str) -> str:
 
 def test_every_command_changes_nothing_on_a_cluster_or_has_a_case() -> None:
     played = {command_of(name) for name in CASES}
-    excused = READING | NO_CLUSTER | OWN_WORK
+    excused = READING | NO_CLUSTER | OWN_WORK | set(NOT_SERVED)
     assert set(leaves(cli)) == played | excused, "a command that may change something has no case"
     assert not played & excused
+
+
+@pytest.mark.parametrize("command", NOT_SERVED)
+def test_what_one_broker_does_not_serve_is_said_to_be_that(
+    command: str, run: Callable[..., Result], topic: str
+) -> None:
+    """If it comes to be served, it needs a case."""
+    done = run(*command.split(), *(argument.format(name=topic) for argument in NOT_SERVED[command]))
+    assert done.exit_code != 0
+    assert "does not serve" in done.output
 
 
 @pytest.fixture

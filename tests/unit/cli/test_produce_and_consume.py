@@ -92,7 +92,7 @@ def test_large_input_takes_the_fast_way_with_the_same_result(
 
 def test_a_file_shows_its_progress_in_a_terminal(servers: str, topic: str, tmp_path: Path) -> None:
     source = tmp_path / "lines"
-    source.write_text(("x" * 99 + "\n") * 50_000)
+    source.write_text(("x" * 99 + "\n") * 1_500_000)  # for longer than the second after which progress is shown
     main_end, child_end = pty.openpty()
     command = [sys.executable, "-m", "oncelog", "produce", topic, str(source)]
     child = subprocess.Popen(command, stderr=child_end, env={**os.environ, "TERM": "xterm", "COLUMNS": "100"})
@@ -103,8 +103,8 @@ def test_a_file_shows_its_progress_in_a_terminal(servers: str, topic: str, tmp_p
             seen += part
     os.close(main_end)
     assert child.wait(30) == 0
-    assert b"5.0 MB" in seen
-    assert f"50,000 records to {topic}".encode() in seen
+    assert b"150.0 MB" in seen
+    assert f"1,500,000 records to {topic}".encode() in seen
 
 
 def test_records_without_a_key_delimiter_name_their_line(run: Run, topic: str, tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_records_without_a_key_delimiter_name_their_line(run: Run, topic: str, t
 @pytest.mark.parametrize(
     ("arguments", "outcome", "visible"),
     [
-        ([], "2 records read before it are written.", 2),
+        ([], "What was read before it, 2 records, is written.", 2),
         (["--transactional-id", "bad-json"], "The transaction of 2 records is aborted; nothing was written.", 0),
         (["--transactional-id", "bad-json", "--transaction-size", "1"], "2 records were committed before it.", 2),
     ],

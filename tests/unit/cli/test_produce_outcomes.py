@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -51,6 +52,14 @@ def rest_of(child: subprocess.Popen[str]) -> str:
     return text
 
 
+def press_ctrl_c(child: subprocess.Popen[str]) -> None:
+    """Again after a while, as a person would: Python drops an interruption that meets it in a finalizer."""
+    while child.poll() is None:
+        child.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(2)
+
+
 def test_a_commit_without_an_answer_is_not_called_aborted(
     run: Run, own_broker: BrokerProcess, background: Background
 ) -> None:
@@ -89,7 +98,7 @@ def test_an_interrupted_commit_is_not_called_aborted(
     os.kill(own_broker.pid, signal.SIGSTOP)
     end_of_input(child)
     read_until(child, "asking again")
-    child.send_signal(signal.SIGINT)
+    press_ctrl_c(child)
     assert "Whether the transaction of 2 records is committed is not known" in rest_of(child)
     assert child.returncode == 130
 
@@ -181,7 +190,7 @@ def test_records_without_an_answer_are_neither_written_nor_lost(
     child.send_signal(signal.SIGTERM)
     said = rest_of(child)
     assert child.returncode == 143
-    assert "1 record read before it is written." in said or (
+    assert "What was read before it, 1 record, is written." in said or (
         "1 of 2 records read is acknowledged; it is not known whether the other 1 is written" in said
         and f"'oncelog consume orders --from=-10 -b {own_broker.bootstrap_servers}'" in said
     )

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import urllib.request
 from pathlib import Path
 
 import pytest
 
 from oncelog.client import Admin, ClientConfig, Producer
-from oncelog.cluster.metadata import JOURNAL_FILE
+from oncelog.cluster.journal import format_line
+from oncelog.cluster.node_facts import JOURNAL_FILE
 from peers.kafka.kafka import free_port
+
+IN_USE = "is in use by another process; stop it, or use another port (0 picks a free one)"
 
 
 def serve(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -28,7 +33,7 @@ def test_one_ready_line_and_a_clean_end_on_a_signal(tmp_path: Path, stop_signal:
     line = process.stdout.readline()
     assert line.startswith("oncelog ready on 127.0.0.1:")
     process.send_signal(stop_signal)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "")
     assert "Traceback" not in err
     assert json.loads((tmp_path / "data" / ".kafka_cleanshutdown").read_text())["version"] == 0
@@ -57,7 +62,7 @@ def test_a_hang_up_that_is_ignored_stays_so(tmp_path: Path) -> None:
     assert process.stdout.readline().startswith("oncelog ready on")
     status = dict(line.split(":\t") for line in Path(f"/proc/{process.pid}/status").read_text().splitlines())
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     assert int(status["SigIgn"], 16) & 1 << (signal.SIGHUP - 1)
 
 
@@ -70,13 +75,14 @@ def test_a_hang_up_that_is_ignored_stays_so(tmp_path: Path) -> None:
         (["--set", "num.partitons=3"], "did you mean num.partitions?"),
         (["--set", "num.partitions=none"], "must be a whole number"),
         (["--config", "/does/not/exist"], "does not exist"),
+        (["--set", "zookeeper.connect=127.0.0.1:2181/a"], "Run a controller with process.roles=controller"),
     ],
 )
 def test_a_mistake_is_explained_in_one_line_without_a_traceback(
     tmp_path: Path, arguments: list[str], complaint: str
 ) -> None:
     process = serve(tmp_path, *arguments)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=60)
     assert process.returncode != 0
     assert complaint in err
     assert "Traceback" not in err
@@ -87,13 +93,60 @@ def test_an_address_in_use_is_explained_and_the_folder_stays_as_it_was(tmp_path:
     assert first.stdout is not None
     address = first.stdout.readline().removeprefix("oncelog ready on ").strip()
     second = serve(tmp_path / "b", "--listen", address)
-    _, err = second.communicate(timeout=20)
+    _, err = second.communicate(timeout=60)
     first.terminate()
-    first.communicate(timeout=20)
+    first.communicate(timeout=60)
     assert second.returncode == 1
-    assert "in use" in err
+    assert f"Error: listeners: {address} {IN_USE}\n" in err
     assert "Traceback" not in err
     assert not (tmp_path / "b" / "data").exists()
+
+
+@pytest.mark.parametrize("option", ["--console", "--metrics-port"])
+def test_a_further_port_in_use_is_explained_and_no_broker_starts(tmp_path: Path, option: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        value = address if option == "--console" else address.rpartition(":")[2]
+        process = serve(tmp_path, "--listen", "127.0.0.1:0", option, value)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (1, "")
+    assert f"{address} {IN_USE}" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("port", ["99999", "-1"])
+def test_a_port_that_cannot_be_is_said_to_be_out_of_range(tmp_path: Path, port: str) -> None:
+    process = serve(tmp_path, "--listen", f"127.0.0.1:{port}")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert f"the port of '127.0.0.1:{port}' is out of range: ports are 0 to 65535" in err
+
+
+_AS_NOBODY = """
+import encodings.idna, os, sys
+from oncelog.testing.launcher import _import_everything, _run_command
+_import_everything()  # what nobody may not read
+if os.getuid() == 0:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+sys.exit(_run_command({"arguments": sys.argv[1:], "environment": dict(os.environ), "folder": "/"}))
+"""
+
+
+def test_a_folder_that_may_not_be_written_to_is_explained() -> None:
+    folder = tempfile.mkdtemp(prefix="oncelog-test-")  # nobody may not enter that of pytest
+    try:
+        Path(folder).chmod(0o555)
+        arguments = ["serve", "--data-dir", f"{folder}/data", "--listen", "127.0.0.1:0"]
+        done = subprocess.run(
+            [sys.executable, "-c", _AS_NOBODY, *arguments], capture_output=True, text=True, timeout=60
+        )
+    finally:
+        Path(folder).rmdir()
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"Error: {folder}/data cannot be used as a data folder: this user may not write there; " in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_settings_from_a_kafka_properties_file_with_json_logs_and_metrics(tmp_path: Path) -> None:
@@ -106,7 +159,7 @@ def test_settings_from_a_kafka_properties_file_with_json_logs_and_metrics(tmp_pa
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         text = answer.read().decode()
     process.terminate()
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=60)
     assert "kafka_server_connection_count 0.0" in text
     entries = [json.loads(line) for line in err.splitlines()]
     assert entries[0]["level"] == "warning"
@@ -125,7 +178,7 @@ def test_data_are_for_their_owner_alone_unless_a_setting_opens_them(
         admin.create_topics(["t"])
         producer.send("t", b"x").result(30)
     process.terminate()
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     found = [tmp_path / "data", *(tmp_path / "data").rglob("*")]
     assert any(path.suffix == ".log" for path in found)
     folder_mode = file_mode | (0o100 if setting is None else 0o110)
@@ -138,6 +191,22 @@ def test_data_are_for_their_owner_alone_unless_a_setting_opens_them(
 
 def test_a_umask_that_is_none_is_refused(tmp_path: Path) -> None:
     process = serve(tmp_path, "--set", "oncelog.umask=9")
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "must be three octal digits" in err
+
+
+@pytest.mark.parametrize("command", [["serve", "--listen", "127.0.0.1:0"], ["config", "show", "broker", "1"]])
+def test_a_folder_of_a_newer_version_is_refused_in_one_line(tmp_path: Path, command: list[str]) -> None:
+    started = serve(tmp_path, "--listen", "127.0.0.1:0")
+    assert started.stdout is not None
+    assert started.stdout.readline().startswith("oncelog ready on")
+    started.terminate()
+    started.communicate(timeout=60)
+    journal = tmp_path / "data" / JOURNAL_FILE
+    journal.write_bytes(format_line({"kind": "of a later day"}))
+    arguments = [sys.executable, "-m", "oncelog", *command, "--data-dir", str(tmp_path / "data")]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "'of a later day', which this version does not know: a newer Oncelog" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 import stat
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from oncelog.cli.console_process import console_process
+from oncelog.cli.main import cli
 from oncelog.client import Admin, Producer
 from oncelog.core.properties import parse_properties
 from oncelog.security.jaas import parse_jaas
+from peers.kafka.kafka import free_port
+from tests.waiting import wait_until
 
 
 class Secured:
@@ -73,6 +80,48 @@ def test_our_commands_connect_as_they_are_told(secured: Secured) -> None:
     (told,) = [line.split(maxsplit=1)[1] for line in secured.said.splitlines() if line.startswith("  oncelog ")]
     run = subprocess.run([sys.executable, "-m", *told.split()], capture_output=True, text=True, timeout=60)
     assert (run.returncode, "tea" in run.stdout) == (0, True), run.stderr
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(cli, list(arguments))
+    assert result.exit_code == 0, f"{arguments}: {result.output}"
+    return result.output
+
+
+@pytest.mark.parametrize("way", ["--config", "--command-config", "--set"])
+def test_commands_of_every_kind_go_through_tls_and_the_login(secured: Secured, way: str, tmp_path: Path) -> None:
+    if way == "--set":
+        options = [word for name, text in secured.client_settings.items() for word in ("--set", f"{name}={text}")]
+    else:
+        options = [way, str(secured.made / "client.properties")]
+    topic = f"through{way}"
+    run("topic", "create", topic, *options)
+    lines = tmp_path / "lines"
+    lines.write_text("one\ntwo\n")
+    run("produce", topic, str(lines), "--transactional-id", "t", *options)
+    assert run("consume", topic, "--group", topic, *options).split() == ["one", "two"]
+    assert topic in run("group", "describe", topic, *options)
+    assert "t" in run("txn", "list", *options)
+    assert "admin" in run("user", "list", *options)
+    assert "there are no such ACLs" in run("acl", "list", *options)
+    assert "there are no such quotas" in run("quota", "list", *options)
+    assert "tea" in run("cluster", "info", *options) + run("topic", "list", *options)
+
+
+def test_the_console_goes_through_tls_and_the_login(secured: Secured) -> None:
+    settings = secured.client_settings
+    port = free_port()
+
+    def page() -> str:
+        with (
+            contextlib.suppress(OSError),
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/topics", timeout=20) as told,
+        ):
+            return str(told.read().decode())
+        return ""
+
+    with console_process(settings["bootstrap.servers"], f"127.0.0.1:{port}", secured.made / "client.properties"):
+        wait_until(lambda: "tea" in page(), timeout_s=60)
 
 
 def test_a_client_without_password_or_trust_gets_nowhere(secured: Secured) -> None:

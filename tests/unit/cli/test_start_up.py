@@ -44,7 +44,9 @@ def test_help_imports_no_command() -> None:
     assert len([module for module in modules if module.startswith("oncelog")]) <= 8
 
 
-@pytest.mark.parametrize("command", ["topic", "produce", "consume", "group", "txn", "config", "cluster", "log"])
+@pytest.mark.parametrize(
+    "command", ["topic", "produce", "consume", "group", "txn", "config", "cluster", "log", "registry"]
+)
 def test_the_help_of_a_command_imports_no_client(command: str) -> None:
     modules = modules_of(command, "--help")
     assert packages(modules) <= {"oncelog.cli", "oncelog.core", "oncelog.protocol"}

@@ -12,7 +12,7 @@ from click.testing import Result
 from oncelog.client import Admin, ClientConfig
 from oncelog.client.admin import ConfigResource, ConfigSource, ResourceType
 from oncelog.client.errors import KafkaError
-from oncelog.cluster.metadata import JOURNAL_FILE
+from oncelog.cluster.node_facts import JOURNAL_FILE
 from oncelog.testing import BrokerProcess
 from tests.unit.cli.conftest import SETTINGS
 

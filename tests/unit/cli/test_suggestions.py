@@ -85,3 +85,31 @@ def test_what_the_environment_says_is_not_repeated(
 def test_a_missing_broker_is_suggested_where_it_was_looked_for() -> None:
     result = CliRunner().invoke(cli, ["topic", "list", "-b", "127.0.0.1:1"])
     assert "'oncelog serve --listen 127.0.0.1:1'" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["lab", "fencin"], "fencing"),
+        (["config", "show", "topc", "x"], "topic"),
+        (["consume", "x", "-o", "jsn"], "json"),
+        (["consume", "x", "--value-type", "lnog"], "long"),
+        (["acl", "add", "--operation", "Raed"], "read"),
+        (["completion", "bsh"], "bash"),
+        (["txn", "list", "--state", "Ongoin"], "Ongoing"),
+        (["bench", "growth", "abortd"], "aborted"),
+        (["bench", "suite", "--only", "prodce"], "produce"),
+        (["bench", "profile", "produce-100"], "produce-100B"),
+        (["serv"], "serve"),
+    ],
+)
+def test_a_word_that_is_like_a_known_one_is_answered_with_it(words: list[str], meant: str) -> None:
+    result = CliRunner().invoke(cli, words)
+    assert result.exit_code == 2
+    assert f"did you mean {meant}?" in result.stderr
+
+
+def test_a_word_that_is_like_none_is_answered_with_all() -> None:
+    stderr = CliRunner().invoke(cli, ["config", "show", "xyz", "x"]).stderr
+    assert "is not one of 'topic', 'broker', 'group'" in stderr
+    assert "did you mean" not in stderr

@@ -80,6 +80,14 @@ def test_an_unknown_setting_is_answered_with_the_nearest(run: Run, topic: str) -
     assert "did you mean retention.ms?" in result.stderr
 
 
+def test_settings_of_groups_are_refused_in_a_sentence(run: Run) -> None:
+    key = "consumer.session.timeout.ms"
+    for command, setting in (("show", []), ("set", [f"{key}=50000"]), ("unset", [key])):
+        result = run("config", command, "group", "g", *setting)
+        assert result.exit_code == 1
+        assert "Oncelog has no settings of groups" in result.stderr
+
+
 def test_a_broker_is_named_by_its_number(run: Run) -> None:
     assert run("config", "show", "broker", "1").exit_code == 0
     result = run("config", "show", "broker", "first")
@@ -97,11 +105,44 @@ def test_a_broker_that_is_not_there_is_not_waited_for(run: Run) -> None:
         assert time.monotonic() - started_s < 10, "the time-out is 15 s"
 
 
-def test_the_cluster_tells_its_brokers_and_features(run: Run, servers: str) -> None:
+def test_the_cluster_tells_its_brokers_and_features(
+    run: Run, servers: str, topic: str, transactional: Callable[..., Producer]
+) -> None:
+    transactional(f"id-{topic}")  # for an internal topic
     facts = json.loads(run("cluster", "info", "-o", "json").stdout)
     assert [broker["address"] for broker in facts["brokers"]] == [servers]
     assert facts["features"]["transaction.version"] == 2
-    assert servers in run("cluster", "info").stdout
+    text = run("cluster", "info").stdout
+    assert servers in text
+    assert f"{facts['internal_partitions']} more of internal topics" in text
+    led = sum(broker["leads"] for broker in facts["brokers"])
+    assert facts["partitions"] + facts["internal_partitions"] == led
+    described = json.loads(run("cluster", "describe", "-o", "json").stdout)
+    assert (described["quorum"], described["without_leader"], described["under_replicated"]) == (None, [], [])
+    assert [(one["broker"], one["address"], one["out_of_sync"]) for one in described["brokers"]] == [(1, servers, 0)]
+    assert servers in run("cluster", "describe").stdout
+
+
+def test_folders_of_brokers_are_shown_with_what_is_in_them(run: Run, topic: str) -> None:
+    (folder,) = json.loads(run("log", "dirs", "-o", "json").stdout)
+    assert folder["broker"] == 1 and f"{topic}-0" in folder["partitions"]
+    assert folder["bytes"] == sum(folder["partitions"].values())
+    assert f"{topic}-0" in run("log", "dirs", "--partitions").stdout
+    assert folder["folder"] in run("log", "dirs").stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--replicas", "1"], ["t:0"], ["t:0", "--replicas", "1", "--cancel"], ["{topic}:0", "--replicas", "x"]],
+)
+def test_moves_that_say_not_enough_are_refused(run: Run, topic: str, arguments: list[str]) -> None:
+    done = run("cluster", "reassign", *(argument.format(topic=topic) for argument in arguments))
+    assert done.exit_code == 2 and "--replicas" in done.output
+
+
+def test_a_running_broker_is_not_unregistered(run: Run) -> None:
+    done = run("cluster", "unregister", "1", "--yes")
+    assert done.exit_code != 0 and "stop it first" in done.output
 
 
 def test_offsets_of_a_group_are_described_moved_and_deleted(run: Run, admin: Admin, topic: str, name: str) -> None:

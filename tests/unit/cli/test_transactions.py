@@ -172,7 +172,7 @@ def test_the_history_of_an_id_has_every_change(run: Run, transactional: Transact
     assert [event["time_ms"] for event in events] == sorted(event["time_ms"] for event in events)
     assert events[1]["partitions"] == [f"{topic}-0"]
     text = run("txn", "history", f"history-{topic}").stdout
-    assert text.splitlines()[0].split() == ["TIME", "AFTER", "WHAT", "STATE", "PRODUCER", "PARTITIONS"]
+    assert text.splitlines()[0].split() == ["TIME", "AFTER", "WHAT", "PRODUCER", "PARTITIONS"]
     assert run("txn", "history", "nobody").exit_code == 1
 
 

@@ -1,8 +1,9 @@
-"""`oncelog user` and `oncelog acl`, on a broker with SASL and ACLs and on the folder of one that does not run."""
+"""`oncelog user`, `acl` and `quota`, on a broker with SASL and ACLs and on the folder of one that does not run."""
 
 from __future__ import annotations
 
 import json
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -106,6 +107,29 @@ def test_acls_are_added_listed_explained_and_removed(admin: Run) -> None:
     assert "there are no such ACLs" in admin("acl", "remove", *bob, "--yes").output
 
 
+def test_quotas_are_set_listed_and_removed(admin: Run) -> None:
+    carl = ("--user", "carl")
+    said = done(admin("quota", "set", *carl, "producer_byte_rate=1048576", "request_percentage=12.5"))
+    assert said == "user carl: producer_byte_rate=1048576\nuser carl: request_percentage=12.5\n"
+    done(admin("quota", "set", *carl, "--client-id", "app", "consumer_byte_rate=1000"))
+    done(admin("quota", "set", "--default-user", "--client-id", "app", "consumer_byte_rate=2000"))
+    done(admin("quota", "set", "--ip", "192.0.2.7", "connection_creation_rate=5"))
+    rows = json.loads(done(admin("quota", "list", *carl, "-o", "json")))
+    assert {"entity": {"user": "carl"}, "quota": "producer_byte_rate", "value": 1048576.0} in rows
+    assert len(rows) == 3, "those of carl with a client id too"
+    everything = done(admin("quota", "list"))
+    assert "user (default)" in everything
+    assert "192.0.2.7" in everything
+    absent = admin("quota", "unset", *carl, "producer_byte_rate", "consumer_byte_rate")
+    assert absent.exit_code == 1
+    assert "user carl has no quota consumer_byte_rate; nothing was removed" in absent.output
+    assert len(json.loads(done(admin("quota", "list", *carl, "-o", "json")))) == 3
+    done(admin("quota", "unset", *carl, "producer_byte_rate", "request_percentage"))
+    done(admin("quota", "unset", *carl, "--client-id", "app", "consumer_byte_rate"))
+    assert "there are no such quotas" in done(admin("quota", "list", *carl))
+    assert json.loads(done(admin("quota", "list", "--default-user", "-o", "json")))[0]["value"] == 2000.0
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
@@ -117,6 +141,12 @@ def test_acls_are_added_listed_explained_and_removed(admin: Run) -> None:
         (["acl", "add", "--principal", "User:x", "--group", "g", "--producer"], "neither needs anything of a group"),
         (["acl", "remove", "--yes"], "say which"),
         (["acl", "explain", "User:x", "read"], "name a resource"),
+        (["quota", "set", "producer_byte_rate=1"], "say whom it is for"),
+        (["quota", "set", "--user", "x", "producer_byte_rate=much"], "'much' is not a number"),
+        (["quota", "set", "--user", "x", "producer_byte_rate=0"], "must be greater than 0"),
+        (["quota", "set", "--user", "x", "connection_creation_rate=1"], "Invalid configuration key"),
+        (["quota", "set", "--user", "x", "--default-user", "producer_byte_rate=1"], "either --user or --default-user"),
+        (["quota", "set", "--user", "x", "--ip", "192.0.2.7", "connection_creation_rate=1"], "stands alone"),
     ],
 )
 def test_what_is_not_said_is_asked_for(admin: Run, arguments: list[str], why: str) -> None:
@@ -143,3 +173,25 @@ def test_the_folder_of_a_broker_that_does_not_run(tmp_path: Path) -> None:
     done(oncelog("user", "delete", "eve", "--data-dir", folder, "--yes"))
     assert "there are no users" in done(oncelog("user", "list", "--data-dir", folder))
     assert "there is no user eve" in oncelog("user", "delete", "eve", "--data-dir", folder, "--yes").output
+
+
+def test_users_and_acls_before_the_first_start(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "data"
+    done(oncelog("user", "add", "eve", "--password-file", "-", "--data-dir", folder, "--node-id", "7", stdin="pencil"))
+    done(oncelog("acl", "add", "--principal", "User:eve", "--operation", "all", "--topic", "*", "--data-dir", folder))
+    assert stat.S_IMODE((folder / "oncelog-metadata.journal").stat().st_mode) == 0o600
+    settings = {**SETTINGS, "node.id": 7}
+    broker = BrokerProcess(folder, settings, arguments=["--listen", "SASL_PLAINTEXT://127.0.0.1:0"])
+    broker.start()
+    eve = properties(broker, tmp_path, "eve", "pencil", "SCRAM-SHA-256")
+    done(oncelog("topic", "create", "tea", "--config", eve))
+    broker.stop()
+    log = broker.log_path.read_text()
+    assert "WARNING" not in log and "lost" not in log, "it is the start of a folder in order"
+
+
+def test_a_folder_of_something_else_is_not_made_one_of_a_broker(tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("dear")
+    refused = oncelog("user", "add", "eve", "--password-file", "-", "--data-dir", tmp_path, stdin="pencil")
+    assert (refused.exit_code, "not the data folder of a broker" in refused.output) == (1, True)
+    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]

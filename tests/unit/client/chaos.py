@@ -122,7 +122,11 @@ class Chaos:
         if task is not None:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        up_reader, up_writer = await asyncio.open_connection(*self._upstream)
+        try:
+            up_reader, up_writer = await asyncio.open_connection(*self._upstream)
+        except OSError:  # the real one is away
+            writer.close()
+            return
         try:
             while await self._exchange(node_id, reader, writer, up_reader, up_writer):
                 pass

@@ -144,8 +144,8 @@ def test_the_cluster_is_described(module_admin: Admin) -> None:
 
 
 def test_what_a_broker_does_not_serve_is_said_plainly(module_admin: Admin) -> None:
-    with pytest.raises(UnsupportedByBroker, match="does not serve ElectLeaders"):
-        module_admin.elect_leaders()
+    with pytest.raises(UnsupportedByBroker, match="does not serve UnregisterBroker"):
+        module_admin.unregister_broker(7)
 
 
 def test_log_directories_have_the_bytes_of_their_partitions(module_admin: Admin, config: ClientConfig) -> None:

@@ -139,8 +139,7 @@ def test_consumer_settings_that_contradict_are_refused_by_name(settings: dict[st
 
 
 def test_settings_of_kafkas_java_client_are_taken_and_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    assert consumer(client__rack="eu-1", send__buffer__bytes=5) == consumer()
-    assert "client.rack has no effect in Oncelog: records are read from the leader of their partition" in caplog.text
+    assert consumer(send__buffer__bytes=5) == consumer()
     assert "send.buffer.bytes has no effect in Oncelog: it tunes Kafka's Java client" in caplog.text
     caplog.clear()
     assert producer(security__protocol="PLAINTEXT", ssl__truststore__location="x") == producer()
@@ -207,3 +206,18 @@ def test_settings_for_many_tools_must_not_ask_for_more_security_than_there_is() 
     for asking in ({"security.protocol": "TLS"}, {"ssl.truststore.location": "/x"}, {"security.providers": "x"}):
         with pytest.raises(ConfigurationError):
             check_security({"group.id": "g", **asking})
+
+
+def test_the_file_that_java_needs_for_tokens_is_taken_and_no_other_class() -> None:
+    given = {
+        **SERVERS,
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.jaas.config": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;",
+        "sasl.oauthbearer.token.endpoint.url": "file:///run/token",
+    }
+    key = "sasl.login.callback.handler.class"
+    handler = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
+    assert ProducerConfig.parse({**given, key: handler}).client.sasl_mechanism == "OAUTHBEARER"
+    with pytest.raises(ConfigurationError, match=r"sasl\.login\.callback\.handler\.class: no class is loaded"):
+        ProducerConfig.parse({**given, key: "evil.Handler"})

@@ -195,6 +195,24 @@ def test_an_answer_given_twice_closes_the_connection_after_the_first() -> None:
     run(scenario())
 
 
+def test_what_waits_behind_a_login_is_told_when_the_login_breaks_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(*_: object) -> int:
+        raise RuntimeError("no thread can be started")
+
+    async def scenario() -> None:
+        async with ScriptedBroker({}) as broker:
+            connection = await connect(broker)
+            monkeypatch.setattr("oncelog.client.connection.log_in", broken)
+            connection._begin_login()
+            with pytest.raises(ConnectionLost):
+                await connection.call(beat(), HeartbeatResponse)
+            assert connection._login_task is not None
+            with pytest.raises(RuntimeError):
+                await connection._login_task
+
+    run(scenario())
+
+
 def test_nobody_listening_is_a_lost_connection() -> None:
     async def scenario() -> None:
         with pytest.raises(ConnectionLost, match="cannot connect"):

@@ -78,7 +78,7 @@ def test_a_poll_returns_no_more_than_asked_for_and_loses_nothing(consumer: Any, 
     client = consumer(auto_offset_reset="earliest", max_poll_records=7)
     client.assign(both(full_topic))
     seen: list[ConsumerRecord] = []
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while len(seen) < COUNT and time.monotonic() < deadline:
         records = client.poll(200)
         assert len(records) <= 7
@@ -90,7 +90,7 @@ def test_columns_hold_the_same_records(consumer: Any, full_topic: str) -> None:
     client = consumer(auto_offset_reset="earliest")
     client.assign(both(full_topic))
     values: list[bytes] = []
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while len(values) < COUNT and time.monotonic() < deadline:
         values += client.poll_columns(200).column("value").to_pylist()
     assert sorted(map(int, values)) == list(range(COUNT))
@@ -179,7 +179,7 @@ def test_an_offset_that_is_gone_is_asked_for_with_pauses(
     place = TopicPartition(full_topic, 0)
     strict.assign([place])
     strict.seek(place, 10 * COUNT)
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + 60
     while len(asked) < 4 and time.monotonic() < deadline_s:
         with pytest.raises(KafkaError, match="seek to where to go on"):
             drain(strict, 1, 10)
@@ -246,7 +246,7 @@ def test_what_is_behind_a_malformed_record_is_not_skipped(
     client = consumer(auto_offset_reset="earliest")
     client.assign([place])
     read = client.poll_columns if columns else client.poll
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     failures = handed_out = 0
     while failures < 2 and time.monotonic() < deadline:
         try:
@@ -313,7 +313,7 @@ def test_before_the_first_commit_the_committed_position_is_where_the_consumer_be
 ) -> None:
     client = consumer(group_id=unique("group"), enable_auto_commit=False, auto_offset_reset="latest")
     client.subscribe([topic])
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while not client.assignment() and time.monotonic() < deadline:
         client.poll(10)
     assert client.position(TopicPartition(topic, 0)) == 0
@@ -350,7 +350,7 @@ def test_two_members_share_the_partitions_and_read_everything_once(
     first.subscribe([full_topic], on_revoked=lambda _: first.commit())
     seen = drain(first, 1)
     second.subscribe([full_topic], on_revoked=lambda _: second.commit())
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     shared = False
     while (len(seen) < COUNT or not shared) and time.monotonic() < deadline:
         seen += first.poll(50)
@@ -359,7 +359,7 @@ def test_two_members_share_the_partitions_and_read_everything_once(
     assert shared
     assert numbers(seen) == list(range(COUNT))
     first.close()
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while len(second.assignment()) < 2 and time.monotonic() < deadline:
         second.poll(50)
     assert second.assignment() == set(both(full_topic))
@@ -411,7 +411,7 @@ def test_a_topic_that_is_made_after_the_subscription_is_noticed(
     client = consumer(group_id=unique("group"), metadata_max_age_ms=50, allow_auto_create_topics=False)
     assigned: list[list[TopicPartition]] = []
     client.subscribe([name], on_assigned=assigned.append)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while not assigned and time.monotonic() < deadline:
         client.poll(10)
     assert assigned == [[]]
@@ -432,7 +432,7 @@ def test_a_pattern_does_not_come_back_after_it_was_given_up(consumer: Any, full_
         return found
 
     client.core.admin.list_topics = give_up_meanwhile
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while client.core.pattern is not None and time.monotonic() < deadline:
         client.poll(10)
     client.poll(50)

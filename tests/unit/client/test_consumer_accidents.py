@@ -81,7 +81,7 @@ def test_any_single_accident_with_any_request_leaves_every_record_once(
     client = consumer(group_id=unique("group"), auto_commit_interval_ms=20)
     client.subscribe([full_topic])
     assert numbers(drain(client, COUNT)) == list(range(COUNT))
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while not chaos.happened[kind] and time.monotonic() < deadline:
         client.poll(20)
     assert chaos.happened[kind] == 1
@@ -156,7 +156,7 @@ def test_a_member_that_the_group_forgot_joins_again(
     drain(client, 1)
     joins = chaos.seen[ApiKey.JOIN_GROUP]
     chaos.once(ApiKey.HEARTBEAT, Accident(Kind.REFUSE, code))
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while (chaos.seen[ApiKey.JOIN_GROUP] == joins or not client.assignment()) and time.monotonic() < deadline:
         client.poll(20)
     assert chaos.seen[ApiKey.JOIN_GROUP] > joins
@@ -217,7 +217,7 @@ def test_a_cooperative_member_that_is_expelled_while_it_joins_loses_what_it_hold
         client.poll(10)
     expel(module_admin, client, consumer(**settings), full_topic)
     expelled = True
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while (not lost or not client.assignment()) and time.monotonic() < deadline:
         client.poll(10)
     assert sorted(lost) == [TopicPartition(full_topic, 0), TopicPartition(full_topic, 1)]

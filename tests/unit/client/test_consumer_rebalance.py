@@ -7,7 +7,7 @@ from typing import Any
 from oncelog.client.cluster import Cluster
 from oncelog.client.consumer_config import ConsumerConfig
 from oncelog.client.consumer_positions import Positions
-from oncelog.client.consumer_rebalance import Change, Phase, Rebalance, Rebalances
+from oncelog.client.consumer_rebalance import Phase, Rebalance, RebalanceKind, Rebalances
 from oncelog.client.group_member import GroupMember
 from oncelog.core.ids import TopicPartition
 from tests.unit.client.scripted_network import CONFIG, ScriptedNetwork
@@ -31,7 +31,7 @@ def assigned(rebalances: Rebalances, positions: Positions, *partitions: TopicPar
     assert rebalances.phase is Phase.JOINING
     rebalances.joined(list(partitions))
     change = rebalances.advance(TOPICS)
-    assert change is not None and change.change is Change.ASSIGNED
+    assert change is not None and change.kind is RebalanceKind.ASSIGNED
     assert rebalances.handled(change) is None
     assert rebalances.phase is Phase.STABLE
     assert positions.partitions() == frozenset(partitions)
@@ -42,7 +42,7 @@ def test_an_eager_member_gives_everything_up_before_it_joins_again() -> None:
     assigned(rebalances, rebalances._positions, A, B)
     rebalances.member.rejoin_needed = True
     revoked = rebalances.advance(TOPICS)
-    assert revoked == Rebalance(Change.REVOKED, [A, B])
+    assert revoked == Rebalance(RebalanceKind.REVOKED, [A, B])
     assert rebalances.handled(revoked) is None
     assert rebalances._positions.partitions() == frozenset()
     rebalances.member.rejoin_needed = False
@@ -57,9 +57,9 @@ def test_a_cooperative_member_gives_up_only_what_a_join_took_away_and_asks_for_a
     rebalances.member.rejoin_needed = False
     rebalances.joined([B, C])
     revoked = rebalances.advance(TOPICS)
-    assert revoked == Rebalance(Change.REVOKED, [A])
+    assert revoked == Rebalance(RebalanceKind.REVOKED, [A])
     assert rebalances.member.rejoin_needed
-    assert rebalances.handled(revoked) == Rebalance(Change.ASSIGNED, [C])
+    assert rebalances.handled(revoked) == Rebalance(RebalanceKind.ASSIGNED, [C])
 
 
 def test_partitions_of_a_lost_membership_are_lost_and_an_older_assignment_is_not_taken() -> None:
@@ -68,10 +68,10 @@ def test_partitions_of_a_lost_membership_are_lost_and_an_older_assignment_is_not
     rebalances.member.rejoin_needed = True
     assert rebalances.advance(TOPICS) is None
     rebalances.joined([B])
-    assert rebalances.advance(TOPICS) == Rebalance(Change.REVOKED, [A])
+    assert rebalances.advance(TOPICS) == Rebalance(RebalanceKind.REVOKED, [A])
     rebalances.member.lost = True
     lost = rebalances.advance(TOPICS)
-    assert lost == Rebalance(Change.LOST, [A])
+    assert lost == Rebalance(RebalanceKind.LOST, [A])
     assert rebalances.handled(lost) is None
     assert rebalances.advance(TOPICS) is None, "the assignment of the lost membership was taken"
     assert rebalances.phase is Phase.JOINING

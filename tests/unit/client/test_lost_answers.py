@@ -80,15 +80,19 @@ READING = {
     *(f"Admin.{name}" for name in ("list_groups", "describe_groups", "group_offsets", "describe_cluster")),
     *(f"Admin.{name}" for name in ("list_transactions", "describe_transactions", "describe_producers")),
     "Admin.describe_log_dirs",
+    "Admin.describe_quorum",
+    "Admin.eligible_leaders",
+    "Admin.list_reassignments",
     "Admin.describe_user_scram_credentials",
     "Admin.describe_acls",
+    "Admin.describe_client_quotas",
     *(f"Consumer.{name}" for name in ("seek_to_beginning", "seek_to_end", "seek_to_time", "seek_to_committed")),
     *(f"Consumer.{name}" for name in ("beginning_offsets", "end_offsets", "position", "lag", "committed")),
     "TransactionClient.fetch_offsets",
     "TransactionClient.share",
 }
 NOT_SERVED = {
-    "Admin.elect_leaders": lambda admin: admin.elect_leaders(),
+    "Admin.unregister_broker": lambda admin: admin.unregister_broker(7),
     "Admin.update_features": lambda admin: admin.update_features({"transaction.version": 2}),
 }
 PATIENT = {"request.timeout.ms": 10_000, "default.api.timeout.ms": 20_000, "delivery.timeout.ms": 20_000}
@@ -386,6 +390,39 @@ def _(world: World) -> Any:
     admin = world.admin()
     with world.lost():
         admin.delete_acls([AclFilter(name=world.name)])
+
+
+@case(
+    "Admin.alter_client_quotas",
+    ApiKey.ALTER_CLIENT_QUOTAS,
+    lambda world: world.truth.describe_client_quotas({"user": world.name})[0].quotas == {"request_percentage": 50.0},
+)
+def _(world: World) -> Any:
+    admin = world.admin()
+    with world.lost():
+        admin.alter_client_quotas({"user": world.name}, {"request_percentage": 50.0})
+
+
+@case(
+    "Admin.elect_leaders",
+    ApiKey.ELECT_LEADERS,
+    lambda world: world.truth.list_topics()[world.topic].partitions[0].leader == 1,
+)
+def _(world: World) -> Any:
+    admin = world.admin()
+    with world.lost():
+        admin.elect_leaders([world.place])
+
+
+@case(
+    "Admin.reassign_partitions",
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+    lambda world: world.truth.list_reassignments() == {},
+)
+def _(world: World) -> Any:
+    admin = world.admin()
+    with world.lost():
+        admin.reassign_partitions({world.place: [1]})
 
 
 @case("Admin.fence_producers", ApiKey.INIT_PRODUCER_ID, lambda world: world.state() != "Ongoing")

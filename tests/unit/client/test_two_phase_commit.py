@@ -212,6 +212,38 @@ def test_an_abort_after_a_completed_transaction_does_not_make_that_one_lost(
     assert make(name, **settings).complete(by_successor) is Completion.ENDED_BEFORE
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_successor_that_takes_over_before_it_completes_is_not_told_that_the_transaction_was_committed(
+    make: Any, reading: Reading, topic: str, unique: Any, version: int
+) -> None:
+    settings = {"oncelog_transaction_version_max": version}
+    name = unique("txn")
+    first = make(name, **settings)
+    first.init_transactions()
+    prepared = prepare_one(first, topic, "aborted by the successor")
+    second = make(name, **settings)
+    second.init_transactions()
+    with pytest.raises(IllegalState, match=r"how the prepared transaction .* ended is not known"):
+        second.complete(prepared)
+    own = prepare_one(second, topic, "own")
+    assert second.complete(own) is Completion.COMMITTED
+    abort_one(second, topic)
+    assert second.complete(own) is Completion.ENDED_BEFORE
+    assert reading.values(topic, [0]) == [b"own"]
+
+
+def test_a_producer_knows_what_it_has_completed_for_a_predecessor(make: Any, topic: str, unique: Any) -> None:
+    name = unique("txn")
+    first = make(name)
+    first.init_transactions()
+    prepared = prepare_one(first, topic, "1")
+    second = make(name)
+    assert second.complete(prepared) is Completion.COMMITTED
+    second.init_transactions()
+    abort_one(second, topic)
+    assert second.complete(prepared) is Completion.ENDED_BEFORE
+
+
 def abort_one(client: Producer, topic: str) -> None:
     client.begin_transaction()
     client.send(topic, "aborted", partition=0)

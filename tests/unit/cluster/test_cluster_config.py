@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from oncelog.cluster.cluster_config import check_folder, cluster_config
-from oncelog.cluster.metadata import JOURNAL_FILE
-from oncelog.cluster.quorum_log import Address
-from oncelog.core.broker_config import BROKER_CONFIG, is_in_cluster, warnings_of
+from oncelog.cluster.node_facts import JOURNAL_FILE
+from oncelog.core.address import Address
+from oncelog.core.broker_config import BROKER_CONFIG, is_controller, is_in_cluster, warnings_of
 from oncelog.core.config import ConfigError, Settings
 from oncelog.server.listener import between_brokers, parse_listeners
 from oncelog.storage.meta_properties import ensure_meta_properties
@@ -34,9 +34,13 @@ def test_in_a_cluster_they_have_their_effect() -> None:
     assert [text.split()[0] for text in warnings_of(member)] == ["num.io.threads"]
 
 
-def test_a_controller_alone_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"process\.roles: broker joins a cluster of Apache Kafka"):
-        BROKER_CONFIG.parse({"process.roles": "controller"})
+def test_a_node_is_a_broker_a_controller_or_both() -> None:
+    controller = BROKER_CONFIG.parse({"process.roles": "controller"})
+    assert is_controller(controller)
+    assert not is_in_cluster(controller)
+    for roles in ("", "broker,broker", "broker,observer"):
+        with pytest.raises(ConfigError, match=r"process\.roles.*broker joins a cluster; controller decides for one"):
+            BROKER_CONFIG.parse({"process.roles": roles})
 
 
 def test_controllers_by_address_or_as_voters() -> None:
@@ -61,16 +65,6 @@ def test_what_is_missing_or_wrong_is_said(given: dict[str, str], message: str) -
         cluster_config(settings(**given))
 
 
-def test_a_controller_behind_tls_is_refused_for_now() -> None:
-    secure = settings(
-        controller_quorum_bootstrap_servers="a:1",
-        controller_listener_names="CONTROLLER",
-        listener_security_protocol_map="CONTROLLER:SSL,PLAINTEXT:PLAINTEXT",
-    )
-    with pytest.raises(ConfigError, match="listener CONTROLLER is SSL; TLS and SASL to controllers are not supported"):
-        cluster_config(secure)
-
-
 def test_a_new_folder_needs_the_id_of_the_cluster(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^cluster\.id: .* has to be named"):
         check_folder(tmp_path, settings())
@@ -85,16 +79,20 @@ def test_the_folder_of_a_node_of_its_own_is_not_taken(tmp_path: Path) -> None:
         check_folder(tmp_path, settings(cluster_id="x"))
 
 
-def test_brokers_reach_each_other_by_a_plaintext_listener() -> None:
+def test_brokers_reach_each_other_by_one_listener() -> None:
     both = settings(
         listeners="INNER://127.0.0.1:1,PLAINTEXT://127.0.0.1:2", listener_security_protocol_map="INNER:PLAINTEXT"
     )
-    assert between_brokers(parse_listeners(both), both) == "PLAINTEXT"
-    named = Settings(both.table, {**both.values, "inter.broker.listener.name": "INNER"})
-    assert between_brokers(parse_listeners(named), named) == "INNER"
-    unknown = Settings(both.table, {**both.values, "inter.broker.listener.name": "OUTER"})
+
+    def chosen(**changes: str) -> str:
+        named = {name.replace("_", "."): value for name, value in changes.items()}
+        given = Settings(both.table, {**both.values, **named})
+        return between_brokers(parse_listeners(given), given).name
+
+    assert chosen() == "PLAINTEXT"
+    assert chosen(inter_broker_listener_name="INNER") == "INNER"
+    assert chosen(security_inter_broker_protocol="PLAINTEXT") == "PLAINTEXT"
     with pytest.raises(ConfigError, match="OUTER is not among the listeners"):
-        between_brokers(parse_listeners(unknown), unknown)
-    secure = settings(listeners="SASL_PLAINTEXT://127.0.0.1:1", sasl_enabled_mechanisms="SCRAM-SHA-256")
-    with pytest.raises(ConfigError, match="TLS and SASL between brokers are not supported yet"):
-        between_brokers(parse_listeners(secure), secure)
+        chosen(inter_broker_listener_name="OUTER")
+    with pytest.raises(ConfigError, match="one of them is enough"):
+        chosen(inter_broker_listener_name="INNER", security_inter_broker_protocol="PLAINTEXT")

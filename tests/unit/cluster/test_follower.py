@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from oncelog.cluster.follower import FetchLimits, FollowedPartition, LeaderFetcher, SendToLeader
+from oncelog.cluster.follower import FLUSH_WAIT_MS, FetchLimits, LeaderFetcher, SendToLeader
+from oncelog.cluster.follower_session import FollowedPartition, FollowerSession
+from oncelog.core.config import INT_MAX
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import NodeId
 from oncelog.protocol.messages.fetch import (
@@ -28,6 +30,7 @@ from oncelog.storage.leader_epochs import EpochEnd
 
 A = FollowedPartition("a", uuid.UUID(int=1), 0)
 B = FollowedPartition("b", uuid.UUID(int=2), 3)
+IN_A, IN_B = (A.topic_id, A.partition), (B.topic_id, B.partition)
 LIMITS = FetchLimits()
 BACKOFF_MS = LIMITS.backoff_ms
 
@@ -78,6 +81,13 @@ class FakeLog:
             raise self.error
 
 
+class SessionRequest(NamedTuple):
+    number: int
+    session: tuple[int, int]
+    named: list[tuple[uuid.UUID, int]]
+    forgotten: list[tuple[uuid.UUID, int]]
+
+
 class Played:
     def __init__(self, *epochs: int, start: int = 0, epoch: int = 5) -> None:
         self.now_ms = 1000
@@ -93,14 +103,42 @@ class Played:
         assert sent is not None
         return sent
 
-    def fetched(self, key: FollowedPartition = A, number: int | None = None, **fields: Any) -> None:
+    def fetched(self, key: FollowedPartition = A, number: int | None = None, session: int = 0, **fields: Any) -> None:
         if number is None:
             number, request = self.send()
             assert isinstance(request, FetchRequest)
         fields = {"high_watermark": 2, "log_start_offset": 0, "records": b"", **fields}
         data = PartitionData(partition_index=key.partition, **fields)
         topic = FetchableTopicResponse(topic_id=key.topic_id, partitions=[data])
-        self.fetcher.on_fetch(number, FetchResponse(responses=[topic]), self.now_ms, 99)
+        self.answered(number, FetchResponse(session_id=session, responses=[topic]))
+
+    def answered(self, number: int, response: FetchResponse) -> None:
+        self.fetcher.on_fetch(number, response, self.now_ms, 99)
+
+    def begin_session(self, session: int = 55) -> None:
+        """With all partitions that are followed, and nothing to tell of any."""
+        number, request = self.send()
+        assert request.session_epoch == 0
+        topics = [
+            FetchableTopicResponse(
+                topic_id=topic.topic_id,
+                partitions=[
+                    PartitionData(partition_index=each.partition, high_watermark=0, log_start_offset=0, records=b"")
+                ],
+            )
+            for topic in request.topics
+            for each in topic.partitions
+        ]
+        self.answered(number, FetchResponse(session_id=session, responses=topics))
+
+    def session_request(self) -> SessionRequest:
+        number, request = self.send()
+        return SessionRequest(
+            number,
+            (request.session_id, request.session_epoch),
+            [(topic.topic_id, each.partition) for topic in request.topics for each in topic.partitions],
+            [(topic.topic_id, each) for topic in request.forgotten_topics_data for each in topic.partitions],
+        )
 
     def offset_is(self, offset: int, *, error: int = 0) -> int:
         """Returns which one was asked for."""
@@ -140,7 +178,7 @@ def test_what_is_fetched() -> None:
     ]  # fmt: skip
     assert (request.replica_state.replica_id, request.replica_state.replica_epoch) == (2, 77)
     assert (request.max_wait_ms, request.min_bytes, request.max_bytes) == (500, 1, 10 * 1024 * 1024)
-    assert (request.session_id, request.session_epoch, request.isolation_level) == (0, -1, 0)
+    assert (request.session_id, request.session_epoch, request.isolation_level) == (0, 0, 0)
     assert played.poll() is None, "one request at a time"
 
 
@@ -293,6 +331,7 @@ def test_an_answer_to_what_was_asked_before_a_change_is_ignored(change: str) -> 
     [
         (KafkaError(ErrorCode.CORRUPT_MESSAGE, "torn"), False, BACKOFF_MS),
         (KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full"), False, BACKOFF_MS),
+        (OSError("no room for a snapshot before segments are deleted"), False, BACKOFF_MS),
         (KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "fsync failed"), True, None),
     ],
     ids=str,
@@ -305,12 +344,41 @@ def test_a_log_that_does_not_take_what_was_fetched(error: Exception, is_broken: 
     assert bool(played.fetcher.halted()) == (after_ms is None)
 
 
+def test_what_goes_wrong_with_one_log_does_not_keep_others_from_their_records() -> None:
+    played, other = Played(4), FakeLog([])
+    played.fetcher.follow(B, other, 8)
+    played.log.error = OSError("no space left on device")
+    number, _ = played.send()
+    topics = [
+        FetchableTopicResponse(
+            topic_id=key.topic_id,
+            partitions=[PartitionData(partition_index=key.partition, high_watermark=0, records=b"\4")],
+        )
+        for key in (A, B)
+    ]
+    played.answered(number, FetchResponse(responses=topics))
+    assert other.epochs == [4]
+
+
 def test_what_is_not_on_disk_is_not_acknowledged() -> None:
     played = Played(4)
     played.log.is_flushed = False
     assert (played.poll(), played.fetcher.wake_ms(played.now_ms)) == (None, None)
     played.log.is_flushed = True
     assert played.goes_on_at_once()
+
+
+def test_a_partition_that_waits_for_the_disk_does_not_wait_for_news_of_others_as_well() -> None:
+    """It is acknowledged with the next fetch, which cannot be sent while another one waits at the leader."""
+    played = Played(4)
+    played.fetcher.follow(B, FakeLog([]), 8)
+    played.log.is_flushed = False
+    number, request = played.send()
+    assert [topic.topic_id for topic in request.topics] == [B.topic_id]
+    assert request.max_wait_ms == FLUSH_WAIT_MS
+    played.fetched(B, number=number)
+    played.log.is_broken = True
+    assert played.send()[1].max_wait_ms == LIMITS.wait_max_ms, "what has failed is not waited for"
 
 
 def test_a_lost_connection_and_an_error_of_the_whole_answer_are_waited_out() -> None:
@@ -348,3 +416,155 @@ def test_nothing_is_sent_without_partitions() -> None:
     played.fetcher.forget(A)
     assert (A in played.fetcher, len(played.fetcher)) == (False, 0)
     assert (played.poll(), played.goes_on_after_ms()) == (None, None)
+
+
+# Fetch sessions
+
+
+def test_a_session_names_only_what_changed() -> None:
+    played = Played(4)
+    played.fetcher.follow(B, FakeLog([]), 8)
+    played.begin_session()
+    number, session, named, forgotten = played.session_request()
+    assert (session, named, forgotten) == ((55, 1), [], [])
+    played.fetched(number=number, session=55, records=b"\4")
+    number, session, named, forgotten = played.session_request()
+    assert (session, named, forgotten) == ((55, 2), [IN_A], [])
+    played.answered(number, FetchResponse(session_id=55))
+    assert played.session_request().session == (55, 3)
+
+
+def test_what_is_left_out_of_an_answer_is_as_it_was() -> None:
+    played = Played(4)
+    played.begin_session()
+    played.log.calls.clear()
+    played.answered(played.session_request().number, FetchResponse(session_id=55))
+    assert played.log.calls == []
+    assert played.goes_on_after_ms() == 0
+
+
+def test_partitions_come_and_go_in_a_session() -> None:
+    played = Played(4)
+    played.begin_session()
+    played.fetcher.follow(B, FakeLog([]), 8)
+    number, session, named, forgotten = played.session_request()
+    assert (session, named, forgotten) == ((55, 1), [IN_B], [])
+    played.answered(number, FetchResponse(session_id=55))
+    played.fetcher.forget(A)
+    number, session, named, forgotten = played.session_request()
+    assert (session, named, forgotten) == ((55, 2), [], [IN_A])
+    played.answered(number, FetchResponse(session_id=55))
+    played.fetcher.follow(A, played.log, 5)
+    assert played.session_request()[1:] == ((55, 3), [IN_A], [])
+
+
+@pytest.mark.parametrize("reason", ["error", "not on disk"])
+def test_a_partition_that_waits_leaves_the_session_and_comes_back(reason: str) -> None:
+    """What is not on disk is not acknowledged by a fetch that does not name it, either."""
+    played = Played(4)
+    played.fetcher.follow(B, FakeLog([]), 8)
+    played.begin_session()
+    number = played.session_request().number
+    if reason == "error":
+        played.fetched(number=number, session=55, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    else:
+        played.fetched(number=number, session=55, records=b"\4")
+        played.log.is_flushed = False
+    number, session, named, forgotten = played.session_request()
+    assert (session, named, forgotten) == ((55, 2), [], [IN_A])
+    played.answered(number, FetchResponse(session_id=55))
+    played.log.is_flushed = True
+    played.now_ms += BACKOFF_MS
+    assert played.session_request()[1:] == ((55, 3), [IN_A], [])
+
+
+@pytest.mark.parametrize(
+    ("code", "session"),
+    [
+        (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, (0, 0)),
+        (ErrorCode.INVALID_FETCH_SESSION_EPOCH, (55, 0)),
+        (ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, (55, 0)),
+    ],
+)
+def test_errors_of_a_session_lead_to_a_full_fetch_at_once(code: ErrorCode, session: tuple[int, int]) -> None:
+    played = Played(4)
+    played.begin_session()
+    played.answered(played.session_request().number, FetchResponse(error_code=code))
+    number, asked, named, _ = played.session_request()
+    assert (asked, named) == (session, [IN_A])
+    played.answered(number, FetchResponse(error_code=code))
+    assert played.goes_on_after_ms() == BACKOFF_MS, "a full fetch has no session that could be to blame"
+
+
+def test_a_leader_without_sessions_is_sent_full_fetches() -> None:
+    played = Played(4)
+    for _ in range(3):
+        number, session, named, _ = played.session_request()
+        assert (session, named) == ((0, 0), [IN_A])
+        played.fetched(number=number)
+
+
+def test_a_leader_that_ends_a_session_is_sent_a_full_fetch() -> None:
+    played = Played(4)
+    played.begin_session()
+    played.answered(played.session_request().number, FetchResponse(session_id=0))
+    assert played.session_request()[1:] == ((0, 0), [IN_A], [])
+
+
+def test_a_full_fetch_follows_whatever_was_not_heard_or_not_taken() -> None:
+    """The leader would not tell it again, and a high watermark would be late until the next record."""
+    played = Played(4, 4, 4)
+    other = FakeLog([])
+    played.fetcher.follow(B, other, 8)
+
+    def begin() -> int:
+        played.now_ms += BACKOFF_MS
+        played.begin_session()
+        return played.session_request().number
+
+    def is_full() -> bool:
+        played.now_ms += BACKOFF_MS
+        number, session, named, forgotten = played.session_request()
+        played.fetcher.on_failure(number, played.now_ms)
+        return session == (55, 0) and named == [IN_A, IN_B] and not forgotten
+
+    played.fetcher.on_failure(begin(), played.now_ms)
+    assert is_full(), "the answer was lost"
+    begin()
+    played.now_ms += LIMITS.socket_timeout_ms
+    assert is_full(), "there was no answer"
+    played.fetched(number=begin(), session=55, diverging_epoch=EpochEndOffset(epoch=4, end_offset=2))
+    assert is_full(), "the logs diverge"
+    number = begin()
+    played.log.epochs = [4]
+    played.fetched(number=number, session=55)
+    assert is_full(), "the log has changed meanwhile"
+    number = begin()
+    played.log.error = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full")
+    played.fetched(number=number, session=55)
+    played.log.error = None
+    assert is_full(), "the log did not take it"
+
+
+@pytest.mark.parametrize("is_under_way", [False, True])
+def test_a_full_fetch_follows_a_new_leader_epoch(is_under_way: bool) -> None:
+    """In the new epoch nothing is known yet of how far behind the replica is."""
+    played = Played(4)
+    if is_under_way:
+        number, _ = played.send()
+        played.fetcher.follow(A, played.log, 6)
+        played.fetched(number=number, session=55)
+    else:
+        played.begin_session()
+        played.fetcher.follow(A, played.log, 6)
+    assert played.session_request()[1:] == ((55, 0), [IN_A], [])
+
+
+def test_the_epoch_of_a_session_starts_again_after_the_largest_number() -> None:
+    session = FollowerSession()
+    session.on_answer(7)
+    session._epoch = INT_MAX
+    session.on_answer(7)
+    request = FetchRequest()
+    session.name(request, {}, 1)
+    assert (request.session_id, request.session_epoch) == (7, 1)

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from oncelog.cluster.kraft_metadata import load_image
+from oncelog.cluster.kraft_metadata import LoadedImage, load_image
 from oncelog.controller.checkpoint import Checkpoint, Quorum, encode_checkpoint
-from oncelog.controller.image import EMPTY_IMAGE, TOPIC_RESOURCE
+from oncelog.controller.image import EMPTY_IMAGE
+from oncelog.core.config_resources import ResourceType
 from oncelog.core.ids import NodeId
 from oncelog.protocol.batch import Record, build_batch, iter_headers
 from oncelog.protocol.messages.cluster_metadata import (
@@ -34,7 +35,7 @@ def batch(base_offset: int, *messages: Message) -> bytes:
     return build_batch(records, timestamp_ms=1, base_offset=base_offset)
 
 
-def config(topic: str, name: str, value: str | None, kind: int = TOPIC_RESOURCE) -> ConfigRecord:
+def config(topic: str, name: str, value: str | None, kind: int = ResourceType.TOPIC) -> ConfigRecord:
     return ConfigRecord(resource_type=kind, resource_name=topic, name=name, value=value)
 
 
@@ -43,8 +44,8 @@ def checkpoint(*messages: Message) -> bytes:
 
 
 def topic_settings(data_folder: Path) -> tuple[dict[str, dict[str, str]], bool]:
-    image, is_complete = load_image(data_folder)
-    found = {name: dict(values) for (kind, name), values in image.settings.items() if kind == TOPIC_RESOURCE}
+    image, is_complete, *_ = load_image(data_folder)
+    found = {name: dict(values) for (kind, name), values in image.settings.items() if kind == ResourceType.TOPIC}
     return found, is_complete
 
 
@@ -58,7 +59,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", ["tv0", "tv1", "tv2", "tv2-killed"])
 def test_folders_of_kafka_are_read_to_their_end(kafka_data: Callable[[str], Path], name: str) -> None:
     folder = kafka_data(name)
-    image, is_complete = load_image(folder)
+    image, is_complete, *_ = load_image(folder)
     assert is_complete
     assert image.topic_settings("compacted")["cleanup.policy"] == "compact"
     assert image.topic_settings("__transaction_state")["cleanup.policy"] == "compact"
@@ -95,7 +96,7 @@ def test_the_newest_snapshot_stands_for_the_log_before_it(folder: Path) -> None:
 
 
 def test_without_a_metadata_log_nothing_is_known(tmp_path: Path) -> None:
-    assert load_image(tmp_path) == (EMPTY_IMAGE, False)
+    assert load_image(tmp_path) == LoadedImage(EMPTY_IMAGE, is_complete=False)
 
 
 @pytest.mark.parametrize("damage", ["torn", "changed"])
@@ -114,7 +115,7 @@ def test_a_snapshot_that_is_cut_off_is_not_taken_for_all_there_was(
     data = checkpoint(config("a", "x", "1"))
     *_, (footer, _) = iter_headers(data)
     (folder / f"{5:020d}-{1:010d}.checkpoint").write_bytes(data[:footer])
-    assert load_image(folder.parent) == (EMPTY_IMAGE, False)
+    assert load_image(folder.parent) == LoadedImage(EMPTY_IMAGE, is_complete=False)
     assert "no footer" in caplog.text
 
 

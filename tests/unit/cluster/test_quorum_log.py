@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from oncelog.cluster.quorum_log import BACKOFF_MS, FETCH_TIMEOUT_MS, TOPIC_ID, Address, Leader, QuorumLog, Send, Update
+from oncelog.cluster.quorum_log import BACKOFF_MS, FETCH_TIMEOUT_MS, TOPIC_ID, Leader, QuorumLog, Send, Update
 from oncelog.controller.checkpoint import Checkpoint, Quorum, encode_checkpoint
 from oncelog.controller.errors import InvalidMetadata
+from oncelog.core.address import Address
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import NodeId, uuid_from_text
 from oncelog.protocol.api import decode_response
@@ -25,6 +26,7 @@ from oncelog.protocol.messages.cluster_metadata import (
     VoterEndpoint,
     VotersRecord,
     VotersVoter,
+    control_key,
     encode_metadata_record,
 )
 from oncelog.protocol.messages.fetch import (
@@ -58,11 +60,11 @@ def captured(name: str) -> Any:
     return decode_response(found["key"], found["version"], bytes.fromhex(found["answer"]))
 
 
-def observer(*bootstrap: Address) -> QuorumLog:
+def observer(*bootstrap: Address, replica_id: int = 100) -> QuorumLog:
     directory_id = uuid.UUID("fe4b4b16-53f5-d8e3-4a4b-d0cad5235713")
     return QuorumLog(
         cluster_id="b25jZWxvZy1wZWVyLTAwMQ",
-        replica_id=1,
+        replica_id=replica_id,
         directory_id=directory_id,
         bootstrap=bootstrap or [FIRST, SECOND],
     )
@@ -107,13 +109,27 @@ def settings(log: QuorumLog) -> str | None:
 
 
 def test_the_first_fetch_is_that_of_a_java_broker() -> None:
-    sent = send(observer(), 5)
+    sent = send(observer(replica_id=1), 5)
     assert (sent.number, sent.address) == (1, FIRST)
     assert encode_bytes(sent.request, 18).hex() == (
         "000001f400000000001000000000000000ffffffff0200000000000000000000000000000001020000000000000000000000000000000000"
         "000000ffffffffffffffff00000000020010fe4b4b1653f5d8e34a4bd0cad52357130108ffffffffffffffff00010102001717623235"
         "6a5a5778765a7931775a5756794c5441774d51010d00000001ffffffffffffffff00"
     )
+
+
+def test_the_id_of_a_controller_is_not_for_a_broker() -> None:
+    with pytest.raises(KafkaError, match=r"node\.id 1 is the id of a controller of the cluster"):
+        fetched(observer(replica_id=1), error_code=ErrorCode.FENCED_LEADER_EPOCH)
+    log = observer(replica_id=2)
+    fetched(log, error_code=ErrorCode.FENCED_LEADER_EPOCH)
+    voters = VotersRecord(voters=[VotersVoter(voter_id=1), VotersVoter(voter_id=2)])
+    control = build_batch(
+        [Record(0, 0, control_key(voters), encode_bytes(voters, 0))],
+        timestamp_ms=0, base_offset=0, leader_epoch=3, control=True,
+    )  # fmt: skip
+    with pytest.raises(KafkaError, match=r"node\.id 2 is the id of a controller of the cluster"):
+        fetched(log, records=control, high_watermark=1)
 
 
 def test_following_a_controller_of_kafka_from_the_beginning() -> None:

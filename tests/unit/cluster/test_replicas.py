@@ -11,7 +11,7 @@ from oncelog.cluster.replicas import (
     REACTIONS,
     Follower,
     IsrProposal,
-    Reaction,
+    ProposalReaction,
     ReplicaFetch,
     ReplicaRules,
     Replicas,
@@ -65,7 +65,9 @@ class Led:
         self.now_ms += after_ms
         return self.replicas.propose_shrink(end, 10, self.now_ms)
 
-    def answer(self, proposal: IsrProposal, code: int = 0, *, epoch: int = 7, partition_epoch: int = 5) -> Reaction:
+    def answer(
+        self, proposal: IsrProposal, code: int = 0, *, epoch: int = 7, partition_epoch: int = 5
+    ) -> ProposalReaction:
         return self.replicas.on_answer(
             proposal, code, in_sync=proposal.in_sync, leader_epoch=epoch, partition_epoch=partition_epoch
         )
@@ -259,7 +261,7 @@ def test_while_a_shrink_is_under_way_the_old_member_is_waited_for() -> None:
     proposal = led.shrink(after_ms=LAG_MS + 1)
     assert proposal is not None
     assert led.high_watermark() == 15
-    assert led.answer(proposal) is Reaction.COMMIT
+    assert led.answer(proposal) is ProposalReaction.COMMIT
     assert led.high_watermark() == 20
 
 
@@ -274,30 +276,32 @@ def test_one_proposal_at_a_time() -> None:
 @pytest.mark.parametrize(
     ("code", "reaction", "in_sync", "maximal"),
     [
-        (ErrorCode.NONE, Reaction.COMMIT, (1, 2, 3), {1, 2, 3}),
-        (ErrorCode.INELIGIBLE_REPLICA, Reaction.REVERT, (1, 2), {1, 2}),
-        (ErrorCode.OPERATION_NOT_ATTEMPTED, Reaction.REVERT, (1, 2), {1, 2}),
-        (ErrorCode.UNKNOWN_TOPIC_ID, Reaction.WAIT, (1, 2), {1, 2, 3}),
-        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, Reaction.WAIT, (1, 2), {1, 2, 3}),
-        (ErrorCode.FENCED_LEADER_EPOCH, Reaction.WAIT, (1, 2), {1, 2, 3}),
-        (ErrorCode.INVALID_REQUEST, Reaction.WAIT, (1, 2), {1, 2, 3}),
-        (ErrorCode.INVALID_UPDATE_VERSION, Reaction.WAIT, (1, 2), {1, 2, 3}),
-        (ErrorCode.NEW_LEADER_ELECTED, Reaction.WAIT, (1, 2), {1, 2, 3}),
-        (ErrorCode.NOT_CONTROLLER, Reaction.RETRY, (1, 2), {1, 2, 3}),
-        (ErrorCode.REQUEST_TIMED_OUT, Reaction.RETRY, (1, 2), {1, 2, 3}),
-        (ErrorCode.UNKNOWN_SERVER_ERROR, Reaction.RETRY, (1, 2), {1, 2, 3}),
+        (ErrorCode.NONE, ProposalReaction.COMMIT, (1, 2, 3), {1, 2, 3}),
+        (ErrorCode.INELIGIBLE_REPLICA, ProposalReaction.REVERT, (1, 2), {1, 2}),
+        (ErrorCode.OPERATION_NOT_ATTEMPTED, ProposalReaction.REVERT, (1, 2), {1, 2}),
+        (ErrorCode.UNKNOWN_TOPIC_ID, ProposalReaction.WAIT, (1, 2), {1, 2, 3}),
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ProposalReaction.WAIT, (1, 2), {1, 2, 3}),
+        (ErrorCode.FENCED_LEADER_EPOCH, ProposalReaction.WAIT, (1, 2), {1, 2, 3}),
+        (ErrorCode.INVALID_REQUEST, ProposalReaction.WAIT, (1, 2), {1, 2, 3}),
+        (ErrorCode.INVALID_UPDATE_VERSION, ProposalReaction.WAIT, (1, 2), {1, 2, 3}),
+        (ErrorCode.NEW_LEADER_ELECTED, ProposalReaction.WAIT, (1, 2), {1, 2, 3}),
+        (ErrorCode.NOT_CONTROLLER, ProposalReaction.RETRY, (1, 2), {1, 2, 3}),
+        (ErrorCode.REQUEST_TIMED_OUT, ProposalReaction.RETRY, (1, 2), {1, 2, 3}),
+        (ErrorCode.UNKNOWN_SERVER_ERROR, ProposalReaction.RETRY, (1, 2), {1, 2, 3}),
     ],
 )
-def test_what_an_answer_does(code: ErrorCode, reaction: Reaction, in_sync: tuple[int, ...], maximal: set[int]) -> None:
+def test_what_an_answer_does(
+    code: ErrorCode, reaction: ProposalReaction, in_sync: tuple[int, ...], maximal: set[int]
+) -> None:
     led = Led((1, 2))
     led.fetch(3, 20)
     proposal = led.expand()
     assert proposal is not None
     assert led.answer(proposal, code) is reaction
     assert (led.replicas.state.in_sync, led.replicas.maximal_isr) == (in_sync, maximal)
-    is_open = reaction in (Reaction.WAIT, Reaction.RETRY)
+    is_open = reaction in (ProposalReaction.WAIT, ProposalReaction.RETRY)
     assert (led.replicas.proposal is proposal) == is_open
-    assert (led.replicas.state.partition_epoch == 5) == (reaction is Reaction.COMMIT)
+    assert (led.replicas.state.partition_epoch == 5) == (reaction is ProposalReaction.COMMIT)
 
 
 def test_every_listed_reaction_is_tested() -> None:
@@ -318,7 +322,7 @@ def test_metadata_ends_a_proposal(in_sync: tuple[int, ...], partition_epoch: int
     assert (led.replicas.proposal is None) == is_ended
     assert led.replicas.state.in_sync == (in_sync if is_ended else (1, 2))
     if is_ended:
-        assert led.answer(proposal) is Reaction.WAIT, "the answer comes too late"
+        assert led.answer(proposal) is ProposalReaction.WAIT, "the answer comes too late"
         assert led.replicas.state.in_sync == in_sync
 
 
@@ -327,8 +331,8 @@ def test_an_answer_of_another_leader_epoch_commits_nothing() -> None:
     led.fetch(3, 20)
     proposal = led.expand()
     assert proposal is not None
-    assert led.answer(proposal, epoch=8) is Reaction.WAIT
-    assert led.answer(proposal, partition_epoch=3) is Reaction.WAIT
+    assert led.answer(proposal, epoch=8) is ProposalReaction.WAIT
+    assert led.answer(proposal, partition_epoch=3) is ProposalReaction.WAIT
     assert led.replicas.state.in_sync == (1, 2)
 
 
@@ -346,3 +350,34 @@ def test_a_reassignment_brings_a_follower_that_nobody_waits_for() -> None:
     led.fetch(3, 0)
     assert led.high_watermark() == 20
     assert led.replicas.followers[NodeId(2)].end_offset == 20, "what is known stays known"
+
+
+def test_a_follower_that_fell_behind_comes_back_when_it_fetches_and_not_before() -> None:
+    """Too few are in sync then for the high watermark to move on, and what it had is still all that is committed."""
+    led = Led(in_sync=(1, 2))
+    led.fetch(2, 15, end=15)
+    proposal = led.shrink(end=20, after_ms=LAG_MS + 1)
+    assert proposal is not None and proposal.in_sync == ids(1)
+    led.answer(proposal)
+    assert led.expand(high_watermark=15) is None
+    led.fetch(2, 16)
+    joined = led.expand(high_watermark=15)
+    assert joined is not None and joined.in_sync == ids(1, 2)
+
+
+def test_a_follower_that_the_controller_took_out_comes_back_when_it_fetches() -> None:
+    led = Led(in_sync=(1, 2))
+    led.fetch(2, 20)
+    led.metadata(1)
+    assert led.expand() is None
+    led.fetch(2, 20)
+    assert led.expand() is not None
+
+
+def test_a_follower_that_has_what_was_deleted_here_joins_when_it_has_deleted_it_as_well() -> None:
+    """Its records below the leader's start may be others than those that were committed."""
+    led = Led(in_sync=(1,))
+    led.replicas.on_fetch(NodeId(2), ReplicaFetch(20, 0, 20), 20, led.now_ms)
+    assert led.replicas.propose_expansion(15, 10, log_start_offset=18) is None
+    led.replicas.on_fetch(NodeId(2), ReplicaFetch(20, 18, 20), 20, led.now_ms)
+    assert led.replicas.propose_expansion(15, 10, log_start_offset=18) is not None

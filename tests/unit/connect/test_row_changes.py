@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oncelog.client import ConsumerRecord
-from oncelog.connect.row_changes import Change, Unusable, decode, key_values, plan_appends, plan_upserts
+from oncelog.client import ConsumerRecord, TopicPartition
+from oncelog.client.columns import SCHEMA
+from oncelog.connect.row_changes import (
+    RowChange,
+    TablePlan,
+    Unusable,
+    decode,
+    key_values,
+    plan_appends,
+    plan_plain_appends,
+    plan_plain_upserts,
+    plan_upserts,
+)
+from oncelog.connect.sink_records import RecordColumns, joined
 
 
 def record(key: Any, value: Any, headers: tuple[tuple[str, bytes | None], ...] = ()) -> ConsumerRecord:
@@ -19,10 +33,25 @@ def record(key: Any, value: Any, headers: tuple[tuple[str, bytes | None], ...] =
     return ConsumerRecord("t", 0, 0, 0, 0, raw_key, raw_value, headers, -1)
 
 
+def columns(records: list[ConsumerRecord]) -> RecordColumns:
+    times = [datetime.fromtimestamp(found.timestamp_ms / 1000, tz=UTC) for found in records]
+    headers = [[{"key": name, "value": value} for name, value in found.headers] for found in records]
+    named = {"key": [r.key for r in records], "value": [r.value for r in records], "headers": headers,
+             "topic": [r.topic for r in records], "partition": [r.partition for r in records],
+             "offset": [r.offset for r in records], "timestamp": times,
+             "timestampType": [r.timestamp_type for r in records]}  # fmt: skip
+    return RecordColumns(pa.RecordBatch.from_pydict(named, SCHEMA))
+
+
+def lists(plan: TablePlan) -> TablePlan:
+    return plan._replace(writes=[(names, [list(row) for row in rows]) for names, rows in plan.writes])
+
+
 FIELDS = st.dictionaries(st.sampled_from("abc"), st.integers(0, 9))
 CHANGES = st.lists(st.one_of(st.just("empty"), st.tuples(st.integers(0, 3), st.one_of(st.none(), FIELDS))))
 
 
+@settings(deadline=None)
 @given(CHANGES, st.dictionaries(st.integers(0, 3), FIELDS))
 def test_a_plan_is_what_one_statement_per_record_would_do(changes: list[Any], before: dict[int, Any]) -> None:
     expected = {key: dict(row) for key, row in before.items()}
@@ -30,10 +59,10 @@ def test_a_plan_is_what_one_statement_per_record_would_do(changes: list[Any], be
     for change in changes:
         if change == "empty":
             expected.clear()
-            decoded.append(Change(record(None, None), None, empties=True))
+            decoded.append(RowChange(record(None, None), None, empties=True))
             continue
         key, row = change
-        decoded.append(Change(record({"id": key}, None), None if row is None else dict(row)))
+        decoded.append(RowChange(record({"id": key}, None), None if row is None else dict(row)))
         if row is None:
             expected.pop(key, None)
         else:
@@ -53,10 +82,57 @@ def test_a_plan_is_what_one_statement_per_record_would_do(changes: list[Any], be
     assert table == expected
 
 
+ROWS = st.dictionaries(st.sampled_from(["id", "b", "c"]), st.one_of(st.integers(0, 3), st.sampled_from(["x", ""])))
+ODD = st.sampled_from([b"", b"{", b"[1]", b"{} {}", b'"x"', b"\xff", b'{"id": null}', b'{"id": 1.5}', b' {"id": 1} '])
+HEADERS = st.sampled_from([(), (("op", b"d"),), (("op", b"t"),)])
+RECORDS = st.lists(st.builds(record, st.integers(0, 3), st.one_of(st.none(), ROWS, ROWS, ODD), HEADERS), max_size=6)
+
+
+@settings(deadline=None)
+@given(RECORDS)
+def test_a_batch_that_is_planned_at_once_is_planned_as_its_records_are(records: list[ConsumerRecord]) -> None:
+    upserts, appends = plan_plain_upserts(columns(records), "id"), plan_plain_appends(columns(records))
+    if upserts is not None:
+        decoded = [change for found in records if (change := decode(found, "rows")) is not None]
+        assert lists(upserts) == lists(plan_upserts(decoded, ["id"]))
+    if appends is not None:
+        decoded = [change for found in records if (change := decode(found, "rows")) is not None]
+        assert lists(appends) == lists(plan_appends(decoded))
+
+
+def test_most_batches_are_planned_at_once() -> None:
+    records = [
+        record({"id": 1}, {"id": 1, "b": 2}),
+        record({"id": 1}, None, (("op", b"d"),)),
+        record(None, {"id": 3}),
+    ]
+    plan = plan_plain_upserts(columns(records), "id")
+    assert plan is not None
+    assert lists(plan) == TablePlan(False, [(1,)], [(("id",), [[3]])])
+    assert plan_plain_appends(columns(records[:1])) is not None
+
+
+def test_records_as_columns_are_the_records() -> None:
+    records = [
+        record(1, {"id": 1}, (("a", b"1"), ("b", None)))._replace(offset=7, timestamp_ms=1_700_000_000_123),
+        record(None, None)._replace(topic="u", partition=3, offset=9),
+        record(2, {"id": 2})._replace(offset=8),
+    ]
+    found = columns(records)
+    assert list(found) == records
+    assert found[1] == records[1]
+    assert list(found[1:]) == records[1:] == list(joined([found[1:2], found[2:]]))
+    assert found.first_offsets() == {TopicPartition("t", 0): 7, TopicPartition("u", 3): 9}
+    assert {topic: list(part) for topic, part in found.by_topic().items()} == {
+        "t": [records[0], records[2]],
+        "u": [records[1]],
+    }
+
+
 def test_appends_keep_their_order_and_their_columns() -> None:
     rows = [{"a": 1}, {"a": 2}, {"b": 3}, {"a": 4}]
-    plan = plan_appends(Change(record(None, None), row) for row in rows)
-    assert plan.writes == [(("a",), [[1], [2]]), (("b",), [[3]]), (("a",), [[4]])]
+    plan = plan_appends(RowChange(record(None, None), row) for row in rows)
+    assert lists(plan).writes == [(("a",), [[1], [2]]), (("b",), [[3]]), (("a",), [[4]])]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +144,7 @@ def test_appends_keep_their_order_and_their_columns() -> None:
     ],
 )
 def test_key_columns_come_from_the_row_or_the_key(key: Any, row: Any, found: tuple[Any, ...]) -> None:
-    assert key_values(Change(record(key, None), row), ["id", "n"]) == found
+    assert key_values(RowChange(record(key, None), row), ["id", "n"]) == found
 
 
 def test_a_single_key_column_may_be_plain_text() -> None:
@@ -96,7 +172,7 @@ def test_what_is_no_change_of_a_row_is_unusable(made: ConsumerRecord, value_form
 
 def test_a_key_that_is_no_text_is_unusable() -> None:
     with pytest.raises(Unusable, match="neither JSON nor text"):
-        key_values(Change(record(b"\xff", None), {}), ["id"])
+        key_values(RowChange(record(b"\xff", None), {}), ["id"])
 
 
 def test_spaces_around_json_are_allowed() -> None:
@@ -107,4 +183,4 @@ def test_spaces_around_json_are_allowed() -> None:
 
 def test_a_key_without_a_value_is_unusable() -> None:
     with pytest.raises(Unusable, match="key columns id, n"):
-        key_values(Change(record(None, None), {"a": 1}), ["id", "n"])
+        key_values(RowChange(record(None, None), {"a": 1}), ["id", "n"])

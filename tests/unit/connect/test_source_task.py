@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oncelog.connect.errors import Refused
+from oncelog.connect.errors import Fenced, Refused
 from oncelog.connect.pgoutput import lsn_text
-from oncelog.connect.progress import Progress
+from oncelog.connect.progress import Progress, SnapshotProgress
 from oncelog.connect.settings import source_settings
 from oncelog.connect.source import Event, Idle, Note, Resume, SourceCommit, SourceRecord, Stored
 from oncelog.connect.source_resume import Server, Slot, decide
@@ -43,6 +43,7 @@ class FakeSource:
     def __init__(self, world: World, at_once: int) -> None:
         self._world, self._at_once = world, at_once
         self.snapshot_position = 15
+        self.snapshot_progress = SnapshotProgress()
         self.seen_position = world.end
 
     def resume(self, stored: Stored | None) -> Resume:
@@ -120,7 +121,7 @@ def run(world: World, at_once: int, batch_rows: int) -> None:
     SourceTask(source_settings(given_settings, {}), source, log, progress).run(lambda: progress.is_current)
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.integers(0, 4), max_size=8),
     st.integers(1, 7),
@@ -146,6 +147,29 @@ def test_any_deaths_leave_each_transaction_once_and_in_order(
     run(world, at_once, batch_rows)
     assert world.committed == ["snapshot", *(row for _, rows in world.transactions for row in rows)]
     assert world.stored is not None and world.confirmed <= world.stored.position
+
+
+def test_a_position_that_does_not_fit_because_a_newer_instance_went_on_is_told_as_fenced() -> None:
+    class Overtaken(FakeLog):
+        """A newer instance takes over behind the first answer."""
+
+        calls = 0
+
+        def take_over(self) -> None:
+            self.calls += 1
+            if self.calls > 1:
+                raise Fenced("a newer instance has taken over")
+
+    world = World([1])
+    world.stored, world.confirmed = Stored(15, NOTE), 20
+    source: Any = FakeSource(world, 1)
+    log: Any = Overtaken(world)
+    settings_of_source = source_settings({"name": "c", "url": "x", "publication": "p"}, {})
+    with pytest.raises(Fenced):
+        SourceTask(settings_of_source, source, log, Progress()).start()
+    honest: Any = FakeLog(world)
+    with pytest.raises(Refused, match="somebody else has moved it"):
+        SourceTask(settings_of_source, source, honest, Progress()).start()
 
 
 GOOD = Stored(100, NOTE)

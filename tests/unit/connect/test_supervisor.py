@@ -12,7 +12,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from oncelog.client import BufferExhausted
 from oncelog.connect import supervisor as module
 from oncelog.connect.errors import Fenced
-from oncelog.connect.kinds import Finding, Kind
+from oncelog.connect.finding import Finding
+from oncelog.connect.kinds import Kind
 from oncelog.connect.metrics import ConnectMetrics
 from oncelog.connect.progress import Progress
 from oncelog.connect.supervisor import SupervisedConnector, Supervisor
@@ -42,7 +43,7 @@ class Scripted(Kind):
             raise step
         step(self.progress)
 
-    def check(self) -> Iterator[Finding]:
+    def _check(self) -> Iterator[Finding]:
         yield from ()
 
 

@@ -20,7 +20,7 @@ from oncelog.client import Admin, ClientConfig, Producer
 from oncelog.console.page import Console
 from oncelog.console.server import bind, make_server
 from oncelog.console.settings import ConsoleSettings
-from oncelog.console.visits import OneVisit, Visits
+from oncelog.console.visits import OneVisit, Visits, decoder_of
 from oncelog.console.watch import ClusterWatch
 from oncelog.monitoring.snapshot import Poller
 from oncelog.testing import BrokerProcess, broker
@@ -52,6 +52,13 @@ class Browser:
     def __init__(self, port: int) -> None:
         self.port = port
         self.host = f"127.0.0.1:{port}"
+        self._console: Console | None = None
+
+    @property
+    def console(self) -> Console:
+        """What its pages use, where nobody logs in."""
+        assert self._console is not None
+        return self._console
 
     def request(self, method: str, path: str, headers: Mapping[str, str] | None = None, body: str = "") -> Answer:
         connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
@@ -89,10 +96,12 @@ class Browser:
 @contextmanager
 def serving(servers: str, audit_log: Path | None = None, **settings: Any) -> Iterator[Browser]:
     client = ClientConfig(bootstrap_servers=servers, default_api_timeout_ms=5_000)
-    chosen = ConsoleSettings(client, ("-b", servers), audit_log, poll_interval_ms=50, **settings)
+    chosen = ConsoleSettings(client, ("-b", servers), audit_log, **{"poll_interval_ms": 50, **settings})
     with Admin(client) as pages, Admin(client) as polls:
-        visits = OneVisit(Console(chosen, pages, ClusterWatch(Poller(polls), chosen.poll_interval_ms), TOKEN))
-        with served(visits, chosen) as found:
+        watch = ClusterWatch(Poller(polls), chosen.poll_interval_ms)
+        console = Console(chosen, pages, watch, TOKEN, schemas=decoder_of(chosen))
+        with served(OneVisit(console), chosen) as found:
+            found._console = console
             # Known as there or as not there: a first poll takes its time on a busy machine.
             wait_until(lambda: found.get("/?format=json").json["status"]["number"] > 0)
             yield found

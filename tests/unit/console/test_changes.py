@@ -6,15 +6,20 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
-from oncelog.client import Admin, ClientConfig, Consumer, Producer, ProducerFenced, TopicPartition
-from oncelog.client.admin import TransactionDescription
+from oncelog.client import Admin, ClientConfig, Consumer, NewTopic, Producer, ProducerFenced, TopicPartition
+from oncelog.client.admin import ProducerDescription, TransactionDescription
 from oncelog.console import changes
+from oncelog.console.changes import parse_offsets
 from oncelog.console.page import BadInput, Refused
+from oncelog.monitoring.open_transactions import OpenTransaction
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.testing import BrokerProcess
 from tests.unit.cli.test_transactions import leave_hanging
+from tests.unit.client.chaos import Accident, Chaos, Kind
 from tests.unit.console.conftest import BROKER_SETTINGS, TOKEN, Browser, serving
 from tests.waiting import wait_until
 
@@ -67,6 +72,8 @@ def test_fencing_aborts_the_transaction_and_is_logged_before_and_after(
         ({"token": ""}, 403),
         ({"producer_epoch": 77}, 409),
         ({"producer_id": 123456}, 409),
+        ({"start_ms": 1}, 409),
+        ({"start_ms": ""}, 409),
         ({"id": "no-such-id", "confirm": "no-such-id"}, 404),
     ],
 )
@@ -77,6 +84,45 @@ def test_a_form_that_is_not_exactly_right_changes_nothing(
     assert changing.post("/changes/fence", fence_form(changing, name) | changed).status == status
     assert logged(audit_log) == []
     producer.commit_transaction()
+
+
+def test_a_transaction_that_the_page_did_not_show_is_not_fenced(
+    changing: Browser, topic: str, shared_broker: BrokerProcess, audit_log: Path
+) -> None:
+    """Clients of others keep producer and epoch from one transaction to the next."""
+    from confluent_kafka import Producer as OtherProducer
+
+    name = f"next-{topic}"
+    producer = OtherProducer({"bootstrap.servers": shared_broker.bootstrap_servers, "transactional.id": name})
+    producer.init_transactions(30)
+    forms = []
+    for value in (b"first", b"second"):
+        producer.begin_transaction()
+        producer.produce(topic, value)
+        producer.flush(30)
+        forms.append(fence_form(changing, name))
+        if value == b"first":
+            producer.commit_transaction(30)
+    first, second = forms
+    assert (first["producer_id"], first["producer_epoch"]) == (second["producer_id"], second["producer_epoch"])
+    answer = changing.post("/changes/fence", first)
+    assert (answer.status, "has begun another one" in answer.text) == (409, True)
+    assert logged(audit_log) == []
+    producer.commit_transaction(30)
+
+
+def test_a_name_with_spaces_at_its_ends_is_another_name(changing: Browser, topic: str, admin: Admin) -> None:
+    known(changing, topic)
+    for group in (f"g-{topic}", f"g-{topic} "):
+        admin.alter_group_offsets(group, {TopicPartition(topic, 0): 0})
+    wanted = urlencode({"group": f"g-{topic} ", "topic": topic, "to": " latest "})
+    data = changing.data(f"/changes/reset?{wanted}")
+    assert (data["group"], data["to"], data["fields"]["group"]) == (f"g-{topic} ", "latest", f"g-{topic} ")
+    assert "with the spaces at its ends" in changing.get(f"/changes/reset?{wanted}").text
+    form = {**data["fields"], "token": TOKEN}
+    assert changing.post("/changes/reset", form | {"confirm": f"g-{topic}"}).status == 400
+    answer = changing.post("/changes/reset", form | {"confirm": f"g-{topic} "})
+    assert (answer.status, answer.headers["location"]) == (303, f"/groups/g-{topic}%20")
 
 
 def test_another_site_cannot_send_the_form(changing: Browser, opened: tuple[str, Producer], audit_log: Path) -> None:
@@ -95,12 +141,29 @@ def test_another_site_cannot_send_the_form(changing: Browser, opened: tuple[str,
 def test_a_console_that_only_shows_things_changes_nothing(browser: Browser, opened: tuple[str, Producer]) -> None:
     name, producer = opened
     dialog = browser.get(f"/changes/fence?id={name}").text
-    assert "<form" not in dialog
+    assert 'method="post"' not in dialog
     assert f"oncelog txn fence {name}" in dialog
     answer = browser.post("/changes/fence", fence_form(browser, name))
     assert answer.status == 403
     assert "--allow-changes" in answer.text
     producer.commit_transaction()
+
+
+def test_a_change_whose_answer_is_lost_is_not_called_failed(
+    shared_broker: BrokerProcess, opened: tuple[str, Producer], tmp_path: Path
+) -> None:
+    name, producer = opened
+    log = tmp_path / "audit"
+    with Chaos(shared_broker.bootstrap_servers) as chaos, serving(chaos.bootstrap_servers, log) as browser:
+        form = fence_form(browser, name)
+        chaos.accident = lambda key, request: Accident(Kind.LOSE_ANSWER) if key is ApiKey.INIT_PRODUCER_ID else None
+        answer = browser.post("/changes/fence", form)
+    assert answer.status == 504
+    assert "It may have been done" in answer.text
+    assert "goes on trying" not in answer.text
+    assert [line["outcome"] for line in logged(log)] == ["begun", "unknown"]
+    with pytest.raises(ProducerFenced):
+        producer.commit_transaction()
 
 
 def test_nothing_is_changed_if_it_cannot_be_logged(
@@ -135,6 +198,23 @@ def test_an_abort_of_a_transaction_that_its_coordinator_knows_is_refused(
     form = {"topic": topic, "partition": 0, "start_offset": 0, "producer_id": 0, "producer_epoch": 0}
     assert changing.post("/changes/abort", {**form, "token": TOKEN, "confirm": f"{topic}:0"}).status == 409
     producer.commit_transaction()
+
+
+@pytest.mark.parametrize("state", ["PrepareCommit", "PrepareAbort"])
+def test_an_abort_of_a_transaction_that_is_decided_is_refused(
+    changing: Browser, topic: str, audit_log: Path, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    """However old it is, and although its coordinator is not writing any more."""
+    known(changing, topic)
+    place = TopicPartition(topic, 0)
+    described = TransactionDescription("decided", state, 1, 0, 60_000, 500, [place], "h:1")
+    found = OpenTransaction(place, ProducerDescription(1, 0, 0, 500, 0, 4), "decided", described, "")
+    monkeypatch.setattr(changes, "open_transactions", lambda *_: [found])
+    answer = changing.get(f"/changes/abort?topic={topic}&partition=0&start_offset=4")
+    assert (answer.status, "has decided how the transaction ends" in answer.text) == (409, True)
+    form = {"topic": topic, "partition": 0, "start_offset": 4, "producer_id": 1, "producer_epoch": 0}
+    assert changing.post("/changes/abort", {**form, "token": TOKEN, "confirm": f"{topic}:0"}).status == 409
+    assert logged(audit_log) == []
 
 
 @pytest.fixture
@@ -196,7 +276,7 @@ def test_a_reset_sets_what_was_shown(
     assert changing.post("/changes/reset", form).status == 409, "the group has moved meanwhile"
     assert logged(audit_log) == []
     admin.alter_group_offsets(group, {place: 4})
-    assert changing.post("/changes/reset", form).headers["location"] == f"/groups/{group}"
+    assert changing.post("/changes/reset", form).headers["location"] == f"/groups/group%2F{topic}"
     assert admin.group_offsets(group)[place].offset == 10
     assert [line["outcome"] for line in logged(audit_log)] == ["begun", "done"]
     assert logged(audit_log)[0]["before"] == {str(place): 4}
@@ -221,12 +301,15 @@ def test_a_group_with_members_is_not_reset(
 
 def test_a_reset_needs_a_target_that_is_one(changing: Browser, topic: str, admin: Admin) -> None:
     known(changing, topic)
-    for to in ("someday", "%2B3"):
+    huge = ("9" * 20, str(1 << 63), "-" + "9" * 30, "%2B" + "9" * 30, "-99999999999d", "1969-12-31")
+    for to in ("someday", "%2B3", *huge):
         answer = changing.get(f"/changes/reset?group=new-{topic}&topic={topic}&to={to}")
         assert answer.status == 400, to
 
 
-@pytest.mark.parametrize("text", ["", "0", "0:1", "a:1:2", "0:1:2:3", "0::", "0::-1", "-1::0"])
+@pytest.mark.parametrize(
+    "text", ["", "0", "0:1", "a:1:2", "0:1:2:3", "0::", "0::-1", "-1::0", f"0::{1 << 63}", f"{1 << 31}::0"]
+)
 def test_a_plan_that_no_page_made_is_refused(text: str) -> None:
     with pytest.raises(BadInput):
         changes.parse_plan(text, "orders")
@@ -236,4 +319,34 @@ def test_a_plan_comes_back_as_it_was() -> None:
     assert changes.parse_plan("0:4:10,1::0", "t") == {
         TopicPartition("t", 0): (4, 10),
         TopicPartition("t", 1): (None, 0),
+    }
+
+
+def test_offsets_of_a_file_are_previewed_and_set(changing: Browser, admin: Admin) -> None:
+    topic, group = "pasted", "pasted-group"
+    admin.create_topics([NewTopic(topic, 60)])
+    known(changing, topic)
+    admin.alter_group_offsets(group, {TopicPartition(topic, 0): 0})
+    text = "".join(f'"{topic}",{number},0\n' for number in range(60))
+    data = changing.data(f"/changes/reset?{urlencode({'group': group, 'topic': topic, 'offsets': text})}")
+    assert [(one["partition"], one["before"], one["after"]) for one in data["plan"][:2]] == [(0, 0, 0), (1, None, 0)]
+    assert len(data["command"].splitlines()) == 60
+    form = {**data["fields"], "token": TOKEN, "confirm": group}
+    assert changing.post("/changes/reset", form | {"plan": form["plan"] + " " * 1_000}).status == 303
+    assert len(admin.group_offsets(group)) == 60
+
+
+@pytest.mark.parametrize(
+    "lines",
+    ["x", "0", "0,x", "-1,5", "0,-5", "0,1\n0,2", "other,0,5", "1,2,3,4", ",", f"0,{1 << 63}", f"{1 << 31},0"],
+)
+def test_lines_that_are_no_offsets_of_the_topic_are_refused(lines: str) -> None:
+    with pytest.raises(BadInput):
+        parse_offsets(lines, "orders")
+
+
+def test_offsets_of_a_file() -> None:
+    assert parse_offsets("0,5\r\n orders , 1 , 7 \n\n", "orders") == {
+        TopicPartition("orders", 0): 5,
+        TopicPartition("orders", 1): 7,
     }

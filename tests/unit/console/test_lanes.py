@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from oncelog.client import TopicPartition
-from oncelog.console.lanes import BAR_WIDTH_MIN, ROWS_MAX, WIDTH, Scale, lane_row, stack
+from oncelog.console.lanes import (
+    BAR_WIDTH_MIN,
+    PACKED_ROWS_MAX,
+    ROWS_MAX,
+    WIDTH,
+    Scale,
+    common_scale,
+    lane_row,
+    stack,
+    table_order,
+)
 from oncelog.monitoring.offsets import PartitionOffsets
 from oncelog.monitoring.open_transactions import OpenTransaction
-from oncelog.monitoring.timeline import Timeline
+from oncelog.monitoring.timeline import PlainRun, Timeline
 from oncelog.monitoring.transaction_spans import TransactionOutcome, TransactionSpan
 from tests.unit.monitoring.fake_admin import described, producer
 
@@ -40,6 +50,28 @@ def test_a_bar_is_never_too_thin_to_be_seen_and_never_outside() -> None:
 def test_rows_are_bounded() -> None:
     places = stack([(0, WIDTH)] * (ROWS_MAX + 5))
     assert max(place.row for place in places) == ROWS_MAX - 1
+    row = lane_row(timeline(*(span(number, number, 40, None) for number in range(ROWS_MAX + 5))), {}, "offset", 0)
+    assert len({bar["y"] for bar in row["bars"]}) == ROWS_MAX
+
+
+def test_where_many_overlap_each_id_has_a_row_of_its_own() -> None:
+    few = [span(number, number, 40, None) for number in range(PACKED_ROWS_MAX)]
+    assert not lane_row(timeline(*few), {}, "offset", 0)["by_id"]
+    many = [span(9, 0, 1, 2), *(span(number, 10 + number, 40, None) for number in range(8)), span(9, 50, 51, 52)]
+    row = lane_row(timeline(*many), {9: "shop", 3: "shop"}, "offset", 0)
+    assert row["by_id"]
+    ys = [bar["y"] for bar in row["bars"]]
+    assert ys[0] == ys[-1] == ys[4], "the same id, with one producer and with another"
+    assert len(set(ys)) == 8
+
+
+def test_bars_that_are_only_drawn_over_each_other_do_not_overlap() -> None:
+    """One after the other, and all of them in a place that is narrower than a bar."""
+    crowd = [span(number, number, number, number + 1) for number in range(0, 20, 2)]
+    late = span(99, 90_000, 90_001, 90_002)
+    row = lane_row(Timeline(PLACE, PartitionOffsets(0, 99_000, 99_000), 0, 99_000, (*crowd, late), ()), {}, "offset", 0)
+    assert not row["by_id"]
+    assert len({bar["y"] for bar in row["bars"]}) == len(crowd), "packed, so that each can be seen"
 
 
 def test_an_empty_scale_does_not_divide_by_zero() -> None:
@@ -56,6 +88,10 @@ def test_a_lane_names_the_holder_and_the_line_is_where_its_transaction_begins() 
     assert (committed["x"], committed["width"]) == (0, 100)
     assert opened["x"] + opened["width"] == WIDTH, "an open one goes to the end"
     assert opened["lasted_ms"] == 3_000 - described("slow", 2, PLACE).start_time_ms
+    by_time = lane_row(
+        timeline(span(1, 0, 8, 9), span(2, 40, 50, None), stable=40, opened=(holder,)), {}, "time", 1_080
+    )
+    assert by_time["stable_x"] == by_time["bars"][1]["x"] == 500.0
     assert aborted["y"] > opened["y"]
     assert aborted["transactional_id"] is None
 
@@ -71,3 +107,30 @@ def test_by_time_a_bar_goes_from_its_first_record_to_its_marker() -> None:
     assert (first["x"], first["width"]) == (0, 100)
     assert second["x"] == 500
     assert row["low"] == 1_000
+
+
+def test_markers_are_ticks_and_plain_records_a_line() -> None:
+    found = Timeline(PLACE, PartitionOffsets(0, 100, 100), 0, 100, (span(1, 0, 8, 9), span(2, 40, 50, None)), (),
+                     (PlainRun(10, 39, 1_010, 1_039), PlainRun(99, 99, 1_099, 1_099)))  # fmt: skip
+    row = lane_row(found, {}, "offset", 3_000)
+    assert [bar["marker_x"] for bar in row["bars"]] == [90.0, None]
+    assert row["plain"] == [{"x": 100.0, "to": 400.0}, {"x": 990.0, "to": 1000.0}]
+    by_time = lane_row(found, {}, "time", 3_000)
+    assert by_time["bars"][0]["marker_x"] == 4.5
+    assert by_time["plain"][1]["to"] - by_time["plain"][1]["x"] == 2.0, "never too short to be seen"
+
+
+def test_a_common_scale_fits_all_lanes() -> None:
+    first, second = timeline(span(1, 0, 8, 9)), timeline(span(1, 50, 58, 59))
+    common = common_scale([first, second, timeline()], "time", 9_000)
+    assert common == Scale(1_000, 1_060)
+    (bar,) = lane_row(second, {}, "time", 9_000, common)["bars"]
+    assert bar["x"] == 833.33
+    assert common_scale([timeline()], "time", 9_000) is None
+
+
+def test_the_table_of_a_lane_is_sorted() -> None:
+    bars = lane_row(timeline(span(1, 0, 30, 31), span(2, 40, 41, 42), span(3, 50, 59, 60)), {}, "offset", 0)["bars"]
+    assert table_order(bars, "newest") == [2, 1, 0]
+    assert table_order(bars, "most records") == [0, 2, 1]
+    assert table_order(bars, "longest") == [0, 2, 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import ssl
 import urllib.request
@@ -13,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from oncelog.client import Admin, ClientConfig
+from oncelog.client import Admin, ClientConfig, Producer
 from oncelog.client.admin import Acl, Operation, Pattern, Permission, Resource, ScramMechanism, ScramUpsertion
+from oncelog.console import visits
 from oncelog.console.settings import ConsoleSettings, parse_listen
 from oncelog.console.visits import COOKIE, IDLE_S, SESSION_S, LogInFailed, Sessions
 from oncelog.core.broker_config import STANDARD_AUTHORIZER
@@ -59,6 +61,10 @@ def secured_broker(folder: Path) -> Iterator[str]:
             [
                 Acl(Resource.TOPIC, "tea", Pattern.LITERAL, "User:sam", "*", Operation.READ, Permission.ALLOW),
                 Acl(Resource.TOPIC, "*", Pattern.LITERAL, "User:boss", "*", Operation.ALL, Permission.ALLOW),
+                *(
+                    Acl(Resource.TRANSACTIONAL_ID, "till", Pattern.LITERAL, user, "*", allowed, Permission.ALLOW)
+                    for user, allowed in (("User:boss", Operation.ALL), ("User:sam", Operation.DESCRIBE))
+                ),
             ]
         )
     try:
@@ -166,6 +172,65 @@ def test_a_log_in_from_another_site_is_refused(browser: Browser) -> None:
     assert answer.status == 403
 
 
+def test_acls_decide_what_a_user_may_change_and_the_audit_log_names_the_user(servers: str, tmp_path: Path) -> None:
+    log = tmp_path / "audit.jsonl"
+    settings = settings_of(servers, audit_log=log)
+    sessions = Sessions(settings)
+    account = {"sasl.username": "boss", "sasl.password": "ink", "sasl.mechanism": "SCRAM-SHA-256"}
+    account |= {"bootstrap.servers": servers, "security.protocol": "SASL_PLAINTEXT", "transactional.id": "till"}
+    with Producer(account) as producer, served(sessions, settings) as browser:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("tea", b"x").result(30)
+        found = {}
+        for user, password in (("sam", "pencil"), ("boss", "ink")):
+            cookie = cookie_of(log_in(browser, user, password))
+            topics_of(browser, cookie)
+            data = browser.get("/changes/fence?id=till", Accept="application/json", **cookie).json["data"]
+            token = re.search(r'name="token" value="([^"]+)"', browser.get("/changes/fence?id=till", **cookie).text)
+            assert token is not None
+            form = {**data["fields"], "token": token[1], "confirm": "till"}
+            found[user] = browser.post("/changes/fence", form, **cookie)
+        producer.close(timeout_ms=2_000)
+    sessions.close()
+    assert (found["sam"].status, "ACLs do not allow this" in found["sam"].text) == (403, True)
+    assert found["boss"].status == 303
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [(line["client"], line["outcome"]) for line in lines] == [
+        ("sam from 127.0.0.1", "begun"),
+        ("sam from 127.0.0.1", "failed"),
+        ("boss from 127.0.0.1", "begun"),
+        ("boss from 127.0.0.1", "done"),
+    ]
+    assert "TRANSACTIONAL_ID_AUTHORIZATION_FAILED" in lines[1]["error"]
+
+
+def test_a_session_that_is_over_is_ended_although_nobody_comes(servers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its clients are closed, and with them the password is gone."""
+    now_s = [0.0]
+    monkeypatch.setattr(visits, "SWEEP_S", 0.01)
+    sessions = Sessions(settings_of(servers), lambda: now_s[0])
+    sessions.start()
+    try:
+        token = sessions.log_in("sam", "pencil")
+        session = sessions._sessions[token]
+        now_s[0] = IDLE_S + 1.0
+        wait_until(lambda: not sessions._sessions)
+        assert session.visit.console.watch.is_stopping
+        wait_until(lambda: is_closed(session.clients[0]))
+    finally:
+        sessions.stop()
+        sessions.close()
+
+
+def is_closed(client: Admin) -> bool:
+    try:
+        client.describe_cluster()
+    except RuntimeError:
+        return True
+    return False
+
+
 def test_a_session_ends_after_hours(servers: str) -> None:
     now_s = [0.0]
     sessions = Sessions(settings_of(servers), lambda: now_s[0])
@@ -202,6 +267,7 @@ def test_pages_through_tls_on_a_name_of_the_network(servers: str) -> None:
             logged_in = urllib.request.Request(url, body, headers)
             with pytest.raises(urllib.error.HTTPError) as caught:
                 urllib.request.build_opener(NoRedirect, urllib.request.HTTPSHandler(context=context)).open(logged_in)
+            assert caught.value.headers["Set-Cookie"].startswith(f"__Host-{COOKIE}=")
             assert "Secure" in caught.value.headers["Set-Cookie"]
     finally:
         sessions.close()

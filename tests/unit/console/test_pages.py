@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 
 from oncelog.client import Admin, OffsetAndMetadata, Producer, TopicPartition
+from oncelog.console.pages import brokers, groups, pipelines, transactions
+from oncelog.console.pages import topics as topic_pages
 from oncelog.core.sink_note import Note
+from oncelog.monitoring import pipelines as pipeline_states
 from oncelog.testing import BrokerProcess
 from tests.unit.console.conftest import Browser, serving
 from tests.waiting import wait_until
@@ -126,6 +131,33 @@ def test_the_timeline_names_who_holds_readers_back(browser: Browser, held: tuple
     assert outcomes == ["committed", "aborted", "aborted", "committed"]
 
 
+def test_a_timeline_with_too_many_batches_shows_the_newest_and_says_what_is_left_out(
+    browser: Browser, held: tuple[str, Producer], transactional: Transactional, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, slow = held
+    monkeypatch.setattr(topic_pages, "TIMELINE_BATCHES_MAX", 4)
+    quick = transactional(f"other-{topic}")
+    for _ in range(3):
+        quick.begin_transaction()
+        quick.send(topic, b"x")
+        quick.commit_transaction()
+    path = f"/topics/{topic}/timeline"
+    wait_until(lambda: browser.data(path)["lanes"][0]["high_watermark"] == 13)
+    (lane,) = browser.data(path)["lanes"]
+    assert (lane["asked_start"], lane["start"], lane["end"]) == (0, 9, 13)
+    assert [(bar["outcome"], bar["first_offset"]) for bar in lane["bars"]] == [
+        ("open", 4),
+        ("committed", 9),
+        ("committed", 11),
+    ]
+    assert lane["bars"][0]["x"] == 0, "it began before"
+    html = browser.get(path).text
+    assert "offsets 0 to 8 of this range are left out" in html
+    older = browser.data(f"{path}?before=9")["lanes"][0]
+    assert (older["start"], older["end"]) == (5, 9)
+    slow.abort_transaction()
+
+
 def test_an_open_transaction_is_shown_within_moments_and_gone_when_it_ends(
     browser: Browser, held: tuple[str, Producer]
 ) -> None:
@@ -133,6 +165,37 @@ def test_an_open_transaction_is_shown_within_moments_and_gone_when_it_ends(
     wait_until(lambda: ids_of_open(browser, topic) == [f"slow-{topic}"])
     slow.commit_transaction()
     wait_until(lambda: ids_of_open(browser, topic) == [])
+
+
+def test_a_page_of_open_transactions_says_what_it_leaves_out(
+    browser: Browser, held: tuple[str, Producer], transactional: Transactional, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, _ = held
+    other = transactional(f"later-{topic}")
+    other.begin_transaction()
+    other.send(topic, b"x")
+    other.flush()
+    wait_until(lambda: ids_of_open(browser, topic) == [f"slow-{topic}", f"later-{topic}"])
+    opened = len(browser.data("/hanging")["open"])
+    assert "left out" not in browser.get("/hanging").text
+    monkeypatch.setattr(transactions, "OPEN_MAX", opened - 1)
+    assert len(browser.data("/hanging")["open"]) == opened - 1
+    assert "1 other left out" in browser.get("/hanging").text
+
+
+def test_whether_a_query_has_input_is_told_by_records_and_not_by_offsets(
+    browser: Browser, topic: str, transactional: Transactional, admin: Admin
+) -> None:
+    producer = transactional(f"input-{topic}")
+    producer.begin_transaction()
+    producer.send(topic, b"x")
+    producer.commit_transaction()
+    group, console = f"reads-{topic}", browser.console
+    admin.alter_group_offsets(group, {TopicPartition(topic, 0): 1})
+    wait_until(lambda: [one["lag"] for one in browser.data(f"/groups?q={group}")["rows"]] == [1])
+    assert not pipelines._has_input(console, group), "behind a marker there is nothing"
+    admin.alter_group_offsets(group, {TopicPartition(topic, 0): 0})
+    wait_until(lambda: pipelines._has_input(console, group))
 
 
 def test_a_transactional_id_has_its_history_and_a_warning_when_it_is_shared(
@@ -198,6 +261,8 @@ def test_a_search_finds_by_field_and_goes_on_where_it_stopped(
     assert first["stopped_by"] == "the limit of 4 rows"
     second = browser.data(path.replace("earliest", str(first["next"])))
     assert [row["offset"] for row in second["rows"]] == [14, 17, 20, 23]
+    assert browser.data(path.replace("value+2", "+2"))["rows"][0]["offset"] == 2
+    assert browser.data(path.replace("value+2", "+value"))["rows"] == [], "spaces are searched for as well"
     assert browser.data(path + "&field=key")["rows"] == []
     assert browser.data(path + "&field=key")["at_end"] is True
     assert [row["offset"] for row in browser.data(f"/topics/{topic}/messages?limit=3")["rows"]] == [27, 28, 29]
@@ -217,7 +282,7 @@ def test_internal_topics_are_decoded(browser: Browser, held: tuple[str, Producer
 
 
 def test_a_group_behind_a_marker_is_caught_up(
-    browser: Browser, topic: str, transactional: Transactional, admin: Admin
+    browser: Browser, topic: str, transactional: Transactional, admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = transactional(f"marker-{topic}")
     for end in (producer.commit_transaction, producer.abort_transaction):
@@ -234,18 +299,37 @@ def test_a_group_behind_a_marker_is_caught_up(
     assert row["time_lag_ms"] >= 0
     admin.alter_group_offsets(group, {TopicPartition(topic, 0): 3})
     wait_until(lambda: browser.data(f"/groups/{group}")["offsets"][0]["visible_lag"] == 0)
-    assert browser.data(f"/groups/{group}")["offsets"][0]["lag"] == 5
-    assert "caught up" in browser.get(f"/groups/{group}").text
+    data = browser.data(f"/groups/{group}")
+    assert (data["offsets"][0]["lag"], data["to_read"], data["to_read_is_exact"]) == (5, 0, True)
+    html = browser.get(f"/groups/{group}").text
+    assert "<dt>Catches up in</dt><dd>caught up</dd>" in html
+    assert "caught up, 5 offsets of markers and aborted records" in html
+    admin.alter_group_offsets(group, {TopicPartition(topic, 0): 7})
+    wait_until(lambda: "caught up, 1 marker<" in browser.get(f"/groups/{group}").text)
+    wait_until(lambda: listed(browser, group)["lag"] == 1)
+    assert listed(browser, group)["to_read"] == 0
+    assert ">caught up<" in browser.get(f"/groups?q={group}").text
+    admin.alter_group_offsets(group, {TopicPartition(topic, 0): 1})
+    wait_until(lambda: listed(browser, group)["to_read"] == 2)
+    monkeypatch.setattr(groups, "LISTED_OFFSETS_MAX", 1)
+    assert listed(browser, group)["to_read"] is None
+    assert ">at most 7<" in browser.get(f"/groups?q={group}").text
+
+
+def listed(browser: Browser, group: str) -> Any:
+    (row,) = browser.data(f"/groups?q={group}")["rows"]
+    return row
 
 
 def test_a_pipeline_shows_attempts_with_their_batches(
-    browser: Browser, topic: str, transactional: Transactional
+    browser: Browser, topic: str, transactional: Transactional, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, group, writer = TopicPartition(topic, 0), f"sink/{topic}", f"writer-{topic}"
     producer = transactional(writer)
     for batch, is_committed in ((0, False), (0, True)):
         producer.begin_transaction()
         producer.send(topic, b"row")
+        producer.flush()
         note = Note("query", batch, writer=writer).to_text()
         producer.send_offsets_to_transaction({place: OffsetAndMetadata(5, metadata=note)}, group)
         (producer.commit_transaction if is_committed else producer.abort_transaction)()
@@ -254,6 +338,26 @@ def test_a_pipeline_shows_attempts_with_their_batches(
     wait_until(lambda: browser.data(f"/pipelines/{group}")["committed"] == 1)
     data = browser.data(f"/pipelines/{group}")
     assert [(one["batch"], one["outcome"]) for one in data["attempts"]] == [(0, "committed"), (0, "aborted")]
+    wait_until(lambda: [one["rows"] for one in browser.data(f"/pipelines/{group}")["attempts"]] == [1, 1])
+    data = browser.data(f"/pipelines/{group}")
+    assert [one["written"] for one in data["attempts"]] == [
+        [{"topic": topic, "partition": 0, "first": first, "last": first}] for first in (2, 0)
+    ]
+    link = f'href="/topics/{topic}/messages?partition=0&amp;start=2&amp;isolation=read_uncommitted">{topic}-0 at 2</a>'
+    assert link in browser.get(f"/pipelines/{group}").text
+    assert data["state"] == "waiting"
+    transactional(writer)
+    wait_until(lambda: browser.data(f"/pipelines/{group}")["state"] == "waiting")
+    producer = transactional(writer)
+    producer.begin_transaction()
+    producer.send(topic, b"row")
+    producer.flush()
+    wait_until(lambda: browser.data(f"/pipelines/{group}")["state"] == "in a batch")
+    transactional(writer)
+    wait_until(lambda: browser.data(f"/pipelines/{group}")["state"] == "fenced by another driver")
+    monkeypatch.setattr(pipelines, "_has_input", lambda *_: True)
+    monkeypatch.setattr(pipeline_states, "STOPPED_AFTER_MS", 0)
+    wait_until(lambda: browser.data(f"/pipelines/{group}")["state"] == "stopped")
     for path in ("/pipelines", f"/pipelines/{group}"):
         assert Structure(browser.get(path).text).heads_without_scope == 0
     assert browser.get("/pipelines/no-such-group").status == 404
@@ -303,6 +407,12 @@ def test_lists_are_filtered_and_paged(browser: Browser, admin: Admin) -> None:
         ("/transactions?state=Nonsense", 400, "state is one of"),
         ("/topics/{topic}/messages?partition=5", 400, "has partitions 0 to 0"),
         ("/topics/{topic}/messages?start=someday", 400, "is not a time"),
+        ("/topics/{topic}/messages?start=9223372036854775808", 400, "no time since 1970 that a cluster knows"),
+        ("/topics/{topic}/messages?start=-99999999999999999999", 400, "no number of offsets that a cluster knows"),
+        ("/topics/{topic}/messages?start=1969-12-31", 400, "no time since 1970"),
+        ("/topics/{topic}/messages/0/99999999999999999999", 404, "has offsets 0 to 0"),
+        ("/topics/{topic}/messages/0/" + "9" * 5_000, 404, "no page"),
+        ("/brokers/" + "9" * 5_000, 404, "no page"),
         ("/topics/{topic}/messages?limit=501", 400, "limit is a number"),
         ("/topics/{topic}/messages?isolation=chaos", 400, "isolation is one of"),
         ("/topics/{topic}/timeline?x=size", 400, "x is one of"),
@@ -339,3 +449,38 @@ def free_port() -> int:
         taken.bind(("127.0.0.1", 0))
         port: int = taken.getsockname()[1]
         return port
+
+
+def test_a_broker_has_roles_and_listeners_as_they_are_configured(browser: Browser) -> None:
+    data = browser.data("/brokers/1")
+    assert (data["roles"], data["listeners"]) == (["broker", "controller"], ["127.0.0.1:0"])
+    assert "broker, controller" in browser.get("/brokers/1").text
+
+
+def test_sizes_on_disk_are_asked_for_at_once_only_in_small_clusters(
+    browser: Browser, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert browser.data("/brokers")["rows"][0]["bytes"] is not None
+    assert browser.data("/")["figures"]["stored_bytes"] is not None
+    monkeypatch.setattr(brokers, "DISKS_PARTITIONS_MAX", 0)
+    assert browser.data("/brokers")["rows"][0]["bytes"] is None
+    assert browser.data("/")["figures"]["stored_bytes"] is None
+    wait_until(lambda: browser.data("/brokers/1")["directories"] is not None)
+    assert len(browser.data("/brokers/1")["directories"]) == 1
+
+
+def test_the_page_of_a_broker_does_not_wait_until_it_has_counted_what_it_stores(
+    shared_broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_answer, count = threading.Event(), brokers.log_directories
+    monkeypatch.setattr(brokers, "DISKS_PARTITIONS_MAX", 0)
+    monkeypatch.setattr(brokers, "log_directories", lambda admin: may_answer.wait(60) and count(admin))
+    with serving(shared_broker.bootstrap_servers) as browser:
+        try:
+            wait_until(lambda: browser.get("/brokers").status == 200)
+            page = browser.get("/brokers/1")
+            assert (page.status, "The brokers count what they store" in page.text) == (200, True)
+        finally:
+            may_answer.set()
+        wait_until(lambda: browser.data("/brokers/1")["directories"] is not None)
+        assert "The brokers count" not in browser.get("/brokers/1").text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from oncelog.client import TopicPartition
-from oncelog.console.sentences import Urgency, appends_per_second, sentences
+from oncelog.console.sentences import Progress, Urgency, appends_per_second, progress_of, sentences
 from oncelog.console.watch import LagSample
 from oncelog.monitoring.offsets import PartitionOffsets
 from oncelog.monitoring.snapshot import ClusterSnapshot, Poller
@@ -47,8 +47,10 @@ def test_a_transaction_that_holds_a_group_back_is_urgent_and_named(admin: FakeAd
     admin.transactions = {"slow": described("slow", 1, PLACE)}
     ((urgency, text, link),) = said(admin)
     assert urgency is Urgency.URGENT
-    assert text == "slow has held orders-0 at offset 3 for 1 min 25 s; 2 groups wait."
+    assert text == "slow has held orders-0 at offset 3 for 1 min 25 s; 2 groups wait: billing, shipping."
     assert link == "/topics/orders/timeline"
+    del admin.groups["shipping"]
+    assert said(admin)[0][1].endswith("; group billing waits.")
 
 
 def test_a_transaction_that_no_coordinator_knows_hangs(admin: FakeAdmin) -> None:
@@ -81,3 +83,15 @@ def test_the_rate_of_appends_is_over_the_last_ten_seconds() -> None:
     samples = tuple(LagSample(at, {}, end) for at, end in ((0, 0), (5_000, 900), (10_000, 1_000), (15_000, 1_500)))
     assert appends_per_second(samples) == 60
     assert appends_per_second(samples[:1]) is None
+
+
+def lag_at(taken_ms: int, lag: int, committed: int) -> LagSample:
+    return LagSample(taken_ms, {"billing": lag}, 0, {"billing": committed})
+
+
+def test_a_group_that_reads_faster_than_others_write_catches_up() -> None:
+    samples = (lag_at(0, 5_000, 0), lag_at(5_000, 1_000, 100), lag_at(15_000, 500, 1_100))
+    assert progress_of("billing", samples) == Progress(100.0, 10_000)
+    assert progress_of("billing", (samples[2], lag_at(16_000, 600, 1_200))) == Progress(100.0, None)
+    assert progress_of("billing", samples[:1]) is None
+    assert progress_of("other", samples) is None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from oncelog.controller.checkpoint import Checkpoint, Quorum, decode_checkpoint, encode_checkpoint
+from oncelog.controller.checkpoint import Checkpoint, CheckpointReader, Quorum, decode_checkpoint, encode_checkpoint
 from oncelog.controller.errors import InvalidMetadata
 from oncelog.controller.image import EMPTY_IMAGE, Image
 from oncelog.controller.image_records import image_records
@@ -92,6 +92,15 @@ def test_a_snapshot_without_its_header_or_footer_is_refused() -> None:
         decode_checkpoint(b"")
     with pytest.raises(CorruptBatchError):
         decode_checkpoint(data[:-1])
+
+
+@pytest.mark.parametrize("size", [1, 7, 61, 100, 10_000])
+def test_pieces_of_any_size_give_the_same_image(size: int) -> None:
+    data = encoded(image_of(LEVEL_30))
+    reader = CheckpointReader()
+    for start in range(0, len(data), size):
+        reader.feed(data[start : start + size])
+    assert (reader.size_bytes, reader.finish()) == (len(data), decode_checkpoint(data))
 
 
 def test_a_changed_byte_is_found() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from oncelog.core.broker_config import BROKER_CONFIG
+from oncelog.core.broker_config import BROKER_CONFIG, explanation_of, warnings_of
 from oncelog.core.config import ConfigError, ConfigKey, ConfigType, format_value
 from oncelog.core.topic_config import TOPIC_CONFIG
 
@@ -70,6 +70,18 @@ def test_keys_of_kafka_without_effect_are_accepted_with_a_warning() -> None:
     assert settings.warnings == [
         "num.network.threads has no effect in Oncelog: one thread serves all clients, and a few others the disk"
     ]
+
+
+@pytest.mark.parametrize("key", [TOPIC_CONFIG["min.insync.replicas"], BROKER_CONFIG["replica.lag.time.max.ms"]])
+def test_settings_of_replicas_are_without_effect_on_one_node_and_not_in_a_cluster(key: ConfigKey) -> None:
+    alone, in_cluster = (BROKER_CONFIG.parse({"process.roles": roles}) for roles in ("broker,controller", "broker"))
+    assert "no effect" in explanation_of(key, alone)
+    assert explanation_of(key, in_cluster) == key.doc
+
+
+def test_a_setting_that_has_no_effect_anywhere_is_told_so_in_a_cluster_too() -> None:
+    given = {"process.roles": "broker", "num.replica.fetchers": "4", "min.insync.replicas": "2"}
+    assert [text.split()[0] for text in warnings_of(BROKER_CONFIG.parse(given))] == ["num.replica.fetchers"]
 
 
 def test_the_file_that_apache_kafka_comes_with_is_taken() -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
 import ssl
+import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from oncelog.core.config import ConfigError
+from oncelog.security.jks import MAGIC, JksError, read_jks, unlock
 from oncelog.tls import TlsSettings, client_context, server_context
 
 FOLDER = Path(__file__).parents[2] / "data" / "tls"
@@ -34,11 +40,18 @@ def test_a_client_checks_names_unless_told_otherwise() -> None:
     assert only_new.minimum_version == ssl.TLSVersion.TLSv1_3
 
 
-def test_pem_in_settings_may_be_one_line() -> None:
+@pytest.mark.parametrize("has_files_in_memory", [True, False])
+def test_pem_in_settings_may_be_one_line(
+    has_files_in_memory: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    if not has_files_in_memory:
+        monkeypatch.delattr(os, "memfd_create", raising=False)
     text = (FOLDER / "broker.pem").read_text()
     cut = text.index("-----BEGIN CERTIFICATE")
     key, chain = (part.replace("\n", " ") for part in (text[:cut], text[cut:]))
     server_context(TlsSettings(keystore_key=key, keystore_chain=chain))
+    assert list(tmp_path.iterdir()) == [], "no key is left behind"
 
 
 @pytest.mark.parametrize(
@@ -71,9 +84,63 @@ def test_what_is_refused(settings: dict[str, Any], why: str) -> None:
         server_context(TlsSettings(**settings))
 
 
-def test_a_store_in_the_older_format_of_java_is_refused_with_the_command_that_converts_it(tmp_path: Path) -> None:
+KEYS_JKS, TRUST_JKS = str(FOLDER / "broker.jks"), str(FOLDER / "trust.jks")
+"""Made by keytool from broker.pem, and from ca.pem and odd.pem. Passwords: `storepw`, and `keypass` of the key."""
+JKS = {"keystore_location": KEYS_JKS, "keystore_type": "JKS", "keystore_password": "storepw", "key_password": "keypass"}
+
+
+@pytest.mark.parametrize("password", ["storepw", None])
+def test_stores_in_the_older_format_of_java_are_read(password: str | None) -> None:
+    trust: dict[str, Any] = {"truststore_location": TRUST_JKS, "truststore_password": password}
+    server = server_context(TlsSettings(**JKS, **trust, client_auth="requested"))
+    assert handshake(server, client_context(TlsSettings(**trust))) == "TLSv1.3"
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"keystore_password": None}, "broker.jks is JKS and needs one"),
+        ({"keystore_password": "wrong"}, "the password is wrong, or the file is damaged"),
+        ({"key_password": "wrong"}, "the password of the key is wrong"),
+        ({"key_password": None}, "the password of the key is wrong"),
+        ({"keystore_location": TRUST_JKS}, "there are 0 keys"),
+        ({"truststore_location": KEYS_JKS}, "there is no certificate to trust"),
+    ],
+)
+def test_what_is_refused_of_a_store_in_the_older_format(settings: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        server_context(TlsSettings(**{**JKS, **settings}))
+
+
+def test_a_store_that_is_damaged_anywhere_is_refused_and_never_half_read() -> None:
+    whole = Path(KEYS_JKS).read_bytes()
+    for place in range(len(whole)):
+        damaged = whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
+        for content in (damaged, whole[:place]):
+            with pytest.raises(JksError):
+                read_jks(content, "storepw")
+        with contextlib.suppress(JksError):  # nobody can tell without the password, but it ends
+            for key in read_jks(damaged, None).keys:
+                unlock(key, "keypass")
+
+
+@pytest.mark.skipif(shutil.which("keytool") is None, reason="there is no keytool")
+def test_a_store_that_keytool_makes_now_is_read(tmp_path: Path) -> None:
+    store = str(tmp_path / "new.jks")
+    make = ["-genkeypair", "-alias", "b", "-keyalg", "EC", "-dname", "CN=localhost", "-storetype", "JKS"]
+    subprocess.run(
+        ["keytool", *make, "-keystore", store, "-storepass", "pässword", "-keypass", "pässword"],
+        check=True,
+        capture_output=True,
+        env={**os.environ, "JAVA_TOOL_OPTIONS": "-Dfile.encoding=UTF-8 -Dsun.jnu.encoding=UTF-8", "LC_ALL": "C.UTF-8"},
+    )
+    assert Path(store).read_bytes()[:4] == MAGIC
+    server_context(TlsSettings(keystore_location=store, keystore_password="pässword"))
+
+
+def test_a_store_in_another_format_of_java_is_refused_with_the_command_that_converts_it(tmp_path: Path) -> None:
     store = tmp_path / "store.jks"
-    store.write_bytes(b"\xfe\xed\xfe\xed\0\0")
+    store.write_bytes(b"\xce\xce\xce\xce\0\0")
     with pytest.raises(ConfigError, match="keytool -importkeystore -srckeystore"):
         server_context(TlsSettings(keystore_location=str(store)))
     with pytest.raises(ConfigError, match="-nokeys"):

@@ -6,9 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from oncelog.cli.main import cli
+from oncelog.cluster.committed_log import data_batches
+from oncelog.controller.image_records import versioned
+from oncelog.controller.metadata_batches import BatchWriter
 from oncelog.inspection.kafka_dump import KafkaDump
 from oncelog.inspection.layout import identify
+from oncelog.protocol.messages.cluster_metadata import NoOpRecord, UserScramCredentialRecord
 from tests.data import kafka
 from tests.unit.inspection import damages
 
@@ -85,3 +91,21 @@ def test_damage_is_told_as_kafka_tells_it(kafka_data: Callable[[str], Path]) -> 
     assert any(line.endswith("isvalid: false") for line in lines)
     assert "Found 73 invalid bytes at the end of 00000000000000000118.log" in lines
     assert f"Mismatches in :{index}" in dump.remarks
+
+
+@pytest.mark.parametrize("style", ["oncelog", "kafka"])
+def test_the_keys_of_users_in_the_metadata_log_are_not_shown(tmp_path: Path, style: str) -> None:
+    record = UserScramCredentialRecord(
+        name="eve", mechanism=1, salt=b"salt of eve", stored_key=b"stored", server_key=b"server", iterations=4096
+    )
+    folder = tmp_path / "__cluster_metadata-0"
+    folder.mkdir()
+    path = folder / f"{0:020}.log"
+    writer = BatchWriter(next_offset=0, epoch=1, timestamp_ms=1)
+    path.write_bytes(b"".join(data_batches([versioned(record, 30), versioned(NoOpRecord(), 30)], writer)))
+    shown = CliRunner().invoke(cli, ["log", "dump", "--format", style, str(path)]).stdout
+    assert "USER_SCRAM_CREDENTIAL_RECORD" in shown
+    assert '"name":"eve"' in shown
+    assert "NO_OP_RECORD" in shown
+    assert "salt" not in shown
+    assert not {"storedKey", "serverKey"} & set(shown.split('"'))

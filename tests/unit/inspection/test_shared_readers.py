@@ -6,7 +6,7 @@ import struct
 from pathlib import Path
 
 from oncelog.cluster.journal import Journal
-from oncelog.cluster.metadata import JOURNAL_FILE
+from oncelog.cluster.node_facts import JOURNAL_FILE
 from oncelog.inspection.entries import read_offset_index
 from oncelog.inspection.topic_settings import compacted_topics
 from oncelog.inspection.verification import verify_path

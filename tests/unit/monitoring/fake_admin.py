@@ -11,7 +11,7 @@ from oncelog.client.admin import (
     ClusterDescription,
     GroupDescription,
     GroupListing,
-    GroupMember,
+    MemberDescription,
     OffsetSpec,
     ProducerDescription,
     TransactionDescription,
@@ -110,7 +110,7 @@ class FakeAdmin:
         return {
             name: GroupDescription(
                 name, "Stable", "consumer", "range", "h:1",
-                [GroupMember("m", None, "client", "/1", [], list(self.groups[name]))],
+                [MemberDescription("m", None, "client", "/1", [], list(self.groups[name]))],
             )
             for name in names
         }  # fmt: skip

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from oncelog.client import Admin, ClientConfig, Consumer, Producer, TopicPartition
+from oncelog.monitoring import commit_meter
 from oncelog.monitoring import timeline as timeline_module
 from oncelog.monitoring import transaction_history as history
 from oncelog.monitoring.groups import describe_group
 from oncelog.monitoring.offset_reset import PartitionReset, plan_reset
-from oncelog.monitoring.offsets import partition_offsets
+from oncelog.monitoring.offsets import PartitionOffsets, partition_offsets
 from oncelog.monitoring.positions import Position, PositionKind
 from oncelog.monitoring.producers import partition_producers
 from oncelog.monitoring.snapshot import Poller
@@ -147,6 +148,29 @@ def test_a_timeline_is_bounded_by_offsets_and_by_batches(
     )
 
 
+def test_who_follows_a_full_timeline_gets_to_its_end_and_still_sees_who_holds_readers_back(
+    admin: Admin, transactional: Transactional, topic: str
+) -> None:
+    place, known = TopicPartition(topic, 0), KnownBatches()
+    holder, producer = transactional(f"holder-{topic}"), transactional(f"quick-{topic}")
+    leave_open(holder, topic)
+    for turn in range(4):
+        commit(producer, topic, 1)
+        found = read_timeline(admin, place, 0, batches_max=4, newest=True, known=known)
+        assert found.end == found.asked_end == found.offsets.end, f"turn {turn}"
+    assert (found.start, found.asked_start, len(known.batches)) == (5, 0, 4)
+    assert [(span.first_offset, span.outcome.value) for span in found.spans] == [
+        (0, "open"),
+        (5, "committed"),
+        (7, "committed"),
+    ]
+    at_once = read_timeline(admin, place, 0, batches_max=4, newest=True)
+    assert at_once == found, "whoever comes later sees the same"
+    assert read_timeline(admin, place, 7, batches_max=4, newest=True, known=known).start == 7
+    leave_open(producer, topic)
+    assert read_timeline(admin, place, 3, 6, batches_max=2, newest=True).asked_end == 6
+
+
 def test_markers_and_aborted_records_do_not_count_as_visible(
     admin: Admin, transactional: Transactional, topic: str
 ) -> None:
@@ -163,6 +187,7 @@ def test_markers_and_aborted_records_do_not_count_as_visible(
     assert count_visible(admin, place, 2, offsets).records == 1
     caught_up = count_visible(admin, place, 3, offsets)
     assert (caught_up.records, caught_up.oldest_ms) == (0, None), "a lag of 3 offsets, and nothing to read"
+    assert (all_of_it.markers, caught_up.markers, count_visible(admin, place, 4, offsets).markers) == (2, 2, 1)
     commit(producer, topic, 1)
     later = partition_offsets(admin, [place])[place]
     assert not count_visible(admin, place, 0, later, batches_max=1).is_exact
@@ -273,3 +298,58 @@ def test_the_first_events_of_a_cluster_are_not_missed(unused_broker: BrokerProce
             assert time.monotonic() < deadline_s, seen
             seen += [event.what for event in follower.poll(20)]
     assert seen == [history.INITIALISED, history.BEGAN, history.COMMITTING, history.COMMITTED]
+
+
+def state_offsets(admin: Admin) -> dict[TopicPartition, PartitionOffsets]:
+    return partition_offsets(admin, history.state_partitions(admin))
+
+
+def test_commits_and_aborts_are_counted_and_timed(admin: Admin, transactional: Transactional, topic: str) -> None:
+    producer = transactional(f"rates-{topic}")
+    meter = commit_meter.CommitMeter(admin)
+    assert meter.look(state_offsets(admin), 1_000) is None, "there is no span of time yet"
+    for _ in range(4):
+        commit(producer, topic, 1)
+    abort(producer, topic)
+    wait_until(lambda: {one.state for one in history.read_history(admin, f"rates-{topic}")[-1:]} == {"CompleteAbort"})
+    now_ms = int(time.time() * 1000)
+    rates = meter.look(state_offsets(admin), now_ms)
+    assert rates is not None
+    lasted_s = (now_ms - 1_000) / 1000
+    assert rates.commits_per_second * lasted_s == pytest.approx(4)
+    assert rates.aborts_per_second * lasted_s == pytest.approx(1)
+    assert rates.is_exact
+    assert rates.p50_ms is not None and rates.p99_ms is not None and 0 <= rates.p50_ms <= rates.p99_ms
+
+
+def test_where_there_is_too_much_a_part_stands_for_all(
+    admin: Admin, transactional: Transactional, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = transactional(f"many-{topic}")
+    meter = commit_meter.CommitMeter(admin)
+    meter.look(state_offsets(admin), 0)
+    for _ in range(20):
+        commit(producer, topic, 1)
+    wait_until(lambda: {one.state for one in history.read_history(admin, f"many-{topic}")[-1:]} == {"CompleteCommit"})
+    monkeypatch.setattr(commit_meter, "OFFSETS_MAX", 10)
+    rates = meter.look(state_offsets(admin), 1_000)
+    assert rates is not None
+    assert not rates.is_exact
+    assert 10 <= rates.commits_per_second <= 40
+
+
+def test_large_records_are_read_in_several_looks(
+    admin: Admin, shared_broker: BrokerProcess, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, known = TopicPartition(topic, 0), KnownBatches()
+    with Producer({"bootstrap.servers": shared_broker.bootstrap_servers}) as producer:
+        for _ in range(6):
+            producer.send(topic, bytes(900_000)).result(30)
+    monkeypatch.setattr(timeline_module, "READ_BYTES_MAX", 1_500_000)
+    ends = [read_timeline(admin, place, known=known).end for _ in range(3)]
+    assert ends[-1] == 6
+    assert ends[0] < 6, "not all at once"
+    offsets = partition_offsets(admin, [place])[place]
+    counted = count_visible(admin, place, 0, offsets)
+    assert not counted.is_exact
+    assert 0 < counted.records < 6

@@ -8,7 +8,15 @@ from oncelog.client import Admin, OffsetAndMetadata, Producer, TopicPartition
 from oncelog.core.sink_note import Note
 from oncelog.monitoring import transaction_history as history
 from oncelog.monitoring.groups import describe_group
-from oncelog.monitoring.pipelines import Attempt, Pipeline, attempts_of, join_offsets, pipeline_of, read_attempts
+from oncelog.monitoring.pipelines import (
+    Attempt,
+    Pipeline,
+    attempts_of,
+    join_offsets,
+    pipeline_of,
+    read_attempts,
+    state_of,
+)
 from oncelog.monitoring.transaction_history import TransactionEvent
 from tests.waiting import wait_until
 
@@ -44,6 +52,67 @@ def test_attempts_have_outcomes_durations_and_starts_of_drivers() -> None:
         ("timed out", 50, 60_050, 4, True),
         ("open", 60_060, None, 5, False),
     ]
+
+
+def test_an_attempt_is_split_and_says_why_it_failed() -> None:
+    offsets = TopicPartition("__consumer_offsets", 3)
+    attempts = attempts_of(
+        [
+            event(10, history.BEGAN, 1, OUT),
+            event(40, history.GREW, 1, OUT, offsets),
+            event(45, history.COMMITTING, 2, OUT, offsets),
+            event(47, history.COMMITTED, 2),
+            event(50, history.BEGAN, 2, OUT),
+            event(60, history.ABORTING, 3, OUT),
+            event(61, history.ABORTED, 3),
+            event(70, history.BEGAN, 3, OUT),
+            event(80, history.ABORTING, 4, OUT),
+            event(81, history.ABORTED, 4),
+            event(82, history.INITIALISED, 5),
+            event(90, history.BEGAN, 5, OUT),
+        ]
+    )
+    rows = [one.as_row(100) for one in attempts]
+    assert [rows[0][name] for name in ("lasted_ms", "write_ms", "offsets_ms", "commit_ms")] == [37, 30, 5, 2]
+    assert rows[1]["write_ms"] is None, "it never came to its offsets"
+    assert [one["why_failed"] for one in rows] == [None, "its driver aborted it", "a new driver took over", None]
+    assert state_of(attempts, 100) == {"state": "in a batch", "for_ms": 10}
+    assert state_of(attempts[:3], 100) == {"state": "fenced by another driver", "for_ms": 18}
+    assert state_of(attempts[:2], 100) == {"state": "failed", "for_ms": 39}
+    assert state_of(attempts[:1], 100) == {"state": "waiting", "for_ms": 53}
+    assert state_of([], 100)["state"] == "unknown"
+
+
+def test_an_abort_is_not_the_work_of_a_driver_that_starts_later() -> None:
+    def reasons(aborted_with: int, initialised_ms: int) -> list[str]:
+        events = [
+            event(10, history.BEGAN, 1, OUT),
+            event(20, history.ABORTING, aborted_with, OUT),
+            event(21, history.ABORTED, aborted_with),
+            event(initialised_ms, history.INITIALISED, aborted_with + 1),
+        ]
+        return [one.why_failed for one in attempts_of(events)]
+
+    assert reasons(2, 60) == ["a new driver took over"]
+    assert reasons(2, 4_021) == ["its driver aborted it"], "epochs grow with every transaction, and nobody was fenced"
+    assert reasons(1, 60) == ["its driver aborted it"], "in its own epoch"
+
+
+def test_a_query_that_has_input_and_begins_nothing_has_stopped() -> None:
+    def events(pause_ms: int) -> list[TransactionEvent]:
+        starts = (0, pause_ms, 2 * pause_ms)
+        return [
+            one
+            for at in starts
+            for one in (event(at, history.BEGAN, 1, OUT), event(at + 1, history.COMMITTING, 2, OUT))
+        ]
+
+    quick, slow = attempts_of(events(1_000)), attempts_of(events(100_000))
+    assert state_of(quick, 61_000, has_input=True)["state"] == "waiting"
+    assert state_of(quick, 63_000, has_input=True) == {"state": "stopped", "for_ms": 60_999}
+    assert state_of(quick, 63_000)["state"] == "waiting", "there is nothing to do"
+    assert state_of(slow, 900_000, has_input=True)["state"] == "waiting", "it pauses that long"
+    assert state_of(slow, 1_300_000, has_input=True)["state"] == "stopped"
 
 
 def test_offsets_belong_to_the_attempt_with_their_epoch() -> None:

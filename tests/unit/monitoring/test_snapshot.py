@@ -7,6 +7,7 @@ import json
 import pytest
 
 from oncelog.client import TopicPartition
+from oncelog.console.watch import sample_of
 from oncelog.monitoring.offsets import PartitionOffsets
 from oncelog.monitoring.snapshot import OFFSETS_PER_REQUEST, STARTS_EVERY_POLLS, ClusterSnapshot, Poller, PollLimits
 from tests.unit.monitoring.fake_admin import FakeAdmin, described, producer
@@ -172,3 +173,29 @@ def test_the_offsets_of_many_partitions_are_asked_for_in_parts(admin: FakeAdmin)
     assert admin.asked["offsets"] == 3 * 3, "start, end and last stable offset"
     assert len(polled.poll().topics["many"].partitions) == len(admin.offsets)
     assert admin.asked["offsets"] == 3 * 3 + 3 * 2
+
+
+def test_of_very_many_partitions_some_are_asked_for_in_each_poll_and_first_those_that_matter() -> None:
+    admin = FakeAdmin()
+    places = [TopicPartition("many", number) for number in range(100)]
+    admin.offsets = {place: PartitionOffsets(0, 1, 1) for place in places}
+    admin.groups = {"billing": {places[90]: 1}}
+    poll = Poller(admin, PollLimits(partitions=10))  # type: ignore[arg-type]
+
+    def known() -> dict[int, PartitionOffsets]:
+        parts = poll.poll().topics["many"].partitions
+        return {one.info.partition: one.offsets for one in parts if one.offsets is not None}
+
+    assert sorted(known()) == [*range(10), 90]
+    assert sorted(known()) == [*range(20), 90]
+    admin.offsets |= {places[5]: PartitionOffsets(0, 1, 7), places[90]: PartitionOffsets(0, 9, 9)}
+    admin.producers = {places[5]: [producer(7, 1)]}
+    admin.transactions = {"slow": described("slow", 7, places[5])}
+    second = known()
+    assert second[90].end == 9, "what groups read is asked for in every poll"
+    assert second[5].end == 1
+    assert known()[5].held_back == 6, "the coordinator named the partition of the open transaction"
+    for _ in range(6):
+        found = known()
+    assert len(found) == 100
+    assert sample_of(poll.poll()).end_offsets == 98 + 7 + 9

@@ -69,6 +69,23 @@ def test_a_count_or_a_length_that_lies_is_found(seed: int) -> None:
             list(walk_records(data, count))
 
 
+@pytest.mark.parametrize(
+    "size", [50, 56, 57, 8_000, 8_184, 8_185, 8_186, 300_000, 1_048_566, 1_048_569, 1_048_570, 2_000_000]
+)
+def test_lengths_of_any_number_of_bytes(size: int) -> None:
+    section = section_of([Record(0, 0, None, bytes(size)), Record(1, 0, None, b"next")])
+    check_lengths(section, 2, followed_max=50)
+    for data in (section[:-1], section[:-20], section + b"\0"):
+        with pytest.raises(MalformedRecords):
+            check_lengths(data, 2, followed_max=50)
+
+
+def test_a_long_length_beyond_the_end_is_told() -> None:
+    section = section_of([Record(0, 0, None, bytes(300_000))])
+    with pytest.raises(MalformedRecords, match=r"a record at byte 0 claims 3000\d\d bytes"):
+        check_lengths(section[:-1], 1, followed_max=50)
+
+
 def test_only_so_many_lengths_are_followed_and_the_others_must_have_room() -> None:
     section = section_of([Record(n, 0, None, bytes(n % 7)) for n in range(60)])
     check_lengths(section + b"more", 60, followed_max=50)

@@ -53,7 +53,6 @@ def test_a_certificate_that_is_cut_is_refused(cut: int) -> None:
     ("rules", "name", "user"),
     [
         ("DEFAULT", NAME, NAME),
-        ("", NAME, NAME),
         ("RULE:^CN=(.*?),OU=Ops.*$/$1/", NAME, "alice"),
         ("RULE:^CN=(.*?),OU=(.*?),.*$/$1@$2/L", "CN=Ann,OU=Ops,O=X", "ann@ops"),
         ("RULE:^CN=(.*?),.*$/$1/U", NAME, "ALICE"),
@@ -62,7 +61,7 @@ def test_a_certificate_that_is_cut_is_refused(cut: int) -> None:
         ("RULE:^CN=(.*?),.*$/$1$7/", NAME, "alice$7"),
         ("RULE:^CN=a\\/b$/x\\/y/", "CN=a/b", "x/y"),
         ("RULE:^CN=(.*?), ?O=(.*)$/$1, of $2/", "CN=a,O=b", "a, of b"),
-        ("RULE:.*/same/", NAME, "same"),
+        ("RULE:.*/same/", NAME, "samesame"),
     ],
 )
 def test_rules(rules: str, name: str, user: str) -> None:
@@ -81,7 +80,7 @@ def test_a_name_that_is_too_long_is_nobody() -> None:
 
 
 @pytest.mark.parametrize(
-    "rules", ["RULE:^a$/b", "default", "RULE:(/x/", "RULE:a/b/X", "DEFAULT DEFAULT", "RULE:a/b/L,x"]
+    "rules", ["RULE:^a$/b", "default", "RULE:(/x/", "RULE:a/b/X", "DEFAULT DEFAULT", "RULE:a/b/L,x", "", " , "]
 )
 def test_rules_that_are_not_understood_are_refused(rules: str) -> None:
     with pytest.raises(ConfigError, match=r"ssl\.principal\.mapping\.rules"):

@@ -7,14 +7,14 @@ import pytest
 from oncelog.core.config import ConfigError
 from oncelog.security.jaas import parse_jaas
 from oncelog.security.plain import PlainClient, PlainServer
-from oncelog.security.sasl import AuthenticationFailed
+from oncelog.security.sasl import AuthenticationFailed, Step
 
 USERS = {"bob": "secret", "jürgen": "pässword"}
 
 
 @pytest.mark.parametrize(("user", "password"), USERS.items())
 def test_the_right_password_lets_in(user: str, password: str) -> None:
-    assert PlainServer(USERS).step(PlainClient(user, password).first()) == (b"", user)
+    assert PlainServer(USERS).step(PlainClient(user, password).first()) == Step(b"", user)
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import base64
+from functools import partial
 
 import pytest
 
-from oncelog.security.sasl import AuthenticationFailed
+from oncelog.security.sasl import AuthenticationFailed, Step
 from oncelog.security.scram import (
     ScramClient,
     ScramCredential,
@@ -15,6 +16,7 @@ from oncelog.security.scram import (
     credential_of_salted,
     make_credential,
 )
+from oncelog.security.scram_decoys import Decoys
 
 SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
 CLIENT_NONCE = "rOprNGfwEbeRWgbNEkqO"
@@ -37,7 +39,8 @@ def a_server(
     mechanism: ScramMechanism = ScramMechanism.SHA_256, user: str = "user", nonce: str = SERVER_NONCE
 ) -> ScramServer:
     users: dict[str, ScramCredential] = {user: make_credential(mechanism, "pencil", SALT, 4096)}
-    return ScramServer(mechanism, users.get, nonce=nonce, secret=b"cluster secret")
+    decoys = Decoys(b"cluster secret", ((mechanism, credential) for credential in users.values()))
+    return ScramServer(mechanism, users.get, nonce=nonce, make_up=partial(decoys.credential, mechanism))
 
 
 @both
@@ -46,10 +49,10 @@ def test_the_worked_example_byte_for_byte(mechanism: ScramMechanism) -> None:
     client = ScramClient(mechanism, "user", "pencil", nonce=CLIENT_NONCE)
     server = a_server(mechanism)
     assert client.first() == f"n,,n=user,r={CLIENT_NONCE}".encode()
-    assert server.step(client.first()) == (SERVER_FIRST, None)
+    assert server.step(client.first()) == Step(SERVER_FIRST)
     final = client.step(SERVER_FIRST)
     assert final == f"c=biws,r={CLIENT_NONCE}{SERVER_NONCE},p={proof}".encode()
-    assert server.step(final) == (f"v={signature}".encode(), "user")
+    assert server.step(final) == Step(f"v={signature}".encode(), "user")
     assert client.step(f"v={signature}".encode()) is None
 
 

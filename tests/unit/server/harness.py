@@ -7,17 +7,19 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from oncelog.core.address import Address
 from oncelog.core.broker_config import BROKER_CONFIG
-from oncelog.core.errors import KafkaError
+from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.promise import Promise
 from oncelog.core.worker import InlineWorker
 from oncelog.protocol.api import decode_response, encode_request, response_header_version
 from oncelog.protocol.batch import Record, build_batch
 from oncelog.protocol.framing import encode_request_frame, parse_response_header
+from oncelog.protocol.messages.broker_registration import Listener as Endpoint
+from oncelog.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from oncelog.server.broker import Broker, Environment
 from oncelog.server.context import Peer
-from oncelog.server.listener import Address
 from tests.virtual_clock import VirtualScheduler
 
 
@@ -29,8 +31,10 @@ class BrokerInProcess:
         seed: int = 1,
         clock: VirtualScheduler | None = None,
         boot_id: str | None = "one boot",
+        has_own_controller: bool = False,
     ) -> None:
         """With another `boot_id` than before, the machine went down and not only the broker."""
+        self._has_own_controller = has_own_controller
         self.folder = folder
         self.boot_id = boot_id
         self.clock = clock or VirtualScheduler()
@@ -48,14 +52,33 @@ class BrokerInProcess:
             self._random.randrange,
             self.boot_id,
         )
-        broker = Broker(self.folder, settings, environment)
+        broker = Broker(self.folder, settings, environment, has_own_controller=self._has_own_controller)
         broker.advertised["PLAINTEXT"] = Address("127.0.0.1", 9092)
-        broker.start()
+        if self._has_own_controller:
+            membership = broker.join_own([Endpoint(name="PLAINTEXT", host="127.0.0.1", port=9092)], "PLAINTEXT")
+            self.until(membership.loaded)
+            membership.ready()
+            self.until(membership.serving)
+            broker.start()
+        else:
+            broker.start()
         return broker
 
+    def until(self, promise: Promise[Any], within_ms: int = 1000) -> None:
+        while not promise.done:
+            within_ms -= 1
+            assert within_ms >= 0, "what was waited for did not happen"
+            self.clock.advance_ms(1)
+
     def restart(self, *, clean: bool = True) -> None:
-        self.broker.stop(clean=clean)
+        self.stop(clean=clean)
         self.broker = self._new()
+
+    def stop(self, *, clean: bool = True) -> None:
+        if clean and self.broker.membership is not None:
+            self.broker.membership.leave()
+            self.until(self.broker.membership.ended)
+        self.broker.stop(clean=clean)
 
     def send(self, request: Any, version: int) -> Promise[Any]:
         """A promise of the decoded response; None where the protocol has no answer."""
@@ -115,6 +138,13 @@ class BrokerInProcess:
     def create(self, topic: str, partitions: int = 1, **configs: str) -> None:
         """Raises KafkaError if it is refused."""
         named = {name.replace("_", "."): text for name, text in configs.items()}
+        if self._has_own_controller:
+            entries = [CreatableTopicConfig(name=name, value=value) for name, value in named.items()]
+            wanted = CreatableTopic(name=topic, num_partitions=partitions, replication_factor=1, configs=entries)
+            result = self.call(CreateTopicsRequest(topics=[wanted], timeout_ms=1000), 7).topics[0]
+            if result.error_code:
+                raise KafkaError(ErrorCode(result.error_code), result.error_message or "")
+            return
         made = self.broker.topics.create(topic, partitions, named).value
         if isinstance(made, KafkaError):
             raise made

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from oncelog.cluster.metadata import JOURNAL_FILE, MetadataStore
+from oncelog.cluster.metadata import MetadataStore
 from oncelog.cluster.metadata_entries import topic_config_entry
+from oncelog.cluster.node_facts import JOURNAL_FILE
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import GROUP_METADATA_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, TopicPartition
 from oncelog.protocol.batch import decode_records, iter_headers

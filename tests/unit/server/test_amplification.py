@@ -18,8 +18,21 @@ from oncelog.protocol.messages.describe_producers import DescribeProducersReques
 from oncelog.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest
-from oncelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
+from oncelog.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from oncelog.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from oncelog.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
 from oncelog.protocol.primitives import MalformedRequest, uvarint
+from oncelog.server.handlers.h02_list_offsets import _asked_twice
 from tests.unit.server.harness import BrokerInProcess
 
 OFFSET_FETCH_VERSION = 9
@@ -28,6 +41,13 @@ OFFSET_FETCH_VERSION = 9
 def offset_fetch(indexes: list[int]) -> OffsetFetchRequest:
     topics = [OffsetFetchRequestTopics(name="t", partition_indexes=indexes)]
     return OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=topics)])
+
+
+def commit(node: BrokerInProcess, group_id: str, indexes: list[int]) -> None:
+    node.create("t", 3)
+    partitions = [OffsetCommitRequestPartition(partition_index=index, committed_offset=7) for index in indexes]
+    topics = [OffsetCommitRequestTopic(name="t", partitions=partitions)]
+    node.call(OffsetCommitRequest(group_id=group_id, topics=topics), 8)
 
 
 def fetch(times: int) -> FetchRequest:
@@ -64,6 +84,45 @@ def test_a_coordinator_is_found_once(node: BrokerInProcess) -> None:
 def test_offsets_of_a_partition_are_fetched_once(node: BrokerInProcess) -> None:
     answer = node.call(offset_fetch([0] * 1_000 + [1]), OFFSET_FETCH_VERSION)
     assert [partition.partition_index for partition in answer.groups[0].topics[0].partitions] == [0, 1]
+
+
+@pytest.mark.parametrize("all_first", [False, True])
+def test_a_group_has_its_offsets_fetched_once(node: BrokerInProcess, all_first: bool) -> None:
+    commit(node, "g", [0, 2])
+    some = OffsetFetchRequestGroup(group_id="g", topics=[OffsetFetchRequestTopics(name="t", partition_indexes=[5])])
+    everything = OffsetFetchRequestGroup(group_id="g", topics=None)
+    groups = [everything, some, everything] if all_first else [some, everything, everything]
+    answer = node.call(OffsetFetchRequest(groups=groups), OFFSET_FETCH_VERSION)
+    assert [group.group_id for group in answer.groups] == ["g"]
+    found = [
+        (partition.partition_index, partition.committed_offset) for partition in answer.groups[0].topics[0].partitions
+    ]
+    assert found == [(0, 7), (2, 7)]
+
+
+@pytest.mark.parametrize("version", [7, 9, 10])
+def test_a_topic_of_a_group_has_its_offsets_fetched_once(node: BrokerInProcess, version: int) -> None:
+    commit(node, "g", [0, 2])
+    topic_id = node.broker.metadata.topics["t"].topic_id
+    if version == 7:
+        plain = [OffsetFetchRequestTopic(name="t", partition_indexes=[index]) for index in (2, 0, 2, 9)]
+        topics = node.call(OffsetFetchRequest(group_id="g", topics=plain), version).topics
+    else:
+        wanted = [
+            OffsetFetchRequestTopics(name="t", topic_id=topic_id, partition_indexes=[index]) for index in (2, 0, 2, 9)
+        ]
+        groups = [OffsetFetchRequestGroup(group_id="g", topics=wanted)] * 2
+        topics = node.call(OffsetFetchRequest(groups=groups), version).groups[0].topics
+    (topic,) = topics
+    found = [(partition.partition_index, partition.committed_offset) for partition in topic.partitions]
+    assert found == [(2, 7), (0, 7), (9, -1)]
+
+
+def test_a_topic_that_is_asked_for_by_its_id_is_described_once(node: BrokerInProcess) -> None:
+    node.create("t")
+    topic_id = node.broker.metadata.topics["t"].topic_id
+    asked = [MetadataRequestTopic(topic_id=topic_id, name=name) for name in ("t", None, "a", "b")]
+    assert [topic.name for topic in node.call(MetadataRequest(topics=asked), 12).topics] == ["t"]
 
 
 def test_a_partition_is_fetched_once(node: BrokerInProcess) -> None:
@@ -132,3 +191,17 @@ def test_partitions_of_all_fetch_sessions_are_bounded(node: BrokerInProcess) -> 
     assert grown.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     fresh = node.call(FetchRequest(max_wait_ms=0, session_epoch=0, topics=topics), 11)
     assert fresh.session_id > 0, "there is room again"
+
+
+def test_offsets_of_many_partitions_are_looked_through_in_turns() -> None:
+    partitions = [ListOffsetsPartition(partition_index=index) for index in [*range(10_000), 7]]
+    steps = _asked_twice(ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=partitions)]))
+    turns = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            assert done.value == {("t", 7)}
+            break
+        turns += 1
+    assert turns >= 10

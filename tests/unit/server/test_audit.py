@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from oncelog.core.errors import ErrorCode
 from oncelog.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from oncelog.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from oncelog.protocol.messages.delete_groups import DeleteGroupsRequest
 from oncelog.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from oncelog.protocol.messages.heartbeat import HeartbeatRequest
 from oncelog.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -28,16 +30,24 @@ from oncelog.protocol.messages.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from oncelog.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
 from oncelog.security.acl import Operation, Resource
 from oncelog.server import audit
 from oncelog.server.context import Peer, RequestContext
 from oncelog.server.operator_log import KIND_LINES_MAX, JsonFormatter, OperatorLog, TextFormatter
 from tests.unit.server.conftest import FEW_PARTITIONS
 from tests.unit.server.harness import BrokerInProcess
+from tests.unit.server.virtual_cluster import VirtualCluster
 
 
 class Nothing:
     """An authorizer that refuses."""
+
+    restricts_clients = True
 
     def allows(self, *_: object) -> bool:
         return False
@@ -90,6 +100,7 @@ def changes(node: BrokerInProcess) -> list[tuple[Any, int]]:
         member_id="",
         topics=[OffsetCommitRequestTopic(name="tea", partitions=[OffsetCommitRequestPartition(committed_offset=0)])],
     )
+    offsets = [OffsetDeleteRequestTopic(name="tea", partitions=[OffsetDeleteRequestPartition()])]
     return [
         (CreateTopicsRequest(topics=[CreatableTopic(name="tea", num_partitions=2, replication_factor=1)]), 7),
         (IncrementalAlterConfigsRequest(resources=[topic]), 1),
@@ -100,6 +111,8 @@ def changes(node: BrokerInProcess) -> list[tuple[Any, int]]:
             ),
             2,
         ),
+        (committed, 8),
+        (OffsetDeleteRequest(group_id="g", topics=offsets), 0),
         (committed, 8),
         (DeleteGroupsRequest(groups_names=["g"]), 2),
         (DeleteTopicsRequest(topics=[DeleteTopicState(name="tea")]), 6),
@@ -114,6 +127,7 @@ def test_every_change_has_a_line_once_it_is_made(node: BrokerInProcess, entries:
         ("changed", "IncrementalAlterConfigs", "TOPIC", "tea", "settings are now: retention.ms=5"),
         ("changed", "CreatePartitions", "TOPIC", "tea", "has 3 partition(s) now"),
         ("changed", "DeleteRecords", "TOPIC", "tea", "records of partition 0 deleted below 0"),
+        ("changed", "OffsetDelete", "GROUP", "g", "offsets deleted of tea"),
         ("changed", "DeleteGroups", "GROUP", "g", "deleted"),
         ("changed", "DeleteTopics", "TOPIC", "tea", "deleted"),
     ]
@@ -147,6 +161,18 @@ def test_every_refusal_has_a_line(node: BrokerInProcess, entries: list[dict[str,
     assert ("Heartbeat", "READ", "GROUP") in operations
 
 
+def test_a_refusal_is_told_once_for_all_partitions_of_a_request(
+    node: BrokerInProcess, entries: list[dict[str, Any]]
+) -> None:
+    node.create("tea", 50)
+    node.create("milk", 50)
+    node.broker.authorizer = Nothing()
+    partitions = [FetchPartition(partition=number, partition_max_bytes=1) for number in range(50)]
+    topics = [FetchTopic(topic=name, partitions=partitions) for name in ("tea", "milk")]
+    node.call(FetchRequest(max_bytes=1, topics=topics), 12)
+    assert [entry["name"] for entry in entries] == ["tea", "milk"]
+
+
 def test_probes_are_not_told(node: BrokerInProcess, entries: list[dict[str, Any]]) -> None:
     node.create("tea")
     node.broker.authorizer = Nothing()
@@ -171,9 +197,24 @@ def test_a_line_is_valid_json_whatever_a_client_sends(tmp_path: Path, style: typ
 def test_one_principal_does_not_hide_what_others_do(tmp_path: Path) -> None:
     with written(tmp_path / "log", TextFormatter()):
         for user, count in (("noisy", KIND_LINES_MAX * 3), ("quiet", 1)):
-            context = RequestContext(1, "c", Peer("10.0.0.1", "127.0.0.1", principal=f"User:{user}"), Nothing(), 12)
+            peer = Peer("10.0.0.1", "127.0.0.1", principal=f"User:{user}")
             for _ in range(count):
-                context.permits(Operation.READ, Resource.GROUP, "g")
+                RequestContext(1, "c", peer, Nothing(), 12).permits(Operation.READ, Resource.GROUP, "g")
     lines = (tmp_path / "log").read_text().splitlines()
     assert sum("User:noisy" in line for line in lines) == KIND_LINES_MAX + 1, "and one for those that were left out"
     assert sum("User:quiet" in line for line in lines) == 1
+
+
+def test_a_fetch_as_a_replica_that_is_refused_has_a_line(tmp_path: Path, entries: list[dict[str, Any]]) -> None:
+    cluster = VirtualCluster(tmp_path, 2).start()
+    cluster.controller.create_topic("orders", [1, 2])
+    cluster.until(cluster.is_known_to_all)
+    cluster.nodes[2].kill()
+    cluster.nodes[1].running.authorizer = Nothing()
+    topic = FetchTopic(topic_id=cluster.controller.image.topic_ids["orders"], partitions=[FetchPartition()])
+    posing = FetchRequest(replica_state=ReplicaState(replica_id=2, replica_epoch=1), topics=[topic])
+    answer = cluster.result(cluster.nodes[1].send(posing))
+    assert answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    # What broker 2 had sent before it was killed may arrive meanwhile.
+    told = {(entry["event"], entry["api"], entry["operation"], entry["resource"]) for entry in entries}
+    assert told == {("refused", "Fetch", "CLUSTER_ACTION", "CLUSTER")}

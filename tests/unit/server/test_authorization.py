@@ -16,7 +16,7 @@ from oncelog.protocol.schema import Field, Message
 from oncelog.server.authorization import Operation, Resource
 from tests.unit.server.harness import BrokerInProcess, batch_of
 
-TOPIC_REFUSED, GROUP_REFUSED, CLUSTER_REFUSED, ID_REFUSED = 29, 30, 31, 53
+TOPIC_REFUSED, GROUP_REFUSED, CLUSTER_REFUSED, ID_REFUSED, TOKENS_REFUSED = 29, 30, 31, 53, 64
 CLUSTER = "kafka-cluster"
 NOTHING_ASKED = {ApiKey.API_VERSIONS, ApiKey.DESCRIBE_CLUSTER, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
 TRANSACTIONAL = {"producer_id": 7, "producer_epoch": 0, "transactional": True}
@@ -24,6 +24,8 @@ TRANSACTIONAL = {"producer_id": 7, "producer_epoch": 0, "transactional": True}
 
 class Recorder:
     """Allows what it was told to allow, and remembers what it was asked."""
+
+    restricts_clients = True
 
     def __init__(self, *allowed: tuple[Operation, Resource]) -> None:
         self.allowed = allowed
@@ -178,6 +180,40 @@ REFUSED = {
         {"topics": None},
         [(Operation.DESCRIBE, Resource.CLUSTER, CLUSTER)],
         {CLUSTER_REFUSED},
+    ),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: (
+        2,
+        {"dirs": [{"path": "/d", "topics": [{"name": "t", "partitions": [0]}]}]},
+        [(Operation.ALTER, Resource.CLUSTER, CLUSTER)],
+        {CLUSTER_REFUSED},
+    ),
+    ApiKey.CREATE_DELEGATION_TOKEN: (3, {}, [], {TOKENS_REFUSED}),
+    ApiKey.RENEW_DELEGATION_TOKEN: (2, {}, [], {TOKENS_REFUSED}),
+    ApiKey.EXPIRE_DELEGATION_TOKEN: (2, {}, [], {TOKENS_REFUSED}),
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: (3, {}, [], {TOKENS_REFUSED}),
+    ApiKey.ELECT_LEADERS: (
+        2,
+        {"topic_partitions": [{"topic": "t", "partitions": [0]}]},
+        [(Operation.ALTER, Resource.CLUSTER, CLUSTER)],
+        {CLUSTER_REFUSED},
+    ),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: (
+        1,
+        {"topics": PARTITION},
+        [(Operation.ALTER, Resource.CLUSTER, CLUSTER)],
+        {CLUSTER_REFUSED},
+    ),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: (
+        0,
+        {"topics": [{"name": "t", "partition_indexes": [0]}]},
+        [(Operation.DESCRIBE, Resource.CLUSTER, CLUSTER)],
+        {CLUSTER_REFUSED},
+    ),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: (
+        1,
+        {"group_ids": ["g"]},
+        [(Operation.DESCRIBE, Resource.GROUP, "g")],
+        {GROUP_REFUSED},
     ),
     ApiKey.DESCRIBE_PRODUCERS: (
         0,
@@ -396,6 +432,20 @@ def test_authorized_operations_are_those_that_are_allowed(node: BrokerInProcess)
     rights.append((Operation.DESCRIBE, Resource.CLUSTER))
     answer = call(node, ApiKey.METADATA, 9, *rights, topics=[], include_cluster_authorized_operations=True)
     assert answer.cluster_authorized_operations == 1 << Operation.ALTER | 1 << Operation.DESCRIBE
+
+
+@pytest.mark.parametrize(
+    ("key", "operation"),
+    [
+        (ApiKey.DESCRIBE_CONFIGS, Operation.DESCRIBE_CONFIGS),
+        (ApiKey.ALTER_CONFIGS, Operation.ALTER_CONFIGS),
+        (ApiKey.INCREMENTAL_ALTER_CONFIGS, Operation.ALTER_CONFIGS),
+    ],
+)
+def test_settings_of_groups_are_a_matter_of_the_group(node: BrokerInProcess, key: ApiKey, operation: Operation) -> None:
+    group = {"resources": [{"resource_type": 32, "resource_name": "g"}]}
+    assert codes_in(call(node, key, 1, (operation, Resource.CLUSTER), **group)) == {GROUP_REFUSED}
+    assert codes_in(call(node, key, 1, (operation, Resource.GROUP), **group)) == {ErrorCode.INVALID_REQUEST}
 
 
 @pytest.mark.parametrize(("version", "field"), [(12, "replica_id"), (15, "replica_state")])

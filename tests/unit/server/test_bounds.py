@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+from oncelog.coordinator.group.offsets import memory_of
 from oncelog.core.errors import ErrorCode
 from oncelog.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from oncelog.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from oncelog.protocol.messages.delete_groups import DeleteGroupsRequest
 from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest
 from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -18,8 +21,15 @@ from oncelog.protocol.messages.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from oncelog.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from oncelog.server.producer_room import IDLE_MS
 from tests.unit.server.conftest import FEW_PARTITIONS
-from tests.unit.server.harness import BrokerInProcess
+from tests.unit.server.harness import BrokerInProcess, batch_of
 from tests.unit.server.held_worker import HeldWorker
 from tests.unit.server.test_transactions import Producer
 
@@ -67,6 +77,32 @@ def test_transactional_ids(node: BrokerInProcess) -> None:
     assert init("id-1") == 0, "one that is known"
     node.clock.advance_ms(70_000)
     assert init("id-9") == 0, "the others have expired"
+
+
+def test_producers_of_all_partitions(tmp_path: Path) -> None:
+    node = BrokerInProcess(tmp_path, {"oncelog.producer.ids.max": "10"})
+    node.create("a", 2)
+    sequences: dict[tuple[int, int], int] = {}
+
+    def write(producer_id: int, index: int = 0) -> int:
+        sequence = sequences.get((producer_id, index), 0)
+        batch = batch_of([b"v"], timestamp_ms=1, producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
+        data = PartitionProduceData(index=index, records=batch)
+        topics = [TopicProduceData(name="a", partition_data=[data])]
+        answer = node.call(ProduceRequest(acks=1, timeout_ms=1_000, topic_data=topics), 9)
+        code: int = answer.responses[0].partition_responses[0].error_code
+        sequences[producer_id, index] = sequence + (code == 0)
+        return code
+
+    assert [write(number) for number in range(1, 7)] == [0] * 6
+    assert [write(number, 1) for number in range(1, 7)] == [0] * 4 + [ErrorCode.POLICY_VIOLATION] * 2
+    node.restart()
+    assert write(3) == 0, "one that the partition knows goes on"
+    assert write(5, 1) == ErrorCode.POLICY_VIOLATION, "also those that were there at the start count"
+    node.clock.advance_ms(IDLE_MS - 1_000)
+    assert write(3) == 0
+    node.clock.advance_ms(IDLE_MS)
+    assert [write(number) for number in (3, 7, 8)] == [0, 0, 0], "those that were idle are forgotten"
 
 
 def join(node: BrokerInProcess, group: str, metadata: bytes = b"", version: int = 5) -> int:
@@ -130,12 +166,18 @@ def test_bytes_of_transactional_ids(node: BrokerInProcess) -> None:
     assert init("b" * 200) == 0, "the others have expired"
 
 
-def commit(node: BrokerInProcess, group: str) -> int:
-    partitions = [OffsetCommitRequestPartition(partition_index=0, committed_offset=0)]
+def commit(node: BrokerInProcess, group: str, metadata: str = "") -> int:
+    return commit_to(node, group, [0], metadata)[0]
+
+
+def commit_to(node: BrokerInProcess, group: str, indexes: Iterable[int], metadata: str = "") -> list[int]:
+    partitions = [
+        OffsetCommitRequestPartition(partition_index=index, committed_offset=0, committed_metadata=metadata)
+        for index in indexes
+    ]
     topics = [OffsetCommitRequestTopic(name="committed", partitions=partitions)]
     answer = node.call(OffsetCommitRequest(group_id=group, topics=topics), 8)
-    code: int = answer.topics[0].partitions[0].error_code
-    return code
+    return [partition.error_code for partition in answer.topics[0].partitions]
 
 
 def test_groups_in_all(node: BrokerInProcess) -> None:
@@ -144,6 +186,50 @@ def test_groups_in_all(node: BrokerInProcess) -> None:
     assert [join(node, "a", version=3), commit(node, "b")] == [0, 0]
     assert [join(node, "c", version=3), commit(node, "d")] == [ErrorCode.POLICY_VIOLATION] * 2
     assert [join(node, "a", version=3), commit(node, "b")] == [0, 0], "those that are known"
+
+
+def test_bytes_of_all_committed_offsets(node: BrokerInProcess) -> None:
+    node.create("committed", 4)
+    limit_bytes = node.broker.groups._offset_bytes_max = 3 * memory_of("committed", "m" * 1_000)
+    refused = ErrorCode.POLICY_VIOLATION
+    assert commit_to(node, "a", [0, 1], "m" * 1_000) == [0, 0]
+    assert commit_to(node, "b", [0, 1], "m" * 1_000) == [0, refused], "of all groups together"
+    assert commit_to(node, "a", [0, 1], "n" * 1_000) == [0, 0], "those that take the place of others"
+    assert commit(node, "a", "m" * 1_001) == refused
+    assert commit(node, "new group") == refused
+    assert commit(node, "a") == 0, "shorter metadata"
+    assert commit_to(node, "b", [2, 3]) == [0, refused], "in its place"
+    node.restart()
+    node.broker.groups._offset_bytes_max = limit_bytes
+    assert commit(node, "a", "m" * 1_000) == refused, "what was loaded counts"
+    assert node.call(DeleteGroupsRequest(groups_names=["b"]), 2).results[0].error_code == 0
+    assert commit(node, "a", "m" * 1_000) == 0
+
+
+def test_bytes_of_offsets_in_transactions(node: BrokerInProcess) -> None:
+    node.create("committed", 2)
+    node.broker.groups._offset_bytes_max = 2 * memory_of("committed", "")
+    assert commit(node, "g") == 0
+    producer, other = Producer(node, "id"), Producer(node, "other")
+    assert [made.init().value.error_code for made in (producer, other)] == [0, 0]
+    assert commit_in_transaction(node, producer, [0, 1]) == [0, 0]
+    assert commit_in_transaction(node, other, [0]) == [ErrorCode.POLICY_VIOLATION], "a second pending one"
+    producer.end(True)
+    assert sum(live.shard.commits.held_bytes for live in node.broker.groups.shards) == 2 * memory_of("committed", "")
+    assert commit_in_transaction(node, producer, [0, 1]) == [0, 0], "one that takes the place of another"
+
+
+def commit_in_transaction(node: BrokerInProcess, producer: Producer, indexes: Iterable[int]) -> list[int]:
+    partitions = [TxnOffsetCommitRequestPartition(partition_index=index, committed_offset=1) for index in indexes]
+    request = TxnOffsetCommitRequest(
+        transactional_id=producer.transactional_id,
+        group_id="g",
+        producer_id=producer.pid,
+        producer_epoch=producer.epoch,
+        topics=[TxnOffsetCommitRequestTopic(name="committed", partitions=partitions)],
+    )
+    answer = node.call(request, 5)
+    return [partition.error_code for partition in answer.topics[0].partitions]
 
 
 def test_bytes_of_all_groups(node: BrokerInProcess) -> None:

@@ -19,6 +19,7 @@ from oncelog.protocol.messages.offset_commit import (
 )
 from oncelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from oncelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from oncelog.server.turns import at_once
 from tests.unit.server.conftest import FEW_PARTITIONS
 from tests.unit.server.harness import BrokerInProcess
 from tests.unit.server.test_transactions import Producer, stable
@@ -135,7 +136,7 @@ def committed(node: BrokerInProcess) -> list[int]:
 
 
 def known_ids(node: BrokerInProcess) -> int:
-    return sum(node.broker.transactions.count_by_state().values())
+    return sum(at_once(node.broker.transactions.count_by_state()).values())
 
 
 @pytest.mark.parametrize("what", ["offsets", "ids"])

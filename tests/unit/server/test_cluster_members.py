@@ -11,10 +11,14 @@ import pytest
 
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import NodeId, TopicPartition
+from oncelog.protocol.api import decode_response, encode_request, response_header_version
+from oncelog.protocol.api_keys import ApiKey
+from oncelog.protocol.framing import encode_request_frame, parse_response_header
 from oncelog.protocol.messages.cluster_metadata import UnregisterBrokerRecord
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from oncelog.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from oncelog.protocol.messages.metadata import MetadataRequest
+from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from oncelog.server.context import Peer
 from tests.unit.server.virtual_cluster import CONTROLLER, VirtualCluster
 
 
@@ -49,6 +53,7 @@ def test_acks_all_waits_for_the_follower(new_cluster: Callable[..., VirtualClust
     cluster = new_cluster()
     cluster.controller.create_topic("orders", [1, 2])
     cluster.until(lambda: end_offset(cluster, 2, "orders") == 0)
+    cluster.until(cluster.is_known_to_all)
     cluster.cut(1, 2)
     waiting = cluster.nodes[1].produce("orders", b"v", timeout_ms=3000)
     cluster.clock.advance_ms(2000)
@@ -200,3 +205,77 @@ def test_a_broker_that_the_cluster_has_forgotten_ends_with_the_reason(
     broker = cluster.controller.image.brokers[NodeId(1)]
     cluster.controller.write(UnregisterBrokerRecord(broker_id=1, broker_epoch=broker.epoch))
     assert "does not know broker 1" in (cluster.result(membership.ended) or "")
+
+
+def test_a_role_that_could_not_be_taken_ends_with_its_topic(
+    new_cluster: Callable[..., VirtualCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is tried again every second, and must not be given to a topic that has the name now."""
+    cluster = new_cluster()
+    follower = cluster.nodes[2].running
+    with monkeypatch.context() as full:
+        full.setattr(follower.log_dir, "create_log", disk_is_full)
+        cluster.controller.create_topic("orders", [1, 2])
+        cluster.controller.change("orders", leader=1)
+        cluster.until(cluster.is_known_to_all)
+        assert follower.partitions.opened("orders", 0) is None
+        cluster.controller.delete_topic("orders")
+        cluster.until(cluster.is_known_to_all)
+    cluster.controller.create_topic("orders", [2, 1])
+    cluster.until(cluster.is_known_to_all)
+    cluster.clock.advance_ms(2_000)
+    partition = follower.partitions.get("orders", 0)
+    assert (partition.leader_epoch, partition.state.replicas) == (0, (2, 1))
+
+
+def disk_is_full(*_: Any, **__: Any) -> Any:
+    raise OSError("the disk is full")
+
+
+@pytest.mark.parametrize("is_ours", [True, False], ids=["kept here again", "kept elsewhere now"])
+def test_a_topic_is_deleted_and_made_again_before_a_broker_has_heard_of_it(
+    new_cluster: Callable[..., VirtualCluster], is_ours: bool
+) -> None:
+    """The epochs of the new one begin at 0, and what waits for the old one is told that it is gone."""
+    cluster = new_cluster(nodes=3)
+    cluster.controller.create_topic("orders", [2, 1])
+    cluster.controller.change("orders", leader=2)
+    cluster.until(cluster.is_known_to_all)
+    cluster.cut(1, 2)
+    waiting = cluster.nodes[2].produce("orders", b"of the old topic", timeout_ms=30_000)
+    cluster.cut(2, CONTROLLER)
+    cluster.controller.delete_topic("orders")
+    cluster.controller.create_topic("orders", [1, 2] if is_ours else [1, 3])
+    cluster.heal()
+    cluster.until(cluster.is_known_to_all)
+    assert ErrorCode(cluster.result(waiting).error_code) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert committed(cluster, 1, "orders").base_offset == 0
+    assert end_offset(cluster, 2, "orders") == (1 if is_ours else -1)
+
+
+def test_a_leader_without_the_listener_of_the_client_is_told_apart_from_one_that_is_away(
+    new_cluster: Callable[..., VirtualCluster],
+) -> None:
+    cluster = new_cluster()
+    cluster.controller.create_topic("orders", [1, 2])
+    cluster.until(cluster.is_known_to_all)
+    peer = Peer("127.0.0.1", "127.0.0.1", listener="OTHER")
+
+    def told(version: int) -> tuple[int, int]:
+        request = MetadataRequest(topics=[MetadataRequestTopic(name="orders")])
+        key = ApiKey.METADATA
+        frame = b"".join(encode_request_frame(key, version, 1, "c", encode_request(key, version, request)))
+        answer = cluster.nodes[1].running.dispatcher.serve(memoryview(frame)[4:], peer)
+        assert isinstance(answer, list)
+        data = memoryview(b"".join(answer))[4:]
+        _, position = parse_response_header(data, response_header_version(key, version))
+        found: Any = decode_response(key, version, data[position:])
+        assert found.brokers == []
+        (partition,) = found.topics[0].partitions
+        return partition.error_code, partition.leader_id
+
+    assert told(5) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+    assert told(6) == told(12) == (ErrorCode.LISTENER_NOT_FOUND, -1)
+    cluster.controller.change("orders", leader=-1)
+    cluster.until(cluster.is_known_to_all)
+    assert told(12) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)

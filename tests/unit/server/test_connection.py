@@ -12,6 +12,7 @@ from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.batch import Record, build_batch
 from oncelog.protocol.framing import encode_request_frame, parse_response_header
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from oncelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from oncelog.server import turns
 from oncelog.server.connection import Connection
@@ -261,6 +262,7 @@ def test_an_answer_for_a_lost_client_takes_nothing_of_the_budget(running: Broker
 def test_large_requests_do_not_take_all_threads_from_fsyncs(running: BrokerInProcess) -> None:
     worker = HeldWorker()
     running.broker.worker = running.broker.decoding._worker = running.broker.encoding._worker = worker
+    running.broker.budget.max_bytes = 100 << 20
     many = [FetchTopic(topic="t", partitions=[FetchPartition(partition=n) for n in range(4_000)])]
     transports = [connect(running) for _ in range(4)]
     for transport in transports:
@@ -268,6 +270,46 @@ def test_large_requests_do_not_take_all_threads_from_fsyncs(running: BrokerInPro
     assert len(worker.jobs) == 1
     worker.finish(running.clock)
     assert all(transport.unsent for transport in transports)
+
+
+def test_a_large_request_counts_as_the_objects_that_it_becomes(
+    running: BrokerInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "SLICE_MS", 0)
+    running.broker.budget.max_bytes = 14 << 20
+    wanted = [OffsetFetchRequestTopics(name="t", partition_indexes=list(range(50_000)))]
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=wanted)])
+    first, second = connect(running), connect(running)
+    send(first, request, 9)
+    held_once = running.broker.budget.held_bytes
+    assert held_once > 50_000 * (4 + 4 + 32 + 8), "the frame, its texts, numbers and their places"
+    send(second, request, 9)
+    assert running.broker.budget.held_bytes > 2 * held_once - 10, "there is room"
+    running.clock.advance_ms(100)
+    assert running.broker.budget.closed_connections == 1, "for one of the answers, there is not"
+    assert len(first.unsent or second.unsent) > 50_000 * 20
+
+
+def test_while_half_of_the_budget_is_held_large_requests_are_served_one_at_a_time(running: BrokerInProcess) -> None:
+    worker = HeldWorker()
+    running.broker.decoding._worker = running.broker.encoding._worker = worker
+    running.broker.budget.max_bytes = 12 << 20
+    wanted = [OffsetFetchRequestTopics(name="t", partition_indexes=list(range(50_000)))]
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=wanted)])
+    transports = [connect(running) for _ in range(10)]
+    gone = transports[7]
+    for transport in transports:
+        send(transport, request, 9)
+    gone.connection.connection_lost(None)
+    answered = []
+    while worker.jobs:
+        worker.finish_one()
+        running.clock.advance_ms(0)
+        assert running.broker.budget.held_bytes < 12 << 20
+        answered += [transport for transport in transports if transport.take()]
+    assert answered == [transport for transport in transports if transport is not gone]
+    assert running.broker.budget.closed_connections == 0
+    assert running.broker.budget.held_bytes == 0
 
 
 def test_nothing_is_read_from_a_connection_that_is_refused(running: BrokerInProcess) -> None:
@@ -300,6 +342,7 @@ def test_a_request_in_pieces_whose_client_has_gone_counts_no_more(
     running: BrokerInProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(turns, "SLICE_MS", 0)
+    running.broker.budget.max_bytes = 100 << 20
     transport = connect(running)
     many = [FetchTopic(topic="t", partitions=[FetchPartition(partition=n) for n in range(4_000)])]
     send(transport, FetchRequest(max_wait_ms=0, topics=many), FETCH_VERSION)

@@ -66,6 +66,8 @@ def test_a_commit_in_flight_when_the_broker_resigns_is_answered_and_found_by_the
     assert fetch_offset(node).value == (ErrorCode.NOT_COORDINATOR, -1)
     settle(node, worker)
     regain(node, where)
+    assert fetch_offset(node).value == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, -1), "it is not committed yet"
+    settle(node, worker)
     assert fetch_offset(node).value == (ErrorCode.NONE, 5)
 
 

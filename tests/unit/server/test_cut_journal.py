@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from oncelog.cluster.journal import JournalDamaged
-from oncelog.cluster.metadata import JOURNAL_FILE
 from oncelog.cluster.metadata_entries import partitions_entry
+from oncelog.cluster.node_facts import JOURNAL_FILE
 from oncelog.core.ids import TRANSACTION_STATE_TOPIC
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
 from oncelog.storage.log_dir import LogDir

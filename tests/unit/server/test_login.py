@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
+import base64
+import random
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from oncelog.cluster.metadata_entries import ScramUser, users_entry
+from oncelog.core.address import Address
 from oncelog.core.promise import Promise
 from oncelog.protocol.api import decode_response, encode_request, response_header_version
 from oncelog.protocol.framing import encode_request_frame, parse_response_header
 from oncelog.protocol.messages.api_versions import ApiVersionsRequest
+from oncelog.protocol.messages.cluster_metadata import UserScramCredentialRecord
 from oncelog.protocol.messages.metadata import MetadataRequest
 from oncelog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from oncelog.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from oncelog.protocol.primitives import MalformedRequest
 from oncelog.security.plain import PlainClient
-from oncelog.security.sasl import PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, ClientMechanism
+from oncelog.security.sasl import OAUTHBEARER, PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, ClientMechanism
 from oncelog.security.scram import ScramClient, ScramMechanism, make_credential
+from oncelog.server.broker import Broker
 from oncelog.server.context import Peer
 from oncelog.server.dispatch import LastAnswer, UnservedRequest
-from oncelog.server.listener import Address, Listener, SecurityProtocol
+from oncelog.server.listener import Listener, SecurityProtocol
 from oncelog.server.login import Login, State
 from tests.unit.server.harness import BrokerInProcess
+from tests.unit.server.virtual_cluster import VirtualCluster
+from tests.virtual_clock import VirtualScheduler
 
 NONE, FAILED, ILLEGAL, UNSUPPORTED = 0, 58, 34, 33
 DELAY_MS, DELAYS_MAX = 100, 32
@@ -44,20 +51,27 @@ def node(tmp_path: Path) -> Iterator[BrokerInProcess]:
     node.broker.stop(clean=False)
 
 
+class Member(NamedTuple):
+    """A broker of a cluster."""
+
+    broker: Broker
+    clock: VirtualScheduler
+
+
 class Client:
-    def __init__(self, node: BrokerInProcess, *mechanisms: str, reauth_ms: int = 0) -> None:
+    def __init__(self, node: BrokerInProcess | Member, *mechanisms: str, reauth_ms: int = 0) -> None:
         listener = Listener(
             "IN",
             SecurityProtocol.SASL_PLAINTEXT,
             Address("127.0.0.1", 0),
             mechanisms=mechanisms or (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512),
             passwords={"eve": "pw", "bob": "secret"},
-            reauth_ms=reauth_ms,
+            reauth_ms=dict.fromkeys((PLAIN, SCRAM_SHA_256, SCRAM_SHA_512), reauth_ms),
             login_max_bytes=1000,
         )
         self.node = node
         self.peer = Peer("10.0.0.1", "127.0.0.1", listener="IN", is_known=False)
-        self.login = Login(node.broker, listener)
+        self.login = Login(node.broker.logins, listener)
 
     def send(self, request: Any, version: int) -> tuple[Any, bool]:
         """The answer, and whether it is the last one."""
@@ -232,12 +246,60 @@ def test_a_user_that_was_removed_cannot_log_in_any_more(node: BrokerInProcess) -
     assert Client(node).log_in(SCRAM_SHA_512).error_code == NONE
 
 
+def challenge_of(login: Client, user: str) -> tuple[bytes, int]:
+    """Salt and iterations, which are told before a proof."""
+    assert login.shake_hands(SCRAM_SHA_256) == NONE
+    answer, _ = login.send(SaslAuthenticateRequest(auth_bytes=f"n,,n={user},r=abc".encode()), 2)
+    _, salt, iterations = answer.auth_bytes.split(b",")
+    return base64.b64decode(salt.removeprefix(b"s=")), int(iterations.removeprefix(b"i="))
+
+
+def test_unknown_users_look_like_those_that_are_stored_at_the_time(node: BrokerInProcess) -> None:
+    names = [f"nobody{number}" for number in range(100)]
+
+    def forms() -> set[tuple[int, int]]:
+        told = (challenge_of(Client(node), name) for name in names)
+        return {(len(salt), iterations) for salt, iterations in told}
+
+    assert forms() == {(16, 4096)}
+    sha_256 = ScramMechanism.SHA_256
+    java = {ScramUser("eve", sha_256): make_credential(sha_256, "pw", b"0123456789abcdefghijklm-%", 8192)}
+    node.broker.metadata.commit(users_entry(java))
+    assert forms() == {(25, 8192)}
+    more = {ScramUser("bob", sha_256): make_credential(sha_256, "pw", b"salt" * 4, 4096)}
+    node.broker.metadata.commit(users_entry(more))
+    assert forms() == {(25, 8192), (16, 4096)}
+    assert challenge_of(Client(node), "eve") == (b"0123456789abcdefghijklm-%", 8192)
+
+
+def test_brokers_of_a_cluster_tell_an_unknown_user_the_same_also_after_a_restart(tmp_path: Path) -> None:
+    cluster = VirtualCluster(tmp_path, 2).start()
+    alice = UserScramCredentialRecord(
+        name="alice", mechanism=1, salt=b"-" * 25, stored_key=b"k", server_key=b"secret", iterations=8192
+    )
+    cluster.controller.write(alice)
+
+    def told(node: int, user: str) -> tuple[bytes, int]:
+        broker = cluster.nodes[node].running
+        if broker.metadata.secret is None:
+            broker.make_secret()
+        return challenge_of(Client(Member(broker, cluster.clock)), user)
+
+    cluster.until(lambda: all(node.running.metadata.users for node in cluster.nodes.values()))
+    first = told(1, "nobody")
+    assert (len(first[0]), first[1]) == (25, 8192)
+    assert told(2, "nobody") == first
+    assert told(1, "somebody") != first
+    cluster.nodes[2].kill()
+    cluster.controller.fence(2)
+    cluster.nodes[2].start()
+    cluster.until(lambda: cluster.nodes[2].running.metadata.users)
+    assert told(2, "nobody") == first
+
+
 def test_users_and_the_secret_survive_a_restart(node: BrokerInProcess) -> None:
     def salt_of_nobody() -> bytes:
-        client = Client(node)
-        client.shake_hands(SCRAM_SHA_256)
-        answer, _ = client.send(SaslAuthenticateRequest(auth_bytes=b"n,,n=nobody,r=abc"), 2)
-        return bytes(answer.auth_bytes.split(b",")[1])
+        return challenge_of(Client(node), "nobody")[0]
 
     before = salt_of_nobody()
     for clean in (True, False):
@@ -277,6 +339,63 @@ def test_any_bytes_get_a_defined_answer_or_the_end(node: BrokerInProcess, data: 
     assert not client.peer.is_known
 
 
+def valid_frames(mechanism: str) -> list[bytes]:
+    """The frames of a login up to the point where the next one depends on the broker's answer."""
+    client = client_of(mechanism, "eve", "pw")
+    requests = [
+        (ApiVersionsRequest(client_software_name="x", client_software_version="1"), 3),
+        (SaslHandshakeRequest(mechanism=mechanism), 1),
+        (SaslAuthenticateRequest(auth_bytes=client.first()), 2),
+    ]
+    return [
+        b"".join(
+            encode_request_frame(type(each).API_KEY, version, 1, "c", encode_request(type(each).API_KEY, version, each))
+        )[4:]
+        for each, version in requests
+    ]
+
+
+def mutated(frames: list[bytes], source: random.Random) -> list[bytes]:
+    changed = [bytearray(frame) for frame in frames]
+    for _ in range(source.randint(1, 4)):
+        frame = source.choice(changed)
+        place = source.randrange(len(frame)) if frame else 0
+        match source.randrange(6):
+            case 0 if frame:
+                frame[place] ^= 1 << source.randrange(8)
+            case 1:
+                del frame[place:]
+            case 2:
+                frame[place:place] = source.randbytes(source.randint(1, 9))
+            case 3:
+                changed.insert(source.randrange(len(changed) + 1), bytearray(frame))
+            case 4 if len(changed) > 1:
+                changed.remove(frame)
+            case _:
+                source.shuffle(changed)
+    return [bytes(frame) for frame in changed]
+
+
+@every_mechanism
+def test_changed_logins_make_nobody_else_of_a_client(node: BrokerInProcess, mechanism: str) -> None:
+    """From a seed: bits are flipped, frames cut, filled, repeated, left out and put in another order."""
+    frames, endings = valid_frames(mechanism), set()
+    for seed in range(300):
+        source = random.Random(f"{mechanism} {seed}")
+        client = Client(node)
+        for frame in mutated(frames, source):
+            try:
+                answer = client.serve(frame)
+            except (UnservedRequest, MalformedRequest):
+                break
+            if isinstance(answer, LastAnswer):
+                break
+        endings.add(client.login.state)
+        assert client.peer.principal in ("User:ANONYMOUS", "User:eve"), seed
+        assert client.peer.is_known == (client.login.state is State.OPEN), seed
+    assert {State.FAILED, State.START, State.TOKENS} <= endings, "every kind of ending was reached"
+
+
 def test_a_flood_of_failures_leaves_nothing_behind(node: BrokerInProcess) -> None:
     for _ in range(50):
         assert Client(node).log_in(PLAIN, password="wrong").error_code == FAILED
@@ -314,6 +433,22 @@ def test_the_last_token_of_a_login_is_of_no_use_again(node: BrokerInProcess) -> 
     second.shake_hands(SCRAM_SHA_256)
     second.send(SaslAuthenticateRequest(auth_bytes=mechanism.first()), 2)
     assert second.send(SaslAuthenticateRequest(auth_bytes=proof), 2)[0].error_code == FAILED
+
+
+def test_a_token_that_is_refused_is_told_once_also_if_its_client_does_not_come_back(
+    node: BrokerInProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    def failures() -> int:
+        return sum('"login-failed"' in record.getMessage() for record in caplog.records)
+
+    client = Client(node, OAUTHBEARER)
+    client.shake_hands(OAUTHBEARER)
+    answer, is_last = client.send(SaslAuthenticateRequest(auth_bytes=b"n,,\x01auth=Bearer x\x01\x01"), 2)
+    assert (answer.error_code, bytes(answer.auth_bytes), is_last) == (NONE, b'{"status":"invalid_token"}', False)
+    assert failures() == 1
+    answer, is_last = client.send(SaslAuthenticateRequest(auth_bytes=b"\x01"), 2)
+    assert (answer.error_code, is_last, client.peer.is_known) == (FAILED, True, False)
+    assert failures() == 1
 
 
 @pytest.mark.parametrize("kept", range(0, 40, 3))

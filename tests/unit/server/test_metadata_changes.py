@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from oncelog.cluster.metadata import JOURNAL_FILE
+from oncelog.cluster.node_facts import JOURNAL_FILE
 from oncelog.core.errors import ErrorCode
 from oncelog.core.promise import Promise
 from oncelog.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from oncelog.core.worker import InlineWorker
+from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest
 from oncelog.server import metrics_page, metrics_port
+from oncelog.server.context import Peer
 from oncelog.server.metrics_port import CONNECTIONS_MAX, REQUEST_BYTES_MAX, MetricsPort
 from tests.unit.server.harness import BrokerInProcess
 
@@ -42,7 +45,9 @@ def run(folder: Path, test: Test) -> None:
         node = BrokerInProcess(folder / "data")
         node.create("orders")
         assert node.produce("orders", [b"a"]).error_code == 0
-        port = MetricsPort(lambda: metrics_page.read_metrics(node.broker), InlineWorker())
+        broker = node.broker
+        read = partial(broker.turns.begin, peer=Peer("", ""))
+        port = MetricsPort(lambda: read(metrics_page.read_metrics(broker)), InlineWorker())
         number = await port.open("127.0.0.1", 0)
         try:
             await test(Scrape(port, number))
@@ -113,6 +118,28 @@ def test_a_client_that_reads_nothing_is_let_go(tmp_path: Path, monkeypatch: pyte
         writer.close()
 
     run(tmp_path, test)
+
+
+def test_many_partitions_are_read_in_steps(tmp_path: Path) -> None:
+    node = BrokerInProcess(tmp_path)
+    node.create("wide", 250)
+    node.create("gone")
+    for topic, index in [*(("wide", index) for index in range(250)), ("gone", 0)]:
+        assert node.produce(topic, [b"v"], partition=index).error_code == 0
+    steps = metrics_page.read_metrics(node.broker)
+    next(steps)
+    node.call(DeleteTopicsRequest(topic_names=["gone"], timeout_ms=1_000), 5)
+    count = 1
+    while True:
+        try:
+            next(steps)
+            count += 1
+        except StopIteration as done:
+            reading = done.value
+            break
+    assert {partition.topic for partition, _ in reading.partitions} == {"wide"}
+    assert len(reading.partitions) == 250
+    assert count >= 3
 
 
 def test_the_state_is_read_once_for_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

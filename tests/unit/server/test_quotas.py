@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import socket
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +16,7 @@ from oncelog.client import Admin, Consumer, Producer
 from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.config import INT_MAX, ConfigError
 from oncelog.core.ids import TopicPartition
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     EntityData,
@@ -23,16 +26,23 @@ from oncelog.protocol.messages.alter_client_quotas import (
 from oncelog.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from oncelog.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from oncelog.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest
+from oncelog.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest, DescribeClientQuotasResponse
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from oncelog.security.quotas import QuotaTable
 from oncelog.server.authorization import AllowClients
+from oncelog.server.broker import Broker
 from oncelog.server.connection_limits import ConnectionLimits, ListenerLimits, parse_overrides
-from oncelog.server.context import Peer
+from oncelog.server.context import Peer, RequestContext
+from oncelog.server.listener import parse_listeners
+from oncelog.server.memory_budget import CONNECTION_BYTES, CONNECTIONS_MIN
+from oncelog.server.replication_throttle import ReplicationThrottle
+from oncelog.server.server import Server
+from oncelog.server.turns import SLICE_MS, Steps
 from oncelog.testing.broker import BrokerProcess
 from tests.conformance.wire import Wire
 from tests.unit.server.harness import BrokerInProcess
 from tests.virtual_clock import VirtualScheduler
+from tests.waiting import wait_until
 
 
 def give(node: BrokerInProcess, key: str, value: float | None, user: str | None = "ann") -> None:
@@ -98,6 +108,31 @@ def test_time_spent_on_requests_is_limited(node: BrokerInProcess, ann: Peer, mon
     assert answer.throttle_time_ms == 1000, "at most one window"
 
 
+def test_time_of_all_slices_of_a_long_request_is_charged(
+    node: BrokerInProcess, ann: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give(node, "request_percentage", 100.0)
+    seconds = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: seconds[0])
+    charged_s: list[float] = []
+    monkeypatch.setattr(node.broker.quotas, "charge_request", lambda _key, _context, _size, s: charged_s.append(s))
+
+    def slow(broker: Broker, request: Any, context: RequestContext) -> Steps[DescribeClientQuotasResponse]:
+        for _ in range(3):
+            seconds[0] += 1
+            node.clock._now_ms += SLICE_MS
+            yield
+        return DescribeClientQuotasResponse(entries=[])
+
+    node.broker.dispatcher.wrap_handler(ApiKey.DESCRIBE_CLIENT_QUOTAS, lambda _: slow)
+    for _ in range(2):
+        promise = node.send(DescribeClientQuotasRequest(), 1)
+        assert not promise.done
+        node.clock.advance_ms(10 * SLICE_MS)
+        assert promise.value.entries == []
+    assert charged_s == [3.0, 3.0]
+
+
 def topics(node: BrokerInProcess, version: int, *names: str, partitions: int = 10) -> Any:
     wanted = [CreatableTopic(name=name, num_partitions=partitions, replication_factor=1) for name in names]
     return node.call(CreateTopicsRequest(topics=wanted), version)
@@ -138,7 +173,9 @@ def test_quotas_outlive_a_restart_and_are_gone_when_removed(node: BrokerInProces
 # Connections
 
 
-def limits(quotas: QuotaTable | None = None, **entries: str) -> tuple[ConnectionLimits, VirtualScheduler]:
+def limits(
+    quotas: QuotaTable | None = None, between_brokers: str | None = None, **entries: str
+) -> tuple[ConnectionLimits, VirtualScheduler]:
     settings = BROKER_CONFIG.parse({key.replace("_", "."): text for key, text in entries.items()})
     clock = VirtualScheduler()
     made = ConnectionLimits(
@@ -148,8 +185,21 @@ def limits(quotas: QuotaTable | None = None, **entries: str) -> tuple[Connection
         1000,
         quotas or QuotaTable({}),
         clock.monotonic_ms,
+        between_brokers,
     )
     return made, clock
+
+
+@pytest.mark.parametrize(
+    ("budget_bytes", "count"), [(131_072, CONNECTIONS_MIN), (200 * CONNECTION_BYTES + 5, 200)], ids=["small", "larger"]
+)
+def test_connections_have_their_buffers_in_a_bounded_amount_of_memory(budget_bytes: int, count: int) -> None:
+    made, _ = limits(oncelog_connections_max_bytes=str(budget_bytes))
+    assert {made.admit("10.0.0.1", "LARGE").refusal for _ in range(count)} == {None}
+    refusal = f"the number of connections whose buffers fit into oncelog.connections.max.bytes is {count}"
+    assert made.admit("10.0.0.1", "LARGE").refusal == refusal
+    made.forget("10.0.0.1", "LARGE")
+    assert made.admit("10.0.0.1", "LARGE").refusal is None
 
 
 def test_connections_of_an_address_and_of_a_listener_are_limited() -> None:
@@ -159,6 +209,27 @@ def test_connections_of_an_address_and_of_a_listener_are_limited() -> None:
     made.forget("10.0.0.1", "LARGE")
     assert made.admit("10.0.0.1", "LARGE").refusal is None
     assert [made.admit(f"10.0.1.{number}", "SMALL").refusal is None for number in range(3)] == [True, True, False]
+
+
+def test_brokers_find_room_among_each_other_where_clients_have_taken_all() -> None:
+    made, _ = limits(between_brokers="SMALL", max_connections="3", max_connections_per_ip="4")
+    assert [made.admit("10.0.0.1", "LARGE").refusal for _ in range(4)] == [None] * 3 + ["max.connections is 3"]
+    assert made.admit("10.0.0.2", "SMALL") == (None, 0, "max.connections is 3"), "a client makes room"
+    made.forget("10.0.0.1", "LARGE")
+    assert made.admit("10.0.0.1", "LARGE").refusal == "max.connections is 3"
+    made.forget("10.0.0.1", "LARGE")
+    assert made.admit("10.0.0.2", "SMALL").displaces is None
+    assert made.admit("10.0.0.2", "SMALL").refusal == "max.connections of listener SMALL is 2"
+    alone, _ = limits(between_brokers="SMALL", max_connections="1", max_connections_per_ip="1")
+    assert alone.admit("10.0.0.2", "SMALL").refusal is None
+    assert alone.admit("10.0.0.2", "SMALL").refusal == "max.connections.per.ip is 1"
+
+
+def test_the_listener_between_brokers_is_bound_by_descriptors_and_by_no_rate_for_all() -> None:
+    made, _ = limits(between_brokers="LARGE", max_connection_creation_rate="1")
+    admissions = [made.admit(f"10.0.0.{number}", "LARGE") for number in range(1001)]
+    assert {(each.refusal, each.delay_ms) for each in admissions[:1000]} == {(None, 0)}
+    assert admissions[1000].refusal == "what `ulimit -n` leaves for connections is 1000"
 
 
 def test_connections_that_come_too_fast_wait() -> None:
@@ -207,12 +278,96 @@ def test_a_client_that_is_throttled_is_not_read_from(tmp_path: Path) -> None:
             assert consumer.poll(20_000)[0].value == b"y"
 
 
-def set_quota(servers: str, client_id: str, key: str, value: float) -> None:
+def set_quota(servers: str, name: str, key: str, value: float, kind: str = "client-id") -> None:
     with Wire(servers) as wire:
-        entity = [{"entity_type": "client-id", "entity_name": client_id}]
+        entity = [{"entity_type": kind, "entity_name": name}]
         ops = [{"key": key, "value": value, "remove": False}]
         answer = wire.call("alter_client_quotas", 1, entries=[{"entity": entity, "ops": ops}])
     assert answer["entries"][0]["error_code"] == 0
+
+
+def test_an_address_above_its_rate_of_new_connections_is_held_and_cut_off(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path / "data").start()
+    with contextlib.ExitStack() as stack:
+        stack.callback(broker.stop)
+        host, _, port = broker.bootstrap_servers.rpartition(":")
+
+        def connect() -> socket.socket:
+            return stack.enter_context(socket.create_connection((host, int(port)), timeout=20))
+
+        def is_served(client: socket.socket) -> bool:
+            with contextlib.suppress(ConnectionError):
+                client.sendall(b"\0\0\0\x0a\0\x12\0\0\0\0\0\1\xff\xff")
+                return client.recv(1) != b""
+            return False
+
+        assert is_served(connect())
+        set_quota(broker.bootstrap_servers, host, "connection_creation_rate", 1.0, kind="ip")
+        assert [is_served(connect()) for _ in range(5)] == [True] * 5, "as many as in ten seconds come at once"
+        clients = [connect() for _ in range(40)]
+        started = time.monotonic()
+        assert not is_served(clients[-1])
+        assert time.monotonic() - started > 0.3, "it is held before it is closed"
+        wait_until(lambda: "connection_creation_rate of this address is 1" in broker.log_path.read_text())
+
+
+def test_another_broker_takes_the_place_of_the_client_that_was_silent_for_longest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {
+        "listeners": "PLAINTEXT://127.0.0.1:0,INNER://127.0.0.1:0",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INNER:PLAINTEXT",
+        "max.connections": "3",
+    }
+    monkeypatch.setattr(Server, "_between_brokers", lambda _: "INNER")
+    versions = b"\0\0\0\x0a\0\x12\0\0\0\0\0\1\xff\xff"
+
+    async def body() -> None:
+        server = Server(tmp_path / "data", BROKER_CONFIG.parse(settings))
+        await server.start()
+        try:
+            outer, inner = (server.broker.advertised[name] for name in ("PLAINTEXT", "INNER"))
+            clients = [await asyncio.open_connection(*outer) for _ in range(3)]
+            for reader, writer in (*clients, clients[0]):
+                writer.write(versions)
+                assert await reader.readexactly(4)
+            refused, _ = await asyncio.open_connection(*outer)
+            assert await refused.read() == b""
+            reader, writer = await asyncio.open_connection(*inner)
+            writer.write(versions)
+            assert await reader.readexactly(4)
+            with contextlib.suppress(ConnectionError):
+                assert await asyncio.wait_for(_rest(clients[1][0]), 20)
+            clients[0][1].write(versions)
+            clients[2][1].write(versions)
+            assert await clients[0][0].readexactly(4)
+            assert await clients[2][0].readexactly(4)
+        finally:
+            await server.stop()
+
+    asyncio.run(asyncio.wait_for(body(), 60))
+
+
+async def _rest(reader: asyncio.StreamReader) -> bool:
+    while await reader.read(4096):
+        pass
+    return True
+
+
+def test_the_listener_between_brokers_is_known_in_a_cluster_only(tmp_path: Path) -> None:
+    async def name_of(settings: dict[str, str]) -> str | None:
+        server = Server(tmp_path / "data", BROKER_CONFIG.parse(settings))
+        server._bound = [(listener, listener.address) for listener in parse_listeners(server._settings)]
+        return server._between_brokers()
+
+    both = {
+        "listeners": "PLAINTEXT://127.0.0.1:0,INNER://127.0.0.1:0",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INNER:PLAINTEXT",
+        "inter.broker.listener.name": "INNER",
+    }
+    member = {"process.roles": "broker", "node.id": "1", "controller.quorum.bootstrap.servers": "127.0.0.1:1"}
+    assert asyncio.run(name_of(both)) is None
+    assert asyncio.run(name_of({**both, **member})) == "INNER"
 
 
 def test_a_client_far_above_its_rate_is_told_a_time_that_fits_its_field(node: BrokerInProcess, ann: Peer) -> None:
@@ -226,7 +381,10 @@ def test_a_client_far_above_its_rate_is_told_a_time_that_fits_its_field(node: Br
 def test_followers_are_not_silenced(node: BrokerInProcess, ann: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     give(node, "request_percentage", 0.5)
     node.broker.authorizer = AllowClients(cluster_action=True)
-    node.broker.replication = cast(Any, SimpleNamespace(stop=lambda: None))
+    throttle = ReplicationThrottle(node.broker, "leader")
+    node.broker.replication = cast(
+        Any, SimpleNamespace(stop=lambda: None, leader_throttle=throttle, fetch_sessions=node.broker.fetch_sessions)
+    )
     seconds = iter(range(1000))
     monkeypatch.setattr(time, "perf_counter", lambda: float(next(seconds)))
     request = FetchRequest(

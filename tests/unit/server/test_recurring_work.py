@@ -71,7 +71,7 @@ def test_checkpoints_go_on_after_one_that_could_not_be_prepared(
         raise OSError(errno.EIO, "injected")
 
     with monkeypatch.context() as patch:
-        patch.setattr(node.broker.log_dir, "prepare_checkpoint", fail)
+        patch.setattr(node.broker.log_dir, "prepare_in_steps", fail)
         node.clock.advance_ms(CHECKPOINT_INTERVAL_MS + 1)
     node.clock.advance_ms(CHECKPOINT_INTERVAL_MS)
     assert log_of(node, "t").recovery_point == 5

@@ -12,13 +12,14 @@ from oncelog.cluster.cluster_config import ClusterConfig
 from oncelog.cluster.follower import FetchLimits
 from oncelog.cluster.lifecycle import Timing
 from oncelog.controller.delta import TopicIdPartition
+from oncelog.core.address import Address
 from oncelog.core.ids import LeaderEpoch, NodeId, TopicPartition
 from oncelog.core.promise import Promise
 from oncelog.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from oncelog.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from oncelog.server import replica_fetches
 from oncelog.server.handlers import h01_fetch
-from oncelog.server.peers import Answer, PeerAddress
+from oncelog.server.peers import Answer
 from oncelog.server.replication import Replication
 from tests.unit.server.harness import BrokerInProcess, batch_of
 from tests.unit.server.held_worker import hold_worker
@@ -38,7 +39,7 @@ class Leader:
     def __init__(self) -> None:
         self.asked: list[tuple[FetchRequest, Promise[Answer]]] = []
 
-    def call(self, _purpose: str, _address: PeerAddress, request: Any, _timeout_ms: int) -> Promise[Answer]:
+    def call(self, _purpose: str, _address: Address, request: Any, _timeout_ms: int) -> Promise[Answer]:
         promise: Promise[Answer] = Promise()
         self.asked.append((request, promise))
         return promise
@@ -69,7 +70,7 @@ def test_a_follower_fetches_on_when_what_it_has_is_on_disk(
     membership: Any = SimpleNamespace(lifecycle=SimpleNamespace(epoch=1))
     config = ClusterConfig([], None, Timing(), FetchLimits(), 30_000)
     replication = Replication(node.broker, cast(Any, membership), leader, config, "PLAINTEXT")
-    monkeypatch.setattr(replication, "address_of", lambda _: PeerAddress("leader", 1))
+    monkeypatch.setattr(replication, "address_of", lambda _: Address("leader", 1))
     replication._follow(TopicIdPartition(node.topic_id("t"), "t", 0), partition)
     node.clock.advance_ms(0)
     batch = batch_of([b"a"], timestamp_ms=node.clock.now_ms(), leader_epoch=5)

@@ -216,6 +216,14 @@ def value_and_source(node: BrokerInProcess, kind: int, name: str, key: str) -> t
     return config.value, config.config_source
 
 
+def test_whoever_names_no_key_is_told_all(node: BrokerInProcess) -> None:
+    create(node, "orders")
+    for kind, name in ((TOPIC, "orders"), (BROKER, "1")):
+        every = describe(node, kind, name)
+        assert describe(node, kind, name, []) == every
+        assert len(describe(node, kind, name, [every.configs[0].name]).configs) == 1
+
+
 def test_settings_come_from_the_topic_then_the_broker_then_the_default(node: BrokerInProcess) -> None:
     create(node, "orders")
     assert value_and_source(node, TOPIC, "orders", "retention.ms") == ("604800000", 5)

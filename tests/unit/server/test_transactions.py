@@ -479,9 +479,10 @@ def test_verification_can_be_switched_off_for_old_clients(tmp_path: Path) -> Non
 
 def test_the_late_transaction_metric_counts_partitions(node: BrokerInProcess, producer: Producer) -> None:
     from oncelog.server.metrics_page import read_metrics
+    from oncelog.server.turns import at_once
 
     def late() -> float:
-        metrics = read_metrics(node.broker).collect()
+        metrics = at_once(read_metrics(node.broker)).collect()
         (metric,) = [metric for metric in metrics if "late_transactions" in metric.name]
         value: float = metric.samples[0].value
         return value

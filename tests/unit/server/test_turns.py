@@ -8,7 +8,8 @@ import pytest
 
 from oncelog.core.promise import Promise
 from oncelog.server.context import HANG_UP, Peer
-from oncelog.server.turns import SLICE_MS, Steps, Turns, at_once, one_by_one
+from oncelog.server.memory_budget import MemoryBudget
+from oncelog.server.turns import FIRST_SLICES, SLICE_MS, Steps, Turns, at_once, one_by_one
 
 
 class Loop:
@@ -39,8 +40,37 @@ def loop() -> Loop:
 
 
 @pytest.fixture
-def turns(loop: Loop) -> Turns:
-    return Turns(loop)  # type: ignore[arg-type]
+def budget(loop: Loop) -> MemoryBudget:
+    return MemoryBudget(1_000, loop)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def turns(loop: Loop, budget: MemoryBudget) -> Turns:
+    return Turns(loop, budget)  # type: ignore[arg-type]
+
+
+class Client:
+    """Holds what is made for it, until it is closed."""
+
+    def __init__(self, budget: MemoryBudget) -> None:
+        self.peer = peer()
+        self.peer.add_work_bytes = self._add
+        self._budget = budget
+        self.held_bytes = 0
+
+    def _add(self, work_bytes: int) -> None:
+        self.held_bytes += work_bytes
+        self._budget.hold(self, self.held_bytes)
+
+    def take(self, _: object = None) -> None:
+        self._budget.hold(self, 0)
+
+    def go_on(self) -> None:
+        raise AssertionError("it receives nothing")
+
+    def give_up(self, reason: str) -> None:
+        assert "oncelog.connections.max.bytes" in reason
+        self.peer.connected = False
 
 
 def peer() -> Peer:
@@ -55,15 +85,75 @@ def work(loop: Loop, count: int, log: list[str], name: str) -> Steps[str]:
     return f"{name} is done"
 
 
+def building(loop: Loop, count: int, log: list[str], name: str, step_bytes: int) -> Steps[str]:
+    for _ in range(count):
+        loop.time_ms += 1
+        log.append(name)
+        yield step_bytes
+    return f"{name} is done"
+
+
+def test_while_memory_is_short_answers_are_made_one_after_the_other(
+    loop: Loop, turns: Turns, budget: MemoryBudget
+) -> None:
+    log: list[str] = []
+    clients = {name: Client(budget) for name in "abcd"}
+    promises = {
+        name: turns.run(building(loop, 10, log, name, 50), client.peer)
+        for name, client in clients.items()
+        if name != "d"
+    }
+    promises["d"] = turns.run(work(loop, 10, log, "d"), clients["d"].peer)
+    for name, promise in promises.items():
+        assert isinstance(promise, Promise)
+        promise.then(clients[name].take)
+    log.clear()
+    most_bytes = 0
+    while loop.calls:
+        loop.turn()
+        most_bytes = max(most_bytes, budget.held_bytes)
+    assert all(isinstance(promise, Promise) and promise.done for promise in promises.values())
+    assert log.index("d") < 5, "what makes no answer goes on meanwhile"
+    assert most_bytes < budget.max_bytes, "all of them would be 1500"
+    assert not budget.closed_connections
+
+
+def test_an_answer_beyond_the_budget_is_given_up(loop: Loop, turns: Turns, budget: MemoryBudget) -> None:
+    small, large = Client(budget), Client(budget)
+    log: list[str] = []
+    kept = turns.run(building(loop, 8, log, "small", 50), small.peer)
+    given_up = turns.run(building(loop, 100, log, "large", 200), large.peer)
+    while loop.calls:
+        loop.turn()
+    assert isinstance(kept, Promise)
+    assert isinstance(given_up, Promise)
+    assert (kept.value, given_up.value) == ("small is done", HANG_UP)
+    assert budget.closed_connections == 1
+    assert log.count("large") < 10
+
+
+def test_paused_work_of_whoever_is_closed_is_given_up_at_once(loop: Loop, turns: Turns, budget: MemoryBudget) -> None:
+    largest, growing = Client(budget), Client(budget)
+    log: list[str] = []
+    first = turns.run(building(loop, 50, log, "growing", 60), growing.peer)
+    paused = turns.run(building(loop, 10, log, "largest", 250), largest.peer)
+    while not budget.closed_connections:
+        loop.turn()
+    assert isinstance(first, Promise)
+    assert isinstance(paused, Promise)
+    assert paused.done
+    assert not first.done
+
+
 def test_short_work_is_done_at_once(loop: Loop, turns: Turns) -> None:
-    assert turns.run(work(loop, SLICE_MS - 1, [], "a"), peer()) == "a is done"
+    assert turns.run(work(loop, FIRST_SLICES * SLICE_MS - 1, [], "a"), peer()) == "a is done"
     assert not loop.calls
 
 
 def test_long_work_of_several_takes_turns_one_slice_each(loop: Loop, turns: Turns) -> None:
     log: list[str] = []
-    first = turns.run(work(loop, 3 * SLICE_MS, log, "a"), peer())
-    second = turns.run(work(loop, 3 * SLICE_MS, log, "b"), peer())
+    first = turns.run(work(loop, (FIRST_SLICES + 2) * SLICE_MS, log, "a"), peer())
+    second = turns.run(work(loop, (FIRST_SLICES + 2) * SLICE_MS, log, "b"), peer())
     assert isinstance(first, Promise)
     assert isinstance(second, Promise)
     while loop.calls:
@@ -71,28 +161,33 @@ def test_long_work_of_several_takes_turns_one_slice_each(loop: Loop, turns: Turn
         loop.turn()
         assert loop.time_ms - before <= SLICE_MS
     assert (first.value, second.value) == ("a is done", "b is done")
-    assert log == (["a"] * SLICE_MS + ["b"] * SLICE_MS) * 3
+    slices = [
+        FIRST_SLICES * SLICE_MS + 1,
+        SLICE_MS,
+        SLICE_MS - 1,
+    ]  # the first step is free: the clock is not asked before it
+    assert log == [name for size in slices for name in "a" * size + "b" * size]
 
 
 def test_work_of_a_client_that_has_gone_is_given_up(loop: Loop, turns: Turns) -> None:
     log: list[str] = []
     client = peer()
-    steps = work(loop, 3 * SLICE_MS, log, "a")
+    steps = work(loop, (FIRST_SLICES + 2) * SLICE_MS, log, "a")
     turns.run(steps, client)
     client.connected = False
     loop.turn()
     assert not loop.calls
-    assert len(log) == SLICE_MS
+    assert len(log) == FIRST_SLICES * SLICE_MS + 1
     assert steps.gi_frame is None, "it is closed"
 
 
 def test_what_fails_in_a_later_turn_closes_its_connection_alone(loop: Loop, turns: Turns) -> None:
     def failing() -> Steps[str]:
-        yield from work(loop, SLICE_MS, [], "a")
+        yield from work(loop, FIRST_SLICES * SLICE_MS + 1, [], "a")
         raise ValueError("a fault")
 
     answer = turns.run(failing(), peer())
-    other = turns.run(work(loop, SLICE_MS + 1, [], "b"), peer())
+    other = turns.run(work(loop, FIRST_SLICES * SLICE_MS + 2, [], "b"), peer())
     while loop.calls:
         loop.turn()
     assert isinstance(answer, Promise)
@@ -104,7 +199,7 @@ def test_a_promise_at_the_end_is_waited_for(loop: Loop, turns: Turns) -> None:
     later: Promise[str] = Promise()
 
     def waiting() -> Steps[Promise[str]]:
-        yield from work(loop, SLICE_MS, [], "a")
+        yield from work(loop, FIRST_SLICES * SLICE_MS + 1, [], "a")
         return later
 
     answer = turns.run(waiting(), peer())

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 from uuid import UUID
 
 import pytest
 
 from oncelog.cluster.adoption import _adopt_security
-from oncelog.cluster.metadata import JOURNAL_FILE, MetadataStore
+from oncelog.cluster.metadata import MetadataStore
 from oncelog.cluster.metadata_entries import ScramUser, without_secrets
+from oncelog.cluster.node_facts import JOURNAL_FILE
 from oncelog.controller.image import Image, ScramCredentialKey
 from oncelog.core.broker_config import STANDARD_AUTHORIZER
 from oncelog.core.config import ConfigError
@@ -31,8 +34,13 @@ from oncelog.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRe
 from oncelog.protocol.messages.describe_acls import DescribeAclsRequest
 from oncelog.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from oncelog.protocol.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
+from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from oncelog.security import acl
+from oncelog.security import quotas as quota_rules
+from oncelog.security.acl import AclAuthorizer
 from oncelog.security.scram import ScramMechanism, make_credential
+from oncelog.server import audit, authorization, quotas
 from oncelog.server.context import Peer
 from tests.unit.server.harness import BrokerInProcess
 
@@ -281,7 +289,7 @@ def test_secrets_in_settings_are_shown_to_nobody(tmp_path: Path) -> None:
     node.broker.stop(clean=False)
 
 
-def test_users_and_acls_of_apache_kafka_are_taken_over(tmp_path: Path) -> None:
+def test_users_acls_and_quotas_of_apache_kafka_are_taken_over(tmp_path: Path) -> None:
     user = UserScramCredentialRecord(
         name="eve", mechanism=1, salt=b"s", stored_key=b"a", server_key=b"b", iterations=4096
     )
@@ -293,6 +301,7 @@ def test_users_and_acls_of_apache_kafka_are_taken_over(tmp_path: Path) -> None:
     image = Image(
         scram={ScramCredentialKey("eve", 1): user, ScramCredentialKey("new", 9): user},
         acls={UUID(int=1): kept, UUID(int=2): strange},
+        quotas={(("client-id", None), ("user", "eve")): {"producer_byte_rate": 5.0}},
     )
     metadata = MetadataStore(tmp_path, NodeId(1), InlineWorker())
     metadata.open()
@@ -304,6 +313,7 @@ def test_users_and_acls_of_apache_kafka_are_taken_over(tmp_path: Path) -> None:
     again = MetadataStore(tmp_path, NodeId(1), InlineWorker())
     again.open()
     assert (again.users, list(again.acls)) == (metadata.users, list(metadata.acls))
+    assert again.quotas == {(("client-id", None), ("user", "eve")): {"producer_byte_rate": 5.0}}
     again.close()
 
 
@@ -314,3 +324,75 @@ def test_keys_in_the_journal_are_not_shown_to_whoever_inspects_it(node: BrokerIn
     assert {"kind": "secret"} in shown
     (users,) = (entry for entry in shown if entry["kind"] == "users")
     assert users["set"] == [{"name": "eve", "mechanism": 1, "iterations": 4096}]
+
+
+def test_there_is_one_decision_for_each_name_however_many_partitions_are_asked_for(
+    node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decided: list[str] = []
+    decide = AclAuthorizer._decide
+
+    def counted(self: AclAuthorizer, principal: str, host: str, operation: Any, resource: Any, name: str) -> Any:
+        decided.append(name)
+        return decide(self, principal, host, operation, resource, name)
+
+    monkeypatch.setattr(AclAuthorizer, "_decide", counted)
+    node.create("wide", partitions=50)
+    node.call(CreateAclsRequest(creations=[creation("wide"), creation("tea")]), 3)
+    node.peer = EVE
+    decided.clear()
+    topics = [
+        FetchTopic(
+            topic=name, partitions=[FetchPartition(partition=place, partition_max_bytes=1) for place in range(50)]
+        )
+        for name in ("wide", "milk")
+    ]
+    for _ in range(3):
+        answer = node.call(FetchRequest(max_wait_ms=0, max_bytes=1, topics=topics, session_epoch=-1), 12)
+        codes = {topic.topic: {each.error_code for each in topic.partitions} for topic in answer.responses}
+        assert codes == {"wide": {0}, "milk": {29}}
+    assert sorted(decided) == ["milk", "wide"]
+    node.peer = ADMIN
+    node.call(CreateAclsRequest(creations=[creation("milk")]), 3)
+    node.peer = EVE
+    decided.clear()
+    answer = node.call(FetchRequest(max_wait_ms=0, max_bytes=1, topics=topics[1:], session_epoch=-1), 12)
+    assert answer.responses[0].partitions[0].error_code == 0, "a change counts at once"
+    assert decided == ["milk"]
+
+
+SECURITY_FILES = {Path(module.__file__ or "") for module in (acl, audit, authorization, quota_rules, quotas)}
+
+
+def called(work: Callable[[], object]) -> set[str]:
+    """Functions of ACLs, quotas and the audit log that the work calls."""
+    found: set[str] = set()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and Path(frame.f_code.co_filename) in SECURITY_FILES:
+            found.add(frame.f_code.co_qualname)
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+def produce_and_fetch(node: BrokerInProcess) -> None:
+    assert node.produce("wide", [b"x"]).error_code == 0
+    partitions = [FetchPartition(partition=place, partition_max_bytes=1) for place in range(50)]
+    topics = [FetchTopic(topic="wide", partitions=partitions)]
+    answer = node.call(FetchRequest(max_wait_ms=0, max_bytes=1, topics=topics, session_epoch=-1), 12)
+    assert {each.error_code for topic in answer.responses for each in topic.partitions} == {0}
+
+
+def test_without_an_authorizer_and_quotas_nothing_of_them_is_called(tmp_path: Path, node: BrokerInProcess) -> None:
+    without = BrokerInProcess(tmp_path / "open", {"log.cleaner.enable": "false"})
+    for each in (without, node):
+        each.create("wide", partitions=50)
+        produce_and_fetch(each)
+    assert called(lambda: produce_and_fetch(without)) == set()
+    assert "AclAuthorizer.allows" in called(lambda: produce_and_fetch(node)), "with one it is seen"
+    without.broker.stop(clean=False)

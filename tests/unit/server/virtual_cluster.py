@@ -8,13 +8,17 @@ so (`fence`), the first live member of the ISR becomes the leader.
 from __future__ import annotations
 
 import uuid
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from oncelog.cluster.quorum_log import TOPIC_ID
 from oncelog.controller.image import Image
+from oncelog.controller.partition_image import PartitionImage
 from oncelog.controller.replay import Replay
+from oncelog.core.address import Address
 from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import NodeId
@@ -29,6 +33,10 @@ from oncelog.protocol.messages.alter_partition import (
     AlterPartitionResponse,
     ChangedPartition,
     ChangedTopic,
+)
+from oncelog.protocol.messages.assign_replicas_to_dirs import (
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
 )
 from oncelog.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from oncelog.protocol.messages.broker_registration import (
@@ -62,8 +70,7 @@ from oncelog.protocol.messages.produce import PartitionProduceData, ProduceReque
 from oncelog.protocol.schema import Message
 from oncelog.server.broker import Broker, Environment
 from oncelog.server.context import Peer
-from oncelog.server.listener import Address
-from oncelog.server.peers import Answer, PeerAddress
+from oncelog.server.peers import Answer
 from tests.unit.server.harness import batch_of
 from tests.virtual_clock import VirtualScheduler
 
@@ -74,8 +81,8 @@ _DELAY_MS = 1
 _POLL_MS = 20
 
 
-def address_of(node: int) -> PeerAddress:
-    return PeerAddress("127.0.0.1", 1000 + node)
+def address_of(node: int) -> Address:
+    return Address("127.0.0.1", 1000 + node)
 
 
 class Controller:
@@ -85,7 +92,9 @@ class Controller:
         self.batches: list[tuple[int, bytes]] = []
         self.end_offset = 0
         self.registered_at: dict[int, int] = {}
-        self.is_refusing_isr = False
+        self.heard_ms: dict[int, int] = {}
+        """When each broker sent its last heartbeat."""
+        self.now_ms: Callable[[], int] = lambda: 0
         self.write(FeatureLevelRecord(name="metadata.version", feature_level=30))
         self.write(FeatureLevelRecord(name="transaction.version", feature_level=2))
 
@@ -112,16 +121,20 @@ class Controller:
                     partition_id=index,
                     topic_id=topic_id,
                     replicas=list(members),
-                    isr=[member for member in members if self._is_active(member)],
-                    leader=next(member for member in members if self._is_active(member)),
+                    isr=[member for member in members if self.is_active(member)],
+                    leader=next(member for member in members if self.is_active(member)),
                     leader_epoch=0,
                     partition_epoch=0,
-                    directories=[uuid.UUID(int=7)] * len(members),
+                    directories=[self._directory(member) for member in members],
                 )
                 for index, members in enumerate(replicas)
             ),
         )
         return topic_id
+
+    def _directory(self, node: int) -> uuid.UUID:
+        broker = self.image.brokers.get(NodeId(node))
+        return broker.directories[0] if broker is not None else uuid.UUID(int=7)
 
     def delete_topic(self, name: str) -> None:
         self.write(RemoveTopicRecord(topic_id=self.image.topic_ids[name]))
@@ -130,9 +143,14 @@ class Controller:
         topic_id = self.image.topic_ids[topic]
         self.write(PartitionChangeRecord(partition_id=partition, topic_id=topic_id, **fields))
 
-    def _is_active(self, node: int) -> bool:
+    def is_active(self, node: int) -> bool:
         broker = self.image.brokers.get(NodeId(node))
         return broker is not None and not broker.is_fenced
+
+    def _is_electable(self, partition: PartitionImage, node: int) -> bool:
+        """A replica in a directory that its broker does not have any more is gone."""
+        known = partition.directories[partition.replicas.index(NodeId(node))]
+        return self.is_active(node) and known in self.image.brokers[NodeId(node)].directories
 
     def fence(self, node: int) -> None:
         changes: list[Message] = []
@@ -143,10 +161,24 @@ class Controller:
                 isr = [member for member in partition.isr if member != node]
                 fields: dict[str, Any] = {"isr": isr} if isr else {}
                 if partition.leader == node:
-                    fields["leader"] = next((member for member in isr if self._is_active(member)), -1)
+                    fields["leader"] = next((member for member in isr if self._is_electable(partition, member)), -1)
                 changes.append(PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id, **fields))
         epoch = self.image.brokers[NodeId(node)].epoch
         self.write(*changes, BrokerRegistrationChangeRecord(broker_id=node, broker_epoch=epoch, fenced=1))
+
+    def _leaders_among(self, node: int) -> list[Message]:
+        """The partitions without a leader that may have this one."""
+        return [
+            PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id, leader=node)
+            for topic in self.image.topics.values()
+            for index, partition in topic.partitions.items()
+            if partition.leader < 0 and node in partition.isr and self._is_electable(partition, node)
+        ]
+
+    def fence_silent(self, now_ms: int, session_ms: int) -> None:
+        for node, heard_ms in list(self.heard_ms.items()):
+            if self.is_active(node) and now_ms - heard_ms > session_ms:
+                self.fence(node)
 
     # What brokers ask
 
@@ -159,6 +191,7 @@ class Controller:
             AlterPartitionRequest: self._alter_partition,
             AllocateProducerIdsRequest: self._allocate,
             CreateTopicsRequest: self._create_topics,
+            AssignReplicasToDirsRequest: self._assign_directories,
         }
         return handlers[type(request)](request)
 
@@ -191,6 +224,7 @@ class Controller:
                 broker_epoch=epoch,
                 end_points=[Listener(name=each.name, host=each.host, port=each.port) for each in request.listeners],
                 log_dirs=request.log_dirs,
+                rack=request.rack,
             )
         )
         self.registered_at[request.broker_id] = epoch
@@ -200,10 +234,11 @@ class Controller:
         broker = self.image.brokers.get(NodeId(request.broker_id))
         if broker is None or broker.epoch != request.broker_epoch:
             return BrokerHeartbeatResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
+        self.heard_ms[request.broker_id] = self.now_ms()
         is_caught_up = request.current_metadata_offset >= self.registered_at[request.broker_id]
         if broker.is_fenced and not request.want_fence and not request.want_shut_down and is_caught_up:
             change = BrokerRegistrationChangeRecord(broker_id=request.broker_id, broker_epoch=broker.epoch, fenced=-1)
-            self.write(change)
+            self.write(change, *self._leaders_among(request.broker_id))
         if request.want_shut_down and not broker.is_fenced:
             self.fence(request.broker_id)
         is_fenced = self.image.brokers[broker.broker_id].is_fenced
@@ -223,7 +258,7 @@ class Controller:
                     code = ErrorCode.FENCED_LEADER_EPOCH
                 elif wanted.partition_epoch != known.partition_epoch:
                     code = ErrorCode.INVALID_UPDATE_VERSION
-                elif self.is_refusing_isr or not all(map(self._is_active, isr)):
+                elif not all(map(self.is_active, isr)):
                     code = ErrorCode.INELIGIBLE_REPLICA
                 else:
                     self.write(
@@ -251,6 +286,20 @@ class Controller:
             )
         )
         return AllocateProducerIdsResponse(producer_id_start=start, producer_id_len=1000)
+
+    def _assign_directories(self, request: AssignReplicasToDirsRequest) -> AssignReplicasToDirsResponse:
+        for directory in request.directories:
+            for topic in directory.topics:
+                for each in topic.partitions:
+                    known = self.image.topics[topic.topic_id].partitions[each.partition_index]
+                    directories = list(known.directories)
+                    directories[known.replicas.index(NodeId(request.broker_id))] = directory.id_
+                    self.write(
+                        PartitionChangeRecord(
+                            partition_id=each.partition_index, topic_id=topic.topic_id, directories=directories
+                        )
+                    )
+        return AssignReplicasToDirsResponse()
 
     def _create_topics(self, request: CreateTopicsRequest) -> CreateTopicsResponse:
         results = []
@@ -289,15 +338,17 @@ class Node:
             "controller.quorum.bootstrap.servers": "127.0.0.1:1000",
             "transaction.state.log.num.partitions": "2",
             "offsets.topic.num.partitions": "2",
-            **self.cluster.settings,
+            **{name: value.format(node=self.node_id) for name, value in self.cluster.settings.items()},
         }
         seed = uuid.uuid5(uuid.NAMESPACE_DNS, f"{self.node_id} {self._incarnations}")
-        environment = Environment(self.cluster.clock, InlineWorker(), lambda: seed, lambda below: 5 % below)
+        random = Random(self.node_id * 1000 + self._incarnations)
+        environment = Environment(self.cluster.clock, InlineWorker(), lambda: seed, random.randrange)
         broker = self.broker = Broker(self.folder, BROKER_CONFIG.parse(settings), environment)
         host, port = address_of(self.node_id)
         broker.advertised["PLAINTEXT"] = Address(host, port)
         endpoint = Endpoint(name="PLAINTEXT", host=host, port=port)
-        membership = broker.join(VirtualPeers(self.cluster, self, broker), [endpoint], "PLAINTEXT")
+        peers = VirtualPeers(self.cluster, self, broker)
+        membership = broker.join(peers, peers, [endpoint], "PLAINTEXT")
 
         def serve(_: None) -> None:
             broker.start()
@@ -327,18 +378,32 @@ class Node:
 
 
 class VirtualPeers:
+    """Requests of one purpose to one node share a connection, on which the node serves one after the other."""
+
     def __init__(self, cluster: VirtualCluster, node: Node, broker: Broker) -> None:
         self._cluster = cluster
         self._node = node
         self._broker = broker
+        self._connections: dict[tuple[str, int], deque[Callable[[], None]]] = {}
 
-    def call(self, purpose: str, address: PeerAddress, request: Message, timeout_ms: int) -> Promise[Answer]:
+    def call(self, purpose: str, address: Address, request: Message, timeout_ms: int) -> Promise[Answer]:
         promise: Promise[Answer] = Promise()
         clock, target = self._cluster.clock, address.port - 1000
         self._cluster.calls.append((self._node.node_id, target, request))
+        connection = self._connections.setdefault((purpose, target), deque())
+
+        def begin() -> None:
+            # What is on its way arrives also when the sender is gone by then.
+            clock.call_later_ms(_DELAY_MS + self._cluster.lag_ms.get((self._node.node_id, purpose), 0), deliver)
 
         def settle(answer: Answer) -> None:
-            if not promise.done and not self._broker.stopped:
+            if begin not in connection:
+                return
+            was_served = connection[0] is begin
+            connection.remove(begin)
+            if was_served and connection:
+                connection[0]()
+            if not self._broker.stopped:
                 promise.resolve(answer)
 
         def answered(answer: Message) -> None:
@@ -346,7 +411,7 @@ class VirtualPeers:
                 clock.call_later_ms(_DELAY_MS, lambda: settle(answer))
 
         def deliver(waited_ms: int = 0) -> None:
-            if self._cluster.is_cut(self._node.node_id, target):
+            if begin not in connection or self._cluster.is_cut(self._node.node_id, target):
                 return
             if target == CONTROLLER:
                 found = self._cluster.controller.serve(request, waited_ms)
@@ -361,7 +426,9 @@ class VirtualPeers:
             else:
                 serve(other, request, type(request).VERSIONS[1]).then(answered)
 
-        clock.call_later_ms(_DELAY_MS, deliver)
+        connection.append(begin)
+        if connection[0] is begin:
+            begin()
         clock.call_later_ms(timeout_ms, lambda: settle(KafkaError(ErrorCode.NETWORK_EXCEPTION, "no answer")))
         return promise
 
@@ -388,8 +455,11 @@ class VirtualCluster:
         self.clock = VirtualScheduler()
         self.settings = {name.replace("_", "."): value for name, value in settings.items()}
         self.controller = Controller()
+        self.controller.now_ms = self.clock.monotonic_ms
         self.calls: list[tuple[int, int, Message]] = []
         self._cut: set[frozenset[int]] = set()
+        self.lag_ms: dict[tuple[int, str], int] = {}
+        """How long requests of a node take, by their purpose."""
         self.nodes = {number: Node(self, number, folder / str(number)) for number in range(1, nodes + 1)}
 
     def start(self) -> VirtualCluster:
@@ -411,8 +481,12 @@ class VirtualCluster:
     def cut(self, one: int, other: int) -> None:
         self._cut.add(frozenset((one, other)))
 
-    def heal(self) -> None:
-        self._cut.clear()
+    def heal(self, *ends: int) -> None:
+        """The connection between two nodes, or all of them."""
+        if ends:
+            self._cut.discard(frozenset(ends))
+        else:
+            self._cut.clear()
 
     def is_cut(self, one: int, other: int) -> bool:
         return frozenset((one, other)) in self._cut

@@ -120,12 +120,33 @@ def test_new_epoch_forgets_the_batches_of_the_old_one() -> None:
     assert caught.value.code is OLD_EPOCH
 
 
-def test_duplicate_is_found_before_the_ended_transaction_is_missed() -> None:
-    """A TV0/1 client whose answer got lost asks again after its transaction was committed."""
+def refusal_of(partition: Partition, header: BatchHeader, *, verified: bool) -> ErrorCode:
+    with pytest.raises(KafkaError) as caught:
+        (partition.send_verified if verified else partition.send)(header)
+    return caught.value.code
+
+
+@pytest.mark.parametrize("is_reloaded", [False, True])
+def test_a_batch_is_not_taken_for_one_of_a_transaction_that_has_ended(is_reloaded: bool) -> None:
+    """librdkafka gives the number of a record that was aborted without an answer to the next one (TV0/1)."""
     partition = Partition()
+
+    def go_on() -> None:
+        if is_reloaded:
+            snapshot = partition.state.take_snapshot()
+            partition.state.load_snapshot(snapshot, NOW_MS, end_offset=partition.end_offset)
+
     partition.send_verified(data(0, txn=True))
+    partition.end(commit=False)
+    go_on()
+    assert refusal_of(partition, data(0, txn=True), verified=False) is ErrorCode.INVALID_TXN_STATE
+    assert partition.send_verified(data(1, txn=True)) == 2
+    go_on()
+    assert partition.send(data(1, txn=True)) == DuplicateBatch(2, 2, NOW_MS), "one of the open transaction is known"
+    assert refusal_of(partition, data(0, txn=True), verified=False) is OUT_OF_ORDER
     partition.end()
-    assert partition.send(data(0, txn=True)) == DuplicateBatch(0, 0, NOW_MS)
+    go_on()
+    assert refusal_of(partition, data(1, txn=True), verified=True) is OUT_OF_ORDER
 
 
 def test_producers_do_not_share_sequences() -> None:

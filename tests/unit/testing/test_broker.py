@@ -1,13 +1,19 @@
 from __future__ import annotations
 
+import io
+import os
 import re
+import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import oncelog.testing
 from oncelog.testing import BrokerProcess
+from oncelog.testing.launcher import LaunchedProcess
 
 
 def test_the_context_manager_cleans_up(tmp_path: Path) -> None:
@@ -56,3 +62,15 @@ def test_a_folder_in_use_is_refused_with_the_pid_of_its_owner(tmp_path: Path) ->
 
 def test_the_fixture_is_there_without_an_import(oncelog_broker: BrokerProcess) -> None:
     assert oncelog_broker.running
+
+
+def test_a_signal_to_a_process_that_has_just_ended_is_no_error() -> None:
+    """The launcher has collected it, and its exit code is not here yet."""
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    status, told = os.pipe()
+    process = LaunchedProcess(child.pid, io.StringIO(), io.StringIO(), status)
+    process.send_signal(signal.SIGCONT)
+    os.write(told, b"0")
+    os.close(told)
+    assert process.wait(5) == 0

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,7 +27,7 @@ with oncelog.testing.broker(data_dir=folder) as broker:
     sys.stdin.readline()  # the folder has been seen
     {then}
 """
-_SLEEP = "time.sleep(600)"
+_SLEEP = "while True: time.sleep(0.05)"  # in pieces: a signal just before a sleep is handled only after it
 
 
 class Victim:
@@ -117,3 +118,82 @@ def test_a_folder_that_the_test_gave_stays_without_a_broker(tmp_path: Path) -> N
     victim.end(signal.SIGKILL)
     wait_until(lambda: not runs(victim.broker))
     assert (tmp_path / "data" / "meta.properties").exists()
+
+
+_STARTING = """
+import signal
+import oncelog.testing
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background of a shell, and inherited
+print("begun", flush=True)
+while True:
+    with oncelog.testing.broker():
+        print("ready", flush=True)
+"""
+
+
+class Starting:
+    """A process that does nothing but start brokers. Whatever comes from it has its mark in its environment."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _STARTING],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "TMPDIR": str(folder)},
+            text=True,
+        )
+        self.await_word("begun")
+
+    def await_word(self, word: str) -> None:
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == word + "\n"
+
+    def end(self, number: int) -> None:
+        self.process.send_signal(number)
+        assert self.process.stdout is not None
+        self.process.stdout.read()
+        self.process.stdout.close()
+        self.process.wait(60)
+
+    def left(self) -> list[int]:
+        """Processes that still run. A folder that there is when there are none stays for ever."""
+        mark = f"TMPDIR={self.folder}\0".encode()
+        return [int(each.name) for each in Path("/proc").glob("[0-9]*") if mark in environment_of(each)]
+
+
+def environment_of(process: Path) -> bytes:
+    try:
+        return (process / "environ").read_bytes()
+    except OSError:  # it has ended, or is somebody else's
+        return b""
+
+
+def folders_in(path: Path) -> list[Path]:
+    """Python tries its temporary folder with a file, which is left behind if it is killed in that moment."""
+    return [each for each in path.iterdir() if each.is_dir()]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("delay_ms", [0, 30, 80, 150, 250, 400])
+def test_a_test_process_that_ends_while_its_broker_starts_leaves_nothing(
+    number: int, delay_ms: int, tmp_path: Path
+) -> None:
+    victim = Starting(tmp_path)
+    time.sleep(delay_ms / 1000)
+    victim.end(number)
+    wait_until(lambda: not victim.left())
+    assert folders_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("delay_ms", [0, 15, 30, 45])
+def test_a_test_process_that_ends_while_a_further_broker_starts_leaves_nothing(
+    number: int, delay_ms: int, tmp_path: Path
+) -> None:
+    victim = Starting(tmp_path)
+    victim.await_word("ready")
+    time.sleep(delay_ms / 1000)
+    victim.end(number)
+    wait_until(lambda: not victim.left())
+    assert folders_in(tmp_path) == []

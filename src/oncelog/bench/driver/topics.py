@@ -10,6 +10,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from oncelog.bench.driver.job import Job
 from oncelog.bench.measurement import Measurement
+from oncelog.bench.workload import Workload
 
 _TIMEOUT_S: Final = 120
 BROKER_DEFAULT: Final = -1
@@ -23,12 +24,24 @@ def _admin(job: Job) -> AdminClient:
 
 def create(job: Job) -> Measurement:
     admin = _admin(job)
-    topic = NewTopic(job.topic, job.workload.partitions, BROKER_DEFAULT)
+    topic = _new_topic(job.topic, job.workload)
     started_s = time.perf_counter()
     admin.create_topics([topic], operation_timeout=_TIMEOUT_S, request_timeout=_TIMEOUT_S)[job.topic].result(_TIMEOUT_S)
     while not _has_leaders(admin, job):
         time.sleep(0.01)
     return Measurement({"create_s": time.perf_counter() - started_s})
+
+
+def _new_topic(name: str, workload: Workload) -> NewTopic:
+    replicas = list(workload.replicas)
+    if not replicas:
+        return NewTopic(name, workload.partitions, BROKER_DEFAULT)
+    return NewTopic(
+        name,
+        workload.partitions,
+        replica_assignment=[replicas] * workload.partitions,
+        config={"min.insync.replicas": str(len(replicas))},
+    )
 
 
 def _has_leaders(admin: AdminClient, job: Job) -> bool:

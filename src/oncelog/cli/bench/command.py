@@ -8,16 +8,18 @@ import click
 
 from oncelog.bench import catalogue, suite
 from oncelog.bench.interruption import sigterm_in_order
+from oncelog.cli import progress
 from oncelog.cli.bench import lifecycle, loads
 from oncelog.cli.bench.options import (
     clusters_option,
     require_driver,
-    say,
     seconds_option,
     settings_option,
     sides_of,
     split_settings,
 )
+from oncelog.cli.parsing import NewPath
+from oncelog.core.config import did_you_mean
 
 
 @click.group("bench")
@@ -38,7 +40,7 @@ def bench_command(context: click.Context) -> None:
 @click.option("--only", multiple=True, metavar="NAME,...", help="Groups or workloads, see --list.")
 @click.option("--rounds", type=click.IntRange(1), help="Number of rounds, instead of the suite's.")
 @settings_option
-@click.option("--results", "folder", type=click.Path(file_okay=False, path_type=Path),
+@click.option("--results", "folder", type=NewPath(file_okay=False, path_type=Path),
               help="Where the report goes; parts run one by one are merged there.  "
                    f"[default: {suite.DEFAULT_FOLDER}, or {suite.QUICK_FOLDER} with --quick]")  # fmt: skip
 @click.option("--list", "is_list", is_flag=True, help="List the names of groups and workloads.")
@@ -64,16 +66,21 @@ def suite_command(
     try:
         choice.groups()
     except KeyError as error:
-        raise click.BadParameter(f"there is no group or workload {error}; see --list", param_hint="--only") from None
+        near = _like(str(error.args[0]))
+        raise click.BadParameter(
+            f"there is no group or workload {error}{near}; see --list", param_hint="--only"
+        ) from None
     target = folder or choice.folder
-    raise SystemExit(suite.report(suite.run(choice, sides_of(clusters), target, say), target, say))
+    with progress.doing("measuring"):
+        results = suite.run(choice, sides_of(clusters), target, progress.say)
+    raise SystemExit(suite.report(results, target, progress.say))
 
 
 @bench_command.command("profile")
 @click.argument("workload")
 @seconds_option(10.0, "How long to look, at least.")
 @click.option("--rate", default=200, show_default=True, type=click.IntRange(1), help="Samples per second.")
-@click.option("--results", "path", type=click.Path(dir_okay=False, path_type=Path),
+@click.option("--results", "path", type=NewPath(dir_okay=False, path_type=Path),
               help="The flame graph.  [default: bench-results/profile-WORKLOAD.svg]")  # fmt: skip
 @click.option("--native", "with_native", is_flag=True, help="Show frames of C libraries as well.")
 def profile_command(workload: str, seconds: float, rate: int, path: Path | None, with_native: bool) -> None:
@@ -87,9 +94,12 @@ def profile_command(workload: str, seconds: float, rate: int, path: Path | None,
     try:
         chosen = catalogue.find(workload)
         target = path or suite.DEFAULT_FOLDER / f"profile-{workload}.svg"
-        profiling.profile(chosen, sides_of(())[0], target, seconds, rate, say, with_native=with_native)
+        with progress.doing("measuring"):
+            profiling.profile(chosen, sides_of(())[0], target, seconds, rate, progress.say, with_native=with_native)
     except KeyError:
-        raise click.BadParameter(f"there is no workload {workload!r}; see 'oncelog bench suite --list'") from None
+        raise click.BadParameter(
+            f"there is no workload {workload!r}{_like(workload)}; see 'oncelog bench suite --list'"
+        ) from None
     except profiling.ProfilerError as error:
         raise click.ClickException(str(error)) from error
     click.echo(str(target))
@@ -97,3 +107,8 @@ def profile_command(workload: str, seconds: float, rate: int, path: Path | None,
 
 for command in (*loads.COMMANDS, *lifecycle.COMMANDS):
     bench_command.add_command(command)
+
+
+def _like(name: str) -> str:
+    groups = [group.name for group in catalogue.FULL]
+    return did_you_mean(name, [*groups, *(workload.name for group in catalogue.FULL for workload in group.workloads)])

@@ -10,6 +10,7 @@ from oncelog.bench import catalogue
 from oncelog.bench.suite import split_names
 from oncelog.bench.workload import Workload
 from oncelog.cli.bench.options import Setup, records_option, setup_options, size_option
+from oncelog.cli.parsing import Choice
 
 _OWN: Final = "Only for brokers that are started here; the embedded one."
 
@@ -46,7 +47,7 @@ def recovery_command(setup: Setup, sizes: str) -> None:
 
 
 @click.command("growth", epilog=_OWN)
-@click.argument("what", type=click.Choice(["aborted", "partitions", "ids"]))
+@click.argument("what", type=Choice(["aborted", "partitions", "ids"]))
 @click.option("--points", metavar="X,...", help="Where to measure.  [default: those of the suite]")
 @setup_options(rounds=2, warm_ups=0)
 def growth_command(setup: Setup, what: str, points: str | None) -> None:

@@ -16,6 +16,7 @@ from oncelog.cli.bench.options import (
     setup_options,
     size_option,
 )
+from oncelog.cli.parsing import Choice
 
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -25,8 +26,8 @@ _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 @size_option()
 @click.option("--throughput", default=-1, show_default=True, type=click.IntRange(-1),
               help="Records per second that are offered; -1 for no limit.")  # fmt: skip
-@click.option("--acks", default="all", show_default=True, type=click.Choice(["0", "1", "all"]))
-@click.option("--compression", default="none", show_default=True, type=click.Choice(_CODECS))
+@click.option("--acks", default="all", show_default=True, type=Choice(["0", "1", "all"]))
+@click.option("--compression", default="none", show_default=True, type=Choice(_CODECS))
 @click.option("--batch-size", default=262_144, show_default=True, type=click.IntRange(1), help="Bytes of a batch.")
 @click.option("--linger-ms", default=5.0, show_default=True, type=click.FloatRange(0),
               help="How long a batch waits for more.")  # fmt: skip
@@ -65,7 +66,7 @@ def produce_command(
 @records_option(1_000_000)
 @size_option()
 @click.option("--isolation", default="read_committed", show_default=True,
-              type=click.Choice(["read_committed", "read_uncommitted"]))  # fmt: skip
+              type=Choice(["read_committed", "read_uncommitted"]))  # fmt: skip
 @click.option("--aborted", "aborted_percent", type=click.IntRange(0, 100), metavar="PERCENT",
               help="Fill the topic with transactions of 1,000 records, so many of them aborted.")  # fmt: skip
 @partitions_option
@@ -92,7 +93,7 @@ def consume_command(
 @click.option("--rate", default=1000, show_default=True, type=click.IntRange(1), help="Records per second.")
 @seconds_option(10.0)
 @size_option()
-@click.option("--acks", default="all", show_default=True, type=click.Choice(["0", "1", "all"]))
+@click.option("--acks", default="all", show_default=True, type=Choice(["0", "1", "all"]))
 @partitions_option
 @setup_options(rounds=3, warm_ups=1)
 def latency_command(setup: Setup, rate: int, seconds: float, size_bytes: int, acks: str, partitions: int) -> None:

@@ -12,9 +12,11 @@ import click
 from oncelog.bench.catalogue import Group
 from oncelog.bench.side import Side
 from oncelog.bench.workload import Workload
+from oncelog.cli import progress
 from oncelog.cli.bench.title import titled
 from oncelog.cli.cluster_access import ClusterAccess, split_assignment
 from oncelog.cli.extras import require_extra
+from oncelog.cli.parsing import Choice
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -47,18 +49,14 @@ class Setup:
         title = workloads[0].kind.replace("-", " ")
         chosen = tuple(titled(replace(workload, settings=self.settings)) for workload in workloads)
         group = Group(title, title.capitalize(), chosen, self.rounds, self.warm_ups)
-        with temporary_folder("oncelog-bench-") as folder:
-            results = rounds.run([group], self.sides(), folder, say)
+        with temporary_folder("oncelog-bench-") as folder, progress.doing("measuring"):
+            results = rounds.run([group], self.sides(), folder, progress.say)
         if self.output == "json":
             click.echo(results.to_json(), nl=False)
         else:
             terminal.show(results)
         if results.exit_code:
             raise SystemExit(results.exit_code)
-
-
-def say(text: str) -> None:
-    click.echo(text, err=True)
 
 
 def require_driver() -> None:
@@ -113,7 +111,7 @@ def setup_options(rounds: int, warm_ups: int) -> Callable[[F], F]:
             click.option("--warm-ups", default=warm_ups, show_default=True, type=click.IntRange(0),
                          help="Rounds before those, which are thrown away."),
             settings_option,
-            click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True,
+            click.option("-o", "--output", type=Choice(["text", "json"]), default="text", show_default=True,
                          help="Tables for people, or JSON with every round."),
         ]):  # fmt: skip
             wrapped = option(wrapped)

@@ -9,12 +9,15 @@ import click
 
 from oncelog.cli.lab.catalogue import LABS
 from oncelog.cli.output import output_option, print_json
+from oncelog.cli.parsing import Choice, NewPath
+from oncelog.cli.terminal import columns_of
 
 
 def _list(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:
     if wanted:
+        width = columns_of(sys.stdout) or sys.maxsize
         for name, lab in LABS.items():
-            click.echo(f"{name:<18} {lab.summary}")
+            click.echo(click.wrap_text(f"{name:<18} {lab.summary}", width, subsequent_indent=" " * 19))
         ctx.exit()
 
 
@@ -28,11 +31,11 @@ def _make_folder(path: Path) -> None:
 
 
 @click.command("lab", epilog="Labs: " + ", ".join(LABS))
-@click.argument("name", metavar="LAB", type=click.Choice(list(LABS)))
+@click.argument("name", metavar="LAB", type=Choice(list(LABS)))
 @click.option("--list", "listed", is_flag=True, is_eager=True, expose_value=False, callback=_list,
               help="List the labs with a summary of each.")  # fmt: skip
 @click.option("--pause", is_flag=True, help="Wait for Enter after every step.")
-@click.option("--keep", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
+@click.option("--keep", type=NewPath(file_okay=False, path_type=Path), metavar="FOLDER",
               help="Leave the broker's data in this new folder, for 'oncelog log'.")  # fmt: skip
 @output_option
 def lab_command(name: str, pause: bool, keep: Path | None, output: str) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import click
 
+from oncelog.cli import progress
 from oncelog.cli.interruption import await_readable
 from oncelog.cli.output import show_time
 from oncelog.client.admin import Admin, NewTopic, OffsetSpec
@@ -59,6 +60,7 @@ class Stage:
             folder = keep or resources.enter_context(temporary_folder("oncelog-lab-"))
             broker = BrokerProcess(folder / "data", SETTINGS, log_level="warning")
             resources.callback(broker.stop)
+            resources.enter_context(progress.doing("waiting for the broker of the lab"))
             try:
                 broker.start()
             except RuntimeError as error:
@@ -69,11 +71,12 @@ class Stage:
 
     def say(self, text: str) -> None:
         if not self._quiet:
-            click.echo(text)
+            progress.echo(text)
 
     def step(self, text: str) -> None:
         if self._pause and self.steps and not self._quiet:
-            _await_enter()
+            with progress.hidden():
+                _await_enter()
         self.steps.append(text)
         self.say(click.style(f"\n{len(self.steps)}. {text}", bold=True))
 

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from oncelog.console.page import Console, NotThere, Page, Query, paged
+from oncelog.console.sentences import progress_of
+from oncelog.core.ids import TopicPartition
 from oncelog.monitoring.groups import Group, GroupPartition, describe_group
+from oncelog.monitoring.offsets import PartitionOffsets
 from oncelog.monitoring.timeline import VisibleRecords, count_visible
 
 COUNTED_BATCHES_MAX: Final = 500
 """For each partition; a group that is further behind has `at least` so many records to read."""
 COUNTED_PARTITIONS_MAX: Final = 20
+LISTED_OFFSETS_MAX: Final = 100
+"""In the list, records are counted of partitions that have at most so many offsets to read, ..."""
+LISTED_PARTITIONS_MAX: Final = 50
+"""... and of so many of them on a page."""
+COUNTED_S: Final = 60.0
+"""What is between a committed and a last stable offset changes by compaction alone."""
 
 
 def group_list(console: Console, query: Query) -> Page:
@@ -21,6 +31,7 @@ def group_list(console: Console, query: Query) -> Page:
     if order == "lag":
         rows.sort(key=lambda one: -(one.group.lag if one.group is not None else -1))
     shown, place = paged(rows, query)
+    counter = ListCounter(console)
     data = {
         "rows": [
             {
@@ -30,6 +41,7 @@ def group_list(console: Console, query: Query) -> Page:
                 "members": len(one.group.description.members) if one.group is not None else None,
                 "partitions": len(one.group.partitions) if one.group is not None else None,
                 "lag": one.group.lag if one.group is not None else None,
+                "to_read": counter.to_read(one.group) if one.group is not None else None,
                 "held_back": _held_back(one.group) if one.group is not None else None,
                 "described_ms": one.described_ms,
             }
@@ -42,6 +54,32 @@ def group_list(console: Console, query: Query) -> Page:
     return Page("groups.html", "Groups", data)
 
 
+class ListCounter:
+    """Records that groups have to read, counted where that is cheap: it tells who is behind from who is at a marker."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._left = LISTED_PARTITIONS_MAX
+
+    def to_read(self, group: Group) -> int | None:
+        """None if some of its partitions are too far behind, or if too many were counted for this page."""
+        total = 0
+        for one in group.partitions:
+            lag, committed, offsets = one.lag, one.committed, one.offsets
+            if lag is None or committed is None or offsets is None or lag.visible <= 0:
+                continue
+            if lag.visible > LISTED_OFFSETS_MAX or self._left == 0:
+                return None
+            self._left -= 1
+            total += self._count(one.partition, committed, offsets).records
+        return total
+
+    def _count(self, partition: TopicPartition, committed: int, offsets: PartitionOffsets) -> VisibleRecords:
+        key = ("to read", partition, committed, offsets.last_stable)
+        count = partial(count_visible, self._console.admin, partition, committed, offsets)
+        return self._console.recent.get(key, count, COUNTED_S)
+
+
 def _held_back(group: Group) -> int:
     return sum(one.lag.held_back for one in group.partitions if one.lag is not None)
 
@@ -52,17 +90,24 @@ def group(console: Console, query: Query, group_id: str) -> Page:
         raise NotThere(f"There is no group {group_id!r}.", "It may have been deleted, or its offsets have expired.")
     found, visible = console.recent.get(("group", group_id), lambda: _described(console, group_id))
     now_ms = console.now_ms()
+    progress = progress_of(group_id, console.watch.state.earlier)
+    rows = [_partition_row(one, visible.get(number), now_ms) for number, one in enumerate(found.partitions)]
+    to_read = [row["visible_lag"] for row in rows if row["lag"]]
     data = {
         **found.as_row(),
-        "offsets": [_partition_row(one, visible.get(number), now_ms) for number, one in enumerate(found.partitions)],
+        "offsets": rows,
         "lag": found.lag,
+        "to_read": sum(count for count in to_read if count is not None),
+        "to_read_is_exact": None not in to_read and all(one.is_exact for one in visible.values()),
+        "offsets_per_second": round(progress.offsets_per_second, 1) if progress is not None else None,
+        "catches_up_in_ms": progress.catches_up_in_ms if progress is not None else None,
         "held_by": [one.as_row(snapshot.taken_ms) for one in snapshot.offsets_held_by(group_id)],
         "not_counted": max(len(found.partitions) - COUNTED_PARTITIONS_MAX, 0),
         "can_reset": not found.description.members,
         "topics": sorted({one.partition.topic for one in found.partitions}),
         "command": console.command("group", "describe", group_id),
     }
-    return Page("group.html", f"Group {group_id}", data)
+    return Page("group.html", f"Group {group_id}", data, tables={"offsets": rows, "members": data["members"]})
 
 
 def _described(console: Console, group_id: str) -> tuple[Group, dict[int, VisibleRecords]]:
@@ -83,6 +128,7 @@ def _partition_row(one: GroupPartition, visible: VisibleRecords | None, now_ms: 
         **one.as_row(),
         "visible_lag": visible.records if visible is not None else None,
         "visible_is_exact": visible.is_exact if visible is not None else None,
+        "markers": visible.markers if visible is not None else None,
         "time_lag_ms": max(now_ms - oldest_ms, 0) if oldest_ms is not None and oldest_ms >= 0 else None,
         "note": one.note,
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from oncelog.console.page import Console, Page, Query
+from oncelog.console.pages.brokers import disks_if_few
 from oncelog.console.sentences import appends_per_second, sentences
 from oncelog.monitoring.snapshot import ClusterSnapshot
 
@@ -13,13 +14,25 @@ def overview(console: Console, query: Query) -> Page:
     snapshot = console.snapshot()
     earlier = console.watch.state.earlier
     found, more = sentences(snapshot, earlier, console.settings.hanging_after_ms)
-    data = {
+    data: dict[str, Any] = {
         "sentences": [one.as_row() for one in found],
         "more_sentences": more,
-        "figures": {**_figures(snapshot), "appends_per_second": appends_per_second(earlier)},
+        "figures": {
+            **_figures(snapshot),
+            "appends_per_second": appends_per_second(earlier),
+            "stored_bytes": _stored_bytes(console),
+        },
+        "rates": snapshot.rates.as_row() if snapshot.rates is not None else None,
         "open": open_rows(snapshot),
     }
-    return Page("overview.html", "Overview", data)
+    tables = {"sentences": data["sentences"], "open transactions": data["open"]}
+    return Page("overview.html", "Overview", data, tables=tables)
+
+
+def _stored_bytes(console: Console) -> int | None:
+    """None if brokers do not tell, or if it would take long to find out: the page of a broker asks in any case."""
+    found = disks_if_few(console)
+    return sum(one.stored_bytes for one in found) if found else None
 
 
 def _figures(snapshot: ClusterSnapshot) -> dict[str, Any]:

@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from oncelog.client.admin import ConfigResource, ResourceType, TransactionDescription
 from oncelog.console.lanes import holder_row
 from oncelog.console.page import Console, NotThere, Page, Query, paged
-from oncelog.monitoring.transaction_history import TransactionEvent, initialisations, read_history
-from oncelog.monitoring.transactions import STATES, describe_known, description_row
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.ids import TopicPartition
+from oncelog.monitoring.transaction_history import BEGAN, FORGOTTEN, TransactionEvent, initialisations, read_history
+from oncelog.monitoring.transactions import DECIDED_STATES, OPEN_STATES, STATES, describe_known, description_row
 
 HISTORY_OFFSETS_MAX: Final = 50_000
 EVENTS_MAX: Final = 200
 SHARED_ID_STARTS: Final = 3
 """So many starts within a minute: two producers fence each other."""
+EXPIRATION: Final = "transactional.id.expiration.ms"
+REST_SHARE: Final = 5
+OPEN_MAX: Final = 200
+"""Rows on the page of open transactions; the oldest of each partition come first."""
 STRIP_WIDTH: Final = 1000.0
 
 
@@ -52,27 +59,73 @@ def transaction(console: Console, query: Query, transactional_id: str) -> Page:
     now_ms = console.now_ms()
     starts = initialisations(events, now_ms - 60_000)
     shown = events[-EVENTS_MAX:]
-    data = {
+    data: dict[str, Any] = {
         "transactional_id": transactional_id,
         "now": description_row(found, now_ms) if found is not None else None,
         "topics": sorted({partition.topic for partition in found.partitions}) if found is not None else [],
         "starts_last_minute": starts,
         "shared": starts >= SHARED_ID_STARTS,
-        "events": [event.as_row() for event in shown],
+        "expires_ms": _expires_ms(console, events) if found is None or found.state not in OPEN_STATES else None,
+        "missing_markers": _missing_markers(console, found) if found is not None else [],
+        "events": [{**event.as_row(), "lasted_ms": lasted_ms(event)} for event in shown],
         "events_left_out": len(events) - len(shown),
         "strip": state_strip(shown, now_ms),
         "can_fence": found is not None and found.state == "Ongoing",
         "command": console.command("txn", "fence", transactional_id),
         "history_command": console.command("txn", "history", transactional_id),
     }
-    return Page("transaction.html", f"Transactional id {transactional_id}", data)
+    return Page("transaction.html", f"Transactional id {transactional_id}", data, tables={"changes": data["events"]})
+
+
+def lasted_ms(event: TransactionEvent) -> int | None:
+    """How long the transaction had been open; None for events outside of one."""
+    if event.start_ms < 0 or event.what == BEGAN:
+        return None
+    return max(event.time_ms - event.start_ms, 0)
+
+
+def _expires_ms(console: Console, events: Sequence[TransactionEvent]) -> int | None:
+    """When its coordinator forgets the id if nobody uses it; None if brokers do not tell."""
+    brokers = console.snapshot().brokers
+    if not events or not brokers or events[-1].what == FORGOTTEN:
+        return None
+    resource = ConfigResource(ResourceType.BROKER, str(brokers[0].broker.node_id))
+    try:
+        found = console.recent.get(
+            ("expiration", resource), lambda: console.admin.describe_configs(resource, [EXPIRATION]), keep_s=60.0
+        )
+    except KafkaError as error:
+        if error.code is not ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            raise
+        return None
+    value = found[EXPIRATION].value if EXPIRATION in found else None
+    return events[-1].time_ms + int(value) if value is not None else None
+
+
+def _missing_markers(console: Console, found: TransactionDescription) -> list[dict[str, Any]]:
+    """Of a transaction whose outcome is decided: the partitions that wait for a marker, with their leaders."""
+    if found.state not in DECIDED_STATES:
+        return []
+    topics = console.snapshot().topics
+    leaders = {
+        TopicPartition(name, one.info.partition): one.info.leader
+        for name in {partition.topic for partition in found.partitions} & topics.keys()
+        for one in topics[name].partitions
+    }
+    return [
+        {"partition": str(partition), "leader": leader if (leader := leaders.get(partition, -1)) >= 0 else None}
+        for partition in sorted(found.partitions)
+    ]
 
 
 def state_strip(events: Sequence[TransactionEvent], now_ms: int) -> dict[str, Any] | None:
     """States over time as segments, and epochs as steps, in units of `STRIP_WIDTH`; None without a history."""
     if not events:
         return None
-    low, high = events[0].time_ms, max(events[-1].time_ms + 1, now_ms)
+    low, last = events[0].time_ms, events[-1]
+    # A long rest after the last change would leave no room for the changes.
+    rest_ms = now_ms - last.time_ms if last.state in OPEN_STATES else (last.time_ms - low) // REST_SHARE
+    high = max(min(last.time_ms + rest_ms, now_ms), last.time_ms + 1)
 
     def x(time_ms: int) -> float:
         return round((time_ms - low) / (high - low) * STRIP_WIDTH, 2)
@@ -122,9 +175,12 @@ def hanging(console: Console, query: Query) -> Page:
         for held in snapshot.held_back
         for one in (*held.blocking, *held.open_after)
     ]
-    data = {
+    opened = [row for row in rows if not row["hanging"]]
+    data: dict[str, Any] = {
         "hanging": [row for row in rows if row["hanging"]],
-        "open": [row for row in rows if not row["hanging"]][:200],
+        "open": opened[:OPEN_MAX],
+        "left_out": max(len(opened) - OPEN_MAX, 0),
         "hanging_after_ms": after_ms,
     }
-    return Page("hanging.html", "Open and hanging transactions", data)
+    tables = {"open transactions": opened, "hanging transactions": data["hanging"]}
+    return Page("hanging.html", "Open and hanging transactions", data, tables=tables)

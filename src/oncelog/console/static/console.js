@@ -3,7 +3,7 @@
 const live = document.getElementById("live");
 const liveState = () => document.getElementById("live-state");
 let number = Number(document.body.dataset.number);
-let stream = null;
+let leave = null;
 let isWaiting = false;
 let isStale = false;
 
@@ -60,11 +60,17 @@ function replace(fresh) {
   if (!other || other.innerHTML === live.innerHTML) return;
   const open = new Set([...live.querySelectorAll("details[open][data-keep]")].map((one) => one.dataset.keep));
   for (const one of other.querySelectorAll("details[data-keep]")) one.open = open.has(one.dataset.keep);
+  const described = [...live.querySelectorAll("[data-shown]")].map((one) => one.dataset.shown);
   const focused = live.contains(document.activeElement) ? keyOf(document.activeElement) : null;
   const scrolled = [...live.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
   live.replaceChildren(...other.childNodes);
   [...live.querySelectorAll(".scroll")].forEach((one, at) => (one.scrollLeft = scrolled[at] ?? 0));
   if (focused) find(focused)?.focus();
+  for (const one of described) {
+    const bar = find({ name: "data-bar", value: one });
+    if (bar) describe(bar);
+  }
+  sayNews();
 }
 
 function keyOf(element) {
@@ -81,20 +87,69 @@ function find({ name, value }) {
   return name === "data-keep" ? found?.querySelector("summary") : found;
 }
 
-/** Browsers allow six connections to a host: a tab that nobody sees gives its own back. */
+/**
+ * Browsers allow six connections to a host, for all tabs together: one tab has a stream and tells the others. The lock
+ * decides which one, and passes on to the next when that tab is closed or hidden.
+ */
+const SHARED = "oncelog-events";
+const AGAIN_MS = 5000;
+
 function connect() {
-  if (document.body.dataset.live !== "yes" || document.hidden || stream) return;
-  stream = new EventSource(`/events?after=${number}`);
-  stream.addEventListener("poll", (event) => {
-    number = Number(event.lastEventId);
-    refresh();
+  if (document.body.dataset.live !== "yes" || document.hidden || leave) return;
+  if (!navigator.locks || !("BroadcastChannel" in window)) {
+    leave = follow(() => {});
+    return;
+  }
+  const channel = new BroadcastChannel(SHARED);
+  channel.addEventListener("message", (event) => news(event.data));
+  const waiting = new AbortController();
+  let end = () => waiting.abort();
+  const lead = () =>
+    new Promise((release) => {
+      const stop = follow((told) => channel.postMessage(told));
+      end = () => {
+        stop();
+        release();
+      };
+    });
+  navigator.locks.request(SHARED, { signal: waiting.signal }, lead).catch((error) => {
+    if (error.name !== "AbortError") throw error;
   });
-  stream.addEventListener("error", () => say("the console does not answer"));
+  leave = () => {
+    end();
+    channel.close();
+  };
+}
+
+function news(told) {
+  number = told;
+  refresh();
+}
+
+/** Opens a stream, and returns what closes it. Browsers open it again after a lost connection, not after a refusal. */
+function follow(tell) {
+  let stream, again;
+  function open() {
+    stream = new EventSource(`/events?after=${number}`);
+    stream.addEventListener("poll", (event) => {
+      tell(Number(event.lastEventId));
+      news(Number(event.lastEventId));
+    });
+    stream.addEventListener("error", () => {
+      say("the console does not answer");
+      if (stream.readyState === EventSource.CLOSED) again = setTimeout(open, AGAIN_MS);
+    });
+  }
+  open();
+  return () => {
+    clearTimeout(again);
+    stream.close();
+  };
 }
 
 function disconnect() {
-  stream?.close();
-  stream = null;
+  leave?.();
+  leave = null;
 }
 
 document.addEventListener("visibilitychange", () => (document.hidden ? disconnect() : connect()));
@@ -103,6 +158,9 @@ addEventListener("pageshow", connect);
 
 document.addEventListener("keydown", (event) => {
   const isTyping = event.target instanceof HTMLElement && event.target.matches("input, select, textarea");
+  if (event.key === "?" && !isTyping) {
+    document.getElementById("keys")?.showModal();
+  }
   if (event.key === "/" && !isTyping) {
     const search = document.querySelector("[data-search]");
     if (search) {
@@ -125,6 +183,55 @@ function move(bar, key) {
   bar.setAttribute("tabindex", "-1");
   next.setAttribute("tabindex", "0");
   next.focus();
+}
+
+/** The place below a lane tells of the bar that has the focus or the pointer. */
+const barOf = (event) => (event.target instanceof Element ? event.target.closest("[data-bar]") : null);
+const placeOf = (bar) => bar.closest("section").querySelector("[data-detail]");
+let tapped = null;
+
+function tell(event) {
+  const bar = barOf(event);
+  if (bar) describe(bar);
+}
+
+function describe(bar) {
+  const place = placeOf(bar);
+  const text = bar.querySelector("title").textContent.trim().replace(/\s*\n\s*/g, " · ");
+  if (place.textContent !== text) place.textContent = text;
+  place.dataset.shown = bar.dataset.bar;
+}
+
+live.addEventListener("focusin", tell);
+live.addEventListener("pointerover", (event) => {
+  if (event.pointerType === "mouse") tell(event);
+});
+// A finger cannot point without pressing: its first tap tells, the second follows the link.
+live.addEventListener("pointerdown", (event) => {
+  const bar = event.pointerType === "touch" ? barOf(event) : null;
+  tapped = bar && placeOf(bar).dataset.shown !== bar.dataset.bar ? bar.dataset.bar : null;
+});
+live.addEventListener("click", (event) => {
+  const bar = barOf(event);
+  if (!bar || bar.dataset.bar !== tapped) return;
+  tapped = null;
+  event.preventDefault();
+  describe(bar);
+});
+
+/** What is most urgent is said when it changes, and nothing else is. */
+let urgent = firstSentence();
+
+function firstSentence() {
+  return document.querySelector(".sentences li")?.textContent.replace(/\s+/g, " ").trim();
+}
+
+function sayNews() {
+  // Durations grow with every poll: they are no news.
+  const known = (text) => text?.replace(/ for [\d., a-z]+(?=[.;:])/, "");
+  const now = firstSentence();
+  if (known(now) !== known(urgent)) document.getElementById("news").textContent = now ?? "";
+  urgent = now;
 }
 
 connect();

@@ -1,17 +1,18 @@
-"""Offsets: commit, plain and in a transaction, fetch, delete, expire."""
+"""Offsets: commit, plain and in a transaction, fetch, delete."""
 
 from __future__ import annotations
 
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Final, NamedTuple
 
 from oncelog.coordinator.group.config import GroupConfig
 from oncelog.coordinator.group.group import ClassicGroup
-from oncelog.coordinator.group.offsets import CommittedOffset, OffsetStore
+from oncelog.coordinator.group.offsets import CommittedOffset, OffsetStore, memory_of
 from oncelog.coordinator.group.rebalance import Rebalancer
-from oncelog.coordinator.group.records import group_tombstone, offset_record, offset_tombstone
+from oncelog.coordinator.group.records import offset_record, offset_tombstone
 from oncelog.coordinator.group.responses import OffsetsCommitted, offsets_refused
 from oncelog.coordinator.group.state import GroupState
 from oncelog.coordinator.outcome import CoordinatorRecord, Outcome, ReplyHandle
@@ -46,9 +47,6 @@ _GROUP_ID_NOT_FOUND_SINCE: Final = 9
 _GROUP_ID_NOT_FOUND_IN_TXN_SINCE: Final = 6
 """The first version of TxnOffsetCommit with this code (KIP-1319)."""
 LONG_MAX: Final = 2**63 - 1
-CLEAN_UP_BYTES_MAX: Final = 262_144
-"""The size of tombstones in one batch: well below `message.max.bytes`, whose default is 1 MiB."""
-RECORD_OVERHEAD_BYTES: Final = 20
 
 
 class OffsetCommits:
@@ -59,7 +57,6 @@ class OffsetCommits:
         self._groups = groups
         self._offsets = offsets
         self._rebalancer = rebalancer
-        self._deleted_topics: set[tuple[str, uuid.UUID]] = set()
         self._in_flight: Counter[str] = Counter()
         """Offsets of each group that are in the log, or on their way there, and not committed yet."""
 
@@ -132,6 +129,37 @@ class OffsetCommits:
         out.compensations.append(lambda _error, _now_ms, _undone: self.landed(group_id, count))
         return out.reply(reply, response)
 
+    @property
+    def held_bytes(self) -> int:
+        return self._offsets.held_bytes
+
+    def refuse_growth(
+        self,
+        request: OffsetCommitRequest | TxnOffsetCommitRequest,
+        response: OffsetCommitResponse | TxnOffsetCommitResponse,
+        room_bytes: int,
+    ) -> int:
+        """Offsets for which there is no room get POLICY_VIOLATION. Returns how many those are.
+
+        One that takes the place of another of the same size is always let in: whoever has committed before can go on.
+        """
+        refused = 0
+        for topic, entry, answer in _places(request, response):
+            if answer.error_code:
+                continue
+            metadata = entry.committed_metadata or ""
+            partition = TopicPartition(topic, entry.partition_index)
+            before = self._offsets.get(request.group_id, partition)
+            added_bytes = memory_of(topic, metadata)
+            if before is not None and not self._offsets.is_unstable(request.group_id, partition):
+                added_bytes -= memory_of(topic, before.metadata)
+            if added_bytes > max(0, room_bytes):
+                answer.error_code = ErrorCode.POLICY_VIOLATION
+                refused += 1
+            else:
+                room_bytes -= added_bytes
+        return refused
+
     def landed(self, group_id: str, count: int) -> None:
         """This many offsets of a group are no longer in flight: they were applied, or refused by the log."""
         self._in_flight[group_id] -= count
@@ -143,12 +171,9 @@ class OffsetCommits:
 
     # Fetch
 
-    def committed_partitions(self, group_id: str) -> dict[str, list[int]]:
-        """The partitions for which a group has committed offsets, by topic."""
-        found: dict[str, list[int]] = {}
-        for topic, index in sorted(self._offsets.of_group(group_id)) if group_id in self._groups else ():
-            found.setdefault(topic, []).append(index)
-        return found
+    def committed_partitions(self, group_id: str) -> list[TopicPartition]:
+        """The partitions for which a group has committed offsets, as they are now."""
+        return list(self._offsets.of_group(group_id)) if group_id in self._groups else []
 
     def fetch(
         self, group_id: str, topic: str, topic_id: uuid.UUID, indexes: Iterable[int], *, require_stable: bool
@@ -192,106 +217,14 @@ class OffsetCommits:
                     out.records.append(offset_tombstone(group_id, partition))
         return out.reply(reply, response)
 
-    def tombstones_of_group(self, group_id: str) -> list[CoordinatorRecord]:
-        return [offset_tombstone(group_id, partition) for partition in self._offsets.of_group(group_id)]
+    def tombstones_of_group(self, group_id: str, count_max: int) -> list[CoordinatorRecord]:
+        """Of some of its offsets, if it has more."""
+        partitions = islice(self._offsets.of_group(group_id), count_max)
+        return [offset_tombstone(group_id, partition) for partition in partitions]
 
     def _has_any(self, group_id: str, partition: TopicPartition) -> bool:
         is_committed = self._offsets.get(group_id, partition) is not None
         return is_committed or self._offsets.is_unstable(group_id, partition)
-
-    # Clean-up
-
-    def topics_deleted(self, topics: Iterable[tuple[str, uuid.UUID]]) -> None:
-        """The next clean-up is to forget the offsets of these."""
-        self._deleted_topics.update(topics)
-
-    def clean_up(self, now_ms: int | None, out: Outcome) -> bool:
-        """Write tombstones for what nobody needs any more. False when one batch was not enough for all of them.
-
-        Without a time only the offsets of deleted topics are looked at.
-        """
-        tombstones = _Tombstones(out)
-        for topic in sorted(self._deleted_topics):
-            self._forget_topic(*topic, tombstones)
-            if tombstones.are_enough:
-                return False
-            self._deleted_topics.remove(topic)
-        return now_ms is None or self._expire(now_ms, tombstones)
-
-    def _forget_topic(self, topic: str, topic_id: uuid.UUID, tombstones: _Tombstones) -> None:
-        """Offsets that are known to belong to another topic, which had the same name, stay."""
-        for group_id, partition in self._offsets.partitions_of_topic(topic, topic_id):
-            tombstones.add(offset_tombstone(group_id, partition))
-            if tombstones.are_enough:
-                return
-
-    def _expire(self, now_ms: int, tombstones: _Tombstones) -> bool:
-        """Expired offsets go, and with its last offset an empty group.
-
-        Never what a transaction may still change: neither an offset that has a pending successor, nor a group that
-        has anything pending (KAFKA-19163). And nothing of a group that is being committed to: the tombstone would be
-        behind the new offset in the log, and take it back.
-        """
-        for group in self._groups.values():
-            if self.has_in_flight(group.group_id):
-                continue
-            offsets = self._offsets.of_group(group.group_id)
-            expired_count = 0
-            for partition, offset in offsets.items():
-                if self._is_expired(group, partition, offset, now_ms):
-                    tombstones.add(offset_tombstone(group.group_id, partition))
-                    expired_count += 1
-                    if tombstones.are_enough:
-                        return False
-            is_unused = group.state is GroupState.EMPTY and not group.expected_members
-            if is_unused and expired_count == len(offsets) and not self._offsets.has_pending(group.group_id):
-                tombstones.add(group_tombstone(group.group_id))
-                tombstones.note(f"group {group.group_id}: empty, its offsets have expired, removed")
-        return True
-
-    def _is_expired(self, group: ClassicGroup, partition: TopicPartition, offset: CommittedOffset, now_ms: int) -> bool:
-        unused_since_ms = _unused_since_ms(group, offset)
-        if unused_since_ms is None or group.is_subscribed_to(partition.topic):
-            return False
-        if self._offsets.is_unstable(group.group_id, partition):
-            return False
-        if offset.expire_timestamp_ms is not None:
-            return now_ms >= offset.expire_timestamp_ms
-        return now_ms - unused_since_ms >= self._config.offsets_retention_ms
-
-
-class _Tombstones:
-    """Collects records for an outcome until they fill a batch of a size that any log takes."""
-
-    def __init__(self, out: Outcome) -> None:
-        self._out = out
-        self._bytes_left = CLEAN_UP_BYTES_MAX
-
-    def add(self, record: CoordinatorRecord) -> None:
-        self._out.records.append(record)
-        self._bytes_left -= len(record.key) + RECORD_OVERHEAD_BYTES
-
-    def note(self, text: str) -> None:
-        self._out.notes.append(text)
-
-    @property
-    def are_enough(self) -> bool:
-        return self._bytes_left <= 0
-
-
-def _unused_since_ms(group: ClassicGroup, offset: CommittedOffset) -> int | None:
-    """When the retention of an offset starts to run; None while the group may still need it.
-
-    A group that only stores offsets, and topics that stable consumers no longer subscribe to: with the last commit.
-    A group that had members: when it became empty.
-    """
-    if group.protocol_type is None:
-        return offset.commit_timestamp_ms
-    if group.state is GroupState.EMPTY:
-        return offset.commit_timestamp_ms if group.state_timestamp_ms is None else group.state_timestamp_ms
-    if group.state is GroupState.STABLE and group.uses_consumer_protocol and group.topics is not None:
-        return offset.commit_timestamp_ms
-    return None
 
 
 def _places(

@@ -20,6 +20,7 @@ from oncelog.coordinator.group.config import GroupConfig
 from oncelog.coordinator.group.group import ClassicGroup
 from oncelog.coordinator.group.joining import Joining
 from oncelog.coordinator.group.membership import Membership
+from oncelog.coordinator.group.offset_sweep import OffsetSweep
 from oncelog.coordinator.group.offsets import OffsetStore
 from oncelog.coordinator.group.rebalance import Rebalancer
 from oncelog.coordinator.group.records import GroupRecord, OffsetRecord, SkippedRecord, decode, group_tombstone
@@ -37,8 +38,10 @@ from oncelog.protocol.messages.list_groups import ListedGroup
 
 GROUP_TYPE_CLASSIC: Final = "classic"
 _CLEAN_UP = TimerKey(TimerKind.CLEAN_UP)
-_CLEAN_UP_PAUSE_MS: Final = 1_000
-"""Between two batches of one clean-up, so that a log that refuses them is not asked without end."""
+_CLEAN_UP_PAUSE_MS: Final = 100
+"""Between two parts of one clean-up, so that a log that refuses them is not asked without end."""
+OFFSETS_DELETED_AT_ONCE_MAX: Final = 500
+"""With their group: a few milliseconds."""
 
 
 class GroupShard:
@@ -56,6 +59,7 @@ class GroupShard:
         self.joining = Joining(config, self._groups, self._logged, self._rebalancer, new_member_suffix)
         self.membership = Membership(self._groups, self._rebalancer)
         self.commits = OffsetCommits(config, self._groups, self._offsets, self._rebalancer)
+        self._sweep = OffsetSweep(config, self._groups, self._offsets, self.commits.has_in_flight)
 
     # Durable state
 
@@ -193,7 +197,7 @@ class GroupShard:
         return out
 
     def _clean_up(self, now_ms: int, wall_ms: int, out: Outcome) -> None:
-        is_done = self.commits.clean_up(min(now_ms, wall_ms), out)
+        is_done = self._sweep.go_on(min(now_ms, wall_ms), out)
         pause_ms = self._config.offsets_retention_check_interval_ms if is_done else _CLEAN_UP_PAUSE_MS
         self._timers.schedule(_CLEAN_UP, now_ms + pause_ms)
 
@@ -202,16 +206,20 @@ class GroupShard:
     def topics_deleted(self, topics: Iterable[tuple[str, uuid.UUID]]) -> Outcome:
         """Forget the offsets of deleted topics."""
         out = Outcome()
-        self.commits.topics_deleted(topics)
-        if not self.commits.clean_up(None, out):
+        self._sweep.topics_deleted(topics)
+        if not self._sweep.go_on(None, out):
             self._timers.schedule(_CLEAN_UP, 0)
         return out
 
     def delete_group(self, group_id: str, reply: ReplyHandle) -> Outcome:
+        """The answer of a group with many offsets is None, when some of them are gone: the shell calls it again, and
+        lets nothing else be done to the group meanwhile."""
         out = Outcome()
         error = self._check_delete(group_id)
         if not error:
-            out.records.extend(self.commits.tombstones_of_group(group_id))
+            out.records.extend(self.commits.tombstones_of_group(group_id, OFFSETS_DELETED_AT_ONCE_MAX))
+            if len(out.records) < len(self._offsets.of_group(group_id)):
+                return out.reply(reply, None)
             out.records.append(group_tombstone(group_id))
             out.notes.append(f"group {group_id}: deleted")
         return out.reply(reply, DeletableGroupResult(group_id=group_id, error_code=error))

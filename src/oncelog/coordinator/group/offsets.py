@@ -13,15 +13,14 @@ Everything here is durable state: only `GroupShard.replay` and the transaction m
 
 from __future__ import annotations
 
+import sys
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Final
 
 from oncelog.core.ids import NULL_UUID, TopicPartition
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +36,20 @@ class CommittedOffset:
     """The offset of its record in the log."""
 
 
+OFFSET_BYTES: Final = 450
+"""Memory of an offset and of its place, without its texts."""
+
+
+def memory_of(topic: str, metadata: str) -> int:
+    return OFFSET_BYTES + len(topic) + sys.getsizeof(metadata)
+
+
+def memory_max(metadata_length: int) -> int:
+    """The most that an offset takes whose metadata has this length: a topic's name has up to 249 characters, and a
+    character of a text up to four bytes."""
+    return memory_of("", "") + 300 + 4 * metadata_length
+
+
 _NOTHING: Mapping[TopicPartition, CommittedOffset] = MappingProxyType({})
 
 
@@ -46,6 +59,8 @@ class OffsetStore:
         self._pending: dict[int, dict[str, dict[TopicPartition, CommittedOffset]]] = {}
         self._open: dict[str, dict[TopicPartition, set[int]]] = {}
         """Which producers have something pending, the way `_pending` is asked most: by group and partition."""
+        self.held_bytes = 0
+        """Memory of all offsets, committed and pending."""
 
     # Reading
 
@@ -66,29 +81,33 @@ class OffsetStore:
         """The groups with pending offsets of one producer, or of all."""
         return set(self._open) if producer_id is None else set(self._pending.get(producer_id, ()))
 
-    def partitions_of_topic(self, topic: str, topic_id: uuid.UUID) -> Iterator[tuple[str, TopicPartition]]:
-        """Groups and partitions with an offset, committed or pending, of this topic; ids, where known, must agree."""
-        seen: set[tuple[str, TopicPartition]] = set()
-        for by_group in (self._committed, *self._pending.values()):
-            for group_id, offsets in by_group.items():
-                for partition, offset in offsets.items():
-                    same = offset.topic_id in (topic_id, NULL_UUID)
-                    if partition.topic == topic and same and (group_id, partition) not in seen:
-                        seen.add((group_id, partition))
-                        yield group_id, partition
+    def groups(self) -> list[str]:
+        """Those with an offset, committed or pending."""
+        return list({**dict.fromkeys(self._committed), **dict.fromkeys(self._open)})
+
+    def partitions(self, group_id: str) -> list[TopicPartition]:
+        """With an offset, committed or pending."""
+        return list({**dict.fromkeys(self.of_group(group_id)), **dict.fromkeys(self._open.get(group_id, ()))})
+
+    def topic_ids(self, group_id: str, partition: TopicPartition) -> set[uuid.UUID]:
+        """Of the topics that the offsets of this partition belong to, committed and pending."""
+        producers = self._open.get(group_id, {}).get(partition, ())
+        found = {self._pending[producer_id][group_id][partition].topic_id for producer_id in producers}
+        committed = self.get(group_id, partition)
+        return found if committed is None else found | {committed.topic_id}
 
     # Changing
 
     def put(self, group_id: str, partition: TopicPartition, offset: CommittedOffset) -> None:
-        self._committed.setdefault(group_id, {})[partition] = offset
+        self._replace(self._committed.setdefault(group_id, {}), partition, offset)
 
     def put_pending(self, producer_id: int, group_id: str, partition: TopicPartition, offset: CommittedOffset) -> None:
-        self._pending.setdefault(producer_id, {}).setdefault(group_id, {})[partition] = offset
+        self._replace(self._pending.setdefault(producer_id, {}).setdefault(group_id, {}), partition, offset)
         self._open.setdefault(group_id, {}).setdefault(partition, set()).add(producer_id)
 
     def remove(self, group_id: str, partition: TopicPartition) -> None:
         """A tombstone forgets what is committed and what is pending."""
-        _discard(self._committed, group_id, partition)
+        self._discard(self._committed, group_id, partition)
         for producer_id in list(self._open.get(group_id, {}).get(partition, ())):
             self._remove_pending(producer_id, group_id, partition)
 
@@ -97,6 +116,7 @@ class OffsetStore:
         published = 0
         for group_id, offsets in self._pending.pop(producer_id, {}).items():
             for partition, offset in offsets.items():
+                self.held_bytes -= memory_of(partition.topic, offset.metadata)
                 self._close(producer_id, group_id, partition)
                 if commit and self._is_younger(group_id, partition, offset):
                     self.put(group_id, partition, offset)
@@ -109,7 +129,7 @@ class OffsetStore:
 
     def _remove_pending(self, producer_id: int, group_id: str, partition: TopicPartition) -> None:
         by_group = self._pending[producer_id]
-        _discard(by_group, group_id, partition)
+        self._discard(by_group, group_id, partition)
         if not by_group:
             del self._pending[producer_id]
         self._close(producer_id, group_id, partition)
@@ -119,12 +139,28 @@ class OffsetStore:
         producers = by_partition[partition]
         producers.discard(producer_id)
         if not producers:
-            _discard(self._open, group_id, partition)
+            del by_partition[partition]
+            if not by_partition:
+                del self._open[group_id]
 
+    def _replace(
+        self, offsets: dict[TopicPartition, CommittedOffset], partition: TopicPartition, offset: CommittedOffset
+    ) -> None:
+        before = offsets.get(partition)
+        if before is None:
+            self.held_bytes += memory_of(partition.topic, offset.metadata)
+        elif before.metadata != offset.metadata:
+            self.held_bytes += sys.getsizeof(offset.metadata) - sys.getsizeof(before.metadata)
+        offsets[partition] = offset
 
-def _discard(by_group: dict[str, dict[TopicPartition, _T]], group_id: str, partition: TopicPartition) -> None:
-    offsets = by_group.get(group_id)
-    if offsets is not None:
-        offsets.pop(partition, None)
+    def _discard(
+        self, by_group: dict[str, dict[TopicPartition, CommittedOffset]], group_id: str, partition: TopicPartition
+    ) -> None:
+        offsets = by_group.get(group_id)
+        if offsets is None:
+            return
+        before = offsets.pop(partition, None)
+        if before is not None:
+            self.held_bytes -= memory_of(partition.topic, before.metadata)
         if not offsets:
             del by_group[group_id]

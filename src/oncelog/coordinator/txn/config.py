@@ -12,6 +12,7 @@ from oncelog.core.config import setting
 @dataclass(frozen=True, slots=True)
 class TxnConfig:
     transaction_version: TransactionVersion = setting(BROKER_CONFIG["transaction.version"], TransactionVersion)
+    """In a cluster, the level that its controllers have finalised."""
     max_timeout_ms: int = setting(BROKER_CONFIG["transaction.max.timeout.ms"])
     transactional_id_expiration_ms: int = setting(BROKER_CONFIG["transactional.id.expiration.ms"])
     two_phase_commit_enable: bool = setting(BROKER_CONFIG["transaction.two.phase.commit.enable"])

@@ -8,9 +8,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from oncelog.cluster.metadata import JOURNAL_FILE
+from oncelog.cluster.kraft_metadata import load_image
+from oncelog.cluster.node_facts import JOURNAL_FILE, NodeFacts
 from oncelog.coordinator.txn.state import NAME_OF, TxnState
-from oncelog.core.ids import TopicPartition
+from oncelog.core.ids import CLUSTER_METADATA_TOPIC, TopicPartition
 from oncelog.inspection import entries
 from oncelog.inspection.batch_walk import walk
 from oncelog.inspection.layout import PartitionFolder, folders_of, is_data_folder
@@ -28,9 +29,12 @@ SETTLE_S: Final = 0.1
 _IN_PROGRESS = frozenset({TxnState.ONGOING, TxnState.PREPARE_COMMIT, TxnState.PREPARE_ABORT})
 
 
-def verify_path(path: Path, *, deep: bool = True) -> Report:
-    """A data folder, the folder of a partition, or any file in it. `deep` decodes the records too."""
-    report = Report()
+def verify_path(path: Path, report: Report | None = None, *, deep: bool = True) -> Report:
+    """A data folder, the folder of a partition, or any file in it. `deep` decodes the records too.
+
+    A report that is given is filled while the files are read, and returned.
+    """
+    report = Report() if report is None else report
     folders = folders_of(path)
     whole = path.is_dir() and is_data_folder(path)
     data_folder = path if whole else folders[0].parent
@@ -40,6 +44,7 @@ def verify_path(path: Path, *, deep: bool = True) -> Report:
     if whole:
         _check_identity(data_folder, report)
         _check_journal(data_folder, report)
+        _check_metadata_log(data_folder, report)
         _check_topic_ids(folders, report)
         _check_entries_without_folder(state, {folder.partition for folder in folders}, report)
     _check_hanging(data_folder, open_transactions, report)
@@ -56,7 +61,7 @@ def _verify(
     opened: list[UnfinishedTransaction] = []
     believed = Report()
     for _ in range(ATTEMPTS_MAX):
-        attempt = Report()
+        attempt = Report(told=report)
         try:
             before = _inodes(folder.path)
             opened = verify_partition(PartitionFolder(folder.path), state, attempt, deep=deep)
@@ -133,6 +138,22 @@ def _check_journal(data_folder: Path, report: Report) -> None:
             path,
             str(error),
             "takes what is missing from the logs if it is the last line; refuses to start if whole lines follow it",
+        )
+
+
+def _check_metadata_log(data_folder: Path, report: Report) -> None:
+    """One node notes how long its metadata log was. What is damaged in it is found as in any log."""
+    facts = NodeFacts.read(data_folder / JOURNAL_FILE)
+    if facts is None:
+        return
+    loaded = load_image(data_folder)
+    if loaded.end_offset < facts.end_offset:
+        report.error(
+            "metadata.cut",
+            data_folder / f"{CLUSTER_METADATA_TOPIC}-0",
+            f"the metadata log ends at offset {loaded.end_offset} and was at {facts.end_offset}: it has lost its end",
+            "takes topics that are missing from the logs, without their settings; users, ACLs and other settings are "
+            "as before the changes that are lost",
         )
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
-from oncelog.core.ids import TopicPartition
+from oncelog.core.ids import CLUSTER_METADATA_TOPIC, TopicPartition
 from oncelog.inspection.layout import Kind, PartitionFolder, StoredFile
 from oncelog.inspection.verification.checkpoint_checks import check_checkpoints
 from oncelog.inspection.verification.epoch_checks import EpochChecks
@@ -18,7 +18,6 @@ from oncelog.inspection.verification.producer_checks import ProducerChecks
 from oncelog.inspection.verification.segment_facts import SegmentFacts
 from oncelog.inspection.verification.start_plan import plan_start
 from oncelog.storage import partition_metadata
-from oncelog.storage.log_dir import CLUSTER_METADATA_TOPIC
 from oncelog.storage.segment_notes import SegmentNotes
 
 _LEFTOVERS: Final = {
@@ -57,8 +56,7 @@ def verify_partition(
     producers = ProducerChecks(folder.partition, folder.of_kind(Kind.SNAPSHOT), base, report, is_compacted=is_compacted)
     epochs = EpochChecks(folder, report)
     for number, facts in enumerate(segments):
-        report.files += 1
-        report.size_bytes += facts.log.path.stat().st_size
+        report.begin_log(facts.log.path)
         later = len(segments) - number - 1
         for batch in logs.checked(facts, later):
             producers.feed(facts, batch)

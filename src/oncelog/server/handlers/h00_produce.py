@@ -19,7 +19,7 @@ from oncelog.core.errors import ErrorCode, InvalidRecords, KafkaError
 from oncelog.core.ids import INTERNAL_TOPICS, ProducerIdAndEpoch, TopicPartition
 from oncelog.core.promise import Promise, gather
 from oncelog.core.waiting import within
-from oncelog.protocol.batch import BatchHeader, read_header
+from oncelog.protocol.batch import HEADER_BYTES, TRANSACTIONAL_BIT, BatchHeader, read_header
 from oncelog.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
@@ -34,12 +34,15 @@ from oncelog.protocol.messages.produce import (
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import HANG_UP, HangUp, RequestContext
-from oncelog.server.turns import Steps
+from oncelog.server.turns import Steps, in_steps
 from oncelog.storage.record_examination import Examination, LongExamination, examine
 from oncelog.storage.verification_guards import VerificationGuard
 
 _TOPIC_ID_VERSION = 13
 _TV2_VERSION = 12
+_ATTRIBUTES_AT = 22
+"""Where a batch has the lower byte of its attributes."""
+_PARTITIONS_PER_STEP = 50
 
 log = logging.getLogger("oncelog.server")
 
@@ -51,8 +54,7 @@ Outcome = Answer | Promise[Answer] | Steps[Answer | Promise[Answer]]
 
 
 def handle(broker: Broker, request: ProduceRequest, context: RequestContext) -> Outcome:
-    produce = _Produce(broker, request, context)
-    return produce.start()
+    return _Produce(broker, request, context).start()
 
 
 class _Produce:
@@ -73,12 +75,15 @@ class _Produce:
         if request.acks not in (-1, 0, 1):
             message = f"acks must be -1 (all), 0 or 1, not {request.acks}"
             return self._refuse(KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, message))
+        return self._serve()
+
+    def _serve(self) -> Steps[Answer | Promise[Answer]]:
         try:
-            unverified = self._partitions_to_verify()
+            unverified = yield from self._partitions_to_verify()
         except KafkaError as error:
-            return self._refuse(error)
+            return (yield from self._refuse(error))
         if not unverified:
-            return self._append_all()
+            return (yield from self._append_all())
 
         def append(_: None) -> Promise[Answer]:
             return self._broker.turns.begin(self._append_all(), self._context.peer, to_the_end=True)
@@ -94,17 +99,18 @@ class _Produce:
         self._context.require(Operation.WRITE, Resource.TOPIC, topic.name)
         return self._broker.partitions.get(topic.name, index)
 
-    def _partitions_to_verify(self) -> list[tuple[Partition, BatchHeader]]:
+    def _partitions_to_verify(self) -> Steps[list[tuple[Partition, BatchHeader]]]:
         """Partitions on which this request would open a transaction. Raises what refuses the whole request."""
         unverified: list[tuple[Partition, BatchHeader]] = []
         identity: tuple[int, int] | None = None
         for topic in self._request.topic_data:
-            for data in topic.partition_data:
-                if data.records is None or len(data.records) < 61:
+            for number, data in enumerate(topic.partition_data):
+                if number % _PARTITIONS_PER_STEP == _PARTITIONS_PER_STEP - 1:
+                    yield
+                records = data.records
+                if records is None or len(records) < HEADER_BYTES or not records[_ATTRIBUTES_AT] & TRANSACTIONAL_BIT:
                     continue
-                header = read_header(data.records)
-                if not header.is_transactional:
-                    continue
+                header = read_header(records)
                 if self._request.transactional_id is None:
                     raise KafkaError(
                         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
@@ -120,6 +126,8 @@ class _Produce:
                     self._context.require(Operation.WRITE, Resource.TRANSACTIONAL_ID, transactional_id)
                 identity = this
                 self._note_unverified(topic, data.index, header, unverified)
+            if len(self._request.topic_data) > 1:
+                yield
         return unverified
 
     def _note_unverified(
@@ -170,14 +178,16 @@ class _Produce:
     def _append_all(self) -> Steps[Answer | Promise[Answer]]:
         uncommitted: list[_Uncommitted] = []
         responses: list[TopicProduceResponse] = []
+        is_first = True
         for topic in self._request.topic_data:
             answered = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id)
             responses.append(answered)
             for data in topic.partition_data:
-                if answered.partition_responses or len(responses) > 1:
+                if not is_first:
                     yield
+                is_first = False
                 answered.partition_responses.append(self._append(topic, data, uncommitted))
-                answered.name = topic.name  # of a topic that was named by its id, known only now
+            answered.name = topic.name  # of a topic that was named by its id, known only now
         response = ProduceResponse(responses=responses)
         if self._long:
             return gather(self._long).chain(lambda _: _promised(self._answer(response, uncommitted)))
@@ -188,7 +198,7 @@ class _Produce:
             failed = any(answer.error_code for topic in response.responses for answer in topic.partition_responses)
             return HANG_UP if failed else None
         if self._request.acks == 1 or not uncommitted:
-            return self._with_leaders(response)
+            return self._with_leaders(response) if self._broker.is_in_cluster else response
         return self._when_all_committed(uncommitted, response)
 
     def _when_all_committed(self, uncommitted: list[_Uncommitted], response: ProduceResponse) -> Promise[Answer]:
@@ -198,7 +208,7 @@ class _Produce:
                     append.response.error_code = error.code  # its offset stays: it may still be committed
                 elif error is not None:
                     _fail(append.response, error)
-            return self._with_leaders(response)
+            return self._with_leaders(response) if self._broker.is_in_cluster else response
 
         return gather([self._committed(append) for append in uncommitted]).map(respond)
 
@@ -212,8 +222,6 @@ class _Produce:
 
     def _with_leaders(self, response: ProduceResponse) -> ProduceResponse:
         """Clients are told who leads what this broker does not lead (KIP-951)."""
-        if not self._broker.is_in_cluster:
-            return response
         nodes = self._broker.nodes(self._context)
         told = set()
         for topic in response.responses:
@@ -229,17 +237,15 @@ class _Produce:
         ]
         return response
 
-    def _check_internal(self, name: str) -> None:
-        if name in INTERNAL_TOPICS:
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is written by the coordinators only")
-
     def _append(
         self, topic: TopicProduceData, data: PartitionProduceData, uncommitted: list[_Uncommitted]
     ) -> PartitionProduceResponse:
         response = PartitionProduceResponse(index=data.index)
         try:
             partition = self._locate(topic, data.index)
-            self._check_internal(topic.name)
+            if topic.name in INTERNAL_TOPICS:
+                message = f"{topic.name} is written by the coordinators only"
+                raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
             if not data.records:
                 raise KafkaError(ErrorCode.INVALID_RECORD, "the request has no records for this partition")
             batch = memoryview(data.records)
@@ -300,19 +306,17 @@ class _Produce:
         self._broker.log_rejection("Produce", topic, response.index, self._request.transactional_id, error)
         _fail(response, error)
 
-    def _refuse(self, error: KafkaError) -> Answer:
+    def _refuse(self, error: KafkaError) -> Steps[Answer]:
         if self._request.acks == 0:
             return HANG_UP
-        return ProduceResponse(
-            responses=[
-                TopicProduceResponse(
-                    name=topic.name,
-                    topic_id=topic.topic_id,
-                    partition_responses=[_failed(data.index, error) for data in topic.partition_data],
-                )
-                for topic in self._request.topic_data
-            ]
-        )
+        response = ProduceResponse()
+        for topic in self._request.topic_data:
+            refused = yield from in_steps(_failed(data.index, error) for data in topic.partition_data)
+            response.responses.append(
+                TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=refused)
+            )
+            yield
+        return response
 
 
 class _Uncommitted(NamedTuple):

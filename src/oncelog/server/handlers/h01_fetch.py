@@ -3,7 +3,10 @@
 A read_committed reader is bounded by the last stable offset and told which transactions in its range were aborted.
 The first partition with data gives at least one whole batch, whatever the limits say (KIP-74).
 Fetches of other brokers are served by `server.replica_fetches`.
-Deviation: consumers are not sent to followers (no preferred read replica).
+Followers serve consumers up to the high watermark that they know, and leaders send consumers to a follower in their
+rack, if `replica.selector.class` says so (KIP-392).
+Deviation: a consumer that names neither a rack nor a leader epoch is not served by a follower, since it may not know
+that the leader has changed.
 """
 
 from __future__ import annotations
@@ -26,11 +29,13 @@ from oncelog.protocol.messages.fetch import (
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import HangUp, RequestContext
-from oncelog.server.fetch_session import FetchSession, FetchTarget, PartitionKey, partition_key
+from oncelog.server.fetch_session import FetchSession, FetchTarget, PartitionKey
+from oncelog.server.memory_budget import SMALL_ANSWER_BYTES
 from oncelog.server.replica_fetches import failed_partition, replica_of, serve_replica
 from oncelog.server.turns import Steps
 
 _TOPIC_ID_VERSION = 13
+_FOLLOWERS_VERSION = 11
 _PARTITIONS_PER_STEP = 16
 _PARTITIONS_PER_MS = 200
 """A reader that waits for many is woken less often than there are appends: each look goes through all of them."""
@@ -42,39 +47,17 @@ Outcome = Answer | Promise[FetchResponse] | Steps[Answer]
 def handle(broker: Broker, request: FetchRequest, context: RequestContext) -> Outcome:
     if broker.replication is not None and replica_of(request) is not None:
         return serve_replica(broker, request, context)
-    targets = _targets(request)
-    forgotten = [
-        partition_key(topic.topic, topic.topic_id, index)
-        for topic in request.forgotten_topics_data
-        for index in topic.partitions
-    ]
+    return _fetch(broker, request, context)
+
+
+def _fetch(broker: Broker, request: FetchRequest, context: RequestContext) -> Steps[Answer]:
     try:
-        session, wanted, incremental = broker.fetch_sessions.begin(
-            request.session_id, request.session_epoch, targets, forgotten, broker.steady_ms()
-        )
+        session, wanted, incremental = yield from broker.fetch_sessions.begin(request, broker.steady_ms())
     except KafkaError as error:
         return FetchResponse(error_code=error.code)
     by_id = context.api_version >= _TOPIC_ID_VERSION
     fetch = _Fetch(broker, request, context, session, wanted, incremental, by_id)
-    return fetch.start()
-
-
-def _targets(request: FetchRequest) -> list[FetchTarget]:
-    """A partition that is named several times counts as named last, as in Kafka."""
-    targets = [
-        FetchTarget(
-            topic=topic.topic,
-            topic_id=topic.topic_id,
-            partition=wanted.partition,
-            fetch_offset=wanted.fetch_offset,
-            max_bytes=wanted.partition_max_bytes,
-            current_leader_epoch=wanted.current_leader_epoch,
-            last_fetched_epoch=wanted.last_fetched_epoch,
-        )
-        for topic in request.topics
-        for wanted in topic.partitions
-    ]
-    return targets if len(targets) == 1 else list({target.key: target for target in targets}.values())
+    return (yield from fetch.start())
 
 
 @dataclass(slots=True)
@@ -96,6 +79,7 @@ class _Fetch:
         "_max_bytes",
         "_min_bytes",
         "_promise",
+        "_rack",
         "_read_committed",
         "_request",
         "_session",
@@ -123,18 +107,21 @@ class _Fetch:
         self._wanted = wanted
         self._incremental = incremental
         self._by_id = by_id
+        self._rack = request.rack_id if context.api_version >= _FOLLOWERS_VERSION else ""
         self._read_committed = request.isolation_level == 1
-        self._is_replica = max(request.replica_id, request.replica_state.replica_id) >= 0
+        self._is_replica = request.replica_id >= 0 or request.replica_state.replica_id >= 0
         self._max_bytes = min(request.max_bytes, broker.fetch_max_bytes)
         if broker.quotas.are_set:
             self._max_bytes = min(self._max_bytes, broker.quotas.fetch_max_bytes(context) or self._max_bytes)
-        self._min_bytes = min(request.min_bytes, self._max_bytes, broker.budget.fetch_room_bytes())
+        self._min_bytes = min(request.min_bytes, self._max_bytes)
         self._promise: Promise[FetchResponse | HangUp] | None = None
         self._watched: list[Partition] = []
         self._wake_pending = False
 
     def start(self) -> Steps[Answer]:
         reads, size_bytes, settled = yield from self._read_all()
+        if size_bytes < self._min_bytes > SMALL_ANSWER_BYTES:
+            self._min_bytes = min(self._min_bytes, self._broker.budget.fetch_room_bytes())
         if settled or size_bytes >= self._min_bytes or self._request.max_wait_ms <= 0 or not self._wanted:
             return (yield from self._answer(reads))
         promise: Promise[FetchResponse | HangUp] = Promise()
@@ -191,15 +178,15 @@ class _Fetch:
             if number % _PARTITIONS_PER_STEP == _PARTITIONS_PER_STEP - 1:
                 yield
             partition = self._broker.partitions.find(target.topic, target.partition)
-            if partition is None or partition.closed or not partition.is_leader:
+            if partition is None or partition.closed or not self._may_read(partition, target):
                 return True
-            if partition.leader_epoch < target.current_leader_epoch:
+            if partition.leader_epoch != target.current_leader_epoch >= 0:
                 return True
             if not partition.log.log_start_offset <= target.fetch_offset <= partition.last_valid_offset:
                 return True
             end_offset = partition.readable_end(self._read_committed)
             size_bytes = partition.log.available_bytes(target.fetch_offset, end_offset=end_offset)
-            available_bytes += min(size_bytes, target.max_bytes) if size_bytes else 0
+            available_bytes += min(size_bytes, target.partition_max_bytes) if size_bytes else 0
         return available_bytes >= self._min_bytes
 
     def _expire(self) -> None:
@@ -227,9 +214,9 @@ class _Fetch:
         for number, target in enumerate(self._wanted):
             if number % _PARTITIONS_PER_STEP == _PARTITIONS_PER_STEP - 1:
                 yield
-            budget_bytes = max_bytes - total_bytes
-            read = self._read(target, budget_bytes, must_progress=total_bytes == 0)
-            settled = settled or read.data.error_code != 0
+            read = self._read(target, max_bytes - total_bytes, total_bytes == 0)
+            if read.data.error_code or read.data.preferred_read_replica >= 0:
+                settled = True
             total_bytes += read.size_bytes
             reads.append(read)
         return reads, total_bytes, settled
@@ -259,20 +246,37 @@ class _Fetch:
             self._context.require(Operation.READ, Resource.TOPIC, target.topic)
         elif not self._context.permits(Operation.CLUSTER_ACTION, Resource.CLUSTER):
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-        return self._broker.partitions.get(target.topic, target.partition)
+        partition = self._broker.partitions.kept(target.topic, target.partition)
+        if not partition.is_leader and not self._may_read(partition, target):
+            partition.check_leads()
+        return partition
+
+    def _may_read(self, partition: Partition, target: FetchTarget) -> bool:
+        if partition.is_leader:
+            return True
+        knows_leader = self._context.api_version >= _FOLLOWERS_VERSION and target.current_leader_epoch >= 0
+        return not self._is_replica and (knows_leader or bool(self._rack))
+
+    def _preferred(self, partition: Partition, offset: int) -> int:
+        """The follower that this consumer had better read from; -1 if there is none."""
+        replication = self._broker.replication
+        if replication is None or not partition.has_followers:
+            return -1
+        readers = replication.readers_in(partition, self._rack, offset)
+        reachable = self._broker.nodes(self._context) if readers else {}
+        return next((reader for reader in readers if reader in reachable), -1)
 
     def _read_partition(
         self, partition: Partition, target: FetchTarget, budget_bytes: int, must_progress: bool
     ) -> _Read:
-        log = partition.log
-        end_offset = partition.readable_end(self._read_committed)
-        offset = target.fetch_offset
-        if not log.log_start_offset <= offset <= partition.last_valid_offset:
+        log, offset = partition.log, target.fetch_offset
+        high_watermark, stable_offset = partition.high_watermark, partition.last_stable_offset
+        if offset < log.log_start_offset or (offset > high_watermark and offset > partition.last_valid_offset):
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{partition.topic_partition} has no offset {offset}")
         data = PartitionData(
             partition_index=target.partition,
-            high_watermark=partition.high_watermark,
-            last_stable_offset=partition.last_stable_offset,
+            high_watermark=high_watermark,
+            last_stable_offset=stable_offset,
             log_start_offset=log.log_start_offset,
             aborted_transactions=[] if self._read_committed else None,
             preferred_read_replica=-1,
@@ -280,7 +284,12 @@ class _Fetch:
         )
         if target.last_fetched_epoch >= 0 and self._diverges(partition, target, data):
             return _Read(target, data, 1)
-        max_bytes = min(target.max_bytes, budget_bytes)
+        if self._rack:
+            data.preferred_read_replica = self._preferred(partition, offset)
+            if data.preferred_read_replica >= 0:
+                return _Read(target, data, 0)
+        end_offset = partition.readable_end(self._read_committed)
+        max_bytes = min(target.partition_max_bytes, budget_bytes)
         if offset >= end_offset or (max_bytes <= 0 and not must_progress):
             return _Read(target, data, 0)
         result = log.read(offset, max(0, max_bytes), end_offset=end_offset, min_one_batch=must_progress)
@@ -309,10 +318,10 @@ class _Fetch:
         for number, read in enumerate(reads):
             if number % _PARTITIONS_PER_STEP == _PARTITIONS_PER_STEP - 1:
                 yield
-            if self._incremental and not _is_news(read):
-                continue
             target, data = read.target, read.data
-            target.last_high_watermark, target.last_log_start_offset = data.high_watermark, data.log_start_offset
+            if self._incremental and not target.is_news(data):
+                continue
+            target.told(data)
             key = target.topic_id if self._by_id else target.topic
             topic = topics.get(key)
             if topic is None:
@@ -344,13 +353,3 @@ class _Fetch:
             NodeEndpoint(node_id=node, host=nodes[node].host, port=nodes[node].port, rack=nodes[node].rack)
             for node in sorted(told)
         ]
-
-
-def _is_news(read: _Read) -> bool:
-    data, target = read.data, read.target
-    return (
-        read.size_bytes > 0
-        or data.error_code != 0
-        or data.high_watermark != target.last_high_watermark
-        or data.log_start_offset != target.last_log_start_offset
-    )

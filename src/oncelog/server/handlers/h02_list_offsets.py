@@ -13,7 +13,7 @@ Batches with many records are read by a worker, and what it has found is kept: s
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections.abc import Set
 from functools import partial
 from typing import NamedTuple
 
@@ -32,10 +32,12 @@ from oncelog.protocol.messages.list_offsets import (
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
-from oncelog.server.turns import Steps
+from oncelog.server.turns import ITEM_BYTES, Steps
 from oncelog.storage.batch_times import BatchTimes, FoundTimestamp, LongLookup, TimesReader, read_times
 
 log = logging.getLogger("oncelog.server")
+
+_PARTITIONS_PER_STEP = 1000
 
 # The version from which each special timestamp is understood; below it UNSUPPORTED_VERSION is the answer.
 _SINCE_VERSION: dict[int, int] = {
@@ -55,10 +57,8 @@ class _Reader(NamedTuple):
 def handle(
     broker: Broker, request: ListOffsetsRequest, context: RequestContext
 ) -> Steps[ListOffsetsResponse | Promise[ListOffsetsResponse]]:
-    seen: Counter[tuple[str, int]] = Counter()
-    for topic in request.topics:
-        seen.update((topic.name, wanted.partition_index) for wanted in topic.partitions)
-        yield
+    is_single = len(request.topics) == 1 and len(request.topics[0].partitions) == 1
+    twice: Set[tuple[str, int]] = frozenset() if is_single else (yield from _asked_twice(request))
     long: list[Promise[None]] = []
     reader = _Reader(request.isolation_level == 1, broker.is_in_cluster and request.replica_id >= 0)
     response = ListOffsetsResponse()
@@ -66,11 +66,26 @@ def handle(
         answered = ListOffsetsTopicResponse(name=topic.name)
         response.topics.append(answered)
         for wanted in topic.partitions:
-            is_duplicate = seen[topic.name, wanted.partition_index] > 1
-            answer = _answer(broker, topic.name, wanted, reader, context, is_duplicate, long)
-            answered.partitions.append(answer)
-            yield
+            if answered.partitions or len(response.topics) > 1:
+                yield ITEM_BYTES
+            is_duplicate = bool(twice) and (topic.name, wanted.partition_index) in twice
+            answered.partitions.append(_answer(broker, topic.name, wanted, reader, context, is_duplicate, long))
     return gather(long).map(lambda _: response) if long else response
+
+
+def _asked_twice(request: ListOffsetsRequest) -> Steps[set[tuple[str, int]]]:
+    seen: set[tuple[str, int]] = set()
+    twice: set[tuple[str, int]] = set()
+    for topic in request.topics:
+        for number, wanted in enumerate(topic.partitions, start=1):
+            key = (topic.name, wanted.partition_index)
+            if key in seen:
+                twice.add(key)
+            seen.add(key)
+            if number % _PARTITIONS_PER_STEP == 0:
+                yield
+        yield
+    return twice
 
 
 def _answer(
@@ -95,8 +110,15 @@ def _answer(
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
         partition = broker.partitions.get(topic, wanted.partition_index)
         partition.check_leader_epoch(wanted.current_leader_epoch)
+        found = _without_lookup(partition, wanted.timestamp, reader) if wanted.timestamp < 0 else None
     except KafkaError as error:
         _fail(response, error)
+        return response
+    except OSError as error:
+        _fail_unread(response, partition, error)
+        return response
+    if found is not None:
+        response.timestamp, response.offset, response.leader_epoch = found
         return response
     look_up = _LookUp(broker, partition, wanted.timestamp, reader, response)
     waiting = look_up.run()
@@ -105,10 +127,32 @@ def _answer(
     return response
 
 
+def _without_lookup(partition: Partition, timestamp: int, reader: _Reader) -> tuple[int, int, int] | None:
+    """Timestamp, offset and leader epoch for what needs no look at batches; None for what does."""
+    stored = partition.log
+    match timestamp:
+        case OffsetSpec.LATEST if reader.is_replica:
+            return -1, stored.log_end_offset, partition.leader_epoch
+        case OffsetSpec.LATEST if not partition.knows_committed:
+            raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, "a new leader does not know yet what is committed")
+        case OffsetSpec.LATEST:
+            return -1, partition.readable_end(reader.read_committed), partition.leader_epoch
+        case OffsetSpec.EARLIEST | OffsetSpec.EARLIEST_LOCAL:
+            start = stored.log_start_offset
+            # Nothing is written yet from the start on: whatever will be is ours.
+            is_empty = start == stored.log_end_offset
+            return -1, start, partition.leader_epoch if is_empty else stored.leader_epochs.epoch_for_offset(start)
+        case OffsetSpec.LATEST_TIERED | OffsetSpec.EARLIEST_PENDING_UPLOAD:
+            return -1, -1, -1
+        case OffsetSpec.MAX_TIMESTAMP:
+            return None
+    raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{timestamp} is no special timestamp of this version")
+
+
 class _LookUp:
     """One partition's answer, from the question to the response, over as many turns of the loop as it takes."""
 
-    __slots__ = ("_broker", "_partition", "_reader", "_response", "_start_offset", "_timestamp")
+    __slots__ = ("_broker", "_partition", "_reader", "_response", "_start_offset", "_times", "_timestamp")
 
     def __init__(
         self,
@@ -124,20 +168,19 @@ class _LookUp:
         self._reader = reader
         self._response = response
         self._start_offset = 0
+        self._times: TimesReader
 
     def run(self) -> Promise[None] | None:
         """None if the response is complete."""
-        reader = TimesReader(self._partition.topic_partition, self._broker.batch_times)
         try:
             self._partition.check_leads()
-            self._tell(*self._find(reader))
+            self._tell(*self._find())
         except LongLookup as long:
-            return self._go_on(reader, long)
+            return self._go_on(long)
         except KafkaError as error:
             _fail(self._response, error)
         except OSError as error:
-            log.warning("%s cannot be looked up by time: %s", self._partition.topic_partition, error)
-            _fail(self._response, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
+            _fail_unread(self._response, self._partition, error)
         except Exception as error:  # noqa: BLE001  after a wait it would come out where the wait has ended
             self._failed(error)
         return None
@@ -146,7 +189,7 @@ class _LookUp:
         log.error("%s could not be looked up by time", self._partition.topic_partition, exc_info=error)
         _fail(self._response, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
 
-    def _go_on(self, reader: TimesReader, long: LongLookup) -> Promise[None]:
+    def _go_on(self, long: LongLookup) -> Promise[None]:
         self._start_offset = long.start_offset
         if not long.batch:
             turn: Promise[None] = Promise()
@@ -157,7 +200,7 @@ class _LookUp:
             if isinstance(times, Exception):
                 self._failed(times)
                 return Promise.resolved(None)
-            reader.keep(long, times)
+            self._times.keep(long, times)
             found = times.first_from(max(self._timestamp, read_header(long.batch).max_timestamp if self._is_max else 0))
             if found is None and not self._is_max:
                 return self.run() or Promise.resolved(None)
@@ -181,32 +224,21 @@ class _LookUp:
         self._response.offset = offset
         self._response.leader_epoch = leader_epoch
 
-    def _find(self, reader: TimesReader) -> tuple[int, int, int]:
+    def _find(self) -> tuple[int, int, int]:
         partition, stored = self._partition, self._partition.log
-        match self._timestamp:
-            case OffsetSpec.LATEST if self._reader.is_replica:
-                return -1, stored.log_end_offset, partition.leader_epoch
-            case OffsetSpec.LATEST if not partition.knows_committed:
-                raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, "a new leader does not know yet what is committed")
-            case OffsetSpec.LATEST:
-                return -1, partition.readable_end(self._reader.read_committed), partition.leader_epoch
-            case OffsetSpec.EARLIEST | OffsetSpec.EARLIEST_LOCAL:
-                start = stored.log_start_offset
-                # Nothing is written yet from the start on: whatever will be is ours.
-                is_empty = start == stored.log_end_offset
-                return -1, start, partition.leader_epoch if is_empty else stored.leader_epochs.epoch_for_offset(start)
-            case OffsetSpec.MAX_TIMESTAMP:
-                return self._visible(stored.max_timestamp_offset(reader))
-            case OffsetSpec.LATEST_TIERED | OffsetSpec.EARLIEST_PENDING_UPLOAD:
-                return -1, -1, -1
-            case timestamp if timestamp < 0:
-                raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{timestamp} is no special timestamp of this version")
-            case timestamp:
-                end_offset = partition.readable_end(self._reader.read_committed)
-                found = stored.offset_for_timestamp(
-                    timestamp, end_offset=end_offset, start_offset=self._start_offset, reader=reader
-                )
-                return self._visible(found)
+        if self._is_max:
+            return self._visible(stored.max_timestamp_offset(self._new_times()))
+        found = stored.offset_for_timestamp(
+            self._timestamp,
+            end_offset=partition.readable_end(self._reader.read_committed),
+            start_offset=self._start_offset,
+            reader=self._new_times(),
+        )
+        return self._visible(found)
+
+    def _new_times(self) -> TimesReader:
+        self._times = TimesReader(self._partition.topic_partition, self._broker.batch_times)
+        return self._times
 
     def _visible(self, found: FoundTimestamp | None) -> tuple[int, int, int]:
         if found is None or found.offset >= self._partition.readable_end(self._reader.read_committed):
@@ -217,3 +249,8 @@ class _LookUp:
 def _fail(response: ListOffsetsPartitionResponse, error: KafkaError) -> None:
     response.error_code = error.code
     response.timestamp = response.offset = response.leader_epoch = -1
+
+
+def _fail_unread(response: ListOffsetsPartitionResponse, partition: Partition, error: OSError) -> None:
+    log.warning("%s cannot be looked up: %s", partition.topic_partition, error)
+    _fail(response, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterable, Mapping, Set
 
 from oncelog.cluster.metadata_entries import Topic
-from oncelog.cluster.topics import name_problem
+from oncelog.cluster.partition_state import PartitionState
+from oncelog.controller.topic_rules import name_problem
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import INTERNAL_TOPICS, NULL_UUID, NodeId
 from oncelog.core.promise import Promise, gather
@@ -18,31 +19,47 @@ from oncelog.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from oncelog.server.authorization import NOT_ASKED, Operation, Resource
-from oncelog.server.broker import Broker
+from oncelog.server.broker import Broker, Node
 from oncelog.server.context import RequestContext
-from oncelog.server.turns import Steps, at_once
+from oncelog.server.turns import ITEM_BYTES, Steps, at_once, in_steps
 
 _AUTO_CREATION_FLAG_VERSION = 4
+_LISTENER_ERROR_VERSION = 6
 _TOPIC_ID_VERSION = 12
 _PARTITIONS_PER_STEP = 100
 
 
-def handle(broker: Broker, request: MetadataRequest, context: RequestContext) -> Steps[Promise[MetadataResponse]]:
-    found = yield from _topics(broker, request, context)
-    return gather(found).map(lambda topics: _respond(broker, request, context, topics))
+def handle(
+    broker: Broker, request: MetadataRequest, context: RequestContext
+) -> Steps[MetadataResponse | Promise[MetadataResponse]]:
+    nodes = broker.nodes(context)
+    found = yield from _topics(broker, request, context, nodes.keys())
+    topics = gather(found)
+    if topics.done:
+        return (yield from _respond(broker, request, context, topics.value, nodes))
+    return topics.chain(
+        lambda topics: broker.turns.begin(
+            _respond(broker, request, context, topics, broker.nodes(context)), context.peer
+        )
+    )
 
 
 def _respond(
-    broker: Broker, request: MetadataRequest, context: RequestContext, topics: list[MetadataResponseTopic]
-) -> MetadataResponse:
+    broker: Broker,
+    request: MetadataRequest,
+    context: RequestContext,
+    topics: list[MetadataResponseTopic],
+    nodes: Mapping[NodeId, Node],
+) -> Steps[MetadataResponse]:
     if request.include_topic_authorized_operations:
         for described in topics:
+            yield
             if described.error_code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
                 described.topic_authorized_operations = context.operations_on(Resource.TOPIC, described.name or "")
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
-            for node in broker.nodes(context).values()
+            for node in nodes.values()
         ],
         cluster_id=broker.cluster_id,
         controller_id=broker.controller_id,
@@ -54,28 +71,35 @@ def _respond(
 
 
 def _topics(
-    broker: Broker, request: MetadataRequest, context: RequestContext
+    broker: Broker, request: MetadataRequest, context: RequestContext, alive: Set[NodeId]
 ) -> Steps[list[Promise[MetadataResponseTopic]]]:
     found: list[Promise[MetadataResponseTopic]] = []
-    alive = broker.nodes(context).keys()
     asked, version = request.topics, context.api_version
     # Version 0 knew no null: an empty list meant all topics.
     if asked is None or (version == 0 and not asked):
         for topic in list(broker.metadata.topics.values()):
             if context.may(Operation.DESCRIBE, Resource.TOPIC, topic.name):
-                found.append(Promise.resolved((yield from _describe(broker, topic, alive))))
-            yield
+                found.append(Promise.resolved((yield from _describe(broker, topic, context, alive))))
+            yield ITEM_BYTES
         return found
     if version < _TOPIC_ID_VERSION and any(topic.name is None or topic.topic_id != NULL_UUID for topic in asked):
         # Versions 10 and 11 have the fields, but an answer of theirs cannot leave a name out.
-        return [Promise.resolved(_failed(topic.name or "", ErrorCode.INVALID_REQUEST)) for topic in asked]
+        refused = (Promise.resolved(_failed(topic.name or "", ErrorCode.INVALID_REQUEST)) for topic in asked)
+        return (yield from in_steps(refused))
     may_create = request.allow_auto_topic_creation or version < _AUTO_CREATION_FLAG_VERSION
     # A small request must not get a huge answer by asking for the same topic again and again.
-    once = {(topic.topic_id, topic.name): topic for topic in asked}
-    for wanted in once.values():
+    named = asked if len(asked) == 1 else (yield from _each_once(asked))
+    for wanted in named:
+        if found:
+            yield ITEM_BYTES
         found.append((yield from _answer(broker, wanted, context, may_create, alive)))
-        yield
     return found
+
+
+def _each_once(asked: list[MetadataRequestTopic]) -> Steps[Iterable[MetadataRequestTopic]]:
+    # The name beside an id is not looked at.
+    keys = yield from in_steps(topic.name if topic.topic_id == NULL_UUID else topic.topic_id for topic in asked)
+    return dict(zip(keys, asked, strict=True)).values()
 
 
 def _answer(
@@ -92,7 +116,7 @@ def _answer(
         lambda topic: (
             _failed(name, topic.code)
             if isinstance(topic, KafkaError)
-            else at_once(_describe(broker, topic, broker.nodes(context).keys()))
+            else at_once(_describe(broker, topic, context, broker.nodes(context).keys()))
         )
     )
 
@@ -107,13 +131,13 @@ def _find(
         if not context.permits(Operation.DESCRIBE, Resource.TOPIC, topic.name):
             refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             return MetadataResponseTopic(error_code=refused, name=None, topic_id=asked.topic_id)
-        return (yield from _describe(broker, topic, alive))
+        return (yield from _describe(broker, topic, context, alive))
     name = asked.name or ""
     if not context.permits(Operation.DESCRIBE, Resource.TOPIC, name):
         return _failed(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     topic = broker.metadata.topics.get(name)
     if topic is not None:
-        return (yield from _describe(broker, topic, alive))
+        return (yield from _describe(broker, topic, context, alive))
     return _failed(
         name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if name_problem(name) is None else ErrorCode.INVALID_TOPIC_EXCEPTION
     )
@@ -123,23 +147,40 @@ def _failed(name: str, code: ErrorCode) -> MetadataResponseTopic:
     return MetadataResponseTopic(error_code=code, name=name, is_internal=name in INTERNAL_TOPICS)
 
 
-def _describe(broker: Broker, topic: Topic, alive: Set[NodeId]) -> Steps[MetadataResponseTopic]:
+def _missing(broker: Broker, leader: NodeId, context: RequestContext) -> ErrorCode:
+    if context.api_version < _LISTENER_ERROR_VERSION:
+        return ErrorCode.LEADER_NOT_AVAILABLE
+    return broker.why_out_of_reach(leader, context)
+
+
+def _describe(
+    broker: Broker, topic: Topic, context: RequestContext, alive: Set[NodeId]
+) -> Steps[MetadataResponseTopic]:
     described = MetadataResponseTopic(
         name=topic.name, topic_id=topic.topic_id, is_internal=topic.name in INTERNAL_TOPICS
     )
+    partition_state, add = broker.metadata.partition_state, described.partitions.append
+    latest: PartitionState | None = None
     for index in range(topic.partition_count):
-        state = broker.metadata.partition_state(topic, index)
-        described.partitions.append(
+        if index and index % _PARTITIONS_PER_STEP == 0:
+            yield _PARTITIONS_PER_STEP * ITEM_BYTES
+        state = partition_state(topic, index)
+        if state is not latest:
+            # On one node all partitions of a topic have the same state.
+            latest, has_leader = state, state.leader in alive
+            error = ErrorCode.NONE if has_leader else _missing(broker, state.leader, context)
+            replicas: list[int] = [*state.replicas]
+            in_sync: list[int] = [*state.in_sync]
+            offline: list[int] = [replica for replica in replicas if replica not in alive]
+        add(
             MetadataResponsePartition(
-                error_code=ErrorCode.NONE if state.leader in alive else ErrorCode.LEADER_NOT_AVAILABLE,
+                error_code=error,
                 partition_index=index,
-                leader_id=state.leader if state.leader in alive else -1,
+                leader_id=state.leader if has_leader else -1,
                 leader_epoch=state.leader_epoch,
-                replica_nodes=list(state.replicas),
-                isr_nodes=list(state.in_sync),
-                offline_replicas=[replica for replica in state.replicas if replica not in alive],
+                replica_nodes=replicas,
+                isr_nodes=in_sync,
+                offline_replicas=offline,
             )
         )
-        if index % _PARTITIONS_PER_STEP == 0:
-            yield
     return described

@@ -28,6 +28,7 @@ def handle(
 ) -> Steps[Promise[FindCoordinatorResponse]]:
     if context.api_version >= 4:
         keys = dict.fromkeys(request.coordinator_keys)
+        yield
         found = yield from one_by_one(lambda key: _find(broker, key, request.key_type, context), keys)
         return gather(found).map(lambda coordinators: FindCoordinatorResponse(coordinators=coordinators))
     return _find(broker, request.key, request.key_type, context).map(

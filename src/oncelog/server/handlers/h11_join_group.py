@@ -12,6 +12,8 @@ from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 
 _NULLABLE_PROTOCOL_VERSION = 7
+_PROTOCOLS_MAX = 1_000
+"""A group compares the protocols of all its members."""
 
 
 def handle(
@@ -25,6 +27,10 @@ def handle(
 
 def _join(broker: Broker, request: JoinGroupRequest, context: RequestContext) -> Promise[JoinGroupResponse]:
     try:
+        if len(request.protocols) > _PROTOCOLS_MAX:
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION, f"{len(request.protocols)} protocols, at most {_PROTOCOLS_MAX}"
+            )
         told_bytes = sum(len(protocol.name) + len(protocol.metadata) for protocol in request.protocols)
         broker.groups.check_room(request.group_id, told_bytes)
     except KafkaError as error:

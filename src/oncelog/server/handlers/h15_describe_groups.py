@@ -18,6 +18,7 @@ def handle(broker: Broker, request: DescribeGroupsRequest, context: RequestConte
     groups = yield from one_by_one(lambda name: _describe(broker, name, context), names)
     if request.include_authorized_operations:
         for group in groups:
+            yield
             if group.error_code != ErrorCode.GROUP_AUTHORIZATION_FAILED:
                 group.authorized_operations = context.operations_on(Resource.GROUP, group.group_id)
     return DescribeGroupsResponse(groups=groups)

@@ -6,10 +6,13 @@ from oncelog.protocol.messages.list_groups import ListGroupsRequest, ListGroupsR
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
+from oncelog.server.turns import Steps, in_steps
 
 
-def handle(broker: Broker, request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
-    error, groups = broker.groups.list_groups(request.states_filter, request.types_filter)
+def handle(broker: Broker, request: ListGroupsRequest, context: RequestContext) -> Steps[ListGroupsResponse]:
+    states = yield from in_steps(state.strip().lower() for state in request.states_filter)
+    error, groups = yield from broker.groups.list_groups(states, request.types_filter)
     if not context.may(Operation.DESCRIBE, Resource.CLUSTER):
-        groups = [group for group in groups if context.may(Operation.DESCRIBE, Resource.GROUP, group.group_id)]
+        seen = (group for group in groups if context.may(Operation.DESCRIBE, Resource.GROUP, group.group_id))
+        groups = yield from in_steps(seen)
     return ListGroupsResponse(error_code=error, groups=groups)

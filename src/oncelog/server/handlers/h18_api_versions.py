@@ -18,6 +18,9 @@ from oncelog.protocol.messages.api_versions import (
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 
+WITH_LEVEL_ZERO = 4
+"""Clients that ask in older versions take a feature that begins at level 0 for an error (KAFKA-17011)."""
+
 
 def handle(broker: Broker, request: ApiVersionsRequest | None, context: RequestContext) -> ApiVersionsResponse:
     versions = broker.dispatcher.versions
@@ -27,11 +30,14 @@ def handle(broker: Broker, request: ApiVersionsRequest | None, context: RequestC
         return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[only])
     if context.api_version >= 3 and not _is_named(request):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-    keys = [ApiVersion(api_key=key, min_version=low, max_version=high) for key, (low, high) in versions.items()]
     finalised = broker.finalised_features()
     return ApiVersionsResponse(
-        api_keys=keys,
-        supported_features=[SupportedFeatureKey(name="transaction.version", min_version=0, max_version=2)],
+        api_keys=broker.dispatcher.advertised,
+        supported_features=[
+            SupportedFeatureKey(name=name, min_version=lowest, max_version=highest)
+            for name, (lowest, highest) in broker.supported_features().items()
+            if lowest or context.api_version >= WITH_LEVEL_ZERO
+        ],
         finalized_features_epoch=finalised.epoch,
         finalized_features=[
             FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from oncelog.cluster.metadata_entries import Topic
-from oncelog.cluster.topic_settings import Source
 from oncelog.core.config import format_value
+from oncelog.core.config_resources import ConfigSource
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.promise import Promise, gather
 from oncelog.core.topic_config import TOPIC_CONFIG
@@ -22,8 +22,6 @@ from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 from oncelog.server.turns import Steps, one_by_one
-
-_STRICT_QUOTA_VERSION = 6
 
 
 def handle(
@@ -47,7 +45,7 @@ def _answer(
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
         if wanted.name not in broker.metadata.topics and not validate_only:
             count = len(wanted.assignments) or max(1, wanted.num_partitions)
-            broker.quotas.take_mutations(context, count, is_strict=context.api_version >= _STRICT_QUOTA_VERSION)
+            broker.quotas.take_mutations(context, count)
         created = _create(broker, wanted, validate_only)
     except KafkaError as error:
         created = Promise.resolved(error)
@@ -104,7 +102,7 @@ def _describe(broker: Broker, topic: Topic) -> list[CreatableTopicConfigs]:
             CreatableTopicConfigs(
                 name=key.name,
                 value=format_value(settings.get(key.name)),
-                config_source=synonyms[0].source if synonyms else Source.DEFAULT,
+                config_source=synonyms[0].source if synonyms else ConfigSource.DEFAULT,
             )
         )
     return described

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
+from collections.abc import Iterable
 
 from oncelog.cluster.metadata_entries import Topic
 from oncelog.core.errors import ErrorCode, KafkaError
@@ -21,16 +22,16 @@ from oncelog.protocol.messages.delete_topics import (
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
-from oncelog.server.turns import Steps, one_by_one
-
-_STRICT_QUOTA_VERSION = 5
+from oncelog.server.turns import Steps, in_steps, one_by_one
 
 
 def handle(
     broker: Broker, request: DeleteTopicsRequest, context: RequestContext
 ) -> Steps[Promise[DeleteTopicsResponse]]:
-    wanted = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
-    counts = Counter((topic.name, topic.topic_id) for topic in wanted)
+    keys: Iterable[tuple[str | None, uuid.UUID]] = ((topic.name, topic.topic_id) for topic in request.topics)
+    if not request.topics:
+        keys = ((name, NULL_UUID) for name in request.topic_names)
+    counts: Counter[tuple[str | None, uuid.UUID]] = Counter((yield from in_steps(keys)))
     results = yield from one_by_one(
         lambda topic: _answer(broker, context, DeleteTopicState(name=topic[0], topic_id=topic[1]), counts[topic] > 1),
         counts,
@@ -56,8 +57,7 @@ def _answer(
         if not broker.settings.boolean("delete.topic.enable"):
             disabled = ErrorCode.TOPIC_DELETION_DISABLED if context.api_version >= 3 else ErrorCode.INVALID_REQUEST
             raise KafkaError(disabled, "Topic deletion is disabled: delete.topic.enable is false.")
-        is_strict = context.api_version >= _STRICT_QUOTA_VERSION
-        broker.quotas.take_mutations(context, topic.partition_count, is_strict=is_strict)
+        broker.quotas.take_mutations(context, topic.partition_count)
     except KafkaError as error:
         return Promise.resolved(_result(wanted.name, wanted.topic_id, error))
 

@@ -1,14 +1,16 @@
 """DeleteRecords (21), v0-2: moves the log start offset forward; -1 means the high watermark.
 
+It is answered when all followers that are there have moved theirs, or when its time is over.
 Deviation: the new start is on disk before the answer. Kafka writes it down within a minute, and until then a kill
 brings records back that were deleted from the middle of a segment.
 """
 
 from __future__ import annotations
 
+from oncelog.cluster.partition import Partition
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import INTERNAL_TOPICS, TopicPartition
-from oncelog.core.promise import Promise
+from oncelog.core.promise import Promise, gather
 from oncelog.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
@@ -21,13 +23,14 @@ from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 from oncelog.server.log_starts import Saved
 from oncelog.server.turns import Steps
-from oncelog.storage.log import Log
+
+Deletions = list[tuple[Partition, DeleteRecordsPartitionResult]]
 
 
 def handle(
     broker: Broker, request: DeleteRecordsRequest, context: RequestContext
 ) -> Steps[DeleteRecordsResponse | Promise[DeleteRecordsResponse]]:
-    moved: list[Log] = []
+    moved: Deletions = []
     response = DeleteRecordsResponse()
     for topic in request.topics:
         result = DeleteRecordsTopicResult(name=topic.name)
@@ -36,11 +39,37 @@ def handle(
             result.partitions.append(_delete(broker, context, topic.name, wanted, moved))
             yield
         yield
-    return broker.log_starts.save(moved).map(lambda saved: _answer(response, saved)) if moved else response
+    if not moved:
+        return response
+    followed = gather([_followed(broker, *deletion, request.timeout_ms) for deletion in moved])
+    saved = broker.log_starts.save([partition.log for partition, _ in moved])
+    return saved.chain(lambda result: followed.map(lambda _: _answer(response, result)))
+
+
+def _followed(
+    broker: Broker, partition: Partition, result: DeleteRecordsPartitionResult, timeout_ms: int
+) -> Promise[None]:
+    """Resolved when it is in the result what has become of the records on the followers."""
+    if partition.is_leader and not partition.has_followers:
+        return Promise.resolved(None)
+    deleted = partition.deleted_by_followers(result.low_watermark)
+    timer = broker.scheduler.call_later_ms(max(0, timeout_ms), lambda: _give_up(deleted))
+
+    def note(error: KafkaError | None) -> None:
+        timer.cancel()
+        if error is not None:
+            result.error_code, result.low_watermark = error.code, -1
+
+    return deleted.map(note)
+
+
+def _give_up(deleted: Promise[KafkaError | None]) -> None:
+    if not deleted.done:
+        deleted.resolve(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "followers have not deleted the records yet"))
 
 
 def _delete(
-    broker: Broker, context: RequestContext, topic: str, wanted: DeleteRecordsPartition, moved: list[Log]
+    broker: Broker, context: RequestContext, topic: str, wanted: DeleteRecordsPartition, moved: Deletions
 ) -> DeleteRecordsPartitionResult:
     try:
         context.require(Operation.DELETE, Resource.TOPIC, topic)
@@ -54,13 +83,14 @@ def _delete(
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE, f"{offset} is beyond the high watermark {partition.high_watermark}"
             )
-        low_watermark = partition.log.delete_records(offset)
+        low_watermark = partition.delete_records(offset)
     except (OSError, KafkaError) as error:
         code = error.code if isinstance(error, KafkaError) else ErrorCode.KAFKA_STORAGE_ERROR
         return _refusal(wanted.partition_index, code)
-    moved.append(partition.log)
+    result = DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=low_watermark)
+    moved.append((partition, result))
     context.tell_change("TOPIC", topic, f"records of partition {wanted.partition_index} deleted below {low_watermark}")
-    return DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=low_watermark)
+    return result
 
 
 def _answer(response: DeleteRecordsResponse, saved: Saved) -> DeleteRecordsResponse:

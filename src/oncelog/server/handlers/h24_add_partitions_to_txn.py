@@ -22,7 +22,7 @@ from oncelog.protocol.messages.add_partitions_to_txn import (
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
-from oncelog.server.turns import Steps, at_once
+from oncelog.server.turns import ITEM_BYTES, Steps, at_once
 
 _BROKER_VERSION = 4
 _PARTITIONS_PER_STEP = 500
@@ -39,7 +39,7 @@ def handle(
         added: list[Promise[AddPartitionsToTxnResult]] = []
         for each in request.transactions:
             added.append((yield from _add(broker, context, each)))
-            yield
+            yield ITEM_BYTES
         return gather(added).map(lambda results: AddPartitionsToTxnResponse(results_by_transaction=results))
     transaction = AddPartitionsToTxnTransaction(
         transactional_id=request.v3_and_below_transactional_id,
@@ -55,14 +55,23 @@ def _add(
     broker: Broker, context: RequestContext, transaction: AddPartitionsToTxnTransaction
 ) -> Steps[Promise[AddPartitionsToTxnResult]]:
     version, transactional_id = context.api_version, transaction.transactional_id
-    wanted = [TopicPartition(topic.name, index) for topic in transaction.topics for index in topic.partitions]
+    wanted: list[TopicPartition] = []
     refused: dict[TopicPartition, ErrorCode] = {}
-    for first in range(0, len(wanted), _PARTITIONS_PER_STEP):
-        refused |= _refused(broker, context, transactional_id, wanted[first : first + _PARTITIONS_PER_STEP])
-        yield
+    for topic in transaction.topics:
+        for first in range(0, len(topic.partitions), _PARTITIONS_PER_STEP):
+            if wanted:
+                yield _PARTITIONS_PER_STEP * ITEM_BYTES
+            indexes = topic.partitions[first : first + _PARTITIONS_PER_STEP]
+            part = [TopicPartition(topic.name, index) for index in indexes]
+            wanted += part
+            refused |= _refused(broker, context, transactional_id, part)
     if refused:
         # All or nothing: one bad partition, and none is added.
-        codes = {entry: refused.get(entry, ErrorCode.OPERATION_NOT_ATTEMPTED) for entry in wanted}
+        codes: dict[TopicPartition, ErrorCode] = {}
+        for first in range(0, len(wanted), _PARTITIONS_PER_STEP):
+            part = wanted[first : first + _PARTITIONS_PER_STEP]
+            codes |= {entry: refused.get(entry, ErrorCode.OPERATION_NOT_ATTEMPTED) for entry in part}
+            yield
         return Promise.resolved((yield from _result(transactional_id, codes)))
     producer = ProducerIdAndEpoch.of(transaction.producer_id, transaction.producer_epoch)
 
@@ -81,7 +90,9 @@ def _add(
         }
         return at_once(_result(transactional_id, codes))
 
-    return broker.transactions.run(transactional_id, operation).map(respond)
+    # The broker that asks asks for all its producers over one connection: nobody waits there for somebody else's id.
+    parks = version < _BROKER_VERSION
+    return broker.transactions.run(transactional_id, operation, parks=parks).map(respond)
 
 
 def _refused(
@@ -105,7 +116,7 @@ def _result(transactional_id: str, codes: dict[TopicPartition, ErrorCode]) -> St
     topics: dict[str, AddPartitionsToTxnTopicResult] = {}
     for number, (entry, code) in enumerate(codes.items()):
         if number % _PARTITIONS_PER_STEP == _PARTITIONS_PER_STEP - 1:
-            yield
+            yield _PARTITIONS_PER_STEP * ITEM_BYTES
         topic = topics.setdefault(entry.topic, AddPartitionsToTxnTopicResult(name=entry.topic))
         topic.results_by_partition.append(
             AddPartitionsToTxnPartitionResult(partition_index=entry.partition, partition_error_code=code)

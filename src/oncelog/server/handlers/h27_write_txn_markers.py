@@ -6,6 +6,8 @@ can commit or abort a transaction of anybody: here it takes CLUSTER_ACTION.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from oncelog.coordinator.txn.effects import SendMarkers
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import CoordinatorEpoch, ProducerEpoch, ProducerId, TopicPartition
@@ -21,9 +23,10 @@ from oncelog.protocol.messages.write_txn_markers import (
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
-from oncelog.server.turns import Steps, one_by_one
+from oncelog.server.turns import ITEM_BYTES, Steps, in_steps, one_by_one
 
 Written = tuple[TopicPartition, ErrorCode]
+_RESULTS_PER_STEP = 200
 
 
 def handle(
@@ -32,30 +35,35 @@ def handle(
     if not context.permits(Operation.CLUSTER_ACTION, Resource.CLUSTER):
         code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         broker.log_refusal("WriteTxnMarkers", code, "it takes ClusterAction: see oncelog.cluster.action.enable")
-        refused = yield from one_by_one(_refused, request.markers)
+        refused = []
+        for marker in request.markers:
+            written = yield from in_steps((partition, code) for partition in _partitions(marker))
+            refused.append((yield from _result(marker.producer_id, written)))
+            yield
         return Promise.resolved(WriteTxnMarkersResponse(markers=refused))
     for marker in request.markers if not broker.is_in_cluster else ():  # there coordinators send many of them
+        yield
         end = "commit" if marker.transaction_result else "abort"
         context.tell_change(
-            "PRODUCER", str(marker.producer_id), f"{end} its transaction on {len(_partitions(marker))} partition(s)"
+            "PRODUCER",
+            str(marker.producer_id),
+            f"{end} its transaction on {sum(len(topic.partition_indexes) for topic in marker.topics)} partition(s)",
         )
-    written: list[Promise[WritableTxnMarkerResult]] = []
+    promises: list[Promise[WritableTxnMarkerResult]] = []
     for marker in request.markers:
-        written.append((yield from _write(broker, marker)))
-    return gather(written).map(lambda results: WriteTxnMarkersResponse(markers=results))
+        promises.append((yield from _write(broker, context, marker)))
+        yield
+    return gather(promises).map(lambda results: WriteTxnMarkersResponse(markers=results))
 
 
-def _refused(wanted: WritableTxnMarker) -> WritableTxnMarkerResult:
-    code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    return _result(wanted.producer_id, [(partition, code) for partition in _partitions(wanted)])
+def _partitions(wanted: WritableTxnMarker) -> Iterator[TopicPartition]:
+    return (TopicPartition(topic.name, index) for topic in wanted.topics for index in topic.partition_indexes)
 
 
-def _partitions(wanted: WritableTxnMarker) -> list[TopicPartition]:
-    return [TopicPartition(topic.name, index) for topic in wanted.topics for index in topic.partition_indexes]
-
-
-def _write(broker: Broker, wanted: WritableTxnMarker) -> Steps[Promise[WritableTxnMarkerResult]]:
-    partitions = _partitions(wanted)
+def _write(
+    broker: Broker, context: RequestContext, wanted: WritableTxnMarker
+) -> Steps[Promise[WritableTxnMarkerResult]]:
+    partitions = yield from in_steps(_partitions(wanted))
     order = SendMarkers(
         transactional_id="",
         producer_id=ProducerId(wanted.producer_id),
@@ -66,7 +74,9 @@ def _write(broker: Broker, wanted: WritableTxnMarker) -> Steps[Promise[WritableT
         transaction_version=wanted.transaction_version,
     )
     written = yield from one_by_one(lambda partition: _write_one(broker, order, partition), partitions)
-    return gather(written).map(lambda results: _result(wanted.producer_id, results))
+    return gather(written).chain(
+        lambda results: broker.turns.begin(_result(wanted.producer_id, results), context.peer, to_the_end=True)
+    )
 
 
 def _write_one(broker: Broker, order: SendMarkers, partition: TopicPartition) -> Promise[Written]:
@@ -75,9 +85,11 @@ def _write_one(broker: Broker, order: SendMarkers, partition: TopicPartition) ->
     return promise
 
 
-def _result(producer_id: int, written: list[Written]) -> WritableTxnMarkerResult:
+def _result(producer_id: int, written: list[Written]) -> Steps[WritableTxnMarkerResult]:
     topics: dict[str, WritableTxnMarkerTopicResult] = {}
-    for partition, code in written:
+    for number, (partition, code) in enumerate(written, start=1):
+        if number % _RESULTS_PER_STEP == 0:
+            yield _RESULTS_PER_STEP * ITEM_BYTES
         topic = topics.setdefault(partition.topic, WritableTxnMarkerTopicResult(name=partition.topic))
         topic.partitions.append(WritableTxnMarkerPartitionResult(partition_index=partition.partition, error_code=code))
     return WritableTxnMarkerResult(producer_id=producer_id, topics=list(topics.values()))

@@ -6,7 +6,6 @@ coordinator, as a Produce is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from uuid import UUID
 
 from oncelog.coordinator.failed_append import error_for_failed_append
@@ -24,9 +23,9 @@ from oncelog.protocol.messages.txn_offset_commit import (
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
-from oncelog.server.offset_parts import parts_of
-from oncelog.server.offset_refusals import refusal_of
-from oncelog.server.turns import Steps
+from oncelog.server.offset_parts import ANSWERS_PER_STEP, parts_of
+from oncelog.server.offset_refusals import Refusal, refusal_of, refuse_all
+from oncelog.server.turns import ITEM_BYTES, Steps
 from oncelog.storage.verification_guards import VerificationGuard
 
 _TV2_VERSION = 5
@@ -34,7 +33,7 @@ _TV2_VERSION = 5
 
 def handle(
     broker: Broker, request: TxnOffsetCommitRequest, context: RequestContext
-) -> Promise[TxnOffsetCommitResponse]:
+) -> Steps[Promise[TxnOffsetCommitResponse]]:
     return _TxnOffsetCommit(broker, request, context).run()
 
 
@@ -44,26 +43,18 @@ class _TxnOffsetCommit:
         self._request = request
         self._context = context
         self._version = context.api_version
-        self._response = TxnOffsetCommitResponse(
-            topics=[
-                TxnOffsetCommitResponseTopic(
-                    name=topic.name,
-                    partitions=[
-                        TxnOffsetCommitResponsePartition(partition_index=entry.partition_index)
-                        for entry in topic.partitions
-                    ],
-                )
-                for topic in request.topics
-            ]
-        )
+        self._response = TxnOffsetCommitResponse()
+        self._topic_ids: dict[str, UUID] = {}
 
-    def run(self) -> Promise[TxnOffsetCommitResponse]:
+    def run(self) -> Steps[Promise[TxnOffsetCommitResponse]]:
         request = self._request
+        refused = None
         if not self._context.permits(Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id):
-            return self._refuse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        if not self._context.permits(Operation.READ, Resource.GROUP, request.group_id):
-            return self._refuse(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-        if not self._has_partitions():
+            refused = refuse_all(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        elif not self._context.permits(Operation.READ, Resource.GROUP, request.group_id):
+            refused = refuse_all(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        has_partitions = yield from self._answer_topics(refused)
+        if not has_partitions:
             return Promise.resolved(self._response)
         if not request.group_id:
             return self._fail(KafkaError(ErrorCode.INVALID_GROUP_ID, "the group id is empty"))
@@ -73,13 +64,25 @@ class _TxnOffsetCommit:
             return self._fail(error)
         return self._broker.groups.shards.available().chain(lambda _: self._verify())
 
-    def _has_partitions(self) -> bool:
+    def _answer_topics(self, refused: Refusal | None) -> Steps[bool]:
         """Whether one is left when those are refused that the client may not commit for, or that do not exist."""
-        for topic in self._response.topics:
-            refusal = refusal_of(self._broker, self._context, topic.name)
-            for partition in topic.partitions:
-                partition.error_code = refusal(partition.partition_index)
-        return not all(partition.error_code for topic in self._response.topics for partition in topic.partitions)
+        has_partitions = False
+        for topic in self._request.topics:
+            refusal = refused or refusal_of(self._broker, self._context, topic.name)
+            answered = TxnOffsetCommitResponseTopic(name=topic.name)
+            self._response.topics.append(answered)
+            for number, entry in enumerate(topic.partitions, start=1):
+                index, code = entry.partition_index, refusal(entry.partition_index)
+                answered.partitions.append(TxnOffsetCommitResponsePartition(partition_index=index, error_code=code))
+                has_partitions |= not code
+                if number % ANSWERS_PER_STEP == 0:
+                    yield ANSWERS_PER_STEP * ITEM_BYTES
+            known = self._broker.metadata.topics.get(topic.name)
+            if known is not None:
+                self._topic_ids[topic.name] = known.topic_id
+            if len(self._request.topics) > 1:
+                yield
+        return has_partitions
 
     def _verify(self) -> Promise[TxnOffsetCommitResponse]:
         request, broker = self._request, self._broker
@@ -119,10 +122,12 @@ class _TxnOffsetCommit:
         return self._broker.turns.begin(self._commit_parts(guard), self._context.peer)
 
     def _commit_parts(self, guard: VerificationGuard | None) -> Steps[Promise[TxnOffsetCommitResponse]]:
-        topic_ids = self._broker.metadata.ids_of(topic.name for topic in self._request.topics)
+        parts = parts_of(self._request, self._response)
+        if parts is None:
+            return self._commit_part(self._request, self._response, guard)
         committed: list[Promise[TxnOffsetCommitResponse]] = []
-        for request, response in parts_of(self._request, self._response):
-            committed.append(self._commit_part(request, response, topic_ids, guard))
+        for request, response in parts:
+            committed.append(self._commit_part(request, response, guard))
             guard = None  # the first part has opened the transaction
             yield
         return gather(committed).map(lambda _: self._response)
@@ -131,13 +136,13 @@ class _TxnOffsetCommit:
         self,
         request: TxnOffsetCommitRequest,
         response: TxnOffsetCommitResponse,
-        topic_ids: Mapping[str, UUID],
         guard: VerificationGuard | None,
     ) -> Promise[TxnOffsetCommitResponse]:
+        self._broker.groups.refuse_offsets(request, response)
         return self._broker.groups.run(
             request.group_id,
             lambda shard, reply, now_ms: shard.commits.commit_in_transaction(
-                request, response, reply, now_ms, topic_ids, self._version
+                request, response, reply, now_ms, self._topic_ids, self._version
             ),
             lambda error: offsets_refused(response, error),
             guard,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from oncelog.controller.acl_changes import filter_of
 from oncelog.core.errors import KafkaError
 from oncelog.protocol.messages.describe_acls import (
     AclDescription,
@@ -11,7 +12,7 @@ from oncelog.protocol.messages.describe_acls import (
     DescribeAclsResource,
     DescribeAclsResponse,
 )
-from oncelog.server.acl_requests import filter_of, require_acls
+from oncelog.server.acl_requests import require_acls
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext

@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from oncelog.cluster.journal import JournalEntry
 from oncelog.cluster.metadata_entries import acls_entry
-from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.controller.acl_changes import check_filter_count, deleted, filter_of, not_deleted
+from oncelog.core.errors import KafkaError
 from oncelog.core.promise import Promise
-from oncelog.protocol.messages.delete_acls import (
-    DeleteAclsFilter,
-    DeleteAclsFilterResult,
-    DeleteAclsMatchingAcl,
-    DeleteAclsRequest,
-    DeleteAclsResponse,
-)
+from oncelog.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
 from oncelog.security.acl import Acl, AclFilter
-from oncelog.server.acl_requests import filter_of, require_acls, tell_of_acls
+from oncelog.server.acl_requests import require_acls, tell_of_acls
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
-
-FILTERS_MAX: Final = 100
-"""Each is held against all ACLs at once, so that what is deleted is what was found."""
+from oncelog.server.turns import Steps
 
 
 def handle(broker: Broker, request: DeleteAclsRequest, context: RequestContext) -> Promise[DeleteAclsResponse]:
     try:
         context.require(Operation.ALTER, Resource.CLUSTER)
         require_acls(broker)
-        if len(request.filters) > FILTERS_MAX:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"At most {FILTERS_MAX} filters are served at a time.")
+        check_filter_count(request)
     except KafkaError as error:
-        return Promise.resolved(DeleteAclsResponse(filter_results=[_failed(error) for _ in request.filters]))
+        return Promise.resolved(DeleteAclsResponse(filter_results=[not_deleted(error)] * len(request.filters)))
     checked = [_checked(wanted) for wanted in request.filters]
     matching: list[list[Acl]] = []
     gone: list[Acl] = []
@@ -44,17 +34,20 @@ def handle(broker: Broker, request: DeleteAclsRequest, context: RequestContext) 
         gone.extend(dict.fromkeys(acl for acls in matching for acl in acls))
         return acls_entry([], gone) if gone else None
 
-    def answer(error: KafkaError | None) -> DeleteAclsResponse:
+    def answer(error: KafkaError | None) -> Steps[DeleteAclsResponse]:
         if error is None:
-            tell_of_acls(context, gone, "deleted")
+            yield from tell_of_acls(context, gone, "deleted")
         failed = [wanted if isinstance(wanted, KafkaError) else error for wanted in checked]
         results = [
-            _deleted(acls) if failure is None else _failed(failure)
+            deleted(acls) if failure is None else not_deleted(failure)
             for failure, acls in zip(failed, matching or [[] for _ in checked], strict=True)
         ]
         return DeleteAclsResponse(filter_results=results)
 
-    return broker.metadata.propose("acls", decide).map(answer)
+    # A promise of HANG_UP is the dispatcher's to deal with.
+    return broker.metadata.propose("acls", decide).chain(
+        lambda error: broker.turns.begin(answer(error), context.peer, to_the_end=True)
+    )
 
 
 def _checked(wanted: DeleteAclsFilter) -> AclFilter | KafkaError:
@@ -62,27 +55,3 @@ def _checked(wanted: DeleteAclsFilter) -> AclFilter | KafkaError:
         return filter_of(wanted)
     except KafkaError as error:
         return error
-
-
-def _failed(error: KafkaError) -> DeleteAclsFilterResult:
-    return DeleteAclsFilterResult(error_code=error.code, error_message=error.message)
-
-
-def _deleted(acls: list[Acl]) -> DeleteAclsFilterResult:
-    return DeleteAclsFilterResult(
-        error_code=ErrorCode.NONE,
-        error_message=None,
-        matching_acls=[
-            DeleteAclsMatchingAcl(
-                error_message=None,
-                resource_type=acl.resource,
-                resource_name=acl.name,
-                pattern_type=acl.pattern,
-                principal=acl.principal,
-                host=acl.host,
-                operation=acl.operation,
-                permission_type=acl.permission,
-            )
-            for acl in acls
-        ],
-    )

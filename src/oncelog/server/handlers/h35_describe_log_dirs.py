@@ -23,6 +23,7 @@ from oncelog.protocol.messages.describe_log_dirs import (
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
+from oncelog.server.turns import Steps, in_steps
 from oncelog.storage.segment_names import LOG_SUFFIX
 
 log = logging.getLogger("oncelog.server")
@@ -30,24 +31,28 @@ log = logging.getLogger("oncelog.server")
 
 def handle(
     broker: Broker, request: DescribeLogDirsRequest, context: RequestContext
-) -> DescribeLogDirsResponse | Promise[DescribeLogDirsResponse]:
+) -> Steps[DescribeLogDirsResponse | Promise[DescribeLogDirsResponse]]:
     try:
         context.require(Operation.DESCRIBE, Resource.CLUSTER)
     except KafkaError as error:
         return DescribeLogDirsResponse(error_code=error.code)
-    path, partitions = broker.log_dir.path.absolute(), list(_wanted(broker, request))
-    if broker.is_in_cluster:
-        partitions = [partition for partition in partitions if partition in broker.log_dir.logs]
+    path, partitions = broker.log_dir.path.absolute(), (yield from in_steps(_wanted(broker, request)))
     return broker.long_reads.run(lambda: _describe(path, partitions)).map(lambda found: _answer(path, found))
 
 
 def _wanted(broker: Broker, request: DescribeLogDirsRequest) -> Iterable[TopicPartition]:
     """Those of the request that there are; all for null."""
     counts = {topic.name: topic.partition_count for topic in broker.metadata.topics.values()}
-    if request.topics is None:
-        return (TopicPartition(name, index) for name, count in counts.items() for index in range(count))
-    asked = {TopicPartition(topic.topic, index) for topic in request.topics for index in topic.partitions}
-    return sorted(one for one in asked if 0 <= one.partition < counts.get(one.topic, 0))
+    asked: dict[str, set[int]] = {}
+    for topic in request.topics or ():
+        asked.setdefault(topic.topic, set()).update(topic.partitions)
+    for name in sorted(counts if request.topics is None else asked.keys() & counts.keys()):
+        count = counts[name]
+        indexes = range(count) if request.topics is None else sorted([n for n in asked[name] if 0 <= n < count])
+        for index in indexes:
+            partition = TopicPartition(name, index)
+            if not broker.is_in_cluster or partition in broker.log_dir.logs:
+                yield partition
 
 
 def _describe(path: Path, partitions: Iterable[TopicPartition]) -> DescribeLogDirsResult:

@@ -15,17 +15,16 @@ from oncelog.protocol.messages.create_partitions import (
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
-
-_STRICT_QUOTA_VERSION = 3
+from oncelog.server.turns import Steps, in_steps, one_by_one
 
 
 def handle(
     broker: Broker, request: CreatePartitionsRequest, context: RequestContext
-) -> Promise[CreatePartitionsResponse]:
-    counts = Counter(topic.name for topic in request.topics)
-    results = [
-        _answer(broker, context, topic, request.validate_only, counts[topic.name] > 1) for topic in request.topics
-    ]
+) -> Steps[Promise[CreatePartitionsResponse]]:
+    counts = Counter((yield from in_steps(topic.name for topic in request.topics)))
+    results = yield from one_by_one(
+        lambda topic: _answer(broker, context, topic, request.validate_only, counts[topic.name] > 1), request.topics
+    )
     return gather(results).map(lambda topics: CreatePartitionsResponse(results=topics))
 
 
@@ -38,8 +37,7 @@ def _answer(
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
         known = broker.metadata.topics.get(wanted.name)
         if known is not None and wanted.count > known.partition_count and not validate_only:
-            is_strict = context.api_version >= _STRICT_QUOTA_VERSION
-            broker.quotas.take_mutations(context, wanted.count - known.partition_count, is_strict=is_strict)
+            broker.quotas.take_mutations(context, wanted.count - known.partition_count)
     except KafkaError as error:
         return Promise.resolved(_result(wanted.name, error))
     assignments = None if wanted.assignments is None else [entry.broker_ids for entry in wanted.assignments]

@@ -23,15 +23,10 @@ def _delete(broker: Broker, context: RequestContext, name: str) -> Promise[Delet
     if not context.permits(Operation.DELETE, Resource.GROUP, name):
         refused = ErrorCode.GROUP_AUTHORIZATION_FAILED
         return Promise.resolved(DeletableGroupResult(group_id=name, error_code=refused))
-    deleted: Promise[DeletableGroupResult] = broker.groups.run(
-        name,
-        lambda shard, reply, _: shard.delete_group(name, reply),
-        lambda error: DeletableGroupResult(group_id=name, error_code=error),
-    )
 
     def tell(result: DeletableGroupResult) -> DeletableGroupResult:
         if result.error_code == ErrorCode.NONE:
             context.tell_change("GROUP", name, "deleted")
         return result
 
-    return deleted.map(tell)
+    return broker.groups.delete(name).map(tell)

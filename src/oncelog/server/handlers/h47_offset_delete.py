@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from oncelog.core.errors import ErrorCode
-from oncelog.core.promise import Promise
+from oncelog.core.promise import Promise, gather
 from oncelog.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestTopic,
@@ -13,32 +15,74 @@ from oncelog.protocol.messages.offset_delete import (
 )
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
-from oncelog.server.context import RequestContext
+from oncelog.server.context import HangUp, RequestContext
 from oncelog.server.offset_refusals import refusal_of
-from oncelog.server.turns import Steps, one_by_one
+from oncelog.server.turns import Steps, in_steps, one_by_one
+
+_OFFSETS_PER_PART = 100
 
 
 def handle(
     broker: Broker, request: OffsetDeleteRequest, context: RequestContext
-) -> Steps[OffsetDeleteResponse | Promise[OffsetDeleteResponse]]:
+) -> Steps[OffsetDeleteResponse | Promise[OffsetDeleteResponse | HangUp]]:
     if not context.permits(Operation.DELETE, Resource.GROUP, request.group_id):
         return OffsetDeleteResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     response = OffsetDeleteResponse()
     for topic in request.topics:
         response.topics.append((yield from _answer(broker, context, topic)))
         yield
-    return broker.groups.run(
-        request.group_id,
-        lambda shard, reply, _: shard.commits.delete(request.group_id, response, reply),
-        lambda error: OffsetDeleteResponse(error_code=error),
+    steps = _delete(broker, request.group_id, response)
+    deleted: Promise[OffsetDeleteResponse] = broker.groups.shards.available().chain(
+        lambda _: broker.turns.begin(steps, context.peer, to_the_end=True)
     )
+
+    def tell(answer: OffsetDeleteResponse | HangUp) -> OffsetDeleteResponse | HangUp:
+        if isinstance(answer, HangUp):
+            return answer
+        names = [topic.name for topic in answer.topics if any(not each.error_code for each in topic.partitions)]
+        if names and not answer.error_code:
+            context.tell_change("GROUP", request.group_id, f"offsets deleted of {', '.join(names)}")
+        return answer
+
+    return deleted.map(tell)
+
+
+def _delete(broker: Broker, group_id: str, response: OffsetDeleteResponse) -> Steps[Promise[OffsetDeleteResponse]]:
+    """In parts: each offset has a result of its own, so the protocol allows it."""
+
+    def delete(part: OffsetDeleteResponse) -> Promise[OffsetDeleteResponse]:
+        return broker.groups.run(
+            group_id,
+            lambda shard, reply, _: shard.commits.delete(group_id, part, reply),
+            lambda error: OffsetDeleteResponse(error_code=error),
+        )
+
+    deleted = yield from one_by_one(delete, _parts_of(response))
+
+    def joined(parts: list[OffsetDeleteResponse]) -> OffsetDeleteResponse:
+        """An error of the whole group, as one that came in between, is that of the answer."""
+        error = next((part.error_code for part in parts if part.error_code), ErrorCode.NONE)
+        return OffsetDeleteResponse(error_code=error) if error else response
+
+    return gather(deleted).map(joined)
+
+
+def _parts_of(response: OffsetDeleteResponse) -> Iterator[OffsetDeleteResponse]:
+    """What is noted in the parts is noted in the response. There is one at least: the group may be refused."""
+    if sum([len(topic.partitions) for topic in response.topics]) <= _OFFSETS_PER_PART:
+        yield response
+        return
+    for topic in response.topics:
+        for first in range(0, len(topic.partitions), _OFFSETS_PER_PART):
+            partitions = topic.partitions[first : first + _OFFSETS_PER_PART]
+            yield OffsetDeleteResponse(topics=[OffsetDeleteResponseTopic(name=topic.name, partitions=partitions)])
 
 
 def _answer(
     broker: Broker, context: RequestContext, topic: OffsetDeleteRequestTopic
 ) -> Steps[OffsetDeleteResponseTopic]:
     refusal = refusal_of(broker, context, topic.name)
-    indexes = dict.fromkeys(entry.partition_index for entry in topic.partitions)
+    indexes = dict.fromkeys((yield from in_steps(entry.partition_index for entry in topic.partitions)))
     partitions = yield from one_by_one(
         lambda index: OffsetDeleteResponsePartition(partition_index=index, error_code=refusal(index)), indexes
     )

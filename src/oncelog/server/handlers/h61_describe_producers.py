@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oncelog.cluster.topics import name_problem
+from oncelog.controller.topic_rules import name_problem
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.protocol.messages.describe_producers import (
     DescribeProducersRequest,
@@ -14,7 +14,7 @@ from oncelog.protocol.messages.describe_producers import (
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
-from oncelog.server.turns import Steps
+from oncelog.server.turns import ITEM_BYTES, Steps
 from oncelog.storage.producer_state import ProducerStatus
 
 _PRODUCERS_PER_STEP = 100
@@ -50,7 +50,7 @@ def _answer(broker: Broker, context: RequestContext, topic: str, index: int) -> 
     response = PartitionResponse(partition_index=index, error_message=None)
     for first in range(0, len(producers), _PRODUCERS_PER_STEP):
         response.active_producers += map(_described, producers[first : first + _PRODUCERS_PER_STEP])
-        yield
+        yield _PRODUCERS_PER_STEP * ITEM_BYTES
     return response
 
 

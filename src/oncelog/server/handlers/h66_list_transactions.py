@@ -8,7 +8,7 @@ from oncelog.protocol.messages.list_transactions import ListTransactionsRequest,
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
-from oncelog.server.turns import Steps
+from oncelog.server.turns import Steps, in_steps
 
 
 def handle(
@@ -24,11 +24,7 @@ def handle(
         found = yield from broker.transactions.list_transactions(wanted)
     except KafkaError as error:
         return ListTransactionsResponse(error_code=error.code)
-    return ListTransactionsResponse(
-        unknown_state_filters=list(wanted.unknown_states),
-        transaction_states=[
-            entry
-            for entry in found
-            if context.may(Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, entry.transactional_id)
-        ],
+    seen = yield from in_steps(
+        entry for entry in found if context.may(Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, entry.transactional_id)
     )
+    return ListTransactionsResponse(unknown_state_filters=list(wanted.unknown_states), transaction_states=seen)

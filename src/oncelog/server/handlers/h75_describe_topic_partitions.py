@@ -5,8 +5,11 @@ The lists of eligible leader replicas are empty, never null: Java clients fail o
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from heapq import merge
+
 from oncelog.cluster.metadata_entries import Topic
-from oncelog.cluster.topics import name_problem
+from oncelog.controller.topic_rules import name_problem
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import INTERNAL_TOPICS
 from oncelog.protocol.messages.describe_topic_partitions import (
@@ -19,24 +22,25 @@ from oncelog.protocol.messages.describe_topic_partitions import (
 from oncelog.server.authorization import NOT_ASKED, Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
-from oncelog.server.turns import Steps
+from oncelog.server.turns import Steps, in_steps
 
 _PARTITIONS_PER_ANSWER_MAX = 2000
+_NAMES_PER_STEP = 1000
 
 
 def handle(
     broker: Broker, request: DescribeTopicPartitionsRequest, context: RequestContext
 ) -> Steps[DescribeTopicPartitionsResponse]:
-    names = sorted({topic.name for topic in request.topics} or broker.metadata.topics)
-    first_partition = 0
-    if request.cursor is not None:
-        names = [name for name in names if name >= request.cursor.topic_name]
-        if names and names[0] == request.cursor.topic_name:
-            first_partition = max(0, request.cursor.partition_index)
+    asked = yield from in_steps(topic.name for topic in request.topics)
+    names = yield from _in_order(list(dict.fromkeys(asked)) or list(broker.metadata.topics))
+    cursor = request.cursor or Cursor(topic_name="", partition_index=0)
     room = max(1, min(request.response_partition_limit, _PARTITIONS_PER_ANSWER_MAX))
     response = DescribeTopicPartitionsResponse(next_cursor=None)
     for name in names:
         yield
+        if name < cursor.topic_name:
+            continue
+        first_partition = max(0, cursor.partition_index) if name == cursor.topic_name else 0
         is_allowed = context.permits if request.topics else context.may
         if not is_allowed(Operation.DESCRIBE, Resource.TOPIC, name):
             if request.topics:
@@ -55,8 +59,16 @@ def handle(
         if last < topic.partition_count:
             response.next_cursor = Cursor(topic_name=name, partition_index=last)
             break
-        first_partition = 0
     return response
+
+
+def _in_order(names: list[str]) -> Steps[Iterator[str]]:
+    """Sorted in parts, as the whole may take long."""
+    parts: list[list[str]] = []
+    for first in range(0, len(names), _NAMES_PER_STEP):
+        parts.append(sorted(names[first : first + _NAMES_PER_STEP]))
+        yield
+    return merge(*parts)
 
 
 def _unknown(name: str, context: RequestContext) -> DescribeTopicPartitionsResponseTopic:

@@ -1,7 +1,7 @@
-"""Kills the driver, an executor and the broker with -9 while batches are being written, and starts them again.
+"""Kills the driver, an executor, brokers and controllers with -9 while batches are written, and starts them again.
 
-A kill in a quiet moment proves nothing. An executor and the broker are killed while an output grows: a batch is being
-written then. The driver is killed when each query is at its worst moment (see `hold`): what at-least-once doubles and
+A kill in a quiet moment proves nothing. All but the driver are killed while an output grows: a batch is being written
+then. The driver is killed when each query is at its worst moment (see `hold`): what at-least-once doubles and
 at-most-once loses is so no matter of luck.
 """
 
@@ -14,11 +14,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
 
+from oncelog.child_process import ChildProcess
 from oncelog.client import ClientConfig, IsolationLevel, WorkerClient
 from oncelog.spark.demo.driver import DriverOrder
 from oncelog.spark.demo.events import EventLog
+from oncelog.spark.demo.nodes import Nodes
 from oncelog.spark.demo.pipeline import GUARANTEES
 from oncelog.spark.demo.topics import topic_offsets
 from oncelog.spark.offsets import LATEST
@@ -27,20 +28,13 @@ from oncelog.spark.standalone_cluster import StandaloneCluster
 POLL_S = 0.02
 MIDDLE_WAIT_S = 30.0
 """After so long any moment will do: the one waited for may not come any more."""
-BROKER_DOWN_S = 1.0
 DRIVER_STARTS_MAX = 6
-WATCHED = {"executor": "at-least-once", "broker": "exactly-once"}
-"""Whose output must be growing when the kill comes."""
+WATCHED = {"executor": "at-least-once"}
+"""Whose output must be growing when the kill comes; that of exactly-once for the others."""
 
 
 class DemoFailed(RuntimeError):
     """The demo could not be carried out; says nothing about the guarantees."""
-
-
-class Broker(Protocol):
-    def kill(self) -> None: ...
-
-    def start(self) -> object: ...
 
 
 class DriverProcess:
@@ -49,7 +43,7 @@ class DriverProcess:
     def __init__(self, order: DriverOrder, log: Path) -> None:
         self._order = order
         self._log = log
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ChildProcess[bytes] | None = None
         self.starts = 0
 
     def start(self) -> None:
@@ -57,7 +51,7 @@ class DriverProcess:
         near = self._order.master.startswith("local") or "127.0.0.1" in self._order.master
         environment = {**({"SPARK_LOCAL_IP": "127.0.0.1"} if near else {}), **os.environ}
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
+            self._process = ChildProcess(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
             )
         self.starts += 1
@@ -85,21 +79,20 @@ class Chaos:
         order: DriverOrder,
         driver: DriverProcess,
         records: int,
-        broker: Broker | None,
+        nodes: Nodes | None,
         cluster: StandaloneCluster | None,
     ) -> None:
         self._events: EventLog = order.events
         self._driver = driver
-        self._broker = broker
+        self._nodes = nodes
         self._cluster = cluster
         self._order = order
         self._config = ClientConfig(
             bootstrap_servers=order.servers, default_api_timeout_ms=2_000, allow_auto_create_topics=False
         )
-        self._kills: dict[str, Callable[[], bool]] = {
+        self._kills: dict[str, Callable[[], str | None]] = {
             "driver": self._kill_driver,
             "executor": self._kill_executor,
-            "broker": self._kill_broker,
         }
         # Spread over the run, none so late that nothing is left to do afterwards.
         self._pending = [(records * (i + 1) // (len(kills) + 2), kill) for i, kill in enumerate(kills)]
@@ -114,12 +107,12 @@ class Chaos:
         if kill == "driver":
             self._await_worst_moment()
         else:
-            self._await_growth(self._order.topics.enriched(WATCHED[kill]))
+            self._await_growth(self._order.topics.enriched(WATCHED.get(kill, "exactly-once")))
         if self._driver.poll() is not None:
             # It has finished meanwhile: there is nothing left that a kill could disturb.
             self._pending.clear()
-        elif self._kills[kill]():
-            self.done.append(kill)
+        elif (killed := self._kill(kill)) is not None:
+            self.done.append(killed)
             self._pending.pop(0)
         self._order.hold.release()
 
@@ -145,30 +138,33 @@ class Chaos:
             yield
             time.sleep(POLL_S)
 
-    def _kill_driver(self) -> bool:
+    def _kill(self, kill: str) -> str | None:
+        """Returns what was killed; None if there was nothing to kill yet."""
+        return self._kills[kill]() if kill in self._kills else self._kill_node(kill)
+
+    def _kill_driver(self) -> str:
         self._driver.kill()
         self._events.add("driver", "killed")
         self._order.hold.release()
         self._driver.start()
-        return True
+        return "driver"
 
-    def _kill_executor(self) -> bool:
+    def _kill_executor(self) -> str | None:
         if self._cluster is None or self._cluster.kill_executor() is None:
-            return False
+            return None
         self._events.add("executor", "killed")
         # The worker it belonged to starts another by itself; the others were never gone.
         self._events.add("executor", "up")
-        return True
+        return "executor"
 
-    def _kill_broker(self) -> bool:
-        if self._broker is None:
-            return False
-        self._broker.kill()
-        self._events.add("broker", "killed")
-        time.sleep(BROKER_DOWN_S)
-        self._broker.start()
-        self._events.add("broker", "up")
-        return True
+    def _kill_node(self, kill: str) -> str | None:
+        lane = None if self._nodes is None else self._nodes.kill(kill)
+        if self._nodes is None or lane is None:
+            return None
+        self._events.add(lane, "killed")
+        self._nodes.revive(lane)
+        self._events.add(lane, "up")
+        return kill if kill == lane else f"{kill} ({lane})"
 
 
 def _length(client: WorkerClient, topic: str) -> int:

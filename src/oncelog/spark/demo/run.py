@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,9 +12,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from oncelog.client import ClientConfig, NewTopic, worker_client
 from oncelog.spark.demo.audit import Audit, audit
-from oncelog.spark.demo.chaos import DRIVER_STARTS_MAX, Broker, Chaos, DemoFailed, DriverProcess
+from oncelog.spark.demo.chaos import DRIVER_STARTS_MAX, Chaos, DemoFailed, DriverProcess
 from oncelog.spark.demo.driver import DriverOrder
 from oncelog.spark.demo.events import Event
+from oncelog.spark.demo.nodes import Nodes
 from oncelog.spark.demo.orders import Truth, truth
 from oncelog.spark.demo.pipeline import GUARANTEES, Topics
 from oncelog.spark.demo.proof import Tally, input_is_committed, revenue_errors, tally_broken, tally_orders
@@ -21,7 +23,7 @@ from oncelog.spark.demo.topics import write_customers, write_orders
 from oncelog.spark.standalone_cluster import StandaloneCluster
 
 BATCHES = 20
-TIMEOUT_S = 900.0
+TIMEOUT_S = 1800.0
 STEP_S = 0.1
 
 
@@ -52,7 +54,7 @@ class Demo:
     records: int
     kills: list[str]
     console: Console
-    broker: Broker | None = None
+    nodes: Nodes | None = None
     """None: somebody else's, not to be killed."""
     cluster: StandaloneCluster | None = None
     master: str = ""
@@ -105,12 +107,13 @@ class Demo:
             self.cluster.start()
             progress.update(bar, total=1, completed=1)
         order = self._order()
-        order.events.add("broker", "up")
+        for lane in self._node_lanes:
+            order.events.add(lane, "up")
         if self.cluster is not None:
             order.events.add("executor", "up")
         driver = DriverProcess(order, self.folder / "driver.log")
         chaos = Chaos(
-            self.kills, order=order, driver=driver, records=self.records, broker=self.broker, cluster=self.cluster
+            self.kills, order=order, driver=driver, records=self.records, nodes=self.nodes, cluster=self.cluster
         )
         bars = {guarantee: progress.add_task(guarantee, total=self.records) for guarantee in GUARANTEES}
         driver.start()
@@ -118,9 +121,13 @@ class Demo:
             self._supervise(driver, chaos, order, progress, bars)
         finally:
             driver.kill()
-        for lane in ("driver", "executor", "broker") if self.cluster is not None else ("driver", "broker"):
+        for lane in ("driver", *(("executor",) if self.cluster is not None else ()), *self._node_lanes):
             order.events.add(lane, "down")
         result.kills = chaos.done
+
+    @property
+    def _node_lanes(self) -> Sequence[str]:
+        return ("broker",) if self.nodes is None else self.nodes.lanes
 
     def _supervise(
         self,
@@ -142,7 +149,9 @@ class Demo:
                 order.events.add("driver", "down")
                 driver.start()
             if time.monotonic() > deadline_s:
-                raise DemoFailed(f"not finished within {TIMEOUT_S:.0f} s. The driver's log: {self.folder}/driver.log")
+                raise DemoFailed(
+                    f"not finished within {TIMEOUT_S:.0f} s. The driver's log ends with:\n{driver.log_tail()}"
+                )
             chaos.step()
             for victim in chaos.done[announced:]:
                 progress.console.print(f"[red]kill -9[/red] {victim}, in the middle of a batch; started again")

@@ -10,10 +10,11 @@ from oncelog.spark.demo.events import Event
 from oncelog.spark.demo.pipeline import GUARANTEES
 
 WIDTH, LEFT, RIGHT, TOP = 1180, 120, 150, 68
-LABEL_WIDTH, LABEL_STEP = 95, 15
+LABEL_WIDTH, LABEL_STEP = 145, 15
 LANE_HEIGHT, BAR_HEIGHT = 44, 22
-LANES = ("broker", "driver", "executor", *GUARANTEES, "revenue")
 QUERIES = (*GUARANTEES, "revenue")
+LANES = ("driver", "executor", *QUERIES)
+"""Below those of the brokers and controllers."""
 COLOURS = {
     "up": "#5b7a99",
     "starting": "#c3cfdb",
@@ -48,19 +49,27 @@ def draw(events: Sequence[Event], notes: Mapping[str, str] | None = None) -> str
     first_s = min(event.at_s for event in events)
     last_s = max(event.at_s for event in events)
     scale = (WIDTH - LEFT - RIGHT) / max(last_s - first_s, 1.0)
-    height = TOP + LANE_HEIGHT * len(LANES) + 60
+    lanes = lanes_of(events)
+    height = TOP + LANE_HEIGHT * len(lanes) + 60
 
     def x(at_s: float) -> float:
         return LEFT + (at_s - first_s) * scale
 
-    parts = [_header(height), *_grid(last_s - first_s, scale), *_lanes()]
+    middles = {lane: TOP + LANE_HEIGHT * (number + 0.5) for number, lane in enumerate(lanes)}
+    bottom = TOP + LANE_HEIGHT * len(lanes)
+    parts = [_header(height), *_grid(last_s - first_s, scale, bottom), *_lanes(middles)]
     for bar in bars(events):
-        parts.append(_rectangle(bar, x(bar.start_s), x(bar.end_s)))
+        parts.append(_rectangle(bar, x(bar.start_s), x(bar.end_s), middles[bar.lane]))
     kills = [event for event in events if event.what == "killed"]
     for event, row in zip(kills, _label_rows([x(event.at_s) for event in kills]), strict=True):
-        parts.append(_kill(event, x(event.at_s), row))
-    parts += [*_notes(notes or {}), *_legend(height), "</svg>"]
+        parts.append(_kill(event, x(event.at_s), row, middles[event.lane], bottom))
+    parts += [*_notes(notes or {}, middles), *_legend(height), "</svg>"]
     return "\n".join(parts)
+
+
+def lanes_of(events: Sequence[Event]) -> list[str]:
+    nodes = dict.fromkeys(event.lane for event in events if event.lane not in LANES)
+    return [*nodes, *LANES]
 
 
 def bars(events: Sequence[Event]) -> list[Bar]:
@@ -112,13 +121,8 @@ def _header(height: int) -> str:
     )
 
 
-def _middle(lane: str) -> float:
-    return TOP + LANE_HEIGHT * (LANES.index(lane) + 0.5)
-
-
-def _grid(seconds: float, scale: float) -> list[str]:
+def _grid(seconds: float, scale: float, bottom: float) -> list[str]:
     step = next(s for s in (1, 2, 5, 10, 20, 30, 60, 120, 300, 600) if seconds / s <= 14 or s == 600)
-    bottom = TOP + LANE_HEIGHT * len(LANES)
     lines = []
     for tick in range(0, int(seconds) + 1, step):
         at = LEFT + tick * scale
@@ -127,15 +131,15 @@ def _grid(seconds: float, scale: float) -> list[str]:
     return lines
 
 
-def _lanes() -> list[str]:
+def _lanes(middles: Mapping[str, float]) -> list[str]:
     return [
-        f'<text x="{LEFT - 12}" y="{_middle(lane) + 4:.1f}" text-anchor="end" fill="#333">{escape(lane)}</text>'
-        for lane in LANES
+        f'<text x="{LEFT - 12}" y="{middle + 4:.1f}" text-anchor="end" fill="#333">{escape(lane)}</text>'
+        for lane, middle in middles.items()
     ]
 
 
-def _rectangle(bar: Bar, start: float, end: float) -> str:
-    top = _middle(bar.lane) - BAR_HEIGHT / 2
+def _rectangle(bar: Bar, start: float, end: float, middle: float) -> str:
+    top = middle - BAR_HEIGHT / 2
     return (
         f'<rect x="{start:.1f}" y="{top:.1f}" width="{max(end - start, 1.5):.1f}" height="{BAR_HEIGHT}" rx="2" '
         f'fill="{COLOURS.get(bar.kind, "#999")}"><title>{escape(bar.title)}</title></rect>'
@@ -151,20 +155,19 @@ def _label_rows(places: Sequence[float]) -> list[int]:
     return rows
 
 
-def _kill(event: Event, at: float, row: int) -> str:
-    bottom = TOP + LANE_HEIGHT * len(LANES)
+def _kill(event: Event, at: float, row: int, middle: float, bottom: float) -> str:
     above = TOP - 28 - row * LABEL_STEP
     return (
         f'<line x1="{at:.1f}" y1="{TOP}" x2="{at:.1f}" y2="{bottom}" stroke="#c9483f" stroke-dasharray="4 3"/>'
         f'<text x="{at:.1f}" y="{above}" text-anchor="middle" fill="#c9483f">kill -9 {escape(event.lane)}</text>'
-        f'<circle cx="{at:.1f}" cy="{_middle(event.lane):.1f}" r="6" fill="#c9483f"/>'
+        f'<circle cx="{at:.1f}" cy="{middle:.1f}" r="6" fill="#c9483f"/>'
     )
 
 
-def _notes(notes: Mapping[str, str]) -> list[str]:
+def _notes(notes: Mapping[str, str], middles: Mapping[str, float]) -> list[str]:
     at = WIDTH - RIGHT + 12
     return [
-        f'<text x="{at}" y="{_middle(lane) + 4:.1f}" fill="#333" font-weight="600">{escape(text)}</text>'
+        f'<text x="{at}" y="{middles[lane] + 4:.1f}" fill="#333" font-weight="600">{escape(text)}</text>'
         for lane, text in notes.items()
     ]
 

@@ -336,8 +336,8 @@ class Shell:
         shard = self.shard
         return [
             (topic, fetched.partition_index, fetched.committed_offset, ErrorCode(fetched.error_code))
-            for topic, indexes in shard.commits.committed_partitions(group_id).items()
-            for fetched in shard.commits.fetch(group_id, topic, NULL_UUID, indexes, require_stable=stable)
+            for topic, index in sorted(shard.commits.committed_partitions(group_id))
+            for fetched in shard.commits.fetch(group_id, topic, NULL_UUID, [index], require_stable=stable)
         ]
 
     # --- shortcuts -----------------------------------------------------------------------------------------------

@@ -161,8 +161,8 @@ def test_offsets_in_a_folder_of_apache_kafka_read_as_its_clients_read_them(
                     entry.committed_offset,
                     (entry.metadata or "").rstrip("\0") or None,
                 ]
-                for topic, indexes in shard.commits.committed_partitions(group.group_id).items()
-                for entry in shard.commits.fetch(group.group_id, topic, NULL_UUID, indexes, require_stable=False)
+                for topic, index in shard.commits.committed_partitions(group.group_id)
+                for entry in shard.commits.fetch(group.group_id, topic, NULL_UUID, [index], require_stable=False)
             }
     expected = kafka.contents(name)["groups"]
     assert found == expected
@@ -200,6 +200,6 @@ def test_an_open_transaction_of_apache_kafka_is_pending(kafka_data: Callable[[st
     shard.loaded(NOW_MS)
     assert producers_with_pending_offsets(shard) == [11]
     shard.replay_marker(11, commit=True)
-    ((topic, indexes),) = shard.commits.committed_partitions("group-pending").items()
-    (fetched,) = shard.commits.fetch("group-pending", topic, NULL_UUID, indexes, require_stable=False)
+    ((topic, index),) = shard.commits.committed_partitions("group-pending")
+    (fetched,) = shard.commits.fetch("group-pending", topic, NULL_UUID, [index], require_stable=False)
     assert (topic, fetched.committed_offset) == ("plain", 3)

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 
 from oncelog.core.config import ConfigError, ConfigKey, ConfigTable, ConfigValue, Settings, format_value
+from oncelog.core.config_resources import ConfigSource
 from oncelog.core.topic_config import TOPIC_CONFIG
 
-
-class Source(IntEnum):
-    """Values are the source codes of DescribeConfigs."""
-
-    TOPIC = 1
-    DYNAMIC_BROKER = 2
-    DYNAMIC_DEFAULT_BROKER = 3
-    STATIC_BROKER = 4
-    DEFAULT = 5
+log = logging.getLogger("oncelog.server")
 
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
     name: str
     value: str | None
-    source: Source
+    source: ConfigSource
 
 
 class NotDynamicError(ConfigError):
@@ -59,11 +52,14 @@ class BrokerSettings:
 
     def __init__(self, static: Settings, dynamic: Mapping[str, Mapping[str, str]], node: str) -> None:
         self.table: ConfigTable = static.table
-        self._layers: list[tuple[Source, Mapping[str, ConfigValue]]] = [
-            (Source.STATIC_BROKER, {name: static.values[name] for name in static.pinned}),
-            (Source.DYNAMIC_BROKER, self._safe(dynamic.get(node, {}))),
-            (Source.DYNAMIC_DEFAULT_BROKER, self._safe(dynamic.get("", {}))),
-            (Source.STATIC_BROKER, {name: value for name, value in static.values.items() if name not in static.pinned}),
+        self._layers: list[tuple[ConfigSource, Mapping[str, ConfigValue]]] = [
+            (ConfigSource.STATIC_BROKER, {name: static.values[name] for name in static.pinned}),
+            (ConfigSource.DYNAMIC_BROKER, self._safe(dynamic.get(node, {}))),
+            (ConfigSource.DYNAMIC_DEFAULT_BROKER, self._safe(dynamic.get("", {}))),
+            (
+                ConfigSource.STATIC_BROKER,
+                {name: value for name, value in static.values.items() if name not in static.pinned},
+            ),
         ]
         self.pinned = static.pinned
         merged: dict[str, ConfigValue] = {}
@@ -82,7 +78,7 @@ class BrokerSettings:
             if key.name in values
         ]
         if key.default is not None:
-            found.append(Synonym(key.name, format_value(key.default), Source.DEFAULT))
+            found.append(Synonym(key.name, format_value(key.default), ConfigSource.DEFAULT))
         return found
 
     def keys_without_effect(self) -> list[ConfigKey]:
@@ -101,9 +97,22 @@ class BrokerSettings:
         return Settings(TOPIC_CONFIG, values)
 
     def topic_synonyms(self, key: ConfigKey, configs: Mapping[str, str]) -> list[Synonym]:
-        found = [Synonym(key.name, configs[key.name], Source.TOPIC)] if key.name in configs else []
+        found = [Synonym(key.name, configs[key.name], ConfigSource.TOPIC)] if key.name in configs else []
         if key.synonym is not None and key.synonym in self.table:
             found += self.synonyms(self.table[key.synonym])
         elif key.default is not None:
-            found.append(Synonym(key.name, format_value(key.default), Source.DEFAULT))
+            found.append(Synonym(key.name, format_value(key.default), ConfigSource.DEFAULT))
         return found
+
+
+def known_settings(table: ConfigTable, configs: Mapping[str, str], whose: str) -> dict[str, str]:
+    """Kafka's controllers know settings, and values of them, that have no meaning here."""
+    known = {}
+    for name, value in configs.items():
+        try:
+            table.key(name).parse(value)
+        except ConfigError as error:
+            log.warning("%s is used without its %s=%s: %s", whose, name, value, error)
+        else:
+            known[name] = value
+    return known

@@ -1,0 +1,333 @@
+"""The controller as a state machine: what is committed and requests in; records and answers out.
+
+No clock, no I/O. The owner
+
+1. applies every committed record (`apply`, or `load` for a snapshot), whether this controller is active or not;
+2. calls `activate` when it has become active, and `resign` when it is not any more;
+3. while it is active, opens a `Round`, asks it all that waits, appends the records of the round as one batch, and gives
+   the answers when that is committed. Then comes the next round. If the batch is not committed, the round is forgotten.
+
+In a round each decision sees those before it. Nothing of it is in the machine before its records are committed, except
+heartbeats: these are memory, and are taken as they come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from oncelog.controller import broker_changes, leader_elections
+from oncelog.controller.acl_changes import create_acls, delete_acls
+from oncelog.controller.config_changes import alter_incrementally, replace_all
+from oncelog.controller.decision import Decision, Requester
+from oncelog.controller.directory_assignments import assign_replicas
+from oncelog.controller.feature_changes import KRAFT_VERSION, update_features
+from oncelog.controller.heartbeats import BrokerEpoch, BrokerState, Heartbeats
+from oncelog.controller.image import EMPTY_IMAGE, METADATA_VERSION, Image
+from oncelog.controller.image_records import versioned
+from oncelog.controller.in_sync_changes import alter_partitions
+from oncelog.controller.placement import Below
+from oncelog.controller.producer_id_blocks import allocate_producer_ids
+from oncelog.controller.quota_changes import alter_quotas
+from oncelog.controller.reassignments import alter_reassignments, list_reassignments
+from oncelog.controller.registration import register_broker, register_controller, unregister_broker
+from oncelog.controller.registrations import BrokerRegistration
+from oncelog.controller.replay import Replay
+from oncelog.controller.scram_changes import alter_credentials
+from oncelog.controller.topic_changes import TopicChanges
+from oncelog.controller.view import ELR_FEATURE, View
+from oncelog.core.config import Settings
+from oncelog.core.config_resources import ResourceType
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.ids import NodeId
+from oncelog.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
+from oncelog.protocol.messages.alter_client_quotas import AlterClientQuotasRequest
+from oncelog.protocol.messages.alter_configs import AlterConfigsRequest
+from oncelog.protocol.messages.alter_partition import AlterPartitionRequest
+from oncelog.protocol.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
+from oncelog.protocol.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
+from oncelog.protocol.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest
+from oncelog.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from oncelog.protocol.messages.broker_registration import BrokerRegistrationRequest, Feature
+from oncelog.protocol.messages.cluster_metadata import (
+    BeginTransactionRecord,
+    ConfigRecord,
+    EndTransactionRecord,
+    FeatureLevelRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+    encode_metadata_record,
+)
+from oncelog.protocol.messages.controller_registration import ControllerRegistrationRequest
+from oncelog.protocol.messages.create_acls import CreateAclsRequest
+from oncelog.protocol.messages.create_partitions import CreatePartitionsRequest
+from oncelog.protocol.messages.create_topics import CreateTopicsRequest
+from oncelog.protocol.messages.delete_acls import DeleteAclsRequest
+from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest
+from oncelog.protocol.messages.elect_leaders import ElectLeadersRequest
+from oncelog.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
+from oncelog.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+from oncelog.protocol.messages.unregister_broker import UnregisterBrokerRequest
+from oncelog.protocol.messages.update_features import UpdateFeaturesRequest
+from oncelog.protocol.schema import Message
+
+NEVER_MS: Final = 1 << 62
+ELECTIONS_MAX: Final = 1000
+"""In one round of elections that nobody asked for."""
+RECORD_BYTES_MAX: Final = 800_000
+"""A larger record does not fit into a batch of the log, and all others of the round would fail with it."""
+_MIN_ISR: Final = "min.insync.replicas"
+
+
+class ControllerConfig(NamedTuple):
+    cluster_id: str
+    node_id: int
+    settings: Settings
+    session_ms: int
+    features: Sequence[Feature]
+    """What this controller supports."""
+    levels: Mapping[str, int]
+    """What a new cluster begins with."""
+    is_alone: bool = False
+    """Whether the only broker is in the same process. Then a registration that is found is of a broker that has ended,
+    and silence does not mean that it has."""
+
+
+class Machine:
+    """`new_uuid` and `below` are where random values come from."""
+
+    def __init__(self, config: ControllerConfig, new_uuid: Callable[[], UUID], below: Below) -> None:
+        self.config = config
+        self.new_uuid = new_uuid
+        self.below = below
+        self.heartbeats = self._new_heartbeats()
+        self.kraft_version = 0
+        self._replay = Replay()
+        self._registered_offsets: dict[NodeId, int] = {}
+        self._view = View(EMPTY_IMAGE, config.settings, config.node_id)
+        self._has_news = False
+
+    # What is committed
+
+    def load(self, image: Image, end_offset: int) -> None:
+        """A snapshot. Brokers have seen their registrations if they have seen all that it contains."""
+        self._replay = Replay(image)
+        self._has_news = True
+        self._registered_offsets = dict.fromkeys(image.brokers, end_offset - 1)
+
+    def apply(self, record: Message, offset: int) -> None:
+        self._replay.apply(record)
+        self._has_news = True
+        if isinstance(record, RegisterBrokerRecord):
+            self._registered_offsets[NodeId(record.broker_id)] = offset
+
+    @property
+    def view(self) -> View:
+        if self._has_news:
+            self._has_news = False
+            self._view = self._view.after(self._replay.image())
+        return self._view
+
+    def registered_offset(self, broker_id: int) -> int | None:
+        """Of the record of a broker's registration, if it is committed."""
+        return self._registered_offsets.get(NodeId(broker_id))
+
+    # The office
+
+    def activate(self, now_ms: int) -> None:
+        self.heartbeats = self._new_heartbeats()
+        for broker in self.view.image.brokers.values() if not self.config.is_alone else ():
+            self.heartbeats.begin(broker, now_ms)
+
+    def _new_heartbeats(self) -> Heartbeats:
+        return Heartbeats(NEVER_MS if self.config.is_alone else self.config.session_ms)
+
+    def bootstrap_records(self) -> list[Message]:
+        """What a controller writes first into an empty log."""
+        if self.view.image.features:
+            return []
+        levels = self.config.levels
+        records: list[Message] = [BeginTransactionRecord(name="Bootstrap records")]
+        for name in sorted(levels, key=lambda name: (name != METADATA_VERSION, name)):
+            if levels[name]:
+                records.append(FeatureLevelRecord(name=name, feature_level=levels[name]))
+        if levels.get(ELR_FEATURE, 0) > 0:
+            value = str(self.config.settings.integer(_MIN_ISR))
+            records.append(
+                ConfigRecord(resource_type=ResourceType.BROKER, resource_name="", name=_MIN_ISR, value=value)
+            )
+        return [*records, EndTransactionRecord()]
+
+    def round(self, next_offset: int) -> Round:
+        """`next_offset` is where its records will be in the log."""
+        return Round(self, next_offset)
+
+
+class Round:
+    def __init__(self, machine: Machine, next_offset: int) -> None:
+        self._machine = machine
+        self._next_offset = next_offset
+        self._view = machine.view
+        self._replay: Replay | None = None
+        self.records: list[Message] = []
+
+    def ask(self, request: Message, who: Requester, now_ms: int) -> Message:
+        """The answer, to be given when the records are committed. Raises KafkaError."""
+        decision = _DECISIONS[type(request)](self, request, who, now_ms)
+        level = self._view.image.metadata_version
+        for record in decision.records:
+            if not isinstance(record, _ALWAYS_SMALL):
+                _check_size(record, level)
+        self._take(decision.records)
+        return decision.answer
+
+    def fence_silent(self, now_ms: int) -> None:
+        """Brokers that have not sent a heartbeat for the time of a session.
+
+        Their sessions are forgotten when that is committed, so that it is done again if it is not.
+        """
+        for silent in self._machine.heartbeats.expired(now_ms):
+            if _unfenced(self._machine.view, silent) is None:
+                self._machine.heartbeats.forget(silent)
+                continue
+            broker = _unfenced(self._view, silent)
+            if broker is not None:
+                self._take(broker_changes.fenced(self._view, broker))
+
+    def elect_preferred(self) -> None:
+        self._take(leader_elections.preferred_leaders(self._view, ELECTIONS_MAX))
+
+    def elect_unclean(self) -> None:
+        self._take(leader_elections.unclean_leaders(self._view, ELECTIONS_MAX))
+
+    def _take(self, records: Sequence[Message]) -> None:
+        if not records:
+            return
+        if self._replay is None:
+            self._replay = Replay(self._view.image)
+        replay, self._replay = self._replay, None
+        for record in records:
+            # If one is refused, the next decision begins with the view before all of them.
+            replay.apply(record)
+        self._replay = replay
+        self.records += records
+        self._view = self._view.after(self._replay.image())
+
+    @property
+    def _end_offset(self) -> int:
+        return self._next_offset + len(self.records)
+
+    def _register(self, request: BrokerRegistrationRequest, who: Requester, now_ms: int) -> Decision:
+        machine = self._machine
+        if request.cluster_id != machine.config.cluster_id:
+            raise KafkaError(
+                ErrorCode.INCONSISTENT_CLUSTER_ID,
+                f"Expected cluster ID {machine.config.cluster_id}, but got cluster ID {request.cluster_id}",
+            )
+        existing = self._view.broker(request.broker_id)
+        has_session = existing is not None and machine.heartbeats.has_session(
+            BrokerEpoch(existing.broker_id, existing.epoch), now_ms
+        )
+        return register_broker(
+            self._view,
+            request,
+            who,
+            new_epoch=self._end_offset,
+            has_session=has_session,
+            is_alone=machine.config.is_alone,
+            finalised={**self._view.image.features, KRAFT_VERSION: machine.kraft_version},
+        )
+
+    def _heartbeat(self, request: BrokerHeartbeatRequest, who: Requester, now_ms: int) -> Decision:
+        heartbeats, view, is_alone = self._machine.heartbeats, self._view, self._machine.config.is_alone
+        broker = view.check_epoch(request.broker_id, request.broker_epoch)
+        identity = BrokerEpoch(broker.broker_id, broker.epoch)
+        heartbeats.touch(identity, now_ms)
+        heartbeats.note_offset(identity, request.current_metadata_offset)
+        registered_offset = self._machine.registered_offset(broker.broker_id)
+        is_caught_up = registered_offset is not None and request.current_metadata_offset >= registered_offset
+        state = heartbeats.next_state(
+            broker,
+            request,
+            is_caught_up=is_caught_up,
+            leads=lambda: not is_alone and broker_changes.leads_something(view, broker.broker_id),
+            active=[
+                BrokerEpoch(other.broker_id, other.epoch)
+                for other in view.image.brokers.values()
+                if view.is_active(other.broker_id)
+            ],
+        )
+        records: list[Message] = []
+        if state is BrokerState.UNFENCED and broker.is_fenced:
+            records = broker_changes.unfenced(view, broker)
+        elif state is BrokerState.STOPPED and is_alone:
+            records = broker_changes.stopped_alone(broker)
+        elif state is BrokerState.STOPPED or (state is BrokerState.FENCED and not broker.is_fenced):
+            records = broker_changes.fenced(view, broker)
+        elif state is BrokerState.SHUTTING_DOWN and heartbeats.shutdown_offset(broker) is None:
+            records = broker_changes.shutting_down(view, broker)
+            heartbeats.note_shutdown(identity, self._end_offset + len(records) - 1)
+        records += broker_changes.directories_failed(view, broker, request.offline_log_dirs)
+        records += broker_changes.directories_cordoned(broker, request.cordoned_log_dirs)
+        is_fenced = state in (BrokerState.FENCED, BrokerState.STOPPED)
+        if is_fenced:
+            heartbeats.forget_shutdown(identity)
+        answer = BrokerHeartbeatResponse(
+            is_caught_up=is_caught_up, is_fenced=is_fenced, should_shut_down=state is BrokerState.STOPPED
+        )
+        return Decision(records, answer)
+
+    def _topics(self, who: Requester) -> TopicChanges:
+        machine = self._machine
+        return TopicChanges(self._view, who, machine.new_uuid, machine.below, is_alone=machine.config.is_alone)
+
+    def _features(self, request: UpdateFeaturesRequest, who: Requester, now_ms: int) -> Decision:
+        machine = self._machine
+        return update_features(self._view, request, who.api_version, machine.config.features, machine.kraft_version)
+
+
+def _unfenced(view: View, wanted: BrokerEpoch) -> BrokerRegistration | None:
+    broker = view.broker(wanted.broker_id)
+    return broker if broker is not None and broker.epoch == wanted.epoch and not broker.is_fenced else None
+
+
+_ALWAYS_SMALL: Final = (PartitionRecord, PartitionChangeRecord, TopicRecord, RemoveTopicRecord)
+"""They come in thousands, and have nothing in them that is as long as a client likes."""
+
+
+def _check_size(record: Message, level: int) -> None:
+    size_bytes = len(encode_metadata_record(*versioned(record, level)))
+    if size_bytes > RECORD_BYTES_MAX:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"The metadata would have a record of {size_bytes} bytes, which is more than {RECORD_BYTES_MAX}.",
+        )
+
+
+_DECISIONS: Final[dict[type[Message], Callable[[Round, Any, Requester, int], Decision]]] = {
+    BrokerRegistrationRequest: Round._register,
+    BrokerHeartbeatRequest: Round._heartbeat,
+    ControllerRegistrationRequest: lambda _, request, who, now_ms: register_controller(request),
+    UnregisterBrokerRequest: lambda self, request, who, now_ms: unregister_broker(self._view, request),
+    CreateTopicsRequest: lambda self, request, who, now_ms: self._topics(who).create(request),
+    CreatePartitionsRequest: lambda self, request, who, now_ms: self._topics(who).grow(request),
+    DeleteTopicsRequest: lambda self, request, who, now_ms: self._topics(who).delete(request),
+    AlterPartitionRequest: lambda self, request, who, now_ms: alter_partitions(self._view, request, who),
+    AssignReplicasToDirsRequest: lambda self, request, who, now_ms: assign_replicas(self._view, request),
+    AllocateProducerIdsRequest: lambda self, request, who, now_ms: allocate_producer_ids(self._view, request),
+    ElectLeadersRequest: lambda self, request, who, now_ms: leader_elections.elect_leaders(self._view, request),
+    AlterPartitionReassignmentsRequest: lambda self, request, who, now_ms: alter_reassignments(self._view, request),
+    ListPartitionReassignmentsRequest: lambda self, request, who, now_ms: list_reassignments(self._view, request),
+    IncrementalAlterConfigsRequest: lambda self, request, who, now_ms: alter_incrementally(self._view, request, who),
+    AlterConfigsRequest: lambda self, request, who, now_ms: replace_all(self._view, request, who),
+    UpdateFeaturesRequest: Round._features,
+    AlterClientQuotasRequest: lambda self, request, who, now_ms: alter_quotas(self._view, request),
+    AlterUserScramCredentialsRequest: lambda self, request, who, now_ms: alter_credentials(self._view, request),
+    CreateAclsRequest: lambda self, request, who, now_ms: create_acls(self._view, request, self._machine.new_uuid),
+    DeleteAclsRequest: lambda self, request, who, now_ms: delete_acls(self._view, request),
+}
+"""By the type of the request."""

@@ -1,0 +1,143 @@
+"""A small HTTP server for a socket that is bound already: uvicorn with bounds on waiting, and a clean end."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, ClassVar, Final
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+
+CONNECTIONS_MAX: Final = 200
+LOOK_EVERY_S: Final = 10.0
+"""How long a request may take to arrive, at most twice as long."""
+ANSWER_S: Final = 120.0
+"""How long an answer may take, until it has been read."""
+BACKLOG: Final = 128
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""One that is ignored, as by nohup, stays so."""
+
+
+class BoundedProtocol(H11Protocol):
+    """uvicorn waits for ever for the rest of a request, and for a client that does not read its answer.
+
+    This one looks at each connection again and again, and cuts those off on which nothing has happened in between.
+    """
+
+    streams: ClassVar[frozenset[str]] = frozenset()
+    """Paths whose answers do not end."""
+    _seen: RequestResponseCycle | None = None
+    _is_waiting = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.loop.call_later(LOOK_EVERY_S, self._look)
+
+    def _look(self) -> None:
+        if self.transport.is_closing():
+            return
+        cycle = self.cycle
+        is_stream = cycle is not None and not cycle.response_complete and cycle.scope["path"] in self.streams
+        if self._is_waiting and cycle is self._seen and not is_stream:
+            self.transport.abort()
+            return
+        self._is_waiting, self._seen = True, cycle
+        is_answering = cycle is not None and not cycle.response_complete
+        self.loop.call_later(ANSWER_S if is_answering else LOOK_EVERY_S, self._look)
+
+
+class HttpServer(uvicorn.Server):
+    """uvicorn raises its signal again afterwards. Here a signal is the usual way to end: the exit code is 0."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None] = lambda: None) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._ready()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        signals = [one for one in _SIGNALS if signal.getsignal(one) is not signal.SIG_IGN]
+        before = {one: signal.signal(one, self.handle_exit) for one in signals}
+        try:
+            yield
+        finally:
+            for one, handler in before.items():
+                signal.signal(one, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.ending()
+        super().handle_exit(sig, frame)
+
+    def stop(self) -> None:
+        """From another thread."""
+        self.ending()
+        self.should_exit = True
+
+    def ending(self) -> None:
+        """What must stop before open answers are waited for."""
+
+
+def server_config(
+    application: Any,
+    protocol: type[BoundedProtocol] = BoundedProtocol,
+    certificate: Path | None = None,
+    key: Path | None = None,
+) -> uvicorn.Config:
+    return uvicorn.Config(
+        application,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        http=protocol,
+        timeout_graceful_shutdown=1,
+        limit_concurrency=CONNECTIONS_MAX,
+        ws="none",
+        proxy_headers=False,
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
+    )
+
+
+def check_certificate(certificate: Path | None, key: Path | None) -> None:
+    """Raises ValueError, which says what is wrong with the two files."""
+    if (certificate is None) != (key is None):
+        raise ValueError("--certificate and --key belong together")
+    if certificate is None or key is None:
+        return
+    try:
+        # A key with a password would be asked for on the terminal.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=lambda: "")
+    except OSError as error:
+        reason = getattr(error, "reason", None) or error.strerror or error
+        raise ValueError(
+            f"{certificate} and {key} cannot be used: {reason}. They are PEM files, of a certificate and of its key "
+            "without a password"
+        ) from error
+
+
+def bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener

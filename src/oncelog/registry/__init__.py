@@ -1,0 +1,1 @@
+"""`oncelog registry`: schemas under ids, over HTTP, kept in a compacted topic."""

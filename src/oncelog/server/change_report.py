@@ -1,0 +1,205 @@
+"""What administrators have changed by requests that controllers decided: for the audit log, and for warnings.
+
+The broker that passed a request on tells it, because it knows the client, and because controllers can be Kafka's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from oncelog.controller.acl_changes import acl_of, acl_of_record
+from oncelog.core.config import ConfigError, ConfigTable
+from oncelog.core.config_resources import AlterOperation, ResourceType
+from oncelog.core.topic_config import TOPIC_CONFIG
+from oncelog.core.topic_settings import known_settings
+from oncelog.protocol.api_keys import ApiKey
+from oncelog.security.acl import Acl
+from oncelog.security.scram import ScramMechanism
+from oncelog.server.config_resources import warn_of_no_effect
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from oncelog.server.broker import Broker
+    from oncelog.server.context import RequestContext
+
+HIDDEN: Final = "(hidden)"
+
+
+def report(broker: Broker, context: RequestContext, request: Any, answer: Any) -> None:
+    """`answer` is that of a controller."""
+    tell = _REPORTS.get(context.api_key or 0)
+    if tell is not None and not getattr(request, "validate_only", False):
+        tell(broker, context, request, answer)
+
+
+def _created(_: Broker, context: RequestContext, request: Any, answer: Any) -> None:
+    wanted = {topic.name: topic for topic in request.topics}
+    for result in answer.topics:
+        if result.error_code or result.name not in wanted:
+            continue
+        # Who may not describe the topic is not told its size.
+        count = f" with {result.num_partitions} partition(s)" if result.num_partitions > 0 else ""
+        context.tell_change("TOPIC", result.name, f"created{count}")
+        given = {config.name: config.value for config in wanted[result.name].configs if config.value is not None}
+        _warn(TOPIC_CONFIG, f"topic {result.name}", given)
+
+
+def _deleted(_: Broker, context: RequestContext, request: Any, answer: Any) -> None:
+    for result in answer.responses:
+        if not result.error_code:
+            context.tell_change("TOPIC", result.name or str(result.topic_id), "deleted")
+
+
+def _grown(_: Broker, context: RequestContext, request: Any, answer: Any) -> None:
+    counts = {topic.name: topic.count for topic in request.topics}
+    for result in answer.results:
+        if not result.error_code and result.name in counts:
+            context.tell_change("TOPIC", result.name, f"has {counts[result.name]} partition(s) now")
+
+
+def _configured(broker: Broker, context: RequestContext, request: Any, answer: Any) -> None:
+    changed = {(each.resource_type, each.resource_name) for each in answer.responses if not each.error_code}
+    for resource in request.resources:
+        kind, name = resource.resource_type, resource.resource_name
+        if (kind, name) not in changed:
+            continue
+        is_topic = kind == ResourceType.TOPIC
+        table = TOPIC_CONFIG if is_topic else broker.broker_settings.table
+        detail = ", ".join(_change(table, config) for config in resource.configs) or "the defaults"
+        verb = "settings are now" if context.api_key == ApiKey.ALTER_CONFIGS else "settings changed"
+        context.tell_change(_kind_name(kind), name, f"{verb}: {detail}")
+        if kind in (ResourceType.TOPIC, ResourceType.BROKER):
+            whose = f"{'topic' if is_topic else 'broker'} {name}".strip()
+            _warn(table, whose, {config.name: config.value for config in resource.configs if _is_set(config)})
+
+
+def _kind_name(kind: int) -> str:
+    try:
+        return ResourceType(kind).name
+    except ValueError:
+        return str(kind)
+
+
+def _is_set(config: Any) -> bool:
+    return config.value is not None and getattr(config, "config_operation", AlterOperation.SET) == AlterOperation.SET
+
+
+def _change(table: ConfigTable, config: Any) -> str:
+    operation = getattr(config, "config_operation", AlterOperation.SET)
+    if operation == AlterOperation.DELETE or config.value is None:
+        return f"{config.name} removed"
+    sign = {AlterOperation.APPEND: "+=", AlterOperation.SUBTRACT: "-="}.get(operation, "=")
+    return f"{config.name}{sign}{config.value if _may_be_shown(table, config.name) else HIDDEN}"
+
+
+def _may_be_shown(table: ConfigTable, name: str) -> bool:
+    """Settings of other brokers' plug-ins may be secrets."""
+    try:
+        return not table.key(name).sensitive
+    except ConfigError:
+        return False
+
+
+def _warn(table: ConfigTable, whose: str, given: Mapping[str, str]) -> None:
+    warn_of_no_effect(whose, table.parse(known_settings(table, given, whose)))
+
+
+def _limited(_: Broker, context: RequestContext, request: Any, answer: Any) -> None:
+    failed = {_entity(entry) for entry in answer.entries if entry.error_code}
+    for entry in request.entries:
+        if _entity(entry) in failed:
+            continue
+        name = ", ".join(f"{kind} {name or '(default)'}" for kind, name in _entity(entry))
+        for change in entry.ops:
+            context.tell_change("QUOTA", name, f"{change.key} is {'removed' if change.remove else f'{change.value:g}'}")
+
+
+def _entity(entry: Any) -> tuple[tuple[str, str | None], ...]:
+    return tuple(sorted((part.entity_type, part.entity_name) for part in entry.entity))
+
+
+def _users(_: Broker, context: RequestContext, request: Any, answer: Any) -> None:
+    changed = {result.user for result in answer.results if not result.error_code}
+    for done, users in (("set", request.upsertions), ("deleted", request.deletions)):
+        for user in users:
+            if user.name in changed:
+                mechanism = ScramMechanism(user.mechanism).sasl_name
+                context.tell_change("USER", user.name, f"{done} its {mechanism} credential")
+
+
+def _acls_added(_: Broker, context: RequestContext, request: Any, answer: Any) -> None:
+    done = zip(request.creations, answer.results, strict=True)
+    _tell_of_acls(context, [acl_of(creation) for creation, result in done if not result.error_code], "added")
+
+
+def _acls_deleted(_: Broker, context: RequestContext, request: Any, answer: Any) -> None:
+    found = [each for result in answer.filter_results if not result.error_code for each in result.matching_acls]
+    gone = (acl_of_record(each) for each in found if not each.error_code)
+    _tell_of_acls(context, dict.fromkeys(gone), "deleted")
+
+
+def _tell_of_acls(context: RequestContext, acls: Iterable[Acl], done: str) -> None:
+    for acl in acls:
+        context.tell_change(acl.resource.name, acl.name, f"{done} {acl}")
+
+
+def _features(_: Broker, context: RequestContext, request: Any, answer: Any) -> None:
+    failed = {result.feature for result in answer.results if result.error_code}
+    for update in request.feature_updates if not answer.error_code else ():
+        if update.feature not in failed:
+            context.tell_change("FEATURE", update.feature, f"has level {update.max_version_level} now")
+
+
+def _reassigned(_: Broker, context: RequestContext, request: Any, answer: Any) -> None:
+    results = ((topic.name, each) for topic in answer.responses for each in topic.partitions)
+    failed = {(name, each.partition_index) for name, each in results if each.error_code}
+    for topic in request.topics if not answer.error_code else ():
+        for each in topic.partitions:
+            if (topic.name, each.partition_index) not in failed:
+                place = "stays where it is" if each.replicas is None else f"moves to brokers {each.replicas}"
+                context.tell_change("TOPIC", topic.name, f"partition {each.partition_index} {place}")
+
+
+def _elected(_: Broker, context: RequestContext, request: Any, answer: Any) -> None:
+    """Those that have another leader now. An unclean election may have cost records."""
+    kind = "an unclean" if request.election_type else "the preferred"
+    for topic in answer.replica_election_results:
+        for each in topic.partition_result:
+            if not each.error_code:
+                context.tell_change("TOPIC", topic.topic, f"partition {each.partition_id} got {kind} leader")
+
+
+def _unregistered(_: Broker, context: RequestContext, request: Any, answer: Any) -> None:
+    if not answer.error_code:
+        context.tell_change("BROKER", str(request.broker_id), "unregistered")
+
+
+def _voter_added(_: Broker, context: RequestContext, request: Any, answer: Any) -> None:
+    if not answer.error_code:
+        context.tell_change("CONTROLLER", str(request.voter_id), "has a vote now")
+
+
+def _voter_removed(_: Broker, context: RequestContext, request: Any, answer: Any) -> None:
+    if not answer.error_code:
+        context.tell_change("CONTROLLER", str(request.voter_id), "has no vote any more")
+
+
+_REPORTS: Final[dict[int, Callable[[Broker, RequestContext, Any, Any], None]]] = {
+    ApiKey.CREATE_TOPICS: _created,
+    ApiKey.DELETE_TOPICS: _deleted,
+    ApiKey.CREATE_PARTITIONS: _grown,
+    ApiKey.ALTER_CONFIGS: _configured,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: _configured,
+    ApiKey.ALTER_CLIENT_QUOTAS: _limited,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _users,
+    ApiKey.CREATE_ACLS: _acls_added,
+    ApiKey.DELETE_ACLS: _acls_deleted,
+    ApiKey.UPDATE_FEATURES: _features,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _reassigned,
+    ApiKey.ELECT_LEADERS: _elected,
+    ApiKey.UNREGISTER_BROKER: _unregistered,
+    ApiKey.ADD_RAFT_VOTER: _voter_added,
+    ApiKey.REMOVE_RAFT_VOTER: _voter_removed,
+}

@@ -1,0 +1,303 @@
+"""A controller at work: requests wait for their round, rounds are appended to the metadata log, answers follow.
+
+`controller.machine` decides, `cluster.metadata_log` keeps what was decided, this joins the two. One round is on its way
+at a time; what comes meanwhile is decided in the next one, all in one batch. A controller that is not active answers
+NOT_CONTROLLER.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from oncelog.cluster.committed_log import Snapshot
+from oncelog.cluster.kraft_metadata import SnapshotName
+from oncelog.cluster.metadata_log import MetadataLog, no_longer_active
+from oncelog.cluster.quorum_log import Leader
+from oncelog.controller.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
+from oncelog.controller.decision import Requester
+from oncelog.controller.image_records import versioned
+from oncelog.controller.machine import Machine, Round
+from oncelog.controller.metadata_batches import read_batches
+from oncelog.core.clock import Scheduler
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.promise import Promise
+from oncelog.core.worker import Worker
+from oncelog.protocol.messages.broker_registration import Listener
+from oncelog.protocol.messages.cluster_metadata import ConfigRecord, RegisterControllerRecord
+from oncelog.protocol.schema import Message
+from oncelog.server.peers import Pump
+
+log = logging.getLogger("oncelog.server")
+
+SNAPSHOT_BYTES: Final = 20 << 20
+"""As metadata.log.max.record.bytes.between.snapshots."""
+SNAPSHOT_BATCHES: Final = 5_000
+SNAPSHOT_RETRY_MS: Final = 60_000
+WAITING_MAX: Final = 10_000
+"""Requests. More are refused."""
+LOOKS_PER_SESSION: Final = 8
+"""How often within the time of a session the active controller looks for brokers that are silent."""
+RETRY_MS: Final = 1_000
+"""The pause before the controller's own work is tried again after an append that failed."""
+_UNCLEAN: Final = "unclean.leader.election.enable"
+
+
+class _Asked(NamedTuple):
+    request: Message
+    who: Requester
+    promise: Promise[Message | KafkaError]
+
+
+class ControllerNode:
+    """A `metadata_log.Follower`."""
+
+    def __init__(
+        self,
+        metadata_log: MetadataLog,
+        machine: Machine,
+        scheduler: Scheduler,
+        worker: Worker,
+        incarnation: UUID,
+        listener: Listener,
+    ) -> None:
+        self.log = metadata_log
+        self.machine = machine
+        self._scheduler = scheduler
+        self._worker = worker
+        self._incarnation = incarnation
+        self._listener = listener
+        self._waiting: list[_Asked] = []
+        self._is_appending = False
+        self._is_serving = False
+        self._is_storing = False
+        self._next_snapshot_ms = 0
+        self._watched_ms = 0
+        """When sessions were last looked at."""
+        settings = machine.config.settings
+        self._elects_preferred = settings.boolean("auto.leader.rebalance.enable")
+        self._elections_ms = settings.integer("leader.imbalance.check.interval.seconds") * 1000
+        self._elections_due_ms = 0
+        self._rounds = Pump(scheduler, self._run_round)
+        self._clock = Pump(scheduler, self._watch_clock)
+        self.on_news: Callable[[], None] = lambda: None
+        """Called when more is committed, or another controller is active."""
+        self.active: Promise[None] = Promise()
+        """This controller serves as the active one or knows who does, for the first time."""
+
+    def start(self) -> None:
+        """Raises KafkaError, InvalidMetadata or OSError."""
+        self.log.start(self)
+        self.log.campaign()
+
+    def stop(self) -> None:
+        self._rounds.stop()
+        self._clock.stop()
+        self.log.close()
+        self._leave()
+
+    # The log
+
+    def on_snapshot(self, snapshot: Snapshot) -> None:
+        loaded = decode_checkpoint(snapshot.data)
+        self.machine.load(loaded.image, snapshot.name.end_offset)
+        self.machine.kraft_version = loaded.quorum.kraft_version
+
+    def on_committed(self, batch: bytes) -> None:
+        for decoded in read_batches(batch):
+            for number, record in enumerate(decoded.records):
+                self.machine.apply(record.known(), decoded.header.base_offset + number)
+        self.machine.kraft_version = self.log.committed.quorum.kraft_version
+        self.on_news()
+
+    def on_leader(self, leader: Leader | None) -> None:
+        if leader is not None and self.log.is_active:
+            log.info("controller %d is active in epoch %d", leader.node_id, leader.epoch)
+            self._take_office()
+        else:
+            self._leave()
+            if leader is not None and not self.active.done:
+                self.active.resolve(None)
+        self.on_news()
+
+    def _take_office(self) -> None:
+        machine = self.machine
+        machine.activate(self._scheduler.monotonic_ms())
+        registration = RegisterControllerRecord(
+            controller_id=machine.config.node_id,
+            incarnation_id=self._incarnation,
+            end_points=[self._listener],
+            features=list(machine.config.features),
+        )
+
+        def begun(result: int | KafkaError) -> None:
+            if not self.log.is_active:
+                return
+            if isinstance(result, KafkaError):
+                log.error("the controller cannot begin, and tries it again: %s", result.message)
+                self._scheduler.call_later_ms(RETRY_MS, self._begin_again)
+                return
+            self._is_serving = True
+            self._watched_ms = self._scheduler.monotonic_ms()
+            self._elections_due_ms = self._watched_ms + self._elections_ms
+            self._rounds.kick()
+            self._clock.kick()
+            if not self.active.done:
+                self.active.resolve(None)
+
+        # In one append: a cluster without its features is none.
+        self.append([*machine.bootstrap_records(), registration]).then(begun)
+
+    def _begin_again(self) -> None:
+        if self.log.is_active and not self._is_serving:
+            self._take_office()
+
+    def _leave(self) -> None:
+        self._is_serving = False
+        waiting, self._waiting = self._waiting, []
+        for asked in waiting:
+            asked.promise.resolve(no_longer_active())
+
+    def append(self, records: Sequence[Message]) -> Promise[int | KafkaError]:
+        """Records that follow from nothing else."""
+        level = self.machine.view.image.metadata_version
+        return self.log.append([versioned(record, level) for record in records])
+
+    # Requests
+
+    def ask(self, request: Message, who: Requester) -> Promise[Message | KafkaError]:
+        """The answer, when what it says is committed."""
+        if not self._is_serving:
+            return Promise.resolved(no_longer_active())
+        if len(self._waiting) >= WAITING_MAX:
+            return Promise.resolved(
+                KafkaError(ErrorCode.REQUEST_TIMED_OUT, "too many requests wait for the controller")
+            )
+        promise: Promise[Message | KafkaError] = Promise()
+        self._waiting.append(_Asked(request, who, promise))
+        self._rounds.kick()
+        return promise
+
+    def _run_round(self) -> None:
+        if self._is_appending or not self._is_serving or not self._waiting:
+            return
+        waiting, self._waiting = self._waiting, []
+        now_ms = self._scheduler.monotonic_ms()
+        current = self.machine.round(self.log.next_offset)
+        answers = [(asked.promise, _answer(current, asked, now_ms)) for asked in waiting]
+        if any(isinstance(record, ConfigRecord) and record.name == _UNCLEAN for record in current.records):
+            current.elect_unclean()
+        # Here too: while there is always something to write, the clock never finds a moment between two appends.
+        try:
+            self._do_recurring_work(current, now_ms)
+        except Exception:
+            log.exception("sessions and elections could not be looked at; requests are answered all the same")
+        self._commit(current, answers)
+
+    def _commit(
+        self, current: Round, answers: Sequence[tuple[Promise[Message | KafkaError], Message | KafkaError]] = ()
+    ) -> None:
+        def committed(result: int | KafkaError) -> None:
+            self._is_appending = False
+            for promise, answer in answers:
+                promise.resolve(result if isinstance(result, KafkaError) else answer)
+            self._rounds.kick()
+            self._clock.kick(RETRY_MS if isinstance(result, KafkaError) else 0)
+            self._store_snapshot_if_long()
+
+        if current.records:
+            self._is_appending = True
+            self.append(current.records).then(committed)
+        else:
+            committed(0)
+
+    # Time
+
+    def _watch_clock(self) -> int | None:
+        if not self._is_serving or self._is_appending:
+            return None
+        now_ms = self._scheduler.monotonic_ms()
+        current = self.machine.round(self.log.next_offset)
+        self._do_recurring_work(current, now_ms)
+        if current.records:
+            self._commit(current)
+            return None
+        expiry_ms = self.machine.heartbeats.next_expiry_ms
+        due_ms = self._elections_due_ms if expiry_ms is None else min(expiry_ms, self._elections_due_ms)
+        return min(due_ms - now_ms, self._interval_ms)
+
+    @property
+    def _interval_ms(self) -> int:
+        return max(1, self.machine.heartbeats.session_ms // LOOKS_PER_SESSION)
+
+    def _do_recurring_work(self, current: Round, now_ms: int) -> None:
+        """Fences brokers that are silent, and holds the elections that recur."""
+        self._excuse_silence(now_ms)
+        current.fence_silent(now_ms)
+        if now_ms >= self._elections_due_ms:
+            self._elections_due_ms = now_ms + self._elections_ms
+            if self._elects_preferred:
+                current.elect_preferred()
+            current.elect_unclean()
+
+    def _excuse_silence(self, now_ms: int) -> None:
+        """Of brokers, while this controller did not hear them: its process was paused, or its log did not answer."""
+        interval_ms = self._interval_ms
+        absent_ms = now_ms - self._watched_ms - interval_ms
+        self._watched_ms = now_ms
+        if absent_ms > interval_ms:
+            log.warning("this controller did not work for %d ms: brokers that were silent are not fenced", absent_ms)
+            self.machine.heartbeats.excuse(absent_ms, now_ms)
+
+    # Snapshots
+
+    def _store_snapshot_if_long(self) -> None:
+        committed = self.log.committed
+        is_long = committed.bytes_since_snapshot > SNAPSHOT_BYTES or committed.batches_since_snapshot > SNAPSHOT_BATCHES
+        if not is_long or self._is_storing or not self.log.is_active or committed.is_in_transaction:
+            return
+        if self._scheduler.monotonic_ms() < self._next_snapshot_ms:
+            return
+        self._is_storing = True
+
+        def stored(error: Exception | None) -> None:
+            self._is_storing = False
+            if error is not None:
+                log.warning("the metadata log is not shortened: %s", error)
+                # To encode everything with every commit would take the time of those who wait.
+                self._next_snapshot_ms = self._scheduler.monotonic_ms() + SNAPSHOT_RETRY_MS
+
+        def encoded(snapshot: Snapshot | Exception) -> None:
+            if isinstance(snapshot, Exception) or not self.log.is_active:
+                stored(snapshot if isinstance(snapshot, Exception) else no_longer_active())
+            else:
+                self.log.write_snapshot(snapshot).then(stored)
+
+        self._worker.run(self._snapshot_of_now()).then(encoded)
+
+    def snapshot(self) -> Snapshot:
+        """Of what is committed. Not within a metadata transaction."""
+        return self._snapshot_of_now()()
+
+    def _snapshot_of_now(self) -> Callable[[], Snapshot]:
+        """Images never change: a worker can encode this one while the next ones are made."""
+        committed, now_ms = self.log.committed, self._scheduler.now_ms()
+        name = SnapshotName(committed.end_offset, committed.last_epoch)
+        checkpoint = Checkpoint(self.machine.view.image, committed.quorum, now_ms)
+
+        def encode() -> Snapshot:
+            return Snapshot(name, encode_checkpoint(checkpoint, epoch=name.epoch, timestamp_ms=now_ms))
+
+        return encode
+
+
+def _answer(current: Round, asked: _Asked, now_ms: int) -> Message | KafkaError:
+    try:
+        return current.ask(asked.request, asked.who, now_ms)
+    except KafkaError as error:
+        return error
+    except Exception:
+        log.exception("a request to the controller failed: %r", asked.request)
+        return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The controller failed to decide, see its log.")

@@ -1,0 +1,83 @@
+"""The sockets of a node's listeners: bound at once, served later, with the newest certificates."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from oncelog.core.address import Address
+from oncelog.core.config import ConfigError
+from oncelog.server.listener import Listener, listen_problem
+from oncelog.server.tls_listener import BACKLOG, LOOK_MS, Certificates, TlsListener
+
+if TYPE_CHECKING:
+    from oncelog.core.worker import Worker
+    from oncelog.server.connection import Connection
+
+
+class Listening:
+    """`forget` is told of connections that end before they were made."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        new_connection: Callable[[Listener], Connection],
+        forget: Callable[[Connection], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._worker = worker
+        self._new_connection = new_connection
+        self._forget = forget
+        self._servers: list[asyncio.Server] = []
+        self._tls_listeners: list[TlsListener] = []
+        self._certificates: list[Certificates] = []
+        self._is_closed = False
+
+    async def bind(self, listener: Listener) -> Address:
+        """Where it is bound. Nobody is served yet. Raises ConfigError."""
+        certificates = None if listener.tls is None else Certificates(listener.tls)
+        new_connection = partial(self._new_connection, listener)
+        try:
+            server = await self._loop.create_server(
+                new_connection, *listener.address, backlog=BACKLOG, start_serving=False
+            )
+        except OSError as error:
+            raise ConfigError(f"listeners: {listen_problem(listener.address, error)}", "listeners") from error
+        bound = Address(listener.address.host, server.sockets[0].getsockname()[1])
+        if certificates is None:
+            self._servers.append(server)
+        else:
+            sockets = [socket.socket(fileno=os.dup(sock.fileno())) for sock in server.sockets]
+            server.close()
+            self.keep_new(certificates)
+            self._tls_listeners.append(TlsListener(sockets, certificates, new_connection, self._forget))
+        return bound
+
+    def keep_new(self, certificates: Certificates) -> None:
+        """Their files are looked at from `start` on."""
+        self._certificates.append(certificates)
+
+    async def start(self) -> None:
+        for tls_listener in self._tls_listeners:
+            tls_listener.start()
+        for server in self._servers:
+            await server.start_serving()
+        if self._certificates:
+            self._loop.call_later(LOOK_MS / 1000, self._renew_certificates)
+
+    def close(self) -> None:
+        self._is_closed = True
+        for server in self._servers:
+            server.close()
+        for tls_listener in self._tls_listeners:
+            tls_listener.close()
+
+    def _renew_certificates(self) -> None:
+        if not self._is_closed:
+            for certificates in self._certificates:
+                certificates.renew(self._worker)
+            self._loop.call_later(LOOK_MS / 1000, self._renew_certificates)

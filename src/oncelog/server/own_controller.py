@@ -1,0 +1,209 @@
+"""The controller of a node that is alone: in the process of its broker, with its log in the broker's folder.
+
+The broker works as in any cluster: it registers, sends heartbeats, follows the metadata log and passes requests of
+clients on. What it would send to controllers comes here, as messages and without a network. `__cluster_metadata-0` in
+the data folder is as Apache Kafka keeps it with `process.roles=broker,controller` and `controller.quorum.voters`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from oncelog.cluster.cluster_config import FEATURES, METADATA_LEVEL
+from oncelog.cluster.file_metadata_log import OWN_ADDRESS, FileMetadataLog
+from oncelog.cluster.metadata import ids_apart_from
+from oncelog.cluster.metadata_draft import MetadataDraft
+from oncelog.cluster.node_facts import JOURNAL_FILE, NodeFacts
+from oncelog.controller.errors import InvalidMetadata
+from oncelog.controller.image import METADATA_VERSION
+from oncelog.controller.machine import ControllerConfig, Machine
+from oncelog.controller.scram_changes import ScramChange, scram_record
+from oncelog.core.address import Address
+from oncelog.core.errors import KafkaError
+from oncelog.core.invariant import invariant
+from oncelog.core.promise import Promise
+from oncelog.protocol.messages.broker_registration import Listener
+from oncelog.protocol.messages.cluster_metadata import ProducerIdsRecord
+from oncelog.protocol.messages.create_topics import CreateTopicsRequest
+from oncelog.protocol.messages.envelope import EnvelopeRequest
+from oncelog.protocol.primitives import MalformedRequest
+from oncelog.protocol.schema import Message
+from oncelog.server.controller_front import ControllerFront
+from oncelog.server.controller_node import ControllerNode
+from oncelog.storage.log_dir import LogDirError
+
+if TYPE_CHECKING:
+    from oncelog.cluster.metadata_entries import ScramUser
+    from oncelog.cluster.quorum_log import QuorumLog
+    from oncelog.core.config import Settings
+    from oncelog.security.scram import ScramCredential
+    from oncelog.server.broker import Broker, Environment
+    from oncelog.server.peers import Answer
+
+LISTENER: Final = "CONTROLLER"
+_SEEN_BY_CLIENTS: Final = (EnvelopeRequest, CreateTopicsRequest)
+_LOOK_MS: Final = 1
+LONG_LOG_BYTES: Final = 32 << 10
+"""A log that is longer, and longer than its snapshot, is replaced by a new one at a clean stop. A start reads both."""
+
+T = TypeVar("T")
+
+
+class OwnController:
+    """A `peers.Peers`. `start` reads and writes files; raises KafkaError or OSError."""
+
+    def __init__(self, broker: Broker, environment: Environment, settings: Settings) -> None:
+        self._broker = broker
+        self._folder = broker.log_dir.path
+        self._path = self._folder / JOURNAL_FILE
+        self.facts = NodeFacts()
+        self._new_uuid = environment.new_uuid
+        self.log = FileMetadataLog(
+            self._folder,
+            node_id=broker.node_id,
+            address=OWN_ADDRESS,
+            scheduler=environment.scheduler,
+            worker=environment.worker,
+            on_fault=self._failed,
+        )
+        # A level of 0 is none.
+        levels = {METADATA_VERSION: METADATA_LEVEL, "transaction.version": settings.integer("transaction.version")}
+        self._features = {name: level for name, level in levels.items() if level}
+        config = ControllerConfig(
+            broker.cluster_id,
+            broker.node_id,
+            settings,
+            session_ms=settings.integer("broker.session.timeout.ms"),
+            features=FEATURES,
+            levels=self._features,
+            is_alone=True,
+        )
+        machine = Machine(config, environment.new_uuid, environment.random_below)
+        endpoint = Listener(name=LISTENER, host=OWN_ADDRESS.host, port=OWN_ADDRESS.port)
+        self.node = ControllerNode(
+            self.log, machine, environment.scheduler, environment.worker, environment.new_uuid(), endpoint
+        )
+        self._front = ControllerFront(
+            self.node,
+            broker.cluster_id,
+            environment.scheduler,
+            broker.budget,
+            broker.large_requests,
+            lambda: broker.authorizer,
+            has_acls=bool(settings.text("authorizer.class.name")),
+        )
+
+    def draft(self, *, stopped_epoch: int | None, was_clean: bool, boot_id: str | None) -> MetadataDraft:
+        """What is in the folder. Raises LogDirError or OSError."""
+        draft = MetadataDraft(self._folder, self._broker.node_id)
+        known = NodeFacts.read(self._path)
+        if known is not None:
+            self._read()
+            went_down = not was_clean and (boot_id is None or boot_id != known.boot_id)
+            image = self.node.machine.view.image
+            draft.begin(image, known, went_down=went_down)
+            draft.has_changed = image.features != self._features
+            if self.log.torn_bytes:
+                draft.mark_cut(f"its last {self.log.torn_bytes} bytes are torn or damaged")
+            elif self.log.committed.end_offset < known.end_offset:
+                draft.mark_cut(f"it ends at offset {self.log.committed.end_offset} and was longer")
+        elif self._path.exists():
+            draft.open(stopped_incarnation=stopped_epoch, was_clean=was_clean, boot_id=boot_id)
+        else:
+            draft.begin(None, NodeFacts())
+        return draft
+
+    def _read(self) -> None:
+        try:
+            self.log.start(self.node)
+        except (KafkaError, InvalidMetadata, MalformedRequest) as error:
+            raise LogDirError(f"the metadata log in {self._folder} cannot be read: {error}") from error
+
+    def take_over(self, draft: MetadataDraft, boot_id: str | None) -> None:
+        """What was found, if it is not what this controller knows. Until the last step the folder is as it was."""
+        is_known = NodeFacts.read(self._path) is not None
+        if draft.has_changed and (draft.topics or self.log.exists or draft.has_settings):
+            directory_id = self._broker.log_dir.meta.directory_id
+            invariant(directory_id is not None, "meta.properties has a directory id")
+            image = draft.image(self._features, directory_id, self._new_uuid)  # type: ignore[arg-type]  # checked
+            self.log.begin_anew(image)
+        draft.close()
+        if not is_known:
+            self._read()
+        self.facts = NodeFacts(boot_id, draft.doubtful_epoch, self.log.committed.end_offset, draft.secret)
+        self.facts.write(self._path)
+
+    def hand_over(self, follower: QuorumLog) -> None:
+        """The broker begins with what was read here. A transaction that is open is for its own eyes."""
+        committed = self.log.committed
+        if not committed.is_in_transaction:
+            image = self.node.machine.view.image
+            follower.begin_with(image, committed.quorum, end_offset=committed.end_offset, epoch=committed.last_epoch)
+
+    def skip_producer_ids_above(self, highest: int) -> bool:
+        """Whether it was not known that `highest` is given out. No id up to it is given out from here on."""
+        if highest < self.node.machine.view.image.next_producer_id:
+            return False
+        self.node.append([ProducerIdsRecord(broker_id=-1, broker_epoch=-1, next_producer_id=ids_apart_from(highest))])
+        return True
+
+    def keep_secret(self, secret: bytes) -> None:
+        self.facts = self.facts._replace(secret=secret)
+        self.facts.write(self._path)
+
+    def note_stop(self) -> None:
+        """Before a clean stop. If the log is found shorter than this, it has lost its end. Raises OSError."""
+        committed = self.log.committed
+        snapshot_bytes = 0 if committed.snapshot is None else len(committed.snapshot.data)
+        is_long = committed.bytes_since_snapshot > max(snapshot_bytes, LONG_LOG_BYTES)
+        if is_long and self.log.is_active and not committed.is_in_transaction:
+            self.log.write_last_snapshot(self.node.snapshot())
+        self.facts = self.facts._replace(end_offset=self.log.committed.end_offset)
+        self.facts.write(self._path)
+
+    def start(self) -> None:
+        self.log.campaign()
+
+    def call(self, purpose: str, address: Address, request: Message, timeout_ms: int) -> Promise[Answer]:
+        answer: Promise[Answer] = Promise()
+        # The first ones come while it takes office: refused, they would be sent again after a pause.
+        self.node.active.then(lambda _: self._front.serve_own(request).then(answer.resolve))
+        return answer.chain(self._when_applied) if isinstance(request, _SEEN_BY_CLIENTS) else answer
+
+    def _when_applied(self, answer: T) -> Promise[T]:
+        """Whoever has made a topic finds it on this broker when the answer has come."""
+        promise: Promise[T] = Promise()
+        end_offset = self.log.committed.end_offset
+
+        def look() -> None:
+            membership = self._broker.membership
+            is_over = membership is None or membership.ended.done or self._broker.stopped
+            if is_over or (membership is not None and membership.applied_offset >= end_offset - 1):
+                promise.resolve(answer)
+            else:
+                self._broker.scheduler.call_later_ms(_LOOK_MS, look)
+
+        look()
+        return promise
+
+    def add_users(self, users: Mapping[ScramUser, ScramCredential]) -> Promise[KafkaError | None]:
+        """Credentials that are ready, as no request has them."""
+        records = [
+            scram_record(ScramChange(user.name, user.mechanism, credential), credential)
+            for user, credential in users.items()
+        ]
+        result = self.node.append(records).map(lambda result: result if isinstance(result, KafkaError) else None)
+        return result.chain(self._when_applied)
+
+    def _failed(self, problem: str) -> None:
+        """What is on disk of the last changes is unknown. The next start finds out."""
+        if self._broker.membership is not None:
+            self._broker.membership.end(
+                f"{self._folder}: {problem}. The broker ends; once the disk works, start it again: it goes on with "
+                "what was committed"
+            )
+
+    def close(self, *, clean: bool = True) -> None:
+        self.log.close(clean=clean)
+        self.node.stop()

@@ -1,0 +1,51 @@
+"""Partitions that are not kept any more: closed in slices, then a worker renames their folders."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+from oncelog.core.promise import Promise
+from oncelog.server.log_upkeep import OURSELVES
+from oncelog.server.turns import at_once
+from oncelog.storage.deletions import FolderRenames
+
+if TYPE_CHECKING:
+    from oncelog.server.broker import Broker
+    from oncelog.server.context import HangUp
+
+log = logging.getLogger("oncelog.server")
+
+Closing = Generator[None, None, FolderRenames]
+
+
+class Removals:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._closing: list[Closing] = []
+
+    def begin(self, closing: Closing) -> Promise[None]:
+        """Promises that the folders have other names."""
+        self._closing.append(closing)
+        closed: Promise[FolderRenames | HangUp] = self._broker.turns.begin(closing, OURSELVES, to_the_end=True)
+        return closed.chain(lambda renames: self._rename(closing, renames))
+
+    def finish(self) -> None:
+        """The broker stops: after a clean stop no folder of a deleted topic may be left under its name."""
+        closing, self._closing = self._closing, []
+        for each in closing:
+            renames = at_once(each)
+            renames.run()
+            self._renamed(renames, None)
+
+    def _rename(self, closing: Closing, renames: FolderRenames | HangUp) -> Promise[None]:
+        self._closing.remove(closing)
+        if not isinstance(renames, FolderRenames):
+            return Promise.resolved(None)  # why is in the log; the next start sets the folders aside
+        return self._broker.worker.run(renames.run).map(lambda error: self._renamed(renames, error))
+
+    def _renamed(self, renames: FolderRenames, error: Exception | None) -> None:
+        if error is not None:
+            log.error("a deleted topic may be back after a power cut, and is then set aside: %s", error)
+        self._broker.log_dir.deletions.add_renamed(renames)

@@ -1,0 +1,342 @@
+"""A `cluster.zookeeper.ZooKeeper` on the network, with kazoo.
+
+kazoo has threads of its own. Whatever comes from them is handed over to the thread of the broker's state, in the order
+in which it comes, and does nothing else there. `KazooRetry` is not used: it would hide that an answer was lost.
+
+The chroot is a part of every path here, and made at the first connection: kazoo cannot make one of two levels itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from oncelog.cluster.zookeeper import Check, Create, Lost, Node, Operation, Reason, Refused, Session, SetData
+from oncelog.core.address import parse_address
+from oncelog.core.config import ConfigError, Settings
+from oncelog.core.promise import Promise
+
+if TYPE_CHECKING:
+    from kazoo.client import KazooClient
+
+T = TypeVar("T")
+_RECONNECT: Final = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0, "max_jitter": 0.2}
+"""kazoo alone would wait for up to a minute between two attempts."""
+_NEGOTIATED: Final = "negotiated session timeout"
+_BLATHER: Final = 5
+"""The level at which kazoo logs that."""
+
+logger = logging.getLogger("oncelog.server")
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperConfig:
+    connect: str
+    """HOST:PORT,HOST:PORT/chroot"""
+    session_timeout_ms: int = 18_000
+    digest: str | None = field(default=None, repr=False)
+    """USER:PASSWORD"""
+    set_acl: bool = False
+    uses_tls: bool = False
+    tls_ca: str | None = None
+    tls_certificate: str | None = None
+    tls_key: str | None = None
+    tls_key_password: str | None = field(default=None, repr=False)
+    checks_hostname: bool = True
+
+    @property
+    def hosts(self) -> str:
+        return self.connect.partition("/")[0]
+
+    @property
+    def chroot(self) -> str:
+        path = self.connect.partition("/")[2].strip("/")
+        return f"/{path}" if path else ""
+
+
+def zookeeper_config(settings: Settings) -> ZooKeeperConfig | None:
+    """None if there is no ZooKeeper. Raises ConfigError."""
+    connect = settings.optional_text("zookeeper.connect")
+    if not connect:
+        return None
+    _check_addresses(connect)
+    keys = settings.optional_text("zookeeper.ssl.keystore.location")
+    if settings.boolean("zookeeper.set.acl") and not settings.text("oncelog.zookeeper.digest") and not keys:
+        raise ConfigError(
+            "zookeeper.set.acl: nodes would belong to nobody; set oncelog.zookeeper.digest to USER:PASSWORD",
+            "zookeeper.set.acl",
+        )
+    return ZooKeeperConfig(
+        connect,
+        session_timeout_ms=settings.integer("zookeeper.session.timeout.ms"),
+        digest=settings.text("oncelog.zookeeper.digest") or None,
+        set_acl=settings.boolean("zookeeper.set.acl"),
+        uses_tls=settings.boolean("zookeeper.ssl.client.enable"),
+        tls_ca=settings.optional_text("zookeeper.ssl.truststore.location"),
+        tls_certificate=keys,
+        tls_key=keys,
+        tls_key_password=settings.optional_text("zookeeper.ssl.keystore.password"),
+        checks_hostname=settings.text("zookeeper.ssl.endpoint.identification.algorithm").upper() == "HTTPS",
+    )
+
+
+def _check_addresses(connect: str) -> None:
+    for text in connect.partition("/")[0].split(","):
+        try:
+            parse_address(text.strip())
+        except ValueError as error:
+            raise ConfigError(f"zookeeper.connect: {error}", "zookeeper.connect") from error
+
+
+class ZooKeeperClient:
+    """`hand_over` runs a call on the thread of the broker's state, as `call_soon_threadsafe` of a loop does."""
+
+    def __init__(self, config: ZooKeeperConfig, hand_over: Callable[[Callable[[], None]], object]) -> None:
+        self._config = config
+        self._hand_over = hand_over
+        self._session: Session | None = None
+        self._is_closed = False
+        self._has_chroot = False
+        self._timeout = _NegotiatedTimeout(config.session_timeout_ms)
+        self._client = _new_client(config, self._timeout)
+
+    @property
+    def session_id(self) -> int:
+        known = self._client.client_id
+        return 0 if known is None else int(known[0])
+
+    @property
+    def session_timeout_ms(self) -> int:
+        return self._timeout.value_ms
+
+    def start(self, session: Session) -> None:
+        self._session = session
+        self._client.add_listener(lambda state: self._call(lambda: self._on_state(str(state))))
+        self._client.start_async()
+
+    def close(self) -> None:
+        """The session is ended by a thread, which waits for the servers for a while."""
+        if not self._is_closed:
+            self._is_closed = True
+            threading.Thread(target=self._stop, name="oncelog-zookeeper-close").start()
+
+    def _stop(self) -> None:
+        self._client.stop()
+        self._client.close()
+
+    # Operations
+
+    def get(self, path: str) -> Promise[Node | Lost | None]:
+        def convert(result: Any) -> Node | None:
+            data, stat = result
+            return Node(data, stat.version, stat.ephemeralOwner)
+
+        return self._ask(self._client.get_async(self._path(path)), convert)
+
+    def multi(self, operations: Sequence[Operation]) -> Promise[Refused | Lost | None]:
+        transaction = self._client.transaction()
+        for operation in operations:
+            path = self._path(operation.path)
+            if isinstance(operation, Create):
+                transaction.create(path, operation.data, ephemeral=operation.is_ephemeral)
+            elif isinstance(operation, SetData):
+                transaction.set_data(path, operation.data, operation.version)
+            elif isinstance(operation, Check):
+                transaction.check(path, operation.version)
+            else:
+                transaction.delete(path, operation.version)
+        return self._ask(transaction.commit_async(), refusal)
+
+    def sync(self) -> Promise[Lost | None]:
+        return self._ask(self._client.sync_async(self._config.chroot or "/"), lambda _: None)
+
+    def watch(self, path: str, on_event: Callable[[], None]) -> Promise[bool | Lost]:
+        result = self._client.exists_async(self._path(path), watch=lambda _: self._call(on_event))
+        return self._ask(result, lambda stat: stat is not None).map(lambda found: found or False)
+
+    def _path(self, path: str) -> str:
+        return self._config.chroot + path
+
+    def _ask(self, result: Any, convert: Callable[[Any], T]) -> Promise[T | Lost | None]:
+        promise: Promise[T | Lost | None] = Promise()
+        result.rawlink(lambda answered: self._call(lambda: promise.resolve(self._answer(answered, convert))))
+        return promise
+
+    def _answer(self, answered: Any, convert: Callable[[Any], T]) -> T | Lost | None:
+        from kazoo.exceptions import NoAuthError, NoNodeError
+
+        if answered.exception is None:
+            return convert(answered.value)
+        if isinstance(answered.exception, NoNodeError):
+            return None
+        problem = f"{type(answered.exception).__name__} {answered.exception}".strip()
+        if isinstance(answered.exception, NoAuthError):
+            self._refuse(f"does not let this controller in: {_explained(answered.exception)}")
+        return Lost(problem)
+
+    def _call(self, function: Callable[[], None]) -> None:
+        def run() -> None:
+            if not self._is_closed:
+                function()
+
+        try:
+            self._hand_over(run)
+        except RuntimeError:
+            # The loop has ended before this client was told to.
+            logger.debug("an event of ZooKeeper came after the end", exc_info=True)
+
+    # The connection
+
+    def _on_state(self, state: str) -> None:
+        if self._session is None:
+            return
+        if state != "CONNECTED":
+            if str(self._client.client_state) == "AUTH_FAILED":
+                self._refuse("does not accept the credentials of this controller: oncelog.zookeeper.digest")
+                return
+            self._session.on_disconnected("the session is over" if state == "LOST" else "the connection is lost")
+        elif self._has_chroot:
+            self._session.on_connected()
+        else:
+            self._make_chroot(self._levels())
+
+    def _levels(self) -> list[str]:
+        names = self._config.chroot.split("/")[1:]
+        return ["/" + "/".join(names[: count + 1]) for count in range(len(names))]
+
+    def _make_chroot(self, levels: Sequence[str]) -> None:
+        """One level after the other. Those above the last one may be others' too, and are open to them."""
+        if not levels:
+            self._has_chroot = True
+            if self._session is not None:
+                self._session.on_connected()
+            return
+        from kazoo.security import OPEN_ACL_UNSAFE
+
+        # Without an ACL kazoo would take that of all other nodes.
+        acl = OPEN_ACL_UNSAFE if len(levels) > 1 else None
+        result = self._client.create_async(levels[0], b"", acl=acl)
+        result.rawlink(lambda answered: self._call(lambda: self._on_level(levels, answered.exception)))
+
+    def _on_level(self, levels: Sequence[str], error: Exception | None) -> None:
+        from kazoo.exceptions import NoAuthError, NodeExistsError
+
+        if error is None or isinstance(error, NodeExistsError):
+            self._make_chroot(levels[1:])
+        elif isinstance(error, NoAuthError):
+            # Nothing may be made there. That is not asked for if somebody else has made it before.
+            found = self._client.exists_async(levels[0])
+            found.rawlink(lambda answered: self._call(lambda: self._on_closed_level(levels, error, answered)))
+        elif self._client.connected:
+            self._refuse_level(levels[0], error)
+
+    def _on_closed_level(self, levels: Sequence[str], error: Exception, answered: Any) -> None:
+        from kazoo.exceptions import NoAuthError
+
+        # A level that may not even be looked at can have one below it that may be used.
+        is_hidden = isinstance(answered.exception, NoAuthError) and len(levels) > 1
+        if is_hidden or (answered.exception is None and answered.value is not None):
+            self._make_chroot(levels[1:])
+        elif isinstance(answered.exception, NoAuthError) or answered.exception is None:
+            self._refuse_level(levels[0], error)
+
+    def _refuse_level(self, path: str, error: Exception) -> None:
+        self._refuse(f"does not let this controller make {path}: {_explained(error)}")
+
+    def _refuse(self, problem: str) -> None:
+        if self._session is not None:
+            self._session.on_refused(f"ZooKeeper {problem}")
+
+
+def refusal(results: Sequence[Any]) -> Refused | None:
+    """kazoo raises nothing if a multi fails: each operation has an error in the place of its result.
+
+    That of the one that was refused tells why. Those before it were rolled back, those behind it not tried.
+    """
+    from kazoo.exceptions import (
+        BadVersionError,
+        InvalidACLError,
+        NoAuthError,
+        NodeExistsError,
+        NoNodeError,
+        RolledBackError,
+        RuntimeInconsistency,
+    )
+
+    reasons = {
+        NoNodeError: Reason.NO_NODE,
+        NodeExistsError: Reason.NODE_EXISTS,
+        BadVersionError: Reason.BAD_VERSION,
+        NoAuthError: Reason.DENIED,
+        InvalidACLError: Reason.DENIED,
+    }
+    errors = [(position, result) for position, result in enumerate(results) if isinstance(result, Exception)]
+    if not errors:
+        return None
+    followers = (RolledBackError, RuntimeInconsistency)
+    position, error = next(((at, each) for at, each in errors if not isinstance(each, followers)), errors[0])
+    return Refused(position, reasons.get(type(error), Reason.OTHER), _explained(error))
+
+
+def _explained(error: Exception) -> str:
+    """With the setting that may be wrong."""
+    from kazoo.exceptions import InvalidACLError, NoAuthError
+
+    text = f"{type(error).__name__} {error}".strip()
+    if isinstance(error, NoAuthError):
+        return f"{text}; oncelog.zookeeper.digest has to name a user whom the ACLs there allow it"
+    if isinstance(error, InvalidACLError):
+        return f"{text}; zookeeper.set.acl needs credentials that the server knows: oncelog.zookeeper.digest"
+    return text
+
+
+class _NegotiatedTimeout(logging.Filter):
+    """The session time that a server has agreed to. kazoo tells it nobody but its log."""
+
+    def __init__(self, asked_ms: int) -> None:
+        super().__init__()
+        self.value_ms = asked_ms
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno == _BLATHER:
+            if _NEGOTIATED in str(record.msg) and isinstance(record.args, tuple):
+                self.value_ms = int(str(record.args[2]))
+            return False
+        return True
+
+
+def _new_client(config: ZooKeeperConfig, timeout: _NegotiatedTimeout) -> KazooClient:
+    try:
+        from kazoo.client import KazooClient
+        from kazoo.security import CREATOR_ALL_ACL
+    except ImportError:
+        raise ConfigError("zookeeper.connect needs kazoo: pip install 'oncelog[zookeeper]'") from None
+    kazoo_logger = logging.Logger(f"oncelog.zookeeper.{id(timeout)}", _BLATHER)
+    kazoo_logger.addFilter(timeout)
+    kazoo_logger.addHandler(_Quieter())
+    return KazooClient(
+        hosts=config.hosts,
+        timeout=config.session_timeout_ms / 1000,
+        auth_data=[("digest", config.digest)] if config.digest else None,
+        default_acl=CREATOR_ALL_ACL if config.set_acl else None,
+        connection_retry=dict(_RECONNECT),
+        logger=kazoo_logger,
+        use_ssl=config.uses_tls,
+        ca=config.tls_ca,
+        certfile=config.tls_certificate,
+        keyfile=config.tls_key,
+        keyfile_password=config.tls_key_password,
+        verify_certs=True,
+        check_hostname=config.uses_tls and config.checks_hostname,
+    )
+
+
+class _Quieter(logging.Handler):
+    """kazoo's warnings and errors, such as a server that is down, are worth a line for operators."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno >= logging.WARNING:
+            logger.info("ZooKeeper: %s", record.getMessage())

@@ -1,0 +1,44 @@
+"""The brokers of the demo, and controllers if there are any, as far as they can be killed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+DOWN_S: Final = 1.0
+
+
+class Nodes(Protocol):
+    @property
+    def lanes(self) -> Sequence[str]:
+        """What each is called in the picture."""
+
+    def kill(self, kind: str) -> str | None:
+        """kill -9 for who is of this kind now; returns its lane. None if nobody is at the moment."""
+
+    def revive(self, lane: str) -> None:
+        """Start it again, when it was away for long enough to matter. Raises DemoFailed."""
+
+
+class Process(Protocol):
+    def kill(self) -> None: ...
+
+    def start(self) -> object: ...
+
+
+class OneBroker:
+    """Nobody takes its place."""
+
+    lanes = ("broker",)
+
+    def __init__(self, broker: Process) -> None:
+        self._broker = broker
+
+    def kill(self, kind: str) -> str:
+        self._broker.kill()
+        return kind
+
+    def revive(self, _: str) -> None:
+        time.sleep(DOWN_S)
+        self._broker.start()

@@ -1,0 +1,212 @@
+"""How long a transactional producer cannot commit when a broker or a controller is killed, beside Apache Kafka.
+
+    python -m tests.cluster.failover --rounds 3 [--only oncelog]
+
+Oncelog: two brokers and three controllers with their log in ZooKeeper. Apache Kafka: two brokers and three controllers.
+Session time-outs are the same. One client commits small transactions one after the other, on one system and then on the
+other. A gap is the longest time between two commits around the kill. The broker that is killed leads the topic. For a
+controller that is killed, it is also told after how long a topic could be made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Final, NamedTuple
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import NewTopic
+
+from oncelog.client import Admin
+from oncelog.testing.broker import BrokerProcess
+from oncelog.testing.zookeeper import ZooKeeperEnsemble
+from peers.kafka.kafka import CLUSTER_ID, KafkaServer, free_port
+from tests.cluster.clusters import COMMON, Cluster, running_cluster
+from tests.cluster.load import TransactionalLoad
+from tests.waiting import wait_until
+
+BROKERS: Final = (1, 2)
+CONTROLLERS: Final = (7, 8, 9)
+TOPIC: Final = "orders"
+CONTROLLER_SESSION_MS: Final = 2000
+"""Kafka's default of controller.quorum.fetch.timeout.ms, after which a follower looks for another active controller."""
+AROUND_S: Final = 3.0
+LONG_S: Final = 180
+
+
+class Round(NamedTuple):
+    broker_gap_s: float
+    controller_gap_s: float
+    topic_after_s: float
+
+
+class System:
+    def __init__(self, name: str, cluster: Cluster, controllers: dict[int, BrokerProcess] | dict[int, KafkaServer]):
+        self.name = name
+        self._cluster = cluster
+        self._controllers = controllers
+        self._topics = 0
+        self.rounds: list[Round] = []
+
+    def play_round(self) -> None:
+        cluster = self._cluster
+        with TransactionalLoad(cluster, f"round {len(self.rounds)}", [TOPIC]) as load:
+            wait_until(lambda: len(load.committed) > 50, timeout_s=LONG_S)
+            controller_gap_s, topic_after_s = self._kill_controller(load)
+            broker_gap_s = self._kill_leader(load)
+        self.rounds.append(Round(broker_gap_s, controller_gap_s, topic_after_s))
+        cluster.wait_for_isr(TOPIC, *BROKERS)
+
+    def _kill_leader(self, load: TransactionalLoad) -> float:
+        found = self._cluster.partition(TOPIC)
+        assert found is not None
+        leader = found.leader
+        node = self._cluster.oncelog.get(leader) or self._cluster.java[leader]
+        killed_s = _kill(node)
+        gap_s = _gap(load, killed_s)
+        _start(node)
+        wait_until(self._in_sync, timeout_s=LONG_S)
+        return gap_s
+
+    def _kill_controller(self, load: TransactionalLoad) -> tuple[float, float]:
+        with Admin({"bootstrap.servers": self._cluster.bootstrap_servers}) as admin:
+            active = self._controllers[admin.describe_quorum().leader_id]
+        killed_s = _kill(active)
+        self._create_topic()
+        topic_after_s = time.monotonic() - killed_s
+        gap_s = _gap(load, killed_s)
+        _start(active)
+        return gap_s, topic_after_s
+
+    def _create_topic(self) -> None:
+        self._topics += 1
+        topic = NewTopic(f"another-{self._topics}", 1, 2)
+
+        def is_made() -> bool:
+            [future] = self._cluster.admin.create_topics([topic], request_timeout=10).values()
+            try:
+                future.result(20)
+            except KafkaException as error:
+                return str(error.args[0].name()) == "TOPIC_ALREADY_EXISTS"
+            return True
+
+        wait_until(is_made, timeout_s=LONG_S)
+
+    def _in_sync(self) -> bool:
+        found = self._cluster.partition(TOPIC)
+        return found is not None and sorted(found.isrs) == sorted(BROKERS)
+
+
+def _kill(node: BrokerProcess | KafkaServer) -> float:
+    killed_s = time.monotonic()
+    if isinstance(node, KafkaServer):
+        node.kill9()
+    else:
+        node.kill()
+    return killed_s
+
+
+def _start(node: BrokerProcess | KafkaServer) -> None:
+    if isinstance(node, KafkaServer):
+        node.start()
+    else:
+        node.start(timeout_s=LONG_S)
+
+
+def _gap(load: TransactionalLoad, killed_s: float) -> float:
+    """The longest time without a commit, of those that end at most a while after the producer goes on."""
+    wait_until(lambda: load.times_s[-1] > killed_s + AROUND_S, timeout_s=LONG_S)
+    times_s = list(load.times_s)
+    around = [(before, after) for before, after in pairwise(times_s) if after > killed_s]
+    return max(after - before for before, after in around)
+
+
+@contextmanager
+def oncelog(folder: Path) -> Iterator[System]:
+    with (
+        ZooKeeperEnsemble(folder / "zookeeper", 1) as zookeeper,
+        running_cluster(folder) as cluster,
+        ExitStack() as stack,
+    ):
+        ports = {node: free_port() for node in CONTROLLERS}
+        settings = {
+            **COMMON,
+            "process.roles": "controller",
+            "cluster.id": CLUSTER_ID,
+            "zookeeper.connect": f"{zookeeper.connect}/failover",
+            "zookeeper.session.timeout.ms": str(CONTROLLER_SESSION_MS),
+            "controller.quorum.voters": ",".join(f"{node}@127.0.0.1:{port}" for node, port in ports.items()),
+        }
+        controllers = {
+            node: BrokerProcess(folder / f"controller-{node}", {**settings, "node.id": node}, port=port)
+            for node, port in ports.items()
+        }
+        for controller in controllers.values():
+            stack.callback(controller.kill)
+            controller.start(timeout_s=LONG_S)
+        cluster.own_controllers = list(controllers.values())
+        for node in BROKERS:
+            cluster.start_oncelog(node)
+        cluster.create_topic(TOPIC, list(BROKERS))
+        yield System("oncelog", cluster, controllers)
+
+
+@contextmanager
+def kafka(folder: Path) -> Iterator[System]:
+    with running_cluster(folder) as cluster:
+        controllers = cluster.start_controllers(*CONTROLLERS)
+        settings = {
+            # Voters that are not in the metadata log have to be known to brokers, too.
+            "controller.quorum.voters": ",".join(server.voter for server in controllers.values()),
+            # All of them start at once, perhaps on few cores.
+            "initial.broker.registration.timeout.ms": str(LONG_S * 1000),
+        }
+        for node in BROKERS:
+            cluster.start_java(node, properties=settings)
+        cluster.create_topic(TOPIC, list(BROKERS))
+        yield System("kafka", cluster, controllers)
+
+
+SYSTEMS: Final = (oncelog, kafka)
+
+
+def report(systems: Sequence[System]) -> None:
+    for number, what in enumerate(
+        ("broker killed: gap", "controller killed: gap", "controller killed: a topic made after")
+    ):
+        for system in systems:
+            values_s = sorted(each[number] for each in system.rounds)
+            shown = ", ".join(f"{value:.2f}" for value in values_s)
+            say(f"{what:40} {system.name:8} median {median(values_s):6.2f} s, of {shown}")
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", choices=[system.__name__ for system in SYSTEMS])
+    arguments = parser.parse_args()
+    played = []
+    for make in SYSTEMS:
+        if arguments.only in (None, make.__name__):
+            with tempfile.TemporaryDirectory(prefix="oncelog-failover-") as folder, make(Path(folder)) as system:
+                played.append(system)
+                for number in range(arguments.rounds):
+                    system.play_round()
+                    say(f"round {number + 1}, {system.name}: {system.rounds[-1]}")
+    report(played)
+
+
+if __name__ == "__main__":
+    main()

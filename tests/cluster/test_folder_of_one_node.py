@@ -1,0 +1,125 @@
+"""Apache Kafka starts on the folder of one node with its own controller, and the node on what Kafka left."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oncelog.client import Producer
+from oncelog.client.admin import Admin
+from oncelog.client.admin_configs import ConfigResource
+from oncelog.core.config_resources import ResourceType
+from oncelog.core.errors import ErrorCode
+from oncelog.core.ids import INTERNAL_TOPICS, TopicPartition
+from oncelog.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, EntityData, EntryData, OpData
+from oncelog.protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialUpsertion,
+)
+from oncelog.protocol.messages.create_acls import AclCreation, CreateAclsRequest
+from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
+from peers.kafka.dump import check_data_dir
+from peers.kafka.kafka import KafkaServer
+from tests.conformance.conftest import require
+from tests.unit.server.harness import BrokerInProcess
+from tests.unit.server.test_cleaning import commit, committed
+from tests.unit.server.test_lost_tails import ID, Client
+from tests.virtual_clock import VirtualScheduler
+from tests.waiting import wait_until
+
+SETTINGS = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+    "offsets.topic.num.partitions": "2",
+    "transaction.state.log.num.partitions": "2",
+}
+PARTITION = TopicPartition("t", 1)
+
+
+def begin(folder: Path) -> BrokerInProcess:
+    clock = VirtualScheduler(int(time.time() * 1000))
+    return BrokerInProcess(folder, SETTINGS, clock=clock, has_own_controller=True)
+
+
+def init(node: BrokerInProcess, transactional_id: str) -> int:
+    answer = node.call(InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=60_000), 4)
+    assert answer.error_code == ErrorCode.NONE
+    return int(answer.producer_id)
+
+
+def fill(node: BrokerInProcess) -> None:
+    node.create("t", 2, retention_ms="-1")
+    assert node.produce("t", [b"one", b"two"], partition=1).error_code == ErrorCode.NONE
+    commit(node, "readers", 1, 1)
+    init(node, "id")
+    begun = Client(node, tv2=True, topic="t")
+    assert begun.init() == 0
+    assert begun.produce(b"open")
+    user = ScramCredentialUpsertion(name="eve", mechanism=1, iterations=4096, salt=b"salt", salted_password=b"p" * 32)
+    acl = AclCreation(
+        resource_type=2, resource_name="t", principal="User:eve", host="*", operation=4, permission_type=3
+    )
+    limit = EntryData(
+        entity=[EntityData(entity_type="user", entity_name="eve")], ops=[OpData(key="producer_byte_rate", value=1e6)]
+    )
+    for request, version in [
+        (AlterUserScramCredentialsRequest(upsertions=[user]), 0),
+        (CreateAclsRequest(creations=[acl]), 3),
+        (AlterClientQuotasRequest(entries=[limit]), 1),
+    ]:
+        node.call(request, version)
+
+
+def told_by_kafka(servers: str) -> dict[str, Any]:
+    with Admin({"bootstrap.servers": servers}) as admin:
+        topics = admin.list_topics(internal=True)
+        settings = admin.describe_configs(ConfigResource(ResourceType.TOPIC, "t"))
+        wait_until(lambda: PARTITION in admin.group_offsets("readers"))
+        return {
+            "topics": {name: topic.topic_id for name, topic in topics.items()},
+            "retention": settings["retention.ms"].value,
+            "users": list(admin.describe_user_scram_credentials()),
+            "acls": [acl.name for acl in admin.describe_acls()],
+            "quotas": [dict(quotas.entity) for quotas in admin.describe_client_quotas()],
+            "offset": admin.group_offsets("readers")[PARTITION].offset,
+            "end": admin.list_offsets({PARTITION: -1})[PARTITION].offset,
+        }
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
+def test_apache_kafka_goes_on_with_the_folder_and_the_node_with_what_kafka_left(tmp_path: Path, clean: bool) -> None:
+    require("kafka")
+    node = begin(tmp_path / "data")
+    fill(node)
+    ids = {topic.name: topic.topic_id for topic in node.broker.metadata.topics.values()}
+    assert ids.keys() == {"t", *INTERNAL_TOPICS}
+    node.stop(clean=clean)
+    if clean:
+        assert check_data_dir(tmp_path / "data") == []
+    kafka = KafkaServer(tmp_path, properties=SETTINGS)
+    kafka.voters = kafka.voter
+    with kafka:
+        expected = {"topics": ids, "retention": "-1", "users": ["eve"], "acls": ["t"], "quotas": [{"user": "eve"}]}
+        assert told_by_kafka(kafka.bootstrap_servers) == {**expected, "offset": 1, "end": 2}
+        with Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": "id"}) as producer:
+            producer.init_transactions()
+            with producer.transaction():
+                producer.send("t", b"three", partition=1)
+        with Admin({"bootstrap.servers": kafka.bootstrap_servers}) as admin:
+            admin.create_topics(["by-kafka"])
+            (found,) = admin.describe_transactions([ID]).values()
+            assert (found.state, list(found.partitions)) == ("Ongoing", [TopicPartition("t", 0)])
+        with Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": ID}) as successor:
+            successor.init_transactions()
+    node = begin(tmp_path / "data")
+    assert node.produce("t", [b"next"], partition=0).base_offset == 2, "behind the open record and its marker"
+    found = {topic.name: topic.topic_id for topic in node.broker.metadata.topics.values()}
+    assert {name: found[name] for name in ids} == ids
+    assert "by-kafka" in found
+    assert node.produce("t", [b"four"], partition=1).base_offset == 4, "behind Kafka's record and its marker"
+    assert committed(node, "readers")[1] == 1
+    assert [user.name for user in node.broker.metadata.users] == ["eve"]
+    node.stop()

@@ -1,0 +1,210 @@
+"""What must hold of controllers that decide for brokers, whatever happens.
+
+epochs      the epochs of a partition never go back, and a new leader has a higher one (invariant 10)
+image       whoever has read as far as an offset has the image that the log before it amounts to (10)
+one writer  an epoch has one controller, and from the moment it is won nothing of a lower one is written (11)
+committed   no decision was answered before its records were in the log (11)
+leaders     a leader is in sync and in service; so are all that are in sync, which are replicas (16)
+liveness    once everything works again, all is led and in sync, moves have ended, and nobody waits (16)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+from uuid import UUID
+
+from oncelog.cluster.kraft_metadata import SnapshotName
+from oncelog.cluster.quorum_log import Leader
+from oncelog.controller.broker_changes import UNFENCE
+from oncelog.controller.image import EMPTY_IMAGE, Image, TopicImage
+from oncelog.controller.metadata_batches import read_batches
+from oncelog.controller.partition_image import PartitionImage
+from oncelog.controller.replay import Replay
+from oncelog.protocol.batch import read_header
+from oncelog.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
+from oncelog.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from oncelog.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
+from oncelog.protocol.messages.cluster_metadata import (
+    BrokerRegistrationChangeRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+from oncelog.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from oncelog.protocol.schema import Message
+from tests.metadata_log_simulation import judge as of_log
+from tests.metadata_log_simulation.fake_zookeeper import Ensemble
+
+NO_LEADER = -1
+
+
+class PromiseBroken(AssertionError):
+    pass
+
+
+class Judge(of_log.Judge):
+    def __init__(self, ensemble: Ensemble) -> None:
+        super().__init__(ensemble)
+        self.broken: list[str] = []
+        """Noted and raised by the history: a controller would take an error for one of its own."""
+        self.image = EMPTY_IMAGE
+        self._replay = Replay()
+        self._images: dict[int, Image] = {0: EMPTY_IMAGE}
+        self._made: dict[UUID, str] = {}
+        self._deleted: set[str] = set()
+        self._registered: set[tuple[int, int]] = set()
+        self._unfenced: set[tuple[int, int]] = set()
+        self._partition_epochs: dict[tuple[Any, int], int] = {}
+
+    def expect(self, promise: str, holds: bool, text: str) -> None:
+        if not holds:
+            self.broken.append(f"{promise}: {text}")
+
+    def raise_if_broken(self) -> None:
+        self.log()
+        if self.broken:
+            raise PromiseBroken(self.broken[0])
+
+    # The log
+
+    def _take(self, batch: bytes) -> None:
+        self._log.append(batch)
+        self._known.add(batch)
+        for each in read_batches(batch):
+            for record in each.records:
+                self._replay.apply(record.known())
+                self._count(record.known())
+        before, self.image = self.image, self._replay.image()
+        self._images[read_header(batch).next_offset] = self.image
+        if not self._replay.is_in_transaction:
+            self._look_at_topics(before)
+
+    def _count(self, record: Message) -> None:
+        """Also what the rest of the batch makes undone."""
+        if isinstance(record, PartitionRecord):
+            self._partition_epochs[record.topic_id, record.partition_id] = record.partition_epoch
+        elif isinstance(record, PartitionChangeRecord):
+            self._partition_epochs[record.topic_id, record.partition_id] += 1
+        elif isinstance(record, TopicRecord):
+            self._made[record.topic_id] = record.name
+        elif isinstance(record, RemoveTopicRecord):
+            self._deleted.add(self._made[record.topic_id])
+        elif isinstance(record, RegisterBrokerRecord):
+            self._registered.add((record.broker_id, record.broker_epoch))
+        elif isinstance(record, BrokerRegistrationChangeRecord) and record.fenced == UNFENCE:
+            self._unfenced.add((record.broker_id, record.broker_epoch))
+
+    def _look_at_topics(self, before: Image) -> None:
+        now = self.image
+        for id_, topic in now.topics.items():
+            old = before.topics.get(id_)
+            for index, partition in topic.partitions.items():
+                place = f"{topic.name}-{index}"
+                self._check_epochs(place, None if old is None else old.partitions.get(index), partition)
+                self._check_leader(place, partition)
+
+    def _check_epochs(self, place: str, old: PartitionImage | None, new: PartitionImage) -> None:
+        if old is not None and old is not new:
+            is_back = new.leader_epoch < old.leader_epoch or new.partition_epoch < old.partition_epoch
+            self.expect("epochs", not is_back, f"those of {place} go back: {old} {new}")
+            has_changed = new != old and new.partition_epoch == old.partition_epoch
+            self.expect("epochs", not has_changed, f"{place} has changed in the same epoch: {old} {new}")
+            is_same = new.leader != old.leader and new.leader_epoch == old.leader_epoch
+            self.expect("epochs", not is_same, f"{place} has another leader in the same epoch: {old} {new}")
+
+    def _check_leader(self, place: str, partition: PartitionImage) -> None:
+        is_led = partition.leader != NO_LEADER
+        self.expect("leaders", not is_led or partition.leader in partition.isr, f"{place}: not in sync: {partition}")
+        self.expect("leaders", set(partition.isr) <= set(partition.replicas), f"{place}: no replica: {partition}")
+        if is_led:
+            for member in partition.isr:
+                broker = self.image.brokers.get(member)
+                serves = broker is not None and not broker.is_fenced and not broker.in_controlled_shutdown
+                self.expect("leaders", serves, f"{place}: {member} is in sync and not in service: {partition} {broker}")
+
+    # Nodes
+
+    def on_image(self, who: str, image: Callable[[], Image], end_offset: int) -> None:
+        """Of a node that has read so far."""
+        self.log()
+        known = self._images.get(end_offset)
+        self.expect("image", known is not None, f"{who} has read to {end_offset}, where nothing ends")
+        if known is not None:
+            self.expect("image", image() == known, f"{who} has another one at {end_offset}")
+
+    def on_active(self, leader: Leader) -> None:
+        before = self._leaders.setdefault(leader.epoch, leader.node_id)
+        self.expect("one writer", before == leader.node_id, f"{before} and {leader}")
+
+    def on_name(self, name: SnapshotName, image: Image) -> None:
+        self.on_image("a snapshot", lambda: image, name.end_offset)
+
+    # Answers, in the moment in which a controller gives them
+
+    def on_answer(self, request: Message, answer: Message) -> None:
+        self.log()
+        check = _ANSWERS.get(type(request))
+        if check is not None:
+            check(self, request, answer)
+
+    def _on_created(self, request: CreateTopicsRequest, answer: CreateTopicsResponse) -> None:
+        for topic in answer.topics:
+            self.expect("committed", bool(topic.error_code) or topic.name in self._made.values(), f"made: {topic.name}")
+
+    def _on_deleted(self, request: DeleteTopicsRequest, answer: DeleteTopicsResponse) -> None:
+        for topic in answer.responses:
+            self.expect("committed", bool(topic.error_code) or topic.name in self._deleted, f"deleted: {topic.name}")
+
+    def _on_registered(self, request: BrokerRegistrationRequest, answer: BrokerRegistrationResponse) -> None:
+        known = (request.broker_id, answer.broker_epoch) in self._registered
+        self.expect("committed", bool(answer.error_code) or known, f"registered: {request.broker_id}")
+
+    def _on_heartbeat(self, request: BrokerHeartbeatRequest, answer: BrokerHeartbeatResponse) -> None:
+        known = (request.broker_id, request.broker_epoch) in self._unfenced
+        is_fenced = bool(answer.error_code) or answer.is_fenced
+        self.expect("committed", is_fenced or known, f"unfenced: {request.broker_id}")
+
+    def _on_altered(self, request: AlterPartitionRequest, answer: AlterPartitionResponse) -> None:
+        for topic in answer.topics:
+            for partition in topic.partitions:
+                known = self._partition_epochs.get((topic.topic_id, partition.partition_index), -1)
+                is_known = bool(partition.error_code) or known >= partition.partition_epoch
+                self.expect("committed", is_known, f"in sync: {partition}")
+
+    # At the end
+
+    def check_led(self) -> None:
+        """Before anybody helps. All brokers run."""
+        for topic in self.image.topics.values():
+            for index, partition in topic.partitions.items():
+                is_led = partition.leader != NO_LEADER or not (partition.isr or partition.elr)
+                self.expect("liveness", is_led, f"{topic.name}-{index} is led by nobody: {partition}")
+
+    def check_settled(self, brokers: set[int]) -> None:
+        """`brokers` are all that run."""
+        for topic in self.image.topics.values():
+            self._check_topic(topic, brokers)
+
+    def _check_topic(self, topic: TopicImage, brokers: set[int]) -> None:
+        for index, partition in topic.partitions.items():
+            place, wanted = f"{topic.name}-{index}", set(partition.replicas) & brokers
+            is_led = partition.leader in wanted or not wanted
+            self.expect("liveness", is_led, f"{place} has no leader: {partition}")
+            if is_led and wanted:
+                self.expect("liveness", set(partition.isr) == wanted, f"{place} is not in sync: {partition}")
+            if wanted == set(partition.replicas):
+                is_moved = not partition.adding_replicas and not partition.removing_replicas
+                self.expect("liveness", is_moved, f"{place} is still moved: {partition}")
+
+
+_ANSWERS: Mapping[type[Message], Callable[[Judge, Any, Any], None]] = {
+    CreateTopicsRequest: Judge._on_created,
+    DeleteTopicsRequest: Judge._on_deleted,
+    BrokerRegistrationRequest: Judge._on_registered,
+    BrokerHeartbeatRequest: Judge._on_heartbeat,
+    AlterPartitionRequest: Judge._on_altered,
+}

@@ -1,0 +1,24 @@
+"""Plays histories of a simulation from the command line: `python -m FOLDER [--seeds N] [--from-seed S]`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+
+
+def main(play: Callable[[int], None]) -> None:
+    """`play` raises if the history of a seed is bad. The first bad one ends it."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seeds", type=int, default=1000)
+    parser.add_argument("--from-seed", type=int, default=0)
+    options = parser.parse_args()
+    begin = time.monotonic()
+    for seed in range(options.from_seed, options.from_seed + options.seeds):
+        try:
+            play(seed)
+        except BaseException:
+            sys.stderr.write(f"seed {seed} failed\n")
+            raise
+    sys.stdout.write(f"{options.seeds} histories held, in {time.monotonic() - begin:.0f} s\n")

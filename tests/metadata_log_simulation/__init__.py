@@ -1,0 +1,1 @@
+"""Histories of controllers that share a log in ZooKeeper, on a virtual clock and from a seed."""

@@ -1,0 +1,202 @@
+"""Mutants of the controllers' log: who may write, what counts as written, what is read, what is deleted."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant, suite
+
+_ZOOKEEPER_LOG = "oncelog.cluster.zookeeper_log"
+_FILE_LOG = "oncelog.cluster.file_metadata_log"
+_HISTORIES = suite("tests/metadata_log_simulation/test_histories.py", "-x")
+_TRAPS = suite("tests/unit/cluster/test_zookeeper_log.py")
+_CLIENT = "oncelog.server.zookeeper_client"
+_ONE_SERVER = "tests/zookeeper/test_one_server.py"
+_THREADS = suite("tests/zookeeper/test_threads.py")
+_FILES = suite("tests/unit/cluster/test_file_metadata_log.py", "-k", "not tools")
+
+METADATA_LOG_MUTANTS = [
+    Mutant(
+        "an append does not check the epoch",
+        _ZOOKEEPER_LOG,
+        "        operations: list[Operation] = [Check(EPOCH, self._epoch_version)]\n        if self._next",
+        "        operations: list[Operation] = []\n        if self._next",
+        (suite("tests/unit/cluster/test_zookeeper_log.py", "-k", "stale_epoch"), _HISTORIES),
+        is_quick=True,
+    ),
+    Mutant(
+        "an append does not check its predecessor",
+        _ZOOKEEPER_LOG,
+        "        if self._next_number > 0:\n            operations.append",
+        "        if False:\n            operations.append",
+        (_TRAPS,),
+    ),
+    Mutant(
+        "an office is won without raising the epoch",
+        _ZOOKEEPER_LOG,
+        "            SetData(EPOCH, str(leader.epoch).encode(), node.version),\n",
+        "",
+        (_HISTORIES, _TRAPS),
+    ),
+    Mutant(
+        "a lost connection does not end the office",
+        _ZOOKEEPER_LOG,
+        "        self._stop_following()\n        self._leave(reason)\n",
+        "        self._stop_following()\n",
+        (_TRAPS,),
+    ),
+    Mutant(
+        "a retrial is due although there is another connection",
+        _ZOOKEEPER_LOG,
+        "            self._retrial.cancel()\n",
+        "",
+        (_TRAPS,),
+    ),
+    Mutant(
+        "an append without an answer counts as written",
+        _ZOOKEEPER_LOG,
+        '        self._fail_sent("its append was not written")\n',
+        "        while self._sent:\n            entry = self._sent.popleft()\n"
+        "            entry.append.resolve(entry.append.first_offset)\n",
+        (_HISTORIES, _TRAPS),
+    ),
+    Mutant(
+        "an append without an answer counts as failed and is not looked for",
+        _ZOOKEEPER_LOG,
+        "        if self._sent:\n            self._silence =",
+        '        self._fail_sent("unknown")\n        if self._sent:\n            self._silence =',
+        (_TRAPS,),
+    ),
+    Mutant(
+        "a node of ones own session is left where it is",
+        _ZOOKEEPER_LOG,
+        "        if node is not None and node.owner == self._zookeeper.session_id:\n            # Of",
+        "        if False and node is not None:\n            # Of",
+        (_HISTORIES, _TRAPS),
+    ),
+    Mutant(
+        "the node of the last process is taken for ones own office",
+        _ZOOKEEPER_LOG,
+        "None if leader is None or leader.node_id == self.node_id else leader)",
+        "leader)\n        self._is_in_office = leader is not None and leader.node_id == self.node_id",
+        (_HISTORIES, _TRAPS),
+    ),
+    Mutant(
+        "a reader that is behind waits for nodes that are deleted",
+        _ZOOKEEPER_LOG,
+        "        if not pointer.is_set or (known is not None and pointer.name <= known.name):\n",
+        "        if True:\n",
+        (_HISTORIES, _TRAPS),
+    ),
+    Mutant(
+        "a reader waits for a node that was deleted before it looked",
+        _ZOOKEEPER_LOG,
+        "(log_path(self._next_number)) and not await self._load_if_behind():\n",
+        "(log_path(self._next_number)):\n",
+        (_TRAPS,),
+    ),
+    Mutant(
+        "the whole log is deleted behind a snapshot",
+        _ZOOKEEPER_LOG,
+        "        end = min(pointer.log, self._next_number - 1)\n",
+        "        end = pointer.log\n",
+        (_HISTORIES, _TRAPS),
+    ),
+    Mutant(
+        "parts that nobody needs are left",
+        _ZOOKEEPER_LOG,
+        "            await self._delete(there)\n",
+        "",
+        (_HISTORIES, _TRAPS),
+    ),
+    Mutant(
+        "metadata is committed before it is on disk",
+        _FILE_LOG,
+        "        self._waiting.append(append)\n        self._flush()\n",
+        "        self._waiting.append(append)\n        self._flush()\n        self._commit_up_to(append.end_offset)\n",
+        (_FILES,),
+        is_quick=True,
+    ),
+    Mutant(
+        "an epoch is not noted before it is used",
+        _FILE_LOG,
+        "            write_quorum_state(self._folder, self.node_id, epoch)\n",
+        "            pass\n",
+        (_FILES,),
+    ),
+    Mutant(
+        "what a thread of kazoo tells is done on that thread",
+        _CLIENT,
+        "            self._hand_over(run)\n",
+        "            run()\n",
+        (_THREADS,),
+    ),
+    Mutant(
+        "a connection to ZooKeeper calls back after its end",
+        _CLIENT,
+        "            if not self._is_closed:\n                function()\n",
+        "            function()\n",
+        (_THREADS,),
+    ),
+    Mutant(
+        "a lost connection is told when the session is over",
+        _CLIENT,
+        "            self._session.on_disconnected(",
+        '            state == "LOST" and self._session.on_disconnected(',
+        (_THREADS,),
+    ),
+    Mutant(
+        "a multi of ZooKeeper that was refused counts as done",
+        _CLIENT,
+        "transaction.commit_async(), refusal)",
+        "transaction.commit_async(), lambda _: None)",
+        (suite(_ONE_SERVER, "-k", "as_the_fake_does"),),
+    ),
+    Mutant(
+        "the first error of a multi is taken for its cause",
+        _CLIENT,
+        "if not isinstance(each, followers)), errors[0])",
+        "), errors[0])",
+        (suite("tests/unit/server/test_zookeeper_config.py"),),
+    ),
+    Mutant(
+        "an answer of ZooKeeper that was lost is taken for a missing node",
+        _CLIENT,
+        "        return Lost(problem)\n",
+        "        return None\n",
+        (suite("tests/zookeeper/test_bad_connections.py", "-k", "lost_answer_is_told"),),
+    ),
+    Mutant(
+        "the chroot is no part of paths",
+        _CLIENT,
+        "        return self._config.chroot + path\n",
+        "        return path\n",
+        (suite("tests/zookeeper/test_bad_connections.py", "-k", "names"),),
+    ),
+    Mutant(
+        "levels above the chroot belong to one cluster",
+        _CLIENT,
+        "        acl = OPEN_ACL_UNSAFE if len(levels) > 1 else None\n",
+        "        acl = None\n",
+        (suite(_ONE_SERVER, "-k", "levels_above"),),
+    ),
+    Mutant(
+        "nodes in ZooKeeper are open to everybody",
+        _CLIENT,
+        "        default_acl=CREATOR_ALL_ACL if config.set_acl else None,\n",
+        "        default_acl=None,\n",
+        (suite(_ONE_SERVER, "-k", "closed_to_others"),),
+    ),
+    Mutant(
+        "a controller that ZooKeeper does not let in waits for ever",
+        _CLIENT,
+        '        if self._session is not None:\n            self._session.on_refused(f"ZooKeeper {problem}")\n',
+        "        pass\n",
+        (suite(_ONE_SERVER, "-k", "node_of_others"),),
+    ),
+    Mutant(
+        "the session time is the one that was asked for",
+        _CLIENT,
+        "                self.value_ms = int(str(record.args[2]))\n",
+        "                pass\n",
+        (suite(_ONE_SERVER, "-k", "session_time"),),
+    ),
+]

@@ -1,0 +1,88 @@
+"""What is shown on a terminal fits 80 columns; a pipe gets everything whole."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+
+import click
+from click.testing import CliRunner
+from rich.console import Console
+
+from oncelog.cli import timeline_view
+from oncelog.cli.main import cli
+from oncelog.core.ids import TopicPartition
+from oncelog.inspection.transactions import PartitionHistory
+from oncelog.monitoring.transaction_spans import TransactionOutcome, TransactionSpan
+from tests.unit.cli.test_expected_conveniences import on_a_terminal
+
+COLUMNS = 80
+LONG_ID = "payments-of-the-european-warehouse-number-17-instance-000042"
+
+
+def commands(command: click.Command, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    yield words
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            assert found is not None
+            yield from commands(found, (*words, name))
+
+
+def test_the_help_of_every_command_fits() -> None:
+    found = list(commands(cli))
+    assert len(found) > 60
+    wide = []
+    for words in found:
+        result = CliRunner().invoke(cli, [*words, "--help"], terminal_width=COLUMNS)
+        assert result.exit_code == 0, result.output
+        wide += [f"{' '.join(words)}: {line}" for line in result.output.splitlines() if len(line) > COLUMNS]
+    assert wide == []
+
+
+def test_the_list_of_labs_fits_a_terminal_and_has_a_line_each_in_a_pipe() -> None:
+    code, shown = on_a_terminal(["lab", "--list"], COLUMNS)
+    assert code == 0
+    assert max(map(len, shown.splitlines())) <= COLUMNS
+    piped = CliRunner().invoke(cli, ["lab", "--list"]).output
+    assert " ".join(shown.split()) == " ".join(piped.split())
+    assert all(not line.startswith(" ") for line in piped.splitlines())
+
+
+def timeline(*, terminal: bool) -> list[str]:
+    span = TransactionSpan(
+        producer_id=1234567,
+        producer_epoch=12,
+        first_offset=1_000_000,
+        last_offset=1_000_099,
+        first_timestamp=1_700_000_000_000,
+        last_timestamp=1_700_000_000_500,
+        records=100,
+        outcome=TransactionOutcome.COMMITTED,
+        marker_offset=1_000_100,
+        marker_timestamp=1_700_000_000_600,
+    )
+    history = PartitionHistory(TopicPartition("orders", 0), 999_000, 1_000_101, [span])
+    written = io.StringIO()
+    console = Console(file=written, width=COLUMNS, force_terminal=terminal, color_system=None)
+    timeline_view.draw(console, history, {1234567: LONG_ID}, limit=0)
+    return written.getvalue().splitlines()
+
+
+def test_a_timeline_fits_a_terminal_with_ids_that_keep_start_and_end() -> None:
+    lines = timeline(terminal=True)
+    assert max(map(len, lines)) <= COLUMNS
+    beside, listed = (line for line in lines if "…" in line)
+    assert "payments-of-" in beside
+    assert "42 (1234567) " in beside
+    assert "  committed  payments-of-" in listed
+    assert listed.endswith("42 (1234567)")
+    assert lines[-1].startswith("    epoch 12  100 records")
+
+
+def test_a_pipe_gets_the_ids_of_a_timeline_whole() -> None:
+    beside, listed = (line for line in timeline(terminal=False) if f"{LONG_ID} (1234567)" in line)
+    assert "●" in beside
+    assert "marker 1000100  committed" in listed
+    assert "epoch 12" in listed

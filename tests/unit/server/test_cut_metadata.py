@@ -1,0 +1,227 @@
+"""A metadata log that lost its end: no producer id and no epoch that a log has seen is given out again."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from oncelog.cluster.node_facts import NodeFacts
+from oncelog.core.ids import INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
+from oncelog.protocol.batch import iter_headers
+from oncelog.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
+from oncelog.storage.log_dir import LogDir, LogDirError
+from tests.unit.server.harness import BrokerInProcess
+from tests.unit.server.test_transactions import Producer, stable
+from tests.unit.storage.cleaner_harness import read_committed
+
+SETTINGS = {
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
+    "log.cleaner.enable": "false",
+}
+TOPIC = "orders"
+BATCHES = 30
+
+
+def metadata_log(folder: Path) -> Path:
+    return max((folder / "__cluster_metadata-0").glob("*.log"))
+
+
+class History:
+    """Starts, producers and transactions until the log has so many batches. Then the broker is gone."""
+
+    def __init__(self, folder: Path, *, clean: bool) -> None:
+        self.folder = folder
+        self.producer_ids: set[int] = set()
+        self.values: list[bytes] = []
+        node = self.node = BrokerInProcess(folder, SETTINGS, has_own_controller=True)
+        node.create(TOPIC)
+        self.write(node)
+        while len(self.batches) < BATCHES:
+            node.restart(clean=False)
+            self.write(node)
+        node.stop(clean=clean)
+
+    @property
+    def path(self) -> Path:
+        return metadata_log(self.folder)
+
+    @property
+    def batches(self) -> list[int]:
+        """Where they begin."""
+        return [position for position, _ in iter_headers(self.path.read_bytes())]
+
+    def write(self, node: BrokerInProcess) -> None:
+        """One record of a new idempotent producer, and one in a transaction."""
+        value = b"plain-%d" % len(self.values)
+        answer = node.call(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000), 4)
+        assert answer.error_code == 0
+        assert answer.producer_id not in self.producer_ids
+        self.producer_ids.add(answer.producer_id)
+        end = node.broker.partitions.get(TOPIC, 0).log.log_end_offset
+        produced = node.produce(TOPIC, [value], producer_id=answer.producer_id, producer_epoch=0, base_sequence=0)
+        assert (produced.error_code, produced.base_offset) == (0, end)
+        producer = Producer(node, f"id-{len(self.values)}")
+        assert producer.init().value.error_code == 0
+        assert producer.pid not in self.producer_ids
+        self.producer_ids.add(producer.pid)
+        self.values += [value, value + b"-in-transaction"]
+        assert producer.produce(TOPIC, self.values[-1]).error_code == 0
+        assert producer.end(commit=True).value.error_code == 0
+
+    def check(self, node: BrokerInProcess, *, after_clean_stop: bool = False) -> None:
+        """All that was written is there, and what is written now does not collide with it."""
+        partition = node.broker.partitions.get(TOPIC, 0)
+        assert partition.leader_epoch + after_clean_stop > partition.log.leader_epochs.latest_epoch
+        coordinator_epoch = node.broker.partitions.get(TRANSACTION_STATE_TOPIC, 0).leader_epoch
+        seen = [producer.coordinator_epoch for producer in partition.log.producer_state.active_producers()]
+        assert coordinator_epoch + after_clean_stop > max(seen)
+        self.write(node)
+        lso, end = stable(node, TOPIC)
+        assert lso == end
+        assert [value for _, value in read_committed(partition.log).values()] == self.values
+
+
+def damage_last_batch(history: History) -> None:
+    data = bytearray(history.path.read_bytes())
+    data[-3] ^= 1
+    history.path.write_bytes(data)
+
+
+def cut_in_last_batch(history: History) -> None:
+    history.path.write_bytes(history.path.read_bytes()[:-3])
+
+
+def cut_before_batch(number: int) -> Callable[[History], None]:
+    return lambda history: history.path.write_bytes(history.path.read_bytes()[: history.batches[number]])
+
+
+def lose_all(history: History) -> None:
+    shutil.rmtree(history.path.parent)
+
+
+def follow_the_error_message(history: History) -> None:
+    """Damage in the middle, and then what the refusal says."""
+    data = bytearray(history.path.read_bytes())
+    data[history.batches[9] + 70] ^= 1
+    history.path.write_bytes(data)
+    with pytest.raises(LogDirError) as refusal:
+        history.node._new()
+    assert history.path.read_bytes() == data
+    command = str(refusal.value).partition("truncate -s ")[2].partition("'")[0]
+    size, path = command.split(" ")
+    assert path == str(history.path)
+    history.path.write_bytes(history.path.read_bytes()[: int(size)])
+
+
+LOSSES = {
+    "last batch damaged": damage_last_batch,
+    "last batch torn": cut_in_last_batch,
+    "as the error message says": follow_the_error_message,
+    "all of it": lose_all,
+    **{f"cut before batch {number}": cut_before_batch(number) for number in (0, 1, 2, 3, 5, 7, 9, 12, 16, 20, 25, 29)},
+}
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
+@pytest.mark.parametrize("lose", LOSSES.values(), ids=LOSSES.keys())
+def test_nothing_that_a_log_has_seen_is_given_out_again(
+    tmp_path: Path, lose: Callable[[History], None], clean: bool
+) -> None:
+    history = History(tmp_path / "data", clean=clean)
+    lose(history)
+    node = history.node
+    for after_clean_stop in (False, True):
+        node.broker = node._new()
+        history.check(node, after_clean_stop=after_clean_stop)
+        node.stop()
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_a_start_on_a_cut_log_that_is_killed_is_made_up_for_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = History(tmp_path / "data", clean=True)
+    follow_the_error_message(history)
+    node = history.node
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(NodeFacts, "write", killed)
+        node._new()
+    # What a killed process leaves is its files, without its lock.
+    node.folder = Path(shutil.copytree(node.folder, node.folder.with_name("left")))
+    node.broker = node._new()
+    history.check(node)
+    node.broker.stop()
+
+
+def test_partitions_and_topics_that_the_log_forgot_are_served_again(tmp_path: Path) -> None:
+    node = BrokerInProcess(tmp_path / "data", SETTINGS, has_own_controller=True)
+    node.create("old")
+    node.create("again")
+    size = metadata_log(node.folder).stat().st_size
+    old_id = node.topic_id("again")
+    growth = CreatePartitionsTopic(name="old", count=3, assignments=None)
+    node.call(CreatePartitionsRequest(topics=[growth], timeout_ms=1000), 3)
+    node.call(DeleteTopicsRequest(topics=[DeleteTopicState(name="again")], timeout_ms=1000), 6)
+    for topic in ("new", "again"):
+        node.create(topic)
+    for topic, partition in (("old", 2), ("new", 0), ("again", 0)):
+        assert node.produce(topic, [topic.encode()], partition=partition).error_code == 0
+    new_id = node.topic_id("again")
+    node.stop()
+    with metadata_log(node.folder).open("r+b") as file:
+        file.truncate(size)
+    node.broker = node._new()
+    topics = node.broker.metadata.topics
+    assert {name: topic.partition_count for name, topic in topics.items()} == {"old": 3, "new": 1, "again": 1}
+    assert topics["again"].topic_id == new_id != old_id
+    assert topics["new"].configs == {"retention.ms": "-1", "retention.bytes": "-1"}
+    for topic, partition in (("old", 2), ("new", 0), ("again", 0)):
+        log = node.broker.partitions.get(topic, partition).log
+        assert [value for _, value in read_committed(log).values()] == [topic.encode()]
+    node.broker.stop()
+
+
+def test_a_clean_start_reads_no_log_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    history = History(tmp_path / "data", clean=True)
+    node = history.node
+    opened: list[LogDir] = []
+    original = LogDir.open.__func__  # type: ignore[attr-defined]
+
+    def open_folder(cls: type[LogDir], *arguments: object, **options: object) -> LogDir:
+        opened.append(original(cls, *arguments, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(LogDir, "open", classmethod(open_folder))
+    monkeypatch.setattr("oncelog.server.broker.Broker.start", lambda _: None)
+    node.broker = node._new()
+    assert {key.topic for key, log in opened[0].logs.items() if log.is_loaded} <= INTERNAL_TOPICS, "of coordinators"
+    node.broker.stop()
+
+
+def test_a_producer_id_that_somebody_made_up_is_not_given_out_either(tmp_path: Path) -> None:
+    node = BrokerInProcess(tmp_path / "data", SETTINGS, has_own_controller=True)
+    node.create(TOPIC)
+    for made_up in (5, 2**62 - 1, 2**63 - 1):
+        node.produce(TOPIC, [b"x"], producer_id=made_up, producer_epoch=0, base_sequence=0)
+    node.restart(clean=False)
+    given = []
+    for _ in range(10):
+        answer = node.send(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000), 4)
+        node.until(answer)
+        given.append(answer.value.producer_id)
+    assert set(given).isdisjoint({5, 2**62 - 1, 2**63 - 1})
+    assert max(given) < 2**63
+    node.broker.stop()

@@ -1,0 +1,436 @@
+"""One node with its own controller: its metadata is in Kafka's files, and it serves as before."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from oncelog.cluster.metadata import MetadataStore
+from oncelog.cluster.metadata_entries import ScramUser, users_entry
+from oncelog.cluster.node_facts import JOURNAL_FILE, NodeFacts
+from oncelog.controller import metadata_batches
+from oncelog.core.broker_config import BROKER_CONFIG
+from oncelog.core.errors import ErrorCode
+from oncelog.core.ids import INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, NodeId
+from oncelog.core.worker import InlineWorker
+from oncelog.protocol.messages import cluster_metadata
+from oncelog.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from oncelog.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
+from oncelog.security.scram import ScramCredential, ScramMechanism
+from oncelog.server import server
+from oncelog.server.authorization import Operation, Resource
+from oncelog.storage.flush_work import FlushWork
+from oncelog.storage.log_dir import LogDirError
+from tests.data import kafka
+from tests.unit.server.harness import BrokerInProcess
+from tests.unit.server.test_cleaning import commit, committed
+from tests.virtual_clock import VirtualScheduler
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> BrokerInProcess:
+    return BrokerInProcess(tmp_path / "data", has_own_controller=True)
+
+
+JOURNALLED = {"transaction.state.log.num.partitions": "2", "offsets.topic.num.partitions": "2"}
+
+
+def create(node: BrokerInProcess, name: str, partitions: int = 1, **configs: str) -> Any:
+    entries = [CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in configs.items()]
+    wanted = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, configs=entries)
+    return node.call(CreateTopicsRequest(topics=[wanted], timeout_ms=1000), 7).topics[0]
+
+
+def leader_epoch(node: BrokerInProcess, name: str) -> int:
+    metadata = node.broker.metadata
+    return metadata.partition_state(metadata.topics[name], 0).leader_epoch
+
+
+def test_a_start_waits_for_nothing_but_the_disk(node: BrokerInProcess) -> None:
+    before_ms = node.clock.monotonic_ms()
+    node.broker.stop(clean=False)
+    node.restart(clean=False)
+    assert node.clock.monotonic_ms() - before_ms < 10
+
+
+def test_a_topic_is_there_when_its_creation_is_answered(node: BrokerInProcess) -> None:
+    assert create(node, "orders", 3, cleanup_policy="compact").error_code == ErrorCode.NONE
+    topic = node.broker.metadata.topics["orders"]
+    assert (topic.partition_count, topic.configs) == (3, {"cleanup.policy": "compact"})
+    assert node.produce("orders", [b"one"], partition=2).error_code == ErrorCode.INVALID_RECORD
+    assert create(node, "orders").error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_restart_finds_topics_and_records_and_after_a_kill_a_higher_leader_epoch(
+    node: BrokerInProcess, clean: bool
+) -> None:
+    create(node, "orders", 3, retention_ms="-1")
+    assert node.produce("orders", [b"one"], partition=2).error_code == ErrorCode.NONE
+    before = node.topic_id("orders"), leader_epoch(node, "orders")
+    node.restart(clean=clean)
+    topic = node.broker.metadata.topics["orders"]
+    assert (topic.topic_id, topic.partition_count, topic.configs) == (before[0], 3, {"retention.ms": "-1"})
+    assert leader_epoch(node, "orders") == before[1] if clean else leader_epoch(node, "orders") > before[1]
+    answer = node.produce("orders", [b"two"], partition=2)
+    assert (answer.error_code, answer.base_offset) == (ErrorCode.NONE, 1)
+    assert node.broker.log_dir.was_clean is clean
+
+
+def init(node: BrokerInProcess, transactional_id: str | None = None) -> int:
+    request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=1000)
+    answer = node.call(request, 4)
+    assert answer.error_code == ErrorCode.NONE
+    return int(answer.producer_id)
+
+
+@pytest.fixture
+def journalled(tmp_path: Path) -> Path:
+    """The folder of a node with a journal, stopped in order."""
+    node = BrokerInProcess(tmp_path / "data", JOURNALLED)
+    node.create("t", 2, retention_ms="-1")
+    node.produce("t", [b"one"], partition=1)
+    init(node, "id")
+    commit(node, "readers", 1, 1)
+    user = ScramUser("alice", ScramMechanism.SHA_256)
+    node.broker.metadata.propose("users", lambda: users_entry({user: ScramCredential(b"s", b"k", b"v", 4096)}))
+    node.broker.make_secret()
+    node.stop()
+    return node.folder
+
+
+def check_taken_over(node: BrokerInProcess, topic_id: UUID, epoch: int, secret: bytes | None) -> None:
+    metadata = node.broker.metadata
+    topic = metadata.topics["t"]
+    assert (topic.topic_id, topic.partition_count, topic.configs) == (topic_id, 2, {"retention.ms": "-1"})
+    assert leader_epoch(node, "t") > epoch
+    assert node.produce("t", [b"two"], partition=1).base_offset == 1
+    assert committed(node, "readers")[1] == 1
+    assert list(metadata.users) == [ScramUser("alice", ScramMechanism.SHA_256)]
+    assert metadata.secret == secret is not None
+
+
+def last_state(folder: Path) -> tuple[UUID, int, bytes | None]:
+    store = MetadataStore(folder, NodeId(1), InlineWorker())
+    store.load()
+    store.close()
+    topic = store.topics["t"]
+    return topic.topic_id, store.partition_state(topic, 0).leader_epoch, store.secret
+
+
+def test_a_journal_is_taken_over_once_and_an_earlier_version_refuses_the_folder(journalled: Path) -> None:
+    before = last_state(journalled)
+    node = BrokerInProcess(journalled, JOURNALLED, has_own_controller=True)
+    check_taken_over(node, *before)
+    assert init(node, "id") == 0
+    assert init(node) >= 1000, "the block of before is used up"
+    node.restart()
+    assert node.broker.metadata.topics.keys() == {"t", *INTERNAL_TOPICS}
+    node.stop()
+    with pytest.raises(LogDirError, match=r"moved to __cluster_metadata-0.*a newer Oncelog"):
+        BrokerInProcess(journalled, JOURNALLED)
+
+
+def test_a_take_over_that_is_killed_is_made_up_for_by_the_next(
+    journalled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = last_state(journalled)
+
+    class Killed(Exception):
+        pass
+
+    def kill(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(NodeFacts, "write", kill)
+        BrokerInProcess(journalled, JOURNALLED, has_own_controller=True)
+    # What a killed process leaves is its files, without its lock.
+    left = Path(shutil.copytree(journalled, journalled.with_name("left")))
+    check_taken_over(BrokerInProcess(left, JOURNALLED, has_own_controller=True), *before)
+
+
+def cut_metadata(folder: Path, size_bytes: int) -> None:
+    path = max((folder / "__cluster_metadata-0").glob("*.log"))
+    with path.open("r+b") as file:
+        file.truncate(size_bytes)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_nothing_is_given_out_again_by_a_metadata_log_that_lost_its_end(tmp_path: Path, clean: bool) -> None:
+    node = BrokerInProcess(tmp_path / "data", JOURNALLED, has_own_controller=True)
+    create(node, "orders")
+    node.restart()
+    log = max((node.folder / "__cluster_metadata-0").glob("*.log"))
+    kept_bytes = log.stat().st_size
+    create(node, "later", 2)
+    producer_id = init(node)
+    for topic in ("orders", "later"):
+        produced = node.produce(topic, [b"one"], producer_id=producer_id, producer_epoch=0, base_sequence=0)
+        assert produced.error_code == ErrorCode.NONE
+    epoch, topic_id = leader_epoch(node, "orders"), node.topic_id("later")
+    node.stop(clean=clean)
+    cut_metadata(node.folder, kept_bytes)
+    node = BrokerInProcess(node.folder, JOURNALLED, has_own_controller=True)
+    assert node.topic_id("later") == topic_id, "a topic that the metadata forgot is taken over"
+    assert leader_epoch(node, "orders") > epoch
+    assert init(node) > producer_id
+    assert node.produce("later", [b"two"]).base_offset == 1
+
+
+def test_transactions_of_before_a_crash_of_the_machine_are_doubted(tmp_path: Path) -> None:
+    node = BrokerInProcess(tmp_path / "data", JOURNALLED, has_own_controller=True)
+    init(node, "id")
+    epoch = leader_epoch(node, TRANSACTION_STATE_TOPIC)
+    node.restart(clean=False)
+    topic = node.broker.metadata.topics[TRANSACTION_STATE_TOPIC]
+    assert node.broker.metadata.doubtful_below_epoch(topic) == 0, "the broker was killed, the machine went on"
+    node.boot_id = "another boot"
+    node.restart(clean=False)
+    doubtful = node.broker.metadata.doubtful_below_epoch(topic)
+    assert epoch < doubtful <= leader_epoch(node, TRANSACTION_STATE_TOPIC)
+    node.restart()
+    assert node.broker.metadata.doubtful_below_epoch(topic) == doubtful
+
+
+def test_the_secret_is_the_same_after_a_restart_and_for_the_owner_alone(node: BrokerInProcess) -> None:
+    node.broker.make_secret()
+    secret = node.broker.secret
+    node.restart(clean=False)
+    node.broker.make_secret()
+    assert node.broker.secret == secret
+    assert (node.folder / JOURNAL_FILE).stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("name", ["tv2", "tv2-killed"])
+def test_a_folder_of_apache_kafka_is_taken_over(kafka_data: Callable[[str], Path], name: str) -> None:
+    clock = VirtualScheduler(kafka.contents(name)["written_at_ms"])
+    settings = {"producer.id.expiration.ms": str(2**31 - 1)}
+    node = BrokerInProcess(kafka_data(name), settings, clock=clock, has_own_controller=True)
+    topics = dict(node.broker.metadata.topics)
+    assert topics["compacted"].configs["cleanup.policy"] == "compact"
+    epoch = leader_epoch(node, "compacted")
+    node.restart()
+    found = {topic.name: topic.topic_id for topic in node.broker.metadata.topics.values()}
+    assert found == {topic.name: topic.topic_id for topic in topics.values()}
+    assert leader_epoch(node, "compacted") == epoch
+
+
+def features(node: BrokerInProcess) -> Mapping[str, int]:
+    assert node.broker.own_controller is not None
+    return node.broker.own_controller.node.machine.view.image.features
+
+
+def test_the_setting_of_the_transaction_protocol_counts_at_each_start(tmp_path: Path) -> None:
+    node = BrokerInProcess(tmp_path / "data", {"transaction.version": "1"}, has_own_controller=True)
+    create(node, "orders")
+    assert features(node) == {"metadata.version": 30, "transaction.version": 1}
+    node.stop()
+    node = BrokerInProcess(node.folder, {"transaction.version": "0"}, has_own_controller=True)
+    assert features(node) == {"metadata.version": 30}
+    assert "orders" in node.broker.metadata.topics
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_change_whose_fsync_fails_is_refused_and_the_broker_ends(
+    node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch, clean: bool
+) -> None:
+    create(node, "orders")
+    membership = node.broker.membership
+    assert membership is not None
+
+    def fail(_: FlushWork) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FlushWork, "run", fail)
+        assert create(node, "lost").error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert "cannot be written" in (membership.ended.value or "")
+    node.restart(clean=clean)
+    assert "orders" in node.broker.metadata.topics
+    assert create(node, "later").error_code == ErrorCode.NONE
+
+
+def test_users_with_ready_credentials_are_there_when_that_is_answered(node: BrokerInProcess) -> None:
+    controller = node.broker.own_controller
+    assert controller is not None
+    user = ScramUser("alice", ScramMechanism.SHA_256)
+    stored = controller.add_users({user: ScramCredential(b"s", b"k", b"v", 4096)})
+    node.until(stored)
+    assert stored.value is None
+    assert list(node.broker.metadata.users) == [user]
+    node.restart(clean=False)
+    assert list(node.broker.metadata.users) == [user]
+
+
+STEPS = ("replace", "rename", "mkdir", "unlink", "truncate", "ftruncate", "chmod")
+
+
+@contextmanager
+def copies_at_each_step(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
+    """The folder as a kill would leave it before each change of its names."""
+    copies: list[Path] = []
+    is_copying = False
+
+    def copying(call: Callable[..., Any]) -> Callable[..., Any]:
+        def copy_and_call(*args: Any, **others: Any) -> Any:
+            nonlocal is_copying
+            if not is_copying:
+                is_copying = True
+                copies.append(Path(shutil.copytree(folder, folder.with_name(f"copy-{len(copies)}"))))
+                is_copying = False
+            return call(*args, **others)
+
+        return copy_and_call
+
+    with monkeypatch.context() as patch:
+        for name in STEPS:
+            patch.setattr(os, name, copying(getattr(os, name)))
+        yield copies
+
+
+def test_a_take_over_can_be_killed_at_each_step(journalled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = last_state(journalled)
+    with copies_at_each_step(journalled, monkeypatch) as copies:
+        node = BrokerInProcess(journalled, JOURNALLED, has_own_controller=True)
+    check_taken_over(node, *before)
+    node.stop()
+    assert copies
+    for copy in copies:
+        node = BrokerInProcess(copy, JOURNALLED, has_own_controller=True)
+        check_taken_over(node, *before)
+        assert init(node) >= 1000, "the block of before is used up"
+        node.broker.stop(clean=False)
+
+
+def test_a_start_on_a_log_that_lost_its_end_can_be_killed_at_each_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = BrokerInProcess(tmp_path / "data", JOURNALLED, has_own_controller=True)
+    create(node, "orders")
+    node.restart()
+    kept_bytes = max((node.folder / "__cluster_metadata-0").glob("*.log")).stat().st_size
+    create(node, "later", 2)
+    node.produce("later", [b"one"], partition=1)
+    epoch, topic_id = leader_epoch(node, "orders"), node.topic_id("later")
+    node.stop()
+    cut_metadata(node.folder, kept_bytes)
+    with copies_at_each_step(node.folder, monkeypatch) as copies:
+        BrokerInProcess(node.folder, JOURNALLED, has_own_controller=True).broker.stop(clean=False)
+    assert copies
+    for copy in copies:
+        node = BrokerInProcess(copy, JOURNALLED, has_own_controller=True)
+        assert node.topic_id("later") == topic_id
+        assert node.topic_id("orders")
+        assert leader_epoch(node, "orders") >= epoch
+        assert node.produce("later", [b"two"], partition=1).base_offset == 1
+        node.broker.stop(clean=False)
+
+
+def test_a_node_that_is_alone_has_room_for_so_many_partitions(tmp_path: Path) -> None:
+    node = BrokerInProcess(tmp_path / "data", {**JOURNALLED, "oncelog.partitions.max": "5"}, has_own_controller=True)
+    assert create(node, "a", 3).error_code == ErrorCode.NONE
+    wanted = [CreatableTopic(name=name, num_partitions=2, replication_factor=1) for name in ("b", "c")]
+    answer = node.call(CreateTopicsRequest(topics=wanted, timeout_ms=1000), 7)
+    assert [topic.error_code for topic in answer.topics] == [ErrorCode.NONE, ErrorCode.POLICY_VIOLATION]
+    growth = CreatePartitionsTopic(name="a", count=4, assignments=None)
+    (result,) = node.call(CreatePartitionsRequest(topics=[growth], timeout_ms=1000), 3).results
+    assert result.error_code == ErrorCode.POLICY_VIOLATION
+    init(node, "id")
+    assert TRANSACTION_STATE_TOPIC in node.broker.metadata.topics, "coordinators need their topics"
+
+
+def test_a_node_that_is_alone_keeps_the_topics_of_its_coordinators_as_they_are(node: BrokerInProcess) -> None:
+    init(node, "id")
+    (deleted,) = node.call(
+        DeleteTopicsRequest(topics=[DeleteTopicState(name=TRANSACTION_STATE_TOPIC)], timeout_ms=1000), 6
+    ).responses
+    growth = CreatePartitionsTopic(name=TRANSACTION_STATE_TOPIC, count=99, assignments=None)
+    (grown,) = node.call(CreatePartitionsRequest(topics=[growth], timeout_ms=1000), 3).results
+    assert (deleted.error_code, grown.error_code) == (ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_REQUEST)
+    assert TRANSACTION_STATE_TOPIC in node.broker.metadata.topics
+
+
+def test_a_start_decodes_each_record_once_and_a_clean_stop_leaves_no_more_than_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = BrokerInProcess(tmp_path / "data", {"oncelog.partitions.max": "2000"}, has_own_controller=True)
+    create(node, "wide", 1000, retention_ms="1")
+    create(node, "gone", 500)
+    node.call(DeleteTopicsRequest(topics=[DeleteTopicState(name="gone")], timeout_ms=1000), 6)
+    node.stop()
+    decoded = 0
+    decode = cluster_metadata.decode_metadata_record
+
+    def count(value: Any) -> Any:
+        nonlocal decoded
+        decoded += 1
+        return decode(value)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(metadata_batches, "decode_metadata_record", count)
+        node = BrokerInProcess(node.folder, {"oncelog.partitions.max": "2000"}, has_own_controller=True)
+    assert 1000 < decoded < 1050
+    assert node.broker.metadata.topics["wide"].configs == {"retention.ms": "1"}
+    assert node.produce("wide", [b"one"], partition=999).error_code == ErrorCode.NONE
+
+
+def test_topics_and_partitions_are_counted_as_they_come_and_go(node: BrokerInProcess) -> None:
+    metadata = node.broker.metadata
+    create(node, "a.b", 3)
+    create(node, "c", 2)
+    growth = CreatePartitionsTopic(name="c", count=5, assignments=None)
+    node.call(CreatePartitionsRequest(topics=[growth], timeout_ms=1000), 3)
+    assert (metadata.partitions_in_all, metadata.metric_names) == (8, {"a_b": "a.b", "c": "c"})
+    node.call(DeleteTopicsRequest(topics=[DeleteTopicState(name="a.b")], timeout_ms=1000), 6)
+    create(node, "a_b", 1)
+    assert (metadata.partitions_in_all, metadata.metric_names) == (6, {"a_b": "a_b", "c": "c"})
+    node.restart()
+    assert node.broker.metadata.partitions_in_all == 6
+
+
+def test_clients_may_not_do_what_brokers_do(node: BrokerInProcess) -> None:
+    assert not node.broker.authorizer.allows("User:ANONYMOUS", "h", Operation.CLUSTER_ACTION, Resource.CLUSTER, "c")
+    assert node.broker.authorizer.allows("User:ANONYMOUS", "h", Operation.ALTER, Resource.CLUSTER, "c")
+
+
+def test_ids_that_are_in_use_are_not_given_out_by_a_controller_that_has_forgotten_them(node: BrokerInProcess) -> None:
+    given = init(node)
+    node.broker.producer_ids.skip_above(given)
+    assert init(node) == given + 1, "that was known"
+    node.broker.producer_ids.skip_above(123_456)
+    assert init(node) == 1 << 40
+    node.restart(clean=False)
+    assert init(node) > 1 << 40
+
+
+def test_a_topic_id_that_a_power_cut_has_emptied_is_that_of_the_topic(node: BrokerInProcess) -> None:
+    create(node, "orders")
+    node.produce("orders", [b"one"])
+    node.stop(clean=False)
+    (node.folder / "orders-0" / "partition.metadata").write_bytes(b"")
+    node.broker = node._new()
+    assert node.produce("orders", [b"two"]).base_offset == 1
+
+
+def test_it_listens_on_all_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "HAS_OWN_CONTROLLER", True)
+
+    async def run() -> None:
+        one = server.Server(tmp_path / "data", BROKER_CONFIG.parse({"listeners": "PLAINTEXT://0.0.0.0:0"}))
+        address = await one.start()
+        assert address.port
+        await one.stop()
+
+    asyncio.run(run())
+    assert (tmp_path / "data" / "__cluster_metadata-0").is_dir()

@@ -1,0 +1,1 @@
+"""The controllers' log in a real ZooKeeper."""

@@ -1,0 +1,135 @@
+"""Brokers of both kinds under Oncelog's controllers on ZooKeeper, their faults, and the load that survives them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka import ElectionType, KafkaException, TopicPartition
+
+from tests.cluster.clusters import COMMON, Cluster, running_cluster
+from tests.cluster.load import TransactionalLoad
+from tests.cluster.own_controllers import OwnControllers, own_controllers
+from tests.cluster.test_faults import check_replicas, check_topics, wait_for_commits
+from tests.waiting import wait_until
+
+BROKERS: Final = (1, 2, 3)
+TOPICS: Final = tuple(f"led-by-{node}" for node in BROKERS)
+REPLICATED: Final[Mapping[str, str]] = {
+    **COMMON,
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+}
+_SETTLED_S = 180
+
+
+class Nodes:
+    """Each fault is over when its call returns: others lead, and the broker is started again or goes on."""
+
+    def __init__(self, cluster: Cluster, controllers: OwnControllers) -> None:
+        self.cluster = cluster
+        self.controllers = controllers
+
+    def start(self, java: Iterable[int]) -> None:
+        for node in BROKERS:
+            if node in java:
+                self.cluster.start_java(node, properties=REPLICATED)
+            else:
+                self.cluster.start_oncelog(node, **REPLICATED)
+
+    def kill(self, node: int) -> None:
+        if node in self.cluster.java:
+            self.cluster.java[node].kill9()
+        else:
+            self.cluster.oncelog[node].kill()
+        self._wait_until_led_by_others(node)
+        self._start_again(node)
+
+    def stop(self, node: int) -> None:
+        """As an operator does: leaderships are moved away first."""
+        if node in self.cluster.java:
+            self.cluster.java[node].stop()
+        else:
+            assert self.cluster.oncelog[node].stop(timeout_s=90) == 0
+        self._wait_until_led_by_others(node)
+        self._start_again(node)
+
+    def pause(self, node: int) -> None:
+        """It is fenced meanwhile, and believes that it leads when it goes on."""
+        pid = self.cluster.java[node].pid if node in self.cluster.java else self.cluster.oncelog[node].pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            self._wait_until_led_by_others(node)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+    def _start_again(self, node: int) -> None:
+        if node in self.cluster.java:
+            self.cluster.java[node].start()
+        else:
+            self.cluster.oncelog[node].start(timeout_s=90)
+
+    def _wait_until_led_by_others(self, node: int) -> None:
+        """As the others tell it."""
+        servers = {
+            **{number: server.bootstrap_servers for number, server in self.cluster.java.items()},
+            **{
+                number: process.bootstrap_servers for number, process in self.cluster.oncelog.items() if process.running
+            },
+        }
+        other = next(servers[number] for number in BROKERS if number != node)
+
+        def is_led_by_others() -> bool:
+            found = self.cluster.partition(f"led-by-{node}", on=other)
+            return found is not None and found.leader != node
+
+        wait_until(is_led_by_others, timeout_s=_SETTLED_S)
+
+    def create_topics(self) -> None:
+        """Each broker is the preferred leader of one."""
+        for position, topic in enumerate(TOPICS):
+            self.cluster.create_topic(topic, [*BROKERS[position:], *BROKERS[:position]], min_insync_replicas="2")
+
+    def wait_until_in_sync(self) -> None:
+        for topic in TOPICS:
+            wait_until(lambda topic=topic: self._is_in_sync(topic), timeout_s=_SETTLED_S)  # type: ignore[misc]
+
+    def _is_in_sync(self, topic: str) -> bool:
+        found = self.cluster.partition(topic)
+        return found is not None and sorted(found.isrs) == sorted(BROKERS)
+
+    def _is_given_back(self, node: int, topic: str) -> bool:
+        found = self.cluster.partition(topic)
+        if found is not None and found.leader == node:
+            return True
+        with suppress(KafkaException):
+            self.cluster.admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition(topic, 0)]).result(30)
+        return False
+
+    def settle(self, loads: Sequence[TransactionalLoad]) -> None:
+        """All replicas are in sync, each broker leads its topic again, and transactions are committed."""
+        self.wait_until_in_sync()
+        for node, topic in zip(BROKERS, TOPICS, strict=True):
+            wait_until(lambda node=node, topic=topic: self._is_given_back(node, topic), timeout_s=_SETTLED_S)  # type: ignore[misc]
+        for load in loads:
+            wait_for_commits(load, 5)
+
+    def check(self, loads: Sequence[TransactionalLoad]) -> None:
+        """Nothing is lost, doubled or torn, and all replicas are equal."""
+        check_topics(self.cluster, TOPICS, [value for load in loads for value in load.committed])
+        for topic in TOPICS:
+            check_replicas(self.cluster, topic, *BROKERS)
+
+
+@contextmanager
+def running_nodes(folder: Path, connect: str, chroot: str, java: Iterable[int] = ()) -> Iterator[Nodes]:
+    with running_cluster(folder) as cluster, own_controllers(cluster, connect, chroot, REPLICATED) as controllers:
+        nodes = Nodes(cluster, controllers)
+        nodes.start(java)
+        yield nodes
