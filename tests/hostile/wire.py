@@ -50,6 +50,9 @@ class Client:
             received += part
         return bytes(received)
 
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
     def close(self) -> None:
         self._socket.close()
 

@@ -65,6 +65,8 @@ class Connection(asyncio.BufferedProtocol):
         self._budget = budget
         self._scheduler = scheduler
         self._unsent_bytes = 0
+        self._answer_bytes = 0
+        """Of the last answer. All of it is in memory until its last byte is sent."""
         self._request_bytes = 0
         """Of a large request that is being served."""
         self._work_bytes = 0
@@ -202,7 +204,7 @@ class Connection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         self._writable = False
         if self._transport is not None:
-            self._unsent_bytes = self._transport.get_write_buffer_size()
+            self._unsent_bytes = max(self._answer_bytes, self._transport.get_write_buffer_size())
             self._hold()
             self._budget.make_room()
 
@@ -322,6 +324,7 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(buffers, LastAnswer):
             self._send_last(buffers)
         elif buffers:
+            self._answer_bytes = sum(map(len, buffers))
             transport.writelines(buffers)
         elif buffers is not None:
             self._refuse("its request could not be answered")
