@@ -61,6 +61,7 @@ class KafkaServer:
         node_id: int = 1,
         roles: str = "broker,controller",
         controller: str | None = None,
+        controller_port: int | None = None,
         properties: Mapping[str, str] | None = None,
         heap: str = "512m",
         java_options: Sequence[str] = QUICK_OPTIONS,
@@ -70,7 +71,8 @@ class KafkaServer:
         """`more_listeners` are ports by security protocol, beside the one without security. `users` are passwords for
         SCRAM-SHA-256 by name, which the folder is formatted with.
 
-        `controller` is the address of another node's, for one that is a broker alone.
+        `controller` is the address of another node's, for one that is a broker alone. `controller_port` is that of
+        this node's own, if it must be a certain one.
         """
         self.folder = folder
         self._node_id = node_id
@@ -80,7 +82,7 @@ class KafkaServer:
         self.transaction_version = transaction_version
         self._features = {"transaction.version": transaction_version, **(features or {})}
         self.port = free_port()
-        self._controller_port = free_port()
+        self._controller_port = controller_port or free_port()
         self._extra = dict(properties or {})
         self._listeners = {"PLAINTEXT": self.port, **(more_listeners or {})}
         self._users = dict(users or {})

@@ -1,5 +1,5 @@
 """Clients that go on through faults: a transactional producer that knows which of its transactions are committed, and a
-consumer that knows what it read where."""
+consumer that knows what it read where, alone or as the member of a group."""
 
 from __future__ import annotations
 
@@ -33,6 +33,8 @@ class TransactionalLoad:
         self.times_s: list[float] = []
         """When each of them was, on the monotonic clock."""
         self.errors: list[str] = []
+        self.producers = 0
+        """How many it needed: one that a fatal error has ended is replaced."""
         self.failure: Exception | None = None
 
     def __enter__(self) -> Self:
@@ -69,6 +71,7 @@ class TransactionalLoad:
             self.failure = error
 
     def _new_producer(self) -> Producer:
+        self.producers += 1
         producer = Producer(
             {
                 "bootstrap.servers": self._servers,
@@ -172,10 +175,7 @@ class SteadyReader:
             consumer.close()
 
     def _take(self, message: Message) -> None:
-        error = message.error()
-        if error is not None:
-            if not (error.retriable() or error.code() in _AWAY):
-                raise KafkaException(error)
+        if not is_record(message):
             return
         found = self.found[message.topic() or ""]
         offset = message.offset()
@@ -184,4 +184,83 @@ class SteadyReader:
         found[offset] = message.value() or b""
 
 
+class GroupMember:
+    """The only one of its group. It commits what it has read before it reads on. If the group goes back to what is
+    committed, it reads that again."""
+
+    def __init__(self, cluster: Cluster, group: str, topics: Sequence[str]) -> None:
+        self.found: dict[str, dict[int, bytes]] = {topic: {} for topic in topics}
+        self.commits = 0
+        self.failure: Exception | None = None
+        self._servers = cluster.bootstrap_servers
+        self._group = group
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join(_GIVE_UP_S)
+
+    def _run(self) -> None:
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self._servers,
+                "group.id": self._group,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "isolation.level": "read_committed",
+                "log_level": 0,
+            }
+        )
+        consumer.subscribe(list(self.found))
+        try:
+            while not self._stopping.is_set():
+                records = [message for message in consumer.consume(500, 0.2) if is_record(message)]
+                for record in records:
+                    self._take(record)
+                if records and self._commits(consumer):
+                    self.commits += 1
+        except (KafkaException, AssertionError) as error:
+            self.failure = error
+        finally:
+            consumer.close()
+
+    def _take(self, record: Message) -> None:
+        found, offset = self.found[record.topic() or ""], record.offset()
+        assert offset is not None
+        before = found.setdefault(offset, record.value() or b"")
+        assert before == record.value(), f"{record.topic()} has changed at {offset}"
+
+    @staticmethod
+    def _commits(consumer: Consumer) -> bool:
+        """Not if the group has no coordinator just now. The next commit has all of it."""
+        try:
+            consumer.commit(asynchronous=False)
+            return True
+        except KafkaException as error:
+            found = error.args[0]
+            if not (found.retriable() or found.code() in (*_AWAY, *_NO_COORDINATOR)):
+                raise
+            return False
+
+
+def is_record(message: Message) -> bool:
+    """Or the news that brokers are away. Raises KafkaException at any other."""
+    error = message.error()
+    if error is not None and not (error.retriable() or error.code() in _AWAY):
+        raise KafkaException(error)
+    return error is None
+
+
 _AWAY = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE)
+_NO_COORDINATOR = (
+    KafkaError._WAIT_COORD,
+    KafkaError._TIMED_OUT,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+)

@@ -20,13 +20,12 @@ from oncelog.cluster.quorum_log import QuorumLog
 from oncelog.controller.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
 from oncelog.controller.image import ConfigResource, Image
 from oncelog.controller.image_records import image_records
-from oncelog.controller.metadata_batches import whole_batches
 from oncelog.controller.replay import Replay
 from oncelog.core.address import Address
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import NodeId, uuid_to_text
 from oncelog.inspection.metadata_records import metadata_record
-from oncelog.protocol.batch import decode_records, iter_headers
+from oncelog.protocol.batch import decode_records, iter_headers, whole_batches
 from oncelog.protocol.messages.broker_registration import BrokerRegistrationResponse, Feature, Listener
 from oncelog.protocol.messages.fetch_snapshot import FetchSnapshotResponse
 from peers.kafka.dump import dump_files

@@ -58,6 +58,13 @@ CLUSTER_MUTANTS = [
         (_HISTORIES,),
     ),
     Mutant(
+        "a follower refuses an answer that ends within a batch",
+        _CLUSTER + "follower",
+        "append_as_follower(whole or records,",
+        "append_as_follower(records,",
+        (_FOLLOWER,),
+    ),
+    Mutant(
         "a follower that diverges takes the leader's high watermark",
         _CLUSTER + "follower",
         "            self.log.truncate_to(offset, now_ms)\n            return\n",

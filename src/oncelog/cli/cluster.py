@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -11,6 +12,7 @@ from oncelog.cli.cluster_access import ClusterAccess, cluster_options, confirm, 
 from oncelog.cli.cluster_up import up_command
 from oncelog.cli.completion import complete_topics
 from oncelog.cli.output import count_of, output_option, print_json, print_table, show_bytes
+from oncelog.cli.parsing import NewPath
 
 
 @click.group("cluster")
@@ -221,3 +223,28 @@ def unregister_command(access: ClusterAccess, node: int, yes: bool) -> None:
         confirm(f"Unregister broker {node}?", yes=yes)
         admin.unregister_broker(node)
     click.echo(f"broker {node} is unregistered")
+
+
+@cluster_command.command("split")
+@click.option("--data-dir", required=True, type=click.Path(exists=True, file_okay=False, path_type=Path),
+              help="The data folder of a node of its own that is stopped.")  # fmt: skip
+@click.option("--controller-dir", required=True, type=NewPath(file_okay=False, path_type=Path),
+              help="A new folder, for the controller.")  # fmt: skip
+@click.option("--controller-id", type=click.IntRange(min=0), default=100, show_default=True,
+              help="The node.id of the controller.")  # fmt: skip
+def split_command(data_dir: Path, controller_dir: Path, controller_id: int) -> None:
+    """Make a cluster of a node of its own, so that other brokers can join it.
+
+    Its metadata goes into the folder of a controller, and its folder becomes one of a broker. Start the controller with
+    process.roles=controller, then the broker with process.roles=broker, where clients know it.
+    """
+    from oncelog.cluster.node_split import split_node
+    from oncelog.storage.log_dir import LogDirError
+
+    try:
+        meta = split_node(data_dir, controller_dir, controller_id)
+    except LogDirError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(f"{controller_dir}: process.roles=controller, node.id={controller_id}")
+    click.echo(f"{data_dir}: process.roles=broker, node.id={meta.node_id}")
+    click.echo(f"both: cluster.id={meta.cluster_id}")

@@ -181,6 +181,8 @@ def _adopt(found: _Found, metadata: MetadataStore, settings: Settings, left: Loa
             log.warning("the folders of %s have no partition.metadata and are left alone", topic)
             continue
         epoch = max(partition_log.leader_epochs.latest_epoch for partition_log in logs.values())
+        # A log knows only the epochs in which something was appended. Clients take no leader of an older one.
+        epoch = max([epoch, *_epochs(topic_id, left)])
         count = max(logs) + 1
         if topic in INTERNAL_TOPICS and len(logs) < count:
             count = max(count, internal_partition_count(topic, settings))
@@ -203,6 +205,12 @@ def _adopt_security(metadata: MetadataStore, image: Image) -> None:
     if quotas:
         metadata.commit(quotas_entry(quotas))
         log.info("%d quota(s) are taken over", len(quotas))
+
+
+def _epochs(topic_id: UUID, left: LoadedImage | None) -> Iterator[int]:
+    """That controllers have told of."""
+    found = None if left is None else left.image.topics.get(topic_id)
+    return (partition.leader_epoch for partition in (found.partitions.values() if found is not None else ()))
 
 
 def _configs(topic: str, left: LoadedImage | None) -> dict[str, str]:

@@ -84,7 +84,7 @@ def check_folder(folder: Path, settings: Settings) -> None:
     if (folder / JOURNAL_FILE).exists():
         raise ConfigError(
             f"{folder} belongs to a node of its own, whose topics the cluster does not know: give the broker an empty "
-            "folder, and copy the topics with a client"
+            "folder, and copy the topics with a client; or make a cluster of that node with 'oncelog cluster split'"
         )
     try:
         found = read_meta_properties(folder)

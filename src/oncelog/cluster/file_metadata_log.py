@@ -135,6 +135,16 @@ class FileMetadataLog:
                 self._commit(bytes(data[position : position + header.size_bytes]))
             offset = self.committed.end_offset
         self._epoch = max(self.committed.last_epoch, read_quorum_epoch(self._folder))
+        voters = self.committed.quorum.voters
+        others = [
+            each.voter_id for each in (voters.voters if voters is not None else ()) if each.voter_id != self.node_id
+        ]
+        if others:
+            raise InvalidMetadata(
+                f"{self._folder} is of a quorum of several controllers, with {', '.join(map(str, others))}, and this "
+                "one would decide without them. Run controllers of Apache Kafka there, and remove the others with "
+                "kafka-metadata-quorum.sh remove-controller"
+            )
 
     def begin_anew(self, image: Image) -> None:
         """An image replaces all that the log says, at once: in a folder of other controllers, or one that has lost its

@@ -15,8 +15,8 @@ A partition is followed in one leader epoch, in one of these states:
   else there, it answers with a DivergingEpoch: the largest epoch that is not above, and where that ends in its log. The
   own log is cut to where both agree for certain, and the next fetch asks again. From such an answer nothing else is
   taken: its high watermark is about records that the own log does not have.
-- Otherwise the batches are appended, then the high watermark moves to that of the answer or to the own end, if that is
-  lower, and then the log start offset follows.
+- Otherwise the batches are appended, without a last one that is cut off. Then the high watermark moves to that of the
+  answer or to the own end, if that is lower, and then the log start offset follows.
 - An answer counts only for partitions that are as they were when the request was sent: same offset, same epoch.
 - A leader that keeps fetch sessions is told only what changed (`cluster.follower_session`). A partition that waits, for
   whatever reason, is taken out of the session: the leader would send it again and again what is not taken.
@@ -35,6 +35,7 @@ from oncelog.cluster.exchange import Exchange
 from oncelog.cluster.follower_session import FollowedPartition, FollowerSession, Position
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import NodeId
+from oncelog.protocol.batch import whole_batches
 from oncelog.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData, ReplicaState
 from oncelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -171,7 +172,11 @@ class _Followed:
             self.log.truncate_to(offset, now_ms)
             return
         if data.records:
-            self.log.append_as_follower(memoryview(data.records), self.leader_epoch, now_ms)
+            records = memoryview(data.records)
+            # Java cuts an answer at the limit that it was given, in the middle of a batch. What has no whole batch at
+            # all is left to the log to complain about.
+            whole = memoryview(whole_batches(records))
+            self.log.append_as_follower(whole or records, self.leader_epoch, now_ms)
         self.log.follow_leader(data.high_watermark, data.log_start_offset)
         self.lag = max(0, data.high_watermark - self.log.log_end_offset)
 

@@ -31,10 +31,11 @@ from oncelog.controller.checkpoint import CheckpointReader, Quorum
 from oncelog.controller.delta import Delta
 from oncelog.controller.errors import InvalidMetadata
 from oncelog.controller.image import EMPTY_IMAGE, Image
-from oncelog.controller.metadata_batches import MetadataBatch, read_batches, whole_batches
+from oncelog.controller.metadata_batches import MetadataBatch, read_batches
 from oncelog.controller.replay import Replay
 from oncelog.core.address import Address
 from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.protocol.batch import whole_batches
 from oncelog.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,

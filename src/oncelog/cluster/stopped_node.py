@@ -54,6 +54,10 @@ class StoppedNode:
         self._image = image
         self._facts = facts
 
+    @property
+    def image(self) -> Image:
+        return self._image
+
     def settings(self, kind: str, name: str) -> dict[ConfigSource, dict[str, str]]:
         """The settings that were changed, by their source."""
         if kind == "topic":
@@ -121,7 +125,7 @@ class StoppedNode:
         """Raises LogDirError. The clean stop before it stays one."""
         if not records:
             return
-        log = _open_log(self._folder, self._node_id)
+        log = open_log(self._folder, self._node_id)
         try:
             log.start(_Nobody())
             log.campaign()
@@ -175,7 +179,7 @@ class _AtOnce:
         """It has been called."""
 
 
-def _open_log(folder: Path, node_id: int) -> FileMetadataLog:
+def open_log(folder: Path, node_id: int) -> FileMetadataLog:
     return FileMetadataLog(folder, node_id=node_id, address=OWN_ADDRESS, scheduler=_AtOnce(), worker=InlineWorker())
 
 

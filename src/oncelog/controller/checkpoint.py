@@ -14,8 +14,9 @@ from typing import Final, NamedTuple
 from oncelog.controller.errors import InvalidMetadata
 from oncelog.controller.image import Image
 from oncelog.controller.image_records import image_records
-from oncelog.controller.metadata_batches import BatchWriter, read_batches, whole_batches
+from oncelog.controller.metadata_batches import BatchWriter, read_batches
 from oncelog.controller.replay import Replay
+from oncelog.protocol.batch import whole_batches
 from oncelog.protocol.messages.cluster_metadata import (
     KRaftVersionRecord,
     MetadataRecord,

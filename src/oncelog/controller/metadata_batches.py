@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from oncelog.protocol.batch import (
-    LENGTH_OVERHEAD_BYTES,
     BatchHeader,
     CorruptBatchError,
     Record,
@@ -52,17 +51,6 @@ def read_batches(data: Readable, start_offset: int = 0) -> Iterator[MetadataBatc
             yield MetadataBatch(header, [], [control for record in wanted if (control := _control(record)) is not None])
         else:
             yield MetadataBatch(header, [_decoded(record) for record in wanted], [])
-
-
-def whole_batches(data: Readable) -> Readable:
-    """The data without a last batch that is cut off. An answer to Fetch may end with one."""
-    position = 0
-    while position + LENGTH_OVERHEAD_BYTES <= len(data):
-        end = position + LENGTH_OVERHEAD_BYTES + int.from_bytes(data[position + 8 : position + 12], "big")
-        if end > len(data):
-            break
-        position = end
-    return data[:position]
 
 
 class BatchWriter:

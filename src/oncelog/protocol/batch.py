@@ -170,7 +170,7 @@ def iter_headers(data: Readable, position: int = 0) -> Iterator[tuple[int, Batch
     Other loops over batches differ for a reason: `storage.segment_batches` reads a file in chunks,
     `storage.intact_batches` goes on behind damage, `storage.log_reader` looks at lengths alone, `storage.append_checks`
     and `client.visibility` answer older formats with codes of their own, and the latter takes a last batch that was
-    cut off.
+    cut off, as `whole_batches` does.
     """
     end = len(data)
     while position < end:
@@ -180,6 +180,17 @@ def iter_headers(data: Readable, position: int = 0) -> Iterator[tuple[int, Batch
             raise CorruptBatchError(f"the batch at byte {position} claims {size} bytes, {end - position} are left")
         yield position, header
         position += size
+
+
+def whole_batches(data: Readable) -> Readable:
+    """The data without a last batch that is cut off. An answer to Fetch may end with one."""
+    position = 0
+    while position + LENGTH_OVERHEAD_BYTES <= len(data):
+        end = position + LENGTH_OVERHEAD_BYTES + int.from_bytes(data[position + 8 : position + 12], "big")
+        if end > len(data):
+            break
+        position = end
+    return data[:position]
 
 
 def crc_of(data: Readable, position: int, size: int) -> int:

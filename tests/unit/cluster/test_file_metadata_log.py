@@ -310,6 +310,12 @@ def test_an_image_takes_the_place_of_a_log_before_it_is_read(tmp_path: Path) -> 
     assert follower.quorum == (1, voters(1)), "the folder keeps its kraft.version"
 
 
+def test_a_folder_of_several_controllers_is_refused(tmp_path: Path) -> None:
+    Node(tmp_path, voters=voters(1, 2)).lead()
+    with pytest.raises(InvalidMetadata, match="of several controllers, with 2,"):
+        Node(tmp_path)
+
+
 def test_voters_that_are_others_are_not_taken_over(tmp_path: Path) -> None:
     Node(tmp_path, voters=voters(1, 2)).lead()
     other = FileMetadataLog(tmp_path, node_id=1, address=ADDRESS, scheduler=VirtualScheduler(), worker=InlineWorker())

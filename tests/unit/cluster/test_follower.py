@@ -12,6 +12,7 @@ from oncelog.cluster.follower_session import FollowedPartition, FollowerSession
 from oncelog.core.config import INT_MAX
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import NodeId
+from oncelog.protocol.batch import Record, build_batch
 from oncelog.protocol.messages.fetch import (
     EpochEndOffset,
     FetchableTopicResponse,
@@ -188,6 +189,24 @@ def test_records_come_first_then_the_high_watermark_and_the_log_start() -> None:
     assert played.log.calls == [("append", b"\4\5", 5, 99), ("follow", 2, 1)]
     _, request = played.send()
     assert (request.topics[0].partitions[0].fetch_offset, request.topics[0].partitions[0].last_fetched_epoch) == (3, 5)
+
+
+def test_an_answer_that_ends_within_a_batch_is_taken_up_to_that_batch() -> None:
+    """As Java's do when there is more than the limit."""
+    batches = [build_batch([Record(0, 0, None, b"value")], timestamp_ms=0, base_offset=offset) for offset in (1, 2, 3)]
+    last = batches[2]
+    for rest in (b"", last[:5], last[:20], last[:-1]):
+        played = Played(4)
+        played.fetched(records=batches[0] + batches[1] + rest)
+        assert played.log.calls[0] == ("append", batches[0] + batches[1], 5, 99)
+
+
+def test_an_answer_without_a_whole_batch_is_for_the_log_to_refuse() -> None:
+    played, rest = Played(4), build_batch([Record(0, 0, None, b"value")], timestamp_ms=0, base_offset=1)[:-1]
+    played.log.error = KafkaError(ErrorCode.CORRUPT_MESSAGE, "torn")
+    played.fetched(records=rest)
+    assert played.log.calls == [("append", rest, 5, 99)]
+    assert played.goes_on_after_ms() == BACKOFF_MS
 
 
 def test_an_empty_answer_moves_the_high_watermark_and_leaves_the_last_epoch() -> None:
