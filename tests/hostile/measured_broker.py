@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import ssl
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from oncelog.testing import BrokerProcess
 _LONGEST = struct.Struct("d")
 _RESET_PEAK = "5"
 _LOOP_WATCH = Path(__file__).parent / "loop_watch"
+_TLS = Path(__file__).parents[1] / "data" / "tls"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +35,15 @@ class Cost:
 class MeasuredBroker(BrokerProcess):
     """Its loop is watched (`loop_watch`)."""
 
-    def __init__(self, data_dir: Path, settings: Mapping[str, object]) -> None:
-        super().__init__(data_dir, settings)
+    def __init__(self, data_dir: Path, settings: Mapping[str, object], *, has_tls: bool = False) -> None:
+        self.tls: ssl.SSLContext | None = None
+        """What clients need."""
+        arguments: list[str] = []
+        if has_tls:
+            self.tls = ssl.create_default_context(cafile=_TLS / "ca.pem")
+            safe = {"listener.security.protocol.map": "SAFE:SSL", "ssl.keystore.location": _TLS / "broker.pem"}
+            settings, arguments = {**settings, **safe}, ["--listen", "SAFE://127.0.0.1:0"]
+        super().__init__(data_dir, settings, arguments=arguments)
         self._watch_path = data_dir.with_name(data_dir.name + ".stretch")
         self._watch_path.write_bytes(bytes(_LONGEST.size))
         with self._watch_path.open("r+b") as file:
@@ -75,8 +84,8 @@ class MeasuredBroker(BrokerProcess):
 
 
 @contextmanager
-def measured_broker(folder: Path, settings: Mapping[str, object]) -> Iterator[MeasuredBroker]:
-    broker = MeasuredBroker(folder / "data", settings).start_watched()
+def measured_broker(folder: Path, settings: Mapping[str, object], *, has_tls: bool = False) -> Iterator[MeasuredBroker]:
+    broker = MeasuredBroker(folder / "data", settings, has_tls=has_tls).start_watched()
     try:
         yield broker
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 from collections.abc import Mapping
 from typing import Any
@@ -16,9 +17,11 @@ ANSWER_TIMEOUT_S = 120.0
 
 
 class Client:
-    def __init__(self, address: str, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+    def __init__(self, address: str, timeout_s: float = ANSWER_TIMEOUT_S, tls: ssl.SSLContext | None = None) -> None:
         host, port = address.split(":")
         self._socket = socket.create_connection((host, int(port)), timeout=timeout_s)
+        if tls is not None:
+            self._socket = tls.wrap_socket(self._socket, server_hostname=host)
         self.sent_bytes = 0
 
     def ask(self, request: Message, version: int) -> tuple[Any, int]:

@@ -24,6 +24,7 @@ from oncelog.server import audit
 from oncelog.server.context import Peer, hold_nothing
 from oncelog.server.dispatch import Buffers, LastAnswer, UnservedRequest
 from oncelog.server.memory_budget import UNSENT_BYTES_MAX
+from oncelog.server.outgoing import TLS_BYTES_MAX, TLS_UNTOLD_BYTES, Outgoing
 
 if TYPE_CHECKING:
     from oncelog.core.clock import Scheduler, Timer
@@ -64,9 +65,13 @@ class Connection(asyncio.BufferedProtocol):
         self._login_timer: Timer | None = None
         self._budget = budget
         self._scheduler = scheduler
+        self._outgoing = Outgoing()
+        self._handed_bytes = 0
+        """What the transport was given last."""
+        self._untold_bytes = 0
+        """What it may keep beside that."""
         self._unsent_bytes = 0
-        self._answer_bytes = 0
-        """Of the last answer. All of it is in memory until its last byte is sent."""
+        """What the client does not take keeps so much in memory."""
         self._request_bytes = 0
         """Of a large request that is being served."""
         self._work_bytes = 0
@@ -108,6 +113,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
+        if transport.get_extra_info("ssl_object") is not None:
+            self._outgoing, self._untold_bytes = Outgoing(TLS_BYTES_MAX), TLS_UNTOLD_BYTES
         admission = self._admission
         delay_ms = 0
         if admission is None:
@@ -158,6 +165,7 @@ class Connection(asyncio.BufferedProtocol):
             self._unmute_timer.cancel()
         self._peer.connected = False
         self._waiting.clear()
+        self._outgoing.clear()
         self._frame_bytes = self._waiting_bytes = self._unsent_bytes = 0
         if not self._awaits_answer:
             self._let_go_of_request()  # else it is in memory until it is served
@@ -199,20 +207,26 @@ class Connection(asyncio.BufferedProtocol):
         # Answers that are ready are still sent. One that is being waited for is not: nobody can tell a client that
         # only closed its side from one that is gone, and a long poll may last for weeks.
         self._has_eof = True
-        return bool(self._waiting) and not self._awaits_answer
+        return bool(self._outgoing) or (bool(self._waiting) and not self._awaits_answer)
 
     def pause_writing(self) -> None:
         self._writable = False
-        if self._transport is not None:
-            self._unsent_bytes = max(self._answer_bytes, self._transport.get_write_buffer_size())
-            self._hold()
+        self._outgoing.shrink()
+        before_bytes, self._unsent_bytes = self._unsent_bytes, self._kept_bytes()
+        self._hold()
+        if self._unsent_bytes > before_bytes:  # else the client goes on with its answer
             self._budget.make_room()
 
+    def _kept_bytes(self) -> int:
+        return self._untold_bytes + self._handed_bytes + self._outgoing.held_bytes
+
     def resume_writing(self) -> None:
-        self._writable = True
-        self._unsent_bytes = 0
-        self._hold()
-        self._serve()
+        self._writable = self.active = True
+        self._send_on()
+        if self._writable:
+            self._unsent_bytes = 0
+            self._hold()
+            self._serve()
 
     def _hold(self) -> None:
         held_bytes = self._frame_bytes + self._waiting_bytes + self._request_bytes + self._unsent_bytes
@@ -246,7 +260,11 @@ class Connection(asyncio.BufferedProtocol):
         return self._transport is not None
 
     def close(self) -> None:
-        if self._transport is not None:
+        if self._transport is None:
+            return
+        if self._outgoing:
+            self._transport.abort()  # a part of an answer is of no use
+        else:
             self._transport.close()
 
     def _serve(self) -> None:
@@ -273,7 +291,7 @@ class Connection(asyncio.BufferedProtocol):
         may_read = not waiting and not self._waits_for_room and self._unmute_timer is None
         if may_read != self._reading:
             self._set_reading(may_read)
-        if self._has_eof and not waiting:
+        if self._has_eof and not waiting and not self._outgoing:
             self.close()
 
     def _mute(self, delay_ms: int) -> None:
@@ -324,12 +342,27 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(buffers, LastAnswer):
             self._send_last(buffers)
         elif buffers:
-            self._answer_bytes = sum(map(len, buffers))
-            transport.writelines(buffers)
+            self._hand_over(transport, buffers)
         elif buffers is not None:
             self._refuse("its request could not be answered")
         if self._peer.throttle_ms:
             self._mute(self._peer.throttle_ms)
+
+    def _hand_over(self, transport: asyncio.Transport, buffers: Buffers) -> None:
+        size_bytes = sum(map(len, buffers))
+        if size_bytes <= self._outgoing.whole_bytes_max:
+            self._handed_bytes = size_bytes
+            transport.writelines(buffers)
+        else:
+            self._outgoing.add(buffers)
+            self._send_on()
+
+    def _send_on(self) -> None:
+        """As much as the client takes at once."""
+        while self._outgoing and self._writable and (transport := self._transport) is not None:
+            piece = self._outgoing.take_piece()
+            self._handed_bytes = sum(map(len, piece))
+            transport.writelines(piece)
 
     def _send_last(self, buffers: LastAnswer) -> None:
         self._waiting.clear()
@@ -365,6 +398,7 @@ class Connection(asyncio.BufferedProtocol):
         if reason is not None:
             log.warning("closing the connection of %s: %s", self.address, reason)
         self._waiting.clear()
+        self._outgoing.clear()
         if self._transport is not None:
             self._transport.abort()
 

@@ -19,6 +19,7 @@ from oncelog.server.connection import Connection
 from oncelog.server.connection_limits import Admission
 from oncelog.server.descriptors import RESERVED, share
 from oncelog.server.memory_budget import ROOM_WAIT_MS, SMALL_ANSWER_BYTES
+from oncelog.server.outgoing import PIECE_BYTES
 from oncelog.storage.record_examination import SHORT_RECORDS_MAX
 from tests.unit.server.harness import BrokerInProcess, batch_of
 from tests.unit.server.held_worker import HeldWorker
@@ -37,14 +38,11 @@ class StuckTransport:
         self.reading = True
         self._paused = False
 
-    def get_extra_info(self, _: str) -> Any:
-        return ("127.0.0.1", 1)
+    def get_extra_info(self, name: str) -> Any:
+        return ("127.0.0.1", 1) if name in ("sockname", "peername") else None
 
     def set_write_buffer_limits(self, *, high: int) -> None:
         self.high_bytes = high
-
-    def get_write_buffer_size(self) -> int:
-        return len(self.unsent)
 
     def writelines(self, buffers: list[Any]) -> None:
         self.unsent += b"".join(buffers)
@@ -52,13 +50,22 @@ class StuckTransport:
             self._paused = True
             self.connection.pause_writing()
 
-    def take(self) -> bytes:
+    def take_piece(self) -> bytes:
         taken = bytes(self.unsent)
         self.unsent.clear()
         if self._paused:
             self._paused = False
             self.connection.resume_writing()
         return taken
+
+    def take(self) -> bytes:
+        """All of the answer that is there, piece by piece."""
+        taken = bytearray()
+        while True:
+            is_last = not self.connection._outgoing
+            taken += self.take_piece()
+            if is_last:
+                return bytes(taken)
 
     def is_closing(self) -> bool:
         return self.aborted
@@ -128,13 +135,32 @@ def fetched_bytes(answer: bytes) -> int:
 def test_many_slow_readers_get_little_until_somebody_reads(running: BrokerInProcess) -> None:
     greedy, late = connect(running), connect(running)
     fetch(greedy)
-    assert running.broker.budget.held_bytes == len(greedy.unsent) > 200_000
+    assert running.broker.budget.held_bytes > 200_000
     fetch(late)
     assert BATCH_BYTES < fetched_bytes(late.take()) <= SMALL_ANSWER_BYTES
     greedy.take()
     assert running.broker.budget.held_bytes == 0
     fetch(late)
     assert fetched_bytes(late.take()) > 200_000
+
+
+def test_an_answer_counts_with_all_that_it_keeps_in_memory_until_it_is_taken(running: BrokerInProcess) -> None:
+    running.broker.budget.max_bytes = 100 << 20
+    for _ in range(80):
+        running.produce("t", [bytes(BATCH_BYTES)])
+    transport, held, taken = connect(running), [], [0]
+    fetch(transport)
+    answer = bytearray()
+    while transport.connection._outgoing:
+        held.append(running.broker.budget.held_bytes)
+        answer += transport.take_piece()
+        taken.append(len(answer))
+    answer += transport.take()
+    assert fetched_bytes(bytes(answer)) > 100 * BATCH_BYTES
+    unsent = [len(answer) - each for each in taken[:-1]]
+    assert len(held) > 5
+    assert all(rest <= count <= 2 * rest + PIECE_BYTES for count, rest in zip(held, unsent, strict=True))
+    assert running.broker.budget.held_bytes == 0
 
 
 def test_what_a_lost_client_did_not_take_is_forgotten(running: BrokerInProcess) -> None:
@@ -203,8 +229,9 @@ def test_answers_beyond_the_budget_close_whoever_holds_most(running: BrokerInPro
     for transport in many:
         fetch(transport)
     assert held_bytes(running) <= BUDGET_BYTES
-    assert sum(len(transport.unsent) for transport in many if not transport.aborted) <= BUDGET_BYTES + 20 * 65_536
     assert not many[-1].aborted, "the last one holds little"
+    unread = sum(len(transport.take()) for transport in many if not transport.aborted)
+    assert 0 < unread <= BUDGET_BYTES + 20 * SMALL_ANSWER_BYTES
 
 
 def produce(topic: str) -> ProduceRequest:
@@ -287,7 +314,7 @@ def test_a_large_request_counts_as_the_objects_that_it_becomes(
     assert running.broker.budget.held_bytes > 2 * held_once - 10, "there is room"
     running.clock.advance_ms(100)
     assert running.broker.budget.closed_connections == 1, "for one of the answers, there is not"
-    assert len(first.unsent or second.unsent) > 50_000 * 20
+    assert len(first.take() or second.take()) > 50_000 * 20
 
 
 def test_while_half_of_the_budget_is_held_large_requests_are_served_one_at_a_time(running: BrokerInProcess) -> None:
