@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from oncelog.cli.main import cli
 from oncelog.testing.broker import BrokerProcess
+from peers.kafka.jars import run_java
 from peers.kafka.kafka import CLUSTER_ID, KafkaServer, free_port
 from tests.cluster.clusters import COMMON, Cluster, running_cluster
 from tests.cluster.load import GroupMember, SteadyReader, TransactionalLoad
@@ -22,7 +23,8 @@ from tests.conformance.conftest import require
 from tests.waiting import wait_until
 
 CONTROLLER, OURS = 100, 1
-JAVA = (11, 12) if os.environ.get("ONCELOG_CLUSTER_TESTS") == "all" else (11,)
+WITH_ALL = os.environ.get("ONCELOG_CLUSTER_TESTS") == "all"
+JAVA = (11, 12) if WITH_ALL else (11,)
 """`make test` has one Java broker."""
 TOPICS = ("orders", "invoices")
 ALONE = {"node.id": OURS, "cluster.id": CLUSTER_ID, **COMMON}
@@ -97,6 +99,15 @@ def unregister(cluster: Cluster, node: int) -> None:
     command(cluster, "cluster", "unregister", str(node), "--yes")
 
 
+def turn_on_eligible_leaders(cluster: Cluster) -> None:
+    """With Kafka's own tool. They are off in the cluster that was one node."""
+    feature = "eligible.leader.replicas.version"
+    upgrade = ("upgrade", "--feature", f"{feature}=1")
+    done = run_java("org.apache.kafka.tools.FeatureCommand", "--bootstrap-server", cluster.bootstrap_servers, *upgrade)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(command(cluster, "cluster", "describe", "-o", "json"))["features"][feature] == 1
+
+
 def active_controller(cluster: Cluster) -> tuple[int, int]:
     """And its epoch."""
     quorum = json.loads(command(cluster, "cluster", "describe", "-o", "json"))["quorum"]
@@ -135,6 +146,8 @@ def test_there_and_back(tmp_path: Path) -> None:
             # Java's brokers take over.
             for java in JAVA:
                 cluster.start_java(java)
+            if WITH_ALL:
+                turn_on_eligible_leaders(cluster)
             move_everything(cluster, JAVA)
             clients.go_on()
             assert cluster.oncelog[OURS].stop() == 0

@@ -409,8 +409,9 @@ def check_roles(settings: Settings) -> None:
         )
 
 
-def warnings_of(settings: Settings) -> list[str]:
-    reasons = _reasons_of_others(settings)
+def warnings_of(settings: Settings, roles: Settings | None = None) -> list[str]:
+    """`roles` are the settings of the broker, if these are of something else."""
+    reasons = _reasons_of_others(settings if roles is None else roles)
     return [text for text in settings.warnings if not text.endswith(reasons)]
 
 

@@ -34,7 +34,7 @@ def report(broker: Broker, context: RequestContext, request: Any, answer: Any) -
         tell(broker, context, request, answer)
 
 
-def _created(_: Broker, context: RequestContext, request: Any, answer: Any) -> None:
+def _created(broker: Broker, context: RequestContext, request: Any, answer: Any) -> None:
     wanted = {topic.name: topic for topic in request.topics}
     for result in answer.topics:
         if result.error_code or result.name not in wanted:
@@ -43,7 +43,7 @@ def _created(_: Broker, context: RequestContext, request: Any, answer: Any) -> N
         count = f" with {result.num_partitions} partition(s)" if result.num_partitions > 0 else ""
         context.tell_change("TOPIC", result.name, f"created{count}")
         given = {config.name: config.value for config in wanted[result.name].configs if config.value is not None}
-        _warn(TOPIC_CONFIG, f"topic {result.name}", given)
+        _warn(broker, TOPIC_CONFIG, f"topic {result.name}", given)
 
 
 def _deleted(_: Broker, context: RequestContext, request: Any, answer: Any) -> None:
@@ -72,7 +72,7 @@ def _configured(broker: Broker, context: RequestContext, request: Any, answer: A
         context.tell_change(_kind_name(kind), name, f"{verb}: {detail}")
         if kind in (ResourceType.TOPIC, ResourceType.BROKER):
             whose = f"{'topic' if is_topic else 'broker'} {name}".strip()
-            _warn(table, whose, {config.name: config.value for config in resource.configs if _is_set(config)})
+            _warn(broker, table, whose, {config.name: config.value for config in resource.configs if _is_set(config)})
 
 
 def _kind_name(kind: int) -> str:
@@ -102,8 +102,8 @@ def _may_be_shown(table: ConfigTable, name: str) -> bool:
         return False
 
 
-def _warn(table: ConfigTable, whose: str, given: Mapping[str, str]) -> None:
-    warn_of_no_effect(whose, table.parse(known_settings(table, given, whose)))
+def _warn(broker: Broker, table: ConfigTable, whose: str, given: Mapping[str, str]) -> None:
+    warn_of_no_effect(whose, table.parse(known_settings(table, given, whose)), broker.settings)
 
 
 def _limited(_: Broker, context: RequestContext, request: Any, answer: Any) -> None:

@@ -12,6 +12,7 @@ from oncelog.cluster.metadata import topic_subject
 from oncelog.cluster.metadata_entries import broker_config_entry, topic_config_entry
 from oncelog.controller.config_changes import change_setting, known_key, without_settings
 from oncelog.controller.topic_rules import check_configs, check_name
+from oncelog.core.broker_config import warnings_of
 from oncelog.core.config import ConfigError, Settings
 from oncelog.core.config_resources import ResourceType
 from oncelog.core.errors import ErrorCode, KafkaError
@@ -163,17 +164,17 @@ def _current(broker: Broker, resource_type: int, name: str) -> Mapping[str, str]
     raise without_settings(resource_type)
 
 
-def _topic_entry(_: Broker, name: str, configs: Mapping[str, str], validate_only: bool) -> JournalEntry:
+def _topic_entry(broker: Broker, name: str, configs: Mapping[str, str], validate_only: bool) -> JournalEntry:
     checked = check_configs(configs)
     if not validate_only:
-        warn_of_no_effect(f"topic {name}", TOPIC_CONFIG.parse(checked))
+        warn_of_no_effect(f"topic {name}", TOPIC_CONFIG.parse(checked), broker.settings)
     return topic_config_entry(name, checked)
 
 
 def _broker_entry(broker: Broker, name: str, configs: Mapping[str, str], validate_only: bool) -> JournalEntry:
     settings = _check_broker_settings(broker, name, configs)
     if not validate_only:
-        warn_of_no_effect(f"broker {name}".strip(), settings)
+        warn_of_no_effect(f"broker {name}".strip(), settings, broker.settings)
     return broker_config_entry(name, configs)
 
 
@@ -195,6 +196,7 @@ def _check_broker_settings(broker: Broker, name: str, configs: Mapping[str, str]
     return settings
 
 
-def warn_of_no_effect(resource: str, settings: Settings) -> None:
-    for warning in settings.warnings:
+def warn_of_no_effect(resource: str, settings: Settings, roles: Settings) -> None:
+    """`roles` are the settings of the broker: in a cluster, those about replicas have their effect."""
+    for warning in warnings_of(settings, roles):
         log.warning("%s: %s", resource, warning)

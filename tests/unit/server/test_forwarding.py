@@ -232,6 +232,19 @@ def test_settings_without_effect_are_warned_of(node: BrokerInProcess, caplog: py
     assert any(text.startswith("broker 1: background.threads") for text in warnings())
 
 
+@pytest.mark.parametrize("roles", ["broker", "broker,controller"])
+def test_settings_of_replicas_have_their_effect_in_a_cluster(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, roles: str
+) -> None:
+    node = BrokerInProcess(tmp_path / "data", {"process.roles": roles}, has_own_controller=True)
+    node.create("t", min_insync_replicas="1")
+    alter(node, resource(TOPIC, "t", min_insync_replicas="1"))
+    alter(node, resource(BROKER, "", min_insync_replicas="1"))
+    warned = [each.getMessage() for each in caplog.records if "min.insync.replicas has no effect" in each.getMessage()]
+    assert len(warned) == (0 if roles == "broker" else 3)
+    node.stop()
+
+
 def test_a_quota_of_changes_holds_for_what_a_controller_decides(node: BrokerInProcess) -> None:
     limit = OpData(key="controller_mutation_rate", value=1.0)
     entity = EntityData(entity_type="client-id", entity_name="test")

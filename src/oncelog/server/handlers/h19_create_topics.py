@@ -64,7 +64,7 @@ def _result(broker: Broker, context: RequestContext, name: str, topic: Topic | K
             name=name, error_code=topic.code, error_message=topic.message or None,
             num_partitions=-1, replication_factor=-1, configs=None,
         )  # fmt: skip
-    config_resources.warn_of_no_effect(f"topic {name}", TOPIC_CONFIG.parse(topic.configs))
+    config_resources.warn_of_no_effect(f"topic {name}", TOPIC_CONFIG.parse(topic.configs), broker.settings)
     result = CreatableTopicResult(name=name, topic_id=topic.topic_id)
     if context.may(Operation.DESCRIBE_CONFIGS, Resource.TOPIC, name):
         result.num_partitions, result.replication_factor = topic.partition_count, 1
