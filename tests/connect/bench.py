@@ -33,6 +33,7 @@ from oncelog.client import Producer
 from oncelog.connect.kinds import Kind, PostgresSinkKind, PostgresSourceKind
 from oncelog.connect.progress import Progress
 from oncelog.connect.settings import sink_settings, source_settings
+from oncelog.connect.supervisor import Supervisor
 from oncelog.testing.broker import BrokerProcess, broker
 from tests.connect.postgres import PostgresServer, postgres_server
 
@@ -94,11 +95,15 @@ def _cpu_s_of(pid: int) -> float:
 
 
 def run_until_current(kind: Kind) -> Progress:
-    progress = Progress()
-    with kind.task(progress) as task:
-        task.run(lambda: progress.is_current)
-    kind.close()
-    return progress
+    """As `oncelog connect run --until-current` does."""
+    supervisor = Supervisor([kind], lambda _: None, until_current=True)
+    supervisor.start()
+    while not supervisor.has_ended(1):
+        pass
+    [status] = supervisor.statuses
+    if status.state != "ended" or status.restarts:
+        raise RuntimeError(f"{status.name} is {status.state}: {status.error}")
+    return status.progress
 
 
 class Round:

@@ -41,7 +41,16 @@ class RowRefused(Exception):
     """The database does not take a row, and will not take it next time."""
 
 
-Plans = dict[str, TablePlan]
+class TableWrites(NamedTuple):
+    """A `TablePlan`, with its rows as the database takes them."""
+
+    empties: bool
+    deletes: list[tuple[Any, ...]]
+    writes: list[tuple[tuple[str, ...], Any]]
+    """What `_encode` has made of rows, by their columns."""
+
+
+Prepared = dict[str, TableWrites]
 """By table."""
 
 
@@ -87,18 +96,18 @@ class DatabaseSink(ABC):
     def _table_facts(self, table: str) -> TableFacts | None:
         """None if there is no such table."""
 
-    @abstractmethod
-    def _insert(self, table: str, columns: tuple[str, ...], rows: Sequence[Collection[Any]]) -> None: ...
+    def _encode(self, rows: Sequence[Collection[Any]]) -> Any:
+        """Rows as the methods below take them. Does not use the connection. May raise RowRefused."""
+        return rows
 
     @abstractmethod
-    def _upsert(
-        self, table: str, columns: tuple[str, ...], key: tuple[str, ...], rows: Sequence[Collection[Any]]
-    ) -> None: ...
+    def _insert(self, table: str, columns: tuple[str, ...], rows: Any) -> None: ...
 
     @abstractmethod
-    def _update_or_insert(
-        self, table: str, columns: tuple[str, ...], key: tuple[str, ...], rows: Sequence[Collection[Any]]
-    ) -> None:
+    def _upsert(self, table: str, columns: tuple[str, ...], key: tuple[str, ...], rows: Any) -> None: ...
+
+    @abstractmethod
+    def _update_or_insert(self, table: str, columns: tuple[str, ...], key: tuple[str, ...], rows: Any) -> None:
         """For rows that leave out a required column: databases check that before they look whether the row is there."""
 
     @abstractmethod
@@ -263,21 +272,34 @@ class DatabaseSink(ABC):
 
     # Rows
 
-    def prepare(self, records: Sequence[ConsumerRecord]) -> Plans | None:
+    def prepare(self, records: Sequence[ConsumerRecord]) -> Prepared | None:
         """None if that needs the database, or if a record cannot be used: `write` finds out which."""
         if isinstance(records, RecordColumns) and self._tables_claimed() <= self._facts.keys():
-            with contextlib.suppress(Unusable), paused_collector():
-                return self._plans(records)
+            with contextlib.suppress(Unusable, RowRefused), paused_collector():
+                return self._prepared(records)
         return None
 
     def _tables_claimed(self) -> set[str]:
         return {self._table_of(partition.topic) for partition in self._owners}
 
-    def _write_rows(self, records: Sequence[ConsumerRecord], plans: Plans | None = None) -> None:
-        for table, plan in (self._plans(records) if plans is None else plans).items():
-            self._apply(table, plan)
+    def _write_rows(self, records: Sequence[ConsumerRecord], prepared: Prepared | None = None) -> None:
+        for table, writes in (self._prepared(records) if prepared is None else prepared).items():
+            self._apply(table, writes)
 
-    def _plans(self, records: Sequence[ConsumerRecord]) -> Plans:
+    def _prepared(self, records: Sequence[ConsumerRecord]) -> Prepared:
+        return {table: self._encoded(table, plan) for table, plan in self._plans(records).items()}
+
+    def _encoded(self, table: str, plan: TablePlan) -> TableWrites:
+        facts = self.facts(table)
+        writes = []
+        for columns, found in plan.writes:
+            rows = found
+            if self.settings.format == "rows" and not facts.json.isdisjoint(columns):
+                rows = row_changes.with_json_texts(columns, found, facts.json - set(facts.key))
+            writes.append((columns, self._encode(rows)))
+        return TableWrites(plan.empties, plan.deletes, writes)
+
+    def _plans(self, records: Sequence[ConsumerRecord]) -> dict[str, TablePlan]:
         if isinstance(records, RecordColumns) and self.settings.format == "rows" and self._schemas is None:
             parts = records.by_topic()
             found = {self._table_of(topic): self._plain_plan(topic, part) for topic, part in parts.items()}
@@ -371,16 +393,13 @@ class DatabaseSink(ABC):
                 )
             del row[name]
 
-    def _apply(self, table: str, plan: TablePlan) -> None:
+    def _apply(self, table: str, changes: TableWrites) -> None:
         facts = self.facts(table)
-        if plan.empties:
+        if changes.empties:
             self._execute(f"delete from {quoted_table(table)}")
-        if plan.deletes:
-            self._delete(table, facts.key, plan.deletes)
-        for columns, found in plan.writes:
-            rows = found
-            if self.settings.format == "rows" and not facts.json.isdisjoint(columns):
-                rows = row_changes.with_json_texts(columns, found, facts.json - set(facts.key))
+        if changes.deletes:
+            self._delete(table, facts.key, changes.deletes)
+        for columns, rows in changes.writes:
             if self.settings.mode == "append":
                 self._insert(table, columns, rows)
             elif facts.required.issubset(columns):

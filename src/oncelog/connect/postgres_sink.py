@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any, ClassVar, Final
 
 import psycopg
-from psycopg.types.json import JsonDumper
 
+from oncelog.connect.copy_text import NulInText, copy_text
 from oncelog.connect.database_sink import (
     DEAD_LETTERS_TABLE,
     OFFSETS_TABLE,
@@ -49,9 +49,9 @@ class PostgresSink(DatabaseSink):
         super().__init__(settings, instance)
         self._application = f"oncelog-connect-{settings.name}"
         self._connection = psycopg.connect(settings.url, autocommit=True, application_name=self._application)
-        for kind in (dict, list):
-            self._connection.adapters.register_dumper(kind, JsonDumper)
         self._stages: dict[str, tuple[str, tuple[str, ...]]] = {}
+        self._filled: set[str] = set()
+        """Stages that this transaction has used."""
 
     def _execute(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         # Without values, as all statements with names of users are, psycopg takes the text as it is.
@@ -68,6 +68,8 @@ class PostgresSink(DatabaseSink):
         except BaseException:
             self._rolled_back()
             raise
+        finally:
+            self._filled.clear()
 
     def _cut_off_predecessor(self) -> None:
         self._execute(
@@ -116,55 +118,57 @@ class PostgresSink(DatabaseSink):
             if self.settings.mode == "upsert":
                 yield from rights.stage()
 
-    def _insert(self, table: str, columns: tuple[str, ...], rows: Sequence[Collection[Any]]) -> None:
+    def _encode(self, rows: Sequence[Collection[Any]]) -> bytes:
+        with self._faults():
+            return copy_text(rows, self._connection.info.encoding)
+
+    def _insert(self, table: str, columns: tuple[str, ...], rows: bytes) -> None:
         with self._faults():
             if columns:
                 self._copy(quoted_table(table), columns, rows)
             else:
-                for _ in rows:
+                for _ in rows.splitlines():  # each is empty
                     self._execute(f"insert into {quoted_table(table)} default values")
 
-    def _upsert(
-        self, table: str, columns: tuple[str, ...], key: tuple[str, ...], rows: Sequence[Collection[Any]]
-    ) -> None:
+    def _upsert(self, table: str, columns: tuple[str, ...], key: tuple[str, ...], rows: bytes) -> None:
         names = _list(columns)
         changed = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in columns if name not in key)
         with self._faults():
-            stage = self._stage(table, columns)
-            self._copy(stage, columns, rows)
+            stage = self._filled_stage(table, columns, rows)
             self._execute(
                 f"insert into {quoted_table(table)} ({names}) overriding system value select {names} from {stage} "
                 f"on conflict ({_list(key)}) {f'do update set {changed}' if changed else 'do nothing'}"
             )
-            self._execute(f"truncate {stage}")
 
-    def _update_or_insert(
-        self, table: str, columns: tuple[str, ...], key: tuple[str, ...], rows: Sequence[Collection[Any]]
-    ) -> None:
+    def _update_or_insert(self, table: str, columns: tuple[str, ...], key: tuple[str, ...], rows: bytes) -> None:
         names = _list(columns)
         same = " and ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in key)
         changed = ", ".join(f"{quoted(name)} = s.{quoted(name)}" for name in columns if name not in key)
         with self._faults():
-            stage = self._stage(table, columns)
-            self._copy(stage, columns, rows)
+            stage = self._filled_stage(table, columns, rows)
             if changed:
                 self._execute(f"update {quoted_table(table)} t set {changed} from {stage} s where {same}")
             self._execute(
                 f"insert into {quoted_table(table)} ({names}) overriding system value select {names} from {stage} s "
                 f"where not exists (select from {quoted_table(table)} t where {same})"
             )
-            self._execute(f"truncate {stage}")
 
     def _delete(self, table: str, key: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
         same = " and ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in key)
         with self._faults():
-            stage = self._stage(table, key)
-            self._copy(stage, key, rows)
+            stage = self._filled_stage(table, key, self._encode(rows))
             self._execute(f"delete from {quoted_table(table)} t using {stage} s where {same}")
+
+    def _filled_stage(self, table: str, columns: tuple[str, ...], rows: bytes) -> str:
+        stage = self._stage(table, columns)
+        if stage in self._filled:
             self._execute(f"truncate {stage}")
+        self._filled.add(stage)
+        self._copy(stage, columns, rows)
+        return stage
 
     def _stage(self, table: str, columns: tuple[str, ...]) -> str:
-        """A temporary table with these columns, for as long as the connection lives.
+        """A temporary table with these columns, for as long as the connection lives. A commit empties it.
 
         Records may leave out any of the columns: so there is one stage of a table, for all that were there so far, and
         not one for each choice of them.
@@ -174,26 +178,25 @@ class PostgresSink(DatabaseSink):
             known += tuple(column for column in columns if column not in known)
             self._execute(f"drop table if exists {name}")
             self._execute(
-                f"create temp table {name.removeprefix('pg_temp.')} as select {_list(known)} "
+                f"create temp table {name.removeprefix('pg_temp.')} on commit delete rows as select {_list(known)} "
                 f"from {quoted_table(table)} with no data"
             )
             self._stages[table] = name, known
         return name
 
-    def _copy(self, target: str, columns: tuple[str, ...], rows: Sequence[Collection[Any]]) -> None:
+    def _copy(self, target: str, columns: tuple[str, ...], rows: bytes) -> None:
         with (
             self._connection.cursor() as cursor,
             cursor.copy(f"copy {target} ({_list(columns)}) from stdin".encode()) as copy,
         ):
-            for row in rows:
-                copy.write_row(row)  # type: ignore[arg-type]  # any collection will do
+            copy.write(rows)
 
     @contextmanager
     def _faults(self) -> Iterator[None]:
         """Raises what an error means; see `sqlstates`."""
         try:
             yield
-        except (psycopg.DataError, UnicodeEncodeError) as error:  # those of the driver have no code
+        except (psycopg.DataError, NulInText, UnicodeEncodeError) as error:  # those of the driver have no code
             raise RowRefused(str(error)) from error
         except psycopg.Error as error:
             match None if error.sqlstate is None else fault_of(error.sqlstate, error.diag.source_function):

@@ -16,7 +16,9 @@ goes on from it. Keys are compared as JSON gives them; a batch with keys of seve
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from oncelog.client import ConsumerRecord
@@ -27,6 +29,9 @@ FORMATS: Final = ("rows", "debezium")
 _NOT_JSON: Final = (StopIteration, ValueError, RecursionError)
 """The last one is raised for what is nested too deeply."""
 _PLAIN_KEYS: Final = frozenset((int, str))
+_MARK: Final = secrets.token_hex(8)
+_BETWEEN: Final = f',"{_MARK}",'.encode()
+_DECODED_TOGETHER: Final = 500
 _scan: Final[Callable[[str, int], tuple[Any, int]]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 
@@ -188,7 +193,10 @@ def plan_upserts(changes: Iterable[RowChange], key_columns: Sequence[str]) -> Ta
     return TablePlan(empties, list(deleted), _by_columns(rows.values()))
 
 
-def _by_columns(rows: Iterable[Row]) -> list[tuple[tuple[str, ...], list[Collection[Any]]]]:
+def _by_columns(rows: Collection[Row]) -> list[tuple[tuple[str, ...], list[Collection[Any]]]]:
+    kinds = set(map(tuple, rows))
+    if len(kinds) == 1:
+        return [(kinds.pop(), [row.values() for row in rows])]
     grouped: dict[tuple[str, ...], list[Collection[Any]]] = {}
     for row in rows:
         grouped.setdefault(tuple(row), []).append(row.values())
@@ -200,10 +208,33 @@ def plan_plain_upserts(records: RecordColumns, key: str) -> TablePlan | None:
 
     They have the format `rows`, their key is one column, and their rows have it. None for others.
     """
+    found = _decoded_together(records.values)
+    kinds = set(map(type, found))
+    if kinds == {dict}:
+        return _plan_without_deletes(found, key)
+    return _plan_with_deletes(records, found, key) if kinds == {dict, type(None)} else None
+
+
+def _plan_without_deletes(rows: list[Row], key: str) -> TablePlan | None:
+    names = [row.get(key) for row in rows]
+    if not _are_plain(names):
+        return None
+    return TablePlan(False, [], _by_columns(rows if len(set(names)) == len(names) else _merged(names, rows)))
+
+
+def _merged(names: Iterable[Any], rows: Iterable[Row]) -> Collection[Row]:
+    """One row per key."""
+    merged: dict[Any, Row] = {}
+    for name, row in zip(names, rows, strict=True):
+        merged.setdefault(name, row).update(row)
+    return merged.values()
+
+
+def _plan_with_deletes(records: RecordColumns, found: Iterable[Row | None], key: str) -> TablePlan | None:
     deleted: dict[Any, None] = {}
     rows: dict[Any, Row] = {}
-    for at, value in enumerate(records.values):
-        if value is None:
+    for at, row in enumerate(found):
+        if row is None:
             change = RowChange(records[at], None)
             if _header(change.record, "op") == b"t":
                 return None
@@ -211,39 +242,48 @@ def plan_plain_upserts(records: RecordColumns, key: str) -> TablePlan | None:
             deleted[name] = None
             rows.pop(name, None)
             continue
-        row = _plain_row(value)
-        if row is None or type(name := row.get(key)) not in _PLAIN_KEYS:
+        if type(name := row.get(key)) not in _PLAIN_KEYS:
             return None
-        if name in rows:
-            rows[name].update(row)
-        else:
-            rows[name] = row
-    if len({*map(type, rows), *map(type, deleted)}) > 1:
+        rows.setdefault(name, row).update(row)
+    if not _are_plain([*rows, *deleted]):
         return None
     return TablePlan(False, [(name,) for name in deleted], _by_columns(rows.values()))
 
 
+def _are_plain(keys: Iterable[Any]) -> bool:
+    """All numbers, or all texts."""
+    kinds = set(map(type, keys))
+    return len(kinds) <= 1 and kinds <= _PLAIN_KEYS
+
+
 def plan_plain_appends(records: RecordColumns) -> TablePlan | None:
     """What `plan_appends` gives for batches of the format `rows` without deletes. None for others."""
-    writes: list[tuple[tuple[str, ...], list[Collection[Any]]]] = []
-    for value in records.values:
-        row = None if value is None else _plain_row(value)
-        if row is None:
-            return None
-        columns = tuple(row)
-        if not writes or writes[-1][0] != columns:
-            writes.append((columns, []))
-        writes[-1][1].append(row.values())
-    return TablePlan(False, [], writes)
-
-
-def _plain_row(value: bytes) -> Row | None:
-    try:
-        text = value.decode()
-        row, end = _scan(text, 0)
-    except _NOT_JSON:
+    rows = _decoded_together(records.values)
+    if set(map(type, rows)) != {dict}:
         return None
-    return row if type(row) is dict and end == len(text) else None
+    runs = groupby(rows, key=tuple)
+    return TablePlan(False, [], [(columns, [row.values() for row in run]) for columns, run in runs])
+
+
+def _decoded_together(values: Sequence[bytes | None]) -> list[Any]:
+    """What the values say, None for no value. Empty if one of them is not JSON.
+
+    Many are decoded with one call, as one list: so the scanner makes the names of fields once. A mark between any two
+    of them tells whether each is one whole value by itself, as texts such as `1,2` are not. Nobody knows the mark, so
+    it is in none of them.
+    """
+    decoded: list[Any] = []
+    for start in range(0, len(values), _DECODED_TOGETHER):
+        part = [b"null" if value is None else value for value in values[start : start + _DECODED_TOGETHER]]
+        try:
+            text = f"[{_BETWEEN.join(part).decode()}]"
+            found, end = _scan(text, 0)
+        except _NOT_JSON:
+            return []
+        if end != len(text) or len(found) != 2 * len(part) - 1 or found[1::2].count(_MARK) != len(part) - 1:
+            return []
+        decoded += found[::2]
+    return decoded
 
 
 def with_json_texts(

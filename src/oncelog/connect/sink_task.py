@@ -29,6 +29,7 @@ from oncelog.connect.sink_resume import Extent, check_claim, check_topic
 from oncelog.core.failpoints import hit
 
 POLL_MS: Final = 200
+POLL_WHILE_WRITING_MS: Final = 10
 LOOK_AROUND_S: Final = 10.0
 """How often an idle sink looks for new partitions, and stores offsets that moved over aborted records."""
 FETCH_BYTES: Final = 8 * 1024 * 1024
@@ -109,10 +110,12 @@ class SinkTask:
             return False
         prepared = self._sink.prepare(records)
         new = self._new_partitions()
-        self._finish()
-        self._claim(new)
+        if new:
+            self._finish()
+            self._claim(new)
         moves = self._moves()
         if not moves:
+            self._finish()
             self._sink.verify()
             return False
         self._write(Batch(records, moves, prepared))
@@ -121,9 +124,14 @@ class SinkTask:
         return True
 
     def _write(self, batch: Batch) -> None:
+        """The database does not wait for what there is to tell about the batch before."""
+        written, self._writing = self._writing, None
+        failed = 0 if written is None else written.outcome.result()
         self._positions.update({partition: move.new for partition, move in batch.moves.items()})
         outcome = self._writer.submit(self._sink.write, batch)
         self._writing = _Writing(outcome, len(batch.records), dict(self._positions))
+        if written is not None:
+            self._report(written, failed)
 
     def _finish(self) -> None:
         """Wait for the batch that is being written."""
@@ -171,7 +179,7 @@ class SinkTask:
 
     def _collect_records(self) -> list[ConsumerRecord]:
         wanted = self.settings.batch_rows
-        records = self._consumer.poll(timeout_ms=POLL_MS, max_records=wanted)
+        records = self._consumer.poll(timeout_ms=self._first_poll_ms(), max_records=wanted)
         deadline_s = time.monotonic() + self.settings.batch_ms / 1000
         with suppress(CorruptBatch):  # what was read before is written; the next poll raises it again
             while records and len(records) < wanted and (left_s := deadline_s - time.monotonic()) > 0:
@@ -181,7 +189,7 @@ class SinkTask:
     def _collect_columns(self) -> RecordColumns:
         """All that has come is taken at once; what is more than a batch waits for the next one."""
         wanted = self.settings.batch_rows
-        records = self._unread or RecordColumns(self._consumer.poll_columns(timeout_ms=POLL_MS))
+        records = self._unread or RecordColumns(self._consumer.poll_columns(timeout_ms=self._first_poll_ms()))
         deadline_s = time.monotonic() + self.settings.batch_ms / 1000
         with suppress(CorruptBatch):  # as above
             while records and len(records) < wanted and (left_s := deadline_s - time.monotonic()) > 0:
@@ -189,6 +197,10 @@ class SinkTask:
                 records = joined([records, more]) if more else records
         self._unread = records[wanted:]
         return records[:wanted]
+
+    def _first_poll_ms(self) -> int:
+        """Behind the last batch of a backlog nothing may come for long, and what is written is to be told."""
+        return POLL_MS if self._writing is None else POLL_WHILE_WRITING_MS
 
     def _moves(self) -> dict[TopicPartition, Move]:
         unread = self._unread.first_offsets() if self._unread else {}
@@ -198,7 +210,8 @@ class SinkTask:
     def _report(self, written: _Writing, failed: int) -> None:
         self.progress.dead_letters += failed
         position = ", ".join(f"{place}: {offset}" for place, offset in sorted(written.positions.items()))
-        lag = sum(self._consumer.lag(place) for place in self._positions) + len(self._unread or ())
+        ends = self._consumer.end_offsets(written.positions)
+        lag = sum(max(0, ends[place] - offset) for place, offset in written.positions.items())
         self.progress.committed(written.records, position, lag)
         self._consumer.commit_async(written.positions, _log_failure)
 

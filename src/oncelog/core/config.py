@@ -8,7 +8,6 @@ dataclass takes it from there with `setting`, and `Settings.bind` fills one.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -165,6 +164,8 @@ def refused(reason: str, *names: str) -> list[ConfigKey]:
 
 def did_you_mean(name: str, known: Iterable[str], *, count: int = 1) -> str:
     """A question to put behind a message about an unknown name, if there are names like it."""
+    import difflib  # for messages about mistakes alone
+
     near = difflib.get_close_matches(name, list(known), n=count, cutoff=0.6)
     return f"; did you mean {' or '.join(near)}?" if near else ""
 

@@ -20,7 +20,6 @@ from oncelog.core.address import ALL_ADDRESSES, LOOPBACK, Address, parse_address
 from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.config import INT_MAX, ConfigError, Settings, did_you_mean
 from oncelog.core.tls_config import NAME_CHECK
-from oncelog.security.jaas import parse_jaas
 from oncelog.security.oauthbearer import TokenRules
 from oncelog.security.principal_mapping import PrincipalMapping
 from oncelog.security.sasl import MECHANISMS, OAUTHBEARER, PLAIN
@@ -422,6 +421,8 @@ def _check_mechanism(key: str, name: str, mechanism: str, mechanisms: tuple[str,
 
 
 def _passwords(name: str, mechanisms: tuple[str, ...], overrides: Mapping[str, str]) -> dict[str, str]:
+    from oncelog.security.jaas import parse_jaas  # for listeners with SASL alone
+
     passwords: dict[str, str] = {}
     lines = {rest.removesuffix(f".{JAAS}").upper(): text for rest, text in overrides.items() if rest.endswith(JAAS)}
     for mechanism, text in lines.items():

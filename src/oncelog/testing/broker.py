@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import selectors
 import shutil
 import signal
@@ -236,7 +235,7 @@ def _read_line(stream: IO[str], timeout_s: float) -> str | None:
 @contextmanager
 def temporary_folder(prefix: str = "oncelog-") -> Iterator[Path]:
     """A folder that is removed at the end of the block, or when this process is killed inside of it."""
-    folder = Path(tempfile.gettempdir()).absolute() / f"{prefix}{secrets.token_hex(8)}"
+    folder = Path(tempfile.gettempdir()).absolute() / f"{prefix}{os.urandom(8).hex()}"
     janitor.take("folder", str(folder))  # before there is one
     folder.mkdir(mode=0o700)
     try:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -174,6 +173,8 @@ def _stop(process: BrokerProcess) -> None:
 def _all_at_once(processes: Iterable[BrokerProcess], do: Callable[[BrokerProcess], None]) -> None:
     """In threads, since each of them waits. If one fails, the others are killed: nobody waits for them any more."""
     chosen = list(processes)
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(len(chosen)) as pool:
         try:
             for done in [pool.submit(do, process) for process in chosen]:

@@ -1,5 +1,8 @@
 """Brokers by fork: a process that has imported everything once makes a new broker in a few milliseconds.
 
+This is the owner's side, `forking` the program of that process. Both import as little as they can before the first
+broker runs: a test waits for it.
+
 The launcher gets a message per broker over a socket: arguments, environment and folder, with descriptors for its
 standard streams and one on which it writes the exit code. It ends when its owner does, and its brokers end with it:
 they are told by the kernel, and they are of its process group, which the janitor kills. Linux only.
@@ -9,32 +12,22 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
-import gc
-import importlib
 import json
 import os
-import pkgutil
 import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any, Final, NoReturn
+from typing import IO, Final
 
 from oncelog.child_process import ChildProcess
 from oncelog.testing.janitor import end_group, janitor
 
-MESSAGE_BYTES_MAX: Final = 1 << 20
-_DESCRIPTORS: Final = 4
-_PROGRAM: Final = "oncelog.cli.main"
-_MODULES: Final = (_PROGRAM, "oncelog.cli.serve", "oncelog.server.main", "oncelog.server.orders")
-_HANDLERS: Final = "oncelog.server.handlers"
-_PR_SET_PDEATHSIG: Final = 1
+_PROGRAM: Final = Path(__file__).with_name("forking.py")
 
 
 class LaunchedProcess:
@@ -90,6 +83,12 @@ class Launcher:
         self._process: ChildProcess[bytes] | None = None
         self._socket: socket.socket | None = None
 
+    def warm_up(self) -> None:
+        """Starts the process, and does not wait for it: for those who know that they will ask for a broker."""
+        with self._lock:
+            if self._socket is None and sys.platform == "linux":
+                self._socket = self._start()
+
     def launch(self, arguments: Sequence[str], stderr: int) -> LaunchedProcess:
         """Runs `oncelog ARGUMENTS`."""
         stdin_read, stdin_write = os.pipe()
@@ -130,7 +129,7 @@ class Launcher:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = ChildProcess(
-                [sys.executable, "-c", f"from {__name__} import main; main({theirs.fileno()})"],
+                [sys.executable, "-P", _PROGRAM, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -170,117 +169,6 @@ class Launcher:
         if self._process is not None:
             self._process.returncode = 0  # it is not this process that waits for it
         self._begin()
-
-
-class _Forking:
-    """The launcher's side."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        self._statuses: dict[int, int] = {}
-        self._woken, waking = os.pipe()
-        os.set_blocking(waking, False)
-        signal.set_wakeup_fd(waking)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def run(self) -> None:
-        while True:
-            ready = select.select([self._connection.fileno(), self._woken], [], [])[0]
-            if self._woken in ready:
-                os.read(self._woken, 4096)
-                self._report_ended()
-            if self._connection.fileno() in ready and not self._launch():
-                return
-
-    def _launch(self) -> bool:
-        message, descriptors, _, _ = socket.recv_fds(self._connection, MESSAGE_BYTES_MAX, _DESCRIPTORS)
-        if not message:
-            return False
-        *streams, status = descriptors
-        launcher_pid = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            _end_with(launcher_pid)
-            self._become_broker(json.loads(message), streams)
-        for descriptor in streams:
-            os.close(descriptor)
-        self._statuses[pid] = status
-        try:
-            self._connection.send(str(pid).encode())
-        except BrokenPipeError:  # the owner has ended meanwhile
-            os.kill(pid, signal.SIGKILL)
-            return False
-        return True
-
-    def _become_broker(self, given: dict[str, Any], streams: Sequence[int]) -> NoReturn:
-        code = 1
-        try:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            for number, descriptor in enumerate(streams):
-                os.dup2(descriptor, number)
-            # All of them: the owner's socket has the number that it had with the owner, which may be any.
-            os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-            code = _run_command(given)
-        except BaseException:  # noqa: BLE001  a fork must not go on as if it were the launcher
-            traceback.print_exc()
-        finally:
-            with contextlib.suppress(OSError):
-                sys.stdout.flush()
-            os._exit(code)
-
-    def _report_ended(self) -> None:
-        while self._statuses:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            descriptor = self._statuses.pop(pid)
-            with contextlib.suppress(BrokenPipeError):
-                os.write(descriptor, str(os.waitstatus_to_exitcode(status)).encode())
-            os.close(descriptor)
-
-
-def _end_with(parent: int) -> None:
-    """A broker does not outlive its launcher: nobody else collects it and tells its owner."""
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0 or os.getppid() != parent:
-        os._exit(1)
-
-
-def _run_command(given: dict[str, Any]) -> int:
-    os.environ.clear()
-    os.environ.update(given["environment"])
-    os.chdir(given["folder"])
-    sys.argv = ["oncelog", *given["arguments"]]
-    try:
-        importlib.import_module(_PROGRAM).main()
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
-    return 0
-
-
-def _import_everything() -> None:
-    """By name, as the interpreter does with a program: this package is below the command line that it runs."""
-    for name in _MODULES:
-        importlib.import_module(name)
-    handlers = importlib.import_module(_HANDLERS)
-    for module in pkgutil.iter_modules(handlers.__path__):
-        importlib.import_module(f"{_HANDLERS}.{module.name}")
-    with contextlib.suppress(ImportError):
-        importlib.import_module("uvloop")
-    gc.collect()
-    gc.freeze()
-
-
-def main(descriptor: int) -> None:
-    """The launcher's program."""
-    _import_everything()
-    with socket.socket(fileno=descriptor) as connection:
-        _Forking(connection).run()
 
 
 launcher: Final = Launcher()

@@ -5,7 +5,6 @@ As in `oncelog.client`, the coroutines are the implementation, and the blocking 
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import os
 import time
@@ -46,6 +45,8 @@ def unique_name(prefix: str = "topic") -> str:
 
 async def wait_until(look: Callable[[], Awaitable[T]], wanted: Callable[[T], object], what: str, timeout_s: float) -> T:
     """Looks again and again. Errors that pass by themselves are waited for as well."""
+    import asyncio
+
     deadline_s = time.monotonic() + timeout_s
     while True:
         found: object

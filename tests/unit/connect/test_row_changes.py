@@ -100,6 +100,13 @@ def test_a_batch_that_is_planned_at_once_is_planned_as_its_records_are(records: 
         assert lists(appends) == lists(plan_appends(decoded))
 
 
+def test_texts_that_only_together_are_rows_are_not_planned_as_rows() -> None:
+    halves = [b'{"id": 1, "b": [1', b"2]}", b'{"id": 2}, {"id": 3}']
+    records = columns([record(None, None)._replace(value=value) for value in halves])
+    assert plan_plain_upserts(records, "id") is None
+    assert plan_plain_appends(records) is None
+
+
 def test_most_batches_are_planned_at_once() -> None:
     records = [
         record({"id": 1}, {"id": 1, "b": 2}),

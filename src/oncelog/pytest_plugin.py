@@ -3,16 +3,33 @@
 `oncelog_broker` is shared by the whole run, `fresh_oncelog_broker` is empty at the start of each test, and
 `oncelog_topic` is a new topic on the shared one. Settings come from `oncelog_settings` and `fresh_oncelog_settings`,
 which a conftest.py or a module defines anew.
+
+pytest loads this file in every run of an environment that has Oncelog: it imports the rest when a test uses it. As soon
+as it is known which tests are run, the process that brokers come from is started if one of them needs it, so that its
+imports overlap with the tests before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from oncelog.testing.broker import BrokerProcess, broker
+if TYPE_CHECKING:
+    from oncelog.testing.broker import BrokerProcess
+
+_OF_BROKERS: Final = frozenset(("oncelog_broker", "_fresh_oncelog_brokers"))
+"""What all fixtures with a broker are made of."""
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    needs_broker = any(_OF_BROKERS.intersection(getattr(item, "fixturenames", ())) for item in session.items)
+    if needs_broker and not session.config.option.collectonly:
+        from oncelog.testing.launcher import launcher
+
+        launcher.warm_up()
 
 
 @pytest.fixture(scope="session")
@@ -24,6 +41,8 @@ def oncelog_settings() -> Mapping[str, object]:
 @pytest.fixture(scope="session")
 def oncelog_broker(oncelog_settings: Mapping[str, object]) -> Iterator[BrokerProcess]:
     """A Kafka-compatible broker at `oncelog_broker.bootstrap_servers`, the same for all tests."""
+    from oncelog.testing.broker import broker
+
     with broker(oncelog_settings) as process:
         yield process
 
@@ -53,6 +72,8 @@ class _FreshBrokers:
             self._process.resume()
             self._process.reset()
             return self._process
+        from oncelog.testing.broker import broker
+
         self.close()
         self._settings = dict(settings)
         self._process = self._stack.enter_context(broker(settings))
