@@ -225,7 +225,7 @@ class Dispatcher:
     def _framed(self, route: _Route, correlation_id: int, message: Any, started_s: float) -> Answer:
         spent_s = time.perf_counter() - started_s
         self._broker.metrics.request_served(route.key, spent_s)
-        if spent_s < BRIEF_S or not _is_long(route.key, message):
+        if spent_s < BRIEF_S or not is_long(route.key, message):
             return route.frame(correlation_id, message)
 
         def encoded(result: Buffers | Exception | None) -> Buffers | None:
@@ -280,7 +280,8 @@ def _without_body(_: Readable, position: int) -> tuple[None, int]:
     return None, position
 
 
-def _is_long(key: int, message: Any) -> bool:
+def is_long(key: int, message: Any) -> bool:
+    """Whether a worker is to encode it."""
     levels = _LEVELS_WITH_RECORDS if key in _WITH_RECORDS else sys.maxsize
     return isinstance(message, Message) and _room_after(message, ENCODED_HERE_ELEMENTS_MAX, levels) < 0
 
