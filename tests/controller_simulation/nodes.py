@@ -84,6 +84,7 @@ class Controller(ControllerNode):
             self.process,
             budget,
             LargeRequests(OneAtATime(InlineWorker()), budget),
+            OneAtATime(InlineWorker()),
             lambda: AllowClients(cluster_action=True),
             has_acls=False,
         )

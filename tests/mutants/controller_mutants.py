@@ -173,9 +173,9 @@ CONTROLLER_MUTANTS = [
     Mutant(
         "a controller answers before what it decided is committed",
         "oncelog.server.controller_node",
-        "            self._is_appending = True\n            self.append(current.records)",
+        "            self._is_appending = True\n            self.log.append(values)",
         "            self._is_appending = True\n            for promise, answer in answers:\n"
-        "                promise.resolve(answer)\n            answers = ()\n            self.append(current.records)",
+        "                promise.resolve(answer)\n            answers = []\n            self.log.append(values)",
         (_CONTROLLERS,),
     ),
     Mutant(

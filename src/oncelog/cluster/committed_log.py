@@ -165,9 +165,9 @@ class CommittedLog:
         return [*batches, writer.records([_ABORT])] if self.is_in_transaction else batches
 
 
-def data_batches(records: Sequence[VersionedRecord], writer: BatchWriter) -> list[bytes]:
+def data_batches(records: Sequence[VersionedRecord | bytes], writer: BatchWriter) -> list[bytes]:
     """The batches of one append. Raises KafkaError if a record is too large for any batch."""
-    values = [encode_metadata_record(message, version) for message, version in records]
+    values = [record if isinstance(record, bytes) else encode_metadata_record(*record) for record in records]
     if sum(map(_size, values)) <= BATCH_BYTES_MAX:
         return [writer.records(values)]
     return [writer.records(chunk) for chunk in _chunks([_BEGIN, *values, _END])]

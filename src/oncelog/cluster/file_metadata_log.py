@@ -229,7 +229,7 @@ class FileMetadataLog:
             self.leader = Leader(self.node_id, epoch, self.address)
             self._follower.on_leader(self.leader)
 
-    def append(self, records: Sequence[VersionedRecord]) -> Promise[int | KafkaError]:
+    def append(self, records: Sequence[VersionedRecord | bytes]) -> Promise[int | KafkaError]:
         if self.leader is None:
             return Promise.resolved(no_longer_active())
         writer = BatchWriter(

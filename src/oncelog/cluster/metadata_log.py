@@ -71,8 +71,9 @@ class MetadataLog(Protocol):
     def resign(self) -> None:
         """Give up the office, or the campaign. Appends that wait fail. `campaign` starts over."""
 
-    def append(self, records: Sequence[VersionedRecord]) -> Promise[int | KafkaError]:
-        """Appends are committed in the order of the calls. After one that fails none that was waiting is committed."""
+    def append(self, records: Sequence[VersionedRecord | bytes]) -> Promise[int | KafkaError]:
+        """Records, or what they are encoded as. Appends are committed in the order of the calls. After one that fails
+        none that was waiting is committed."""
 
     def write_snapshot(self, snapshot: Snapshot) -> Promise[KafkaError | None]:
         """Store what everything committed below the snapshot's offset amounts to, and forget the log before it.

@@ -6,6 +6,7 @@ controller that is not active says who is.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -33,6 +34,8 @@ UNKNOWN_HIGH_WATERMARK: Final = 2**63 - 1
 _WITH_REPLICA_STATE: Final = 15
 _BY_TOPIC_ID: Final = 13
 _OBSERVERS_MAX: Final = 10_000
+_DESCRIBED_BYTES: Final = 300
+"""Memory of a partition in the description of the quorum."""
 
 
 class Replica(NamedTuple):
@@ -167,26 +170,25 @@ class QuorumServing:
 
     # DescribeQuorum
 
-    def describe(self, request: DescribeQuorumRequest, now_ms: int) -> DescribeQuorumResponse:
-        asked = [(topic.topic_name, [each.partition_index for each in topic.partitions]) for topic in request.topics]
-        if asked != [(TOPIC, [0])]:
-            return DescribeQuorumResponse(
-                topics=[
-                    quorum.TopicData(
-                        topic_name=name,
-                        partitions=[
-                            quorum.PartitionData(
-                                partition_index=index,
-                                error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                                error_message=None,
-                            )
-                            for index in indexes
-                        ],
+    def describe(self, request: DescribeQuorumRequest, now_ms: int) -> Generator[int, None, DescribeQuorumResponse]:
+        """Yields what it has added to the answer, about: many partitions may be asked for that there are not."""
+        named = [(topic.topic_name, topic.partitions) for topic in request.topics]
+        if len(named) != 1 or named[0][0] != TOPIC or [each.partition_index for each in named[0][1]] != [0]:
+            response = DescribeQuorumResponse(error_message=None)
+            for name, partitions in named:
+                unknown = quorum.TopicData(topic_name=name)
+                response.topics.append(unknown)
+                for each in partitions:
+                    unknown.partitions.append(
+                        quorum.PartitionData(
+                            partition_index=each.partition_index,
+                            error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                            error_message=None,
+                        )
                     )
-                    for name, indexes in asked
-                ],
-                error_message=None,
-            )
+                    yield _DESCRIBED_BYTES
+                yield _DESCRIBED_BYTES
+            return response
         leader = self._log.leader
         if leader is None or not self._log.is_active:
             return DescribeQuorumResponse(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER, error_message=None)

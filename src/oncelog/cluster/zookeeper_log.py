@@ -185,7 +185,7 @@ class ZooKeeperMetadataLog:
         self._leave("it has resigned")
         self._wake()
 
-    def append(self, records: Sequence[VersionedRecord]) -> Promise[int | KafkaError]:
+    def append(self, records: Sequence[VersionedRecord | bytes]) -> Promise[int | KafkaError]:
         if not self._is_in_office:
             return Promise.resolved(no_longer_active())
         append = _Append(self.next_offset)

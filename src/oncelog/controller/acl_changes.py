@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import Final, Protocol, TypeVar
 from uuid import UUID
 
-from oncelog.controller.decision import Decision
+from oncelog.controller.decision import Deciding, Decision
 from oncelog.controller.view import View
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.protocol.messages.cluster_metadata import AccessControlEntryRecord, RemoveAccessControlEntryRecord
@@ -42,12 +42,13 @@ class FilterFields(Protocol):
     permission_type: int
 
 
-def create_acls(view: View, request: CreateAclsRequest, new_uuid: Callable[[], UUID]) -> Decision:
+def create_acls(view: View, request: CreateAclsRequest, new_uuid: Callable[[], UUID]) -> Deciding:
     check_creation_count(request)
     present = set(_known(view).values())
     records: list[Message] = []
     results = []
     for creation in request.creations:
+        yield
         try:
             acl = acl_of(creation)
             if acl not in present:
@@ -59,17 +60,19 @@ def create_acls(view: View, request: CreateAclsRequest, new_uuid: Callable[[], U
     return Decision(records, CreateAclsResponse(results=results))
 
 
-def delete_acls(view: View, request: DeleteAclsRequest) -> Decision:
+def delete_acls(view: View, request: DeleteAclsRequest) -> Deciding:
     check_filter_count(request)
     gone: dict[UUID, None] = {}
     results = []
+    known = _known(view)
     for fields in request.filters:
+        yield
         try:
             wanted = filter_of(fields)
         except KafkaError as error:
             results.append(not_deleted(error))
             continue
-        found = {acl_id: acl for acl_id, acl in _known(view).items() if wanted.matches(acl)}
+        found = {acl_id: acl for acl_id, acl in known.items() if wanted.matches(acl)}
         gone |= dict.fromkeys(found)
         results.append(deleted(list(found.values())))
     records = [RemoveAccessControlEntryRecord(id=acl_id) for acl_id in gone]

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from oncelog.controller.decision import Decision, Requester
+from oncelog.controller.decision import Deciding, Decision, Requester
 from oncelog.controller.image import ConfigResource
 from oncelog.controller.topic_rules import check_configs, check_name, unknown_topic
 from oncelog.controller.view import View
@@ -113,7 +113,7 @@ def new_topic_configs(view: View, wanted: CreatableTopic) -> NewConfigs:
     return NewConfigs(configs, [*records, *_cleared(view, records)])
 
 
-def alter_incrementally(view: View, request: IncrementalAlterConfigsRequest, who: Requester) -> Decision:
+def alter_incrementally(view: View, request: IncrementalAlterConfigsRequest, who: Requester) -> Deciding:
     def changed(resource: IncrementalAlterConfigsResource) -> Records:
         target = ConfigResource(resource.resource_type, resource.resource_name)
         names = [config.name for config in resource.configs]
@@ -129,17 +129,19 @@ def alter_incrementally(view: View, request: IncrementalAlterConfigsRequest, who
         return _changes(view, target, configs, names)
 
     altered = _Altered(view, who, request.resources, changed)
-    answers = [
-        IncrementalAlterConfigsResourceResponse(
-            error_code=code, error_message=message, resource_type=resource.type, resource_name=resource.name
+    answers = []
+    for resource, code, message in altered.results():
+        answers.append(
+            IncrementalAlterConfigsResourceResponse(
+                error_code=code, error_message=message, resource_type=resource.type, resource_name=resource.name
+            )
         )
-        for resource, code, message in altered.results()
-    ]
+        yield
     records = [] if request.validate_only else altered.records
     return Decision(records, IncrementalAlterConfigsResponse(responses=answers))
 
 
-def replace_all(view: View, request: AlterConfigsRequest, who: Requester) -> Decision:
+def replace_all(view: View, request: AlterConfigsRequest, who: Requester) -> Deciding:
     def changed(resource: AlterConfigsResource) -> Records:
         target = ConfigResource(resource.resource_type, resource.resource_name)
         given = {config.name: config.value for config in resource.configs}
@@ -150,12 +152,14 @@ def replace_all(view: View, request: AlterConfigsRequest, who: Requester) -> Dec
         return _changes(view, target, configs, names)
 
     altered = _Altered(view, who, request.resources, changed)
-    answers = [
-        AlterConfigsResourceResponse(
-            error_code=code, error_message=message, resource_type=resource.type, resource_name=resource.name
+    answers = []
+    for resource, code, message in altered.results():
+        answers.append(
+            AlterConfigsResourceResponse(
+                error_code=code, error_message=message, resource_type=resource.type, resource_name=resource.name
+            )
         )
-        for resource, code, message in altered.results()
-    ]
+        yield
     return Decision([] if request.validate_only else altered.records, AlterConfigsResponse(responses=answers))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import NamedTuple, Protocol
 
 from oncelog.protocol.schema import Message
@@ -14,6 +14,11 @@ class Decision(NamedTuple):
 
     records: Sequence[Message]
     answer: Message
+
+
+Deciding = Generator[None, None, Decision]
+"""What takes longer the more a request names: it yields in between, for those who have other things to do. Nothing else
+is decided meanwhile."""
 
 
 class Requester(Protocol):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from oncelog.controller.broker_changes import without
-from oncelog.controller.decision import Decision
+from oncelog.controller.decision import Deciding, Decision
 from oncelog.controller.view import Place, View
 from oncelog.core.errors import ErrorCode
 from oncelog.protocol.messages.assign_replicas_to_dirs import (
@@ -22,7 +22,7 @@ from oncelog.protocol.messages.cluster_metadata import PartitionChangeRecord
 from oncelog.protocol.schema import Message
 
 
-def assign_replicas(view: View, request: AssignReplicasToDirsRequest) -> Decision:
+def assign_replicas(view: View, request: AssignReplicasToDirsRequest) -> Deciding:
     broker = view.check_epoch(request.broker_id, request.broker_epoch)
     records: list[Message] = []
     offline: list[Place] = []
@@ -32,6 +32,7 @@ def assign_replicas(view: View, request: AssignReplicasToDirsRequest) -> Decisio
         for topic in directory.topics:
             codes = []
             for each in topic.partitions:
+                yield
                 place = _place(view, broker.broker_id, topic.topic_id, each.partition_index)
                 if isinstance(place, Place):
                     record = _assigned(view, place, broker.broker_id, directory.id_)

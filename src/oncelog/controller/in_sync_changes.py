@@ -6,7 +6,7 @@ committed ISR, after the others it waits for the metadata or asks again.
 
 from __future__ import annotations
 
-from oncelog.controller.decision import Decision, Requester
+from oncelog.controller.decision import Deciding, Decision, Requester
 from oncelog.controller.partition_image import NO_LEADER_CHANGE, PartitionImage
 from oncelog.controller.view import Place, View
 from oncelog.core.errors import ErrorCode
@@ -25,7 +25,7 @@ _WITH_EPOCHS = 3
 _RECOVERED, _RECOVERING = 0, 1
 
 
-def alter_partitions(view: View, request: AlterPartitionRequest, who: Requester) -> Decision:
+def alter_partitions(view: View, request: AlterPartitionRequest, who: Requester) -> Deciding:
     view.check_epoch(request.broker_id, request.broker_epoch)
     records: list[Message] = []
     answer = AlterPartitionResponse()
@@ -34,6 +34,7 @@ def alter_partitions(view: View, request: AlterPartitionRequest, who: Requester)
         answered = ChangedTopic(topic_id=wanted.topic_id)
         answer.topics.append(answered)
         for change in wanted.partitions:
+            yield
             if who.api_version < _WITH_EPOCHS:
                 change.new_isr_with_epochs = [BrokerState(broker_id=member) for member in change.new_isr]
             partition = None if topic is None else topic.partitions.get(change.partition_index)

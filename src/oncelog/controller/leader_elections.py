@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from oncelog.controller.decision import Decision
+from oncelog.controller.decision import Deciding, Decision
 from oncelog.controller.partition_change import Election
 from oncelog.controller.view import Place, View
 from oncelog.core.errors import ErrorCode, KafkaError
@@ -20,7 +20,7 @@ from oncelog.protocol.schema import Message
 _ELECTIONS = {0: Election.PREFERRED, 1: Election.UNCLEAN}
 
 
-def elect_leaders(view: View, request: ElectLeadersRequest) -> Decision:
+def elect_leaders(view: View, request: ElectLeadersRequest) -> Deciding:
     election = _ELECTIONS.get(request.election_type)
     if election is None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}")
@@ -35,6 +35,7 @@ def elect_leaders(view: View, request: ElectLeadersRequest) -> Decision:
     for name, indexes in asked:
         result = ReplicaElectionResult(topic=name)
         for index in indexes:
+            yield
             error = _elect(view, name, index, election, records)
             if wanted is not None or error is None or error.code is not ErrorCode.ELECTION_NOT_NEEDED:
                 result.partition_result.append(_result(index, error))

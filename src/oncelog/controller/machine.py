@@ -2,7 +2,8 @@
 
 No clock, no I/O. The owner
 
-1. applies every committed record (`apply`, or `load` for a snapshot), whether this controller is active or not;
+1. applies every committed record (`apply`, or `apply_in_steps` for many; `load` for a snapshot), whether this
+   controller is active or not;
 2. calls `activate` when it has become active, and `resign` when it is not any more;
 3. while it is active, opens a `Round`, asks it all that waits, appends the records of the round as one batch, and gives
    the answers when that is committed. Then comes the next round. If the batch is not committed, the round is forgotten.
@@ -13,14 +14,14 @@ heartbeats: these are memory, and are taken as they come.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from oncelog.controller import broker_changes, leader_elections
 from oncelog.controller.acl_changes import create_acls, delete_acls
 from oncelog.controller.config_changes import alter_incrementally, replace_all
-from oncelog.controller.decision import Decision, Requester
+from oncelog.controller.decision import Deciding, Decision, Requester
 from oncelog.controller.directory_assignments import assign_replicas
 from oncelog.controller.feature_changes import KRAFT_VERSION, update_features
 from oncelog.controller.heartbeats import BrokerEpoch, BrokerState, Heartbeats
@@ -81,6 +82,7 @@ ELECTIONS_MAX: Final = 1000
 RECORD_BYTES_MAX: Final = 800_000
 """A larger record does not fit into a batch of the log, and all others of the round would fail with it."""
 _MIN_ISR: Final = "min.insync.replicas"
+T = TypeVar("T")
 
 
 class ControllerConfig(NamedTuple):
@@ -120,10 +122,17 @@ class Machine:
         self._registered_offsets = dict.fromkeys(image.brokers, end_offset - 1)
 
     def apply(self, record: Message, offset: int) -> None:
-        self._replay.apply(record)
+        for _ in self.apply_in_steps([(offset, record)]):
+            pass
+
+    def apply_in_steps(self, records: Iterable[tuple[int, Message]]) -> Iterator[None]:
+        """Offsets and records. Nothing of them is in the view before the end."""
+        for offset, record in records:
+            yield from self._replay.apply_in_steps(record)
+            if isinstance(record, RegisterBrokerRecord):
+                self._registered_offsets[NodeId(record.broker_id)] = offset
+            yield
         self._has_news = True
-        if isinstance(record, RegisterBrokerRecord):
-            self._registered_offsets[NodeId(record.broker_id)] = offset
 
     @property
     def view(self) -> View:
@@ -177,12 +186,18 @@ class Round:
 
     def ask(self, request: Message, who: Requester, now_ms: int) -> Message:
         """The answer, to be given when the records are committed. Raises KafkaError."""
-        decision = _DECISIONS[type(request)](self, request, who, now_ms)
+        return _at_once(self.decide(request, who, now_ms))
+
+    def decide(self, request: Message, who: Requester, now_ms: int) -> Generator[None, None, Message]:
+        """As `ask`, in steps of which none is long. It is to be gone through to its end before the next one."""
+        found = _DECISIONS[type(request)](self, request, who, now_ms)
+        decision = found if isinstance(found, Decision) else (yield from found)
         level = self._view.image.metadata_version
         for record in decision.records:
             if not isinstance(record, _ALWAYS_SMALL):
                 _check_size(record, level)
-        self._take(decision.records)
+                yield
+        yield from self._take_in_steps(decision.records)
         return decision.answer
 
     def fence_silent(self, now_ms: int) -> None:
@@ -205,6 +220,9 @@ class Round:
         self._take(leader_elections.unclean_leaders(self._view, ELECTIONS_MAX))
 
     def _take(self, records: Sequence[Message]) -> None:
+        _at_once(self._take_in_steps(records))
+
+    def _take_in_steps(self, records: Sequence[Message]) -> Generator[None, None, None]:
         if not records:
             return
         if self._replay is None:
@@ -213,6 +231,7 @@ class Round:
         for record in records:
             # If one is refused, the next decision begins with the view before all of them.
             replay.apply(record)
+            yield
         self._replay = replay
         self.records += records
         self._view = self._view.after(self._replay.image())
@@ -290,6 +309,15 @@ class Round:
         return update_features(self._view, request, who.api_version, machine.config.features, machine.kraft_version)
 
 
+def _at_once(steps: Generator[None, None, T]) -> T:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+
+
 def _unfenced(view: View, wanted: BrokerEpoch) -> BrokerRegistration | None:
     broker = view.broker(wanted.broker_id)
     return broker if broker is not None and broker.epoch == wanted.epoch and not broker.is_fenced else None
@@ -308,7 +336,7 @@ def _check_size(record: Message, level: int) -> None:
         )
 
 
-_DECISIONS: Final[dict[type[Message], Callable[[Round, Any, Requester, int], Decision]]] = {
+_DECISIONS: Final[dict[type[Message], Callable[[Round, Any, Requester, int], Decision | Deciding]]] = {
     BrokerRegistrationRequest: Round._register,
     BrokerHeartbeatRequest: Round._heartbeat,
     ControllerRegistrationRequest: lambda _, request, who, now_ms: register_controller(request),

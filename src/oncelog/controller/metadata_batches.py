@@ -16,6 +16,7 @@ from oncelog.protocol.batch import (
     crc_of,
     decode_records,
     iter_headers,
+    iter_records,
 )
 from oncelog.protocol.compiler import encode_bytes
 from oncelog.protocol.messages.cluster_metadata import (
@@ -40,8 +41,7 @@ def read_batches(data: Readable, start_offset: int = 0) -> Iterator[MetadataBatc
     for position, header in iter_headers(data):
         if header.last_offset < start_offset:
             continue
-        if crc_of(data, position, header.size_bytes) != header.crc:
-            raise CorruptBatchError(f"the CRC of the batch at byte {position} does not match")
+        _check_crc(data, position, header)
         wanted = [
             record
             for record in decode_records(data, position)
@@ -51,6 +51,20 @@ def read_batches(data: Readable, start_offset: int = 0) -> Iterator[MetadataBatc
             yield MetadataBatch(header, [], [control for record in wanted if (control := _control(record)) is not None])
         else:
             yield MetadataBatch(header, [_decoded(record) for record in wanted], [])
+
+
+def each_record(batch: Readable) -> Iterator[tuple[int, MetadataRecord]]:
+    """Offset and record, one after the other. Raises as `read_batches`. A batch of control records has none."""
+    for position, header in iter_headers(batch):
+        _check_crc(batch, position, header)
+        if not header.is_control:
+            for record in iter_records(batch, position):
+                yield header.base_offset + record.offset_delta, _decoded(record)
+
+
+def _check_crc(data: Readable, position: int, header: BatchHeader) -> None:
+    if crc_of(data, position, header.size_bytes) != header.crc:
+        raise CorruptBatchError(f"the CRC of the batch at byte {position} does not match")
 
 
 class BatchWriter:

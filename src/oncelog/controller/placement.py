@@ -10,7 +10,7 @@ Randomness comes in as a function: `below(n)` is a number from 0 to n - 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from oncelog.core.errors import ErrorCode, KafkaError
@@ -63,8 +63,8 @@ class Placement:
         self._offset = below(len(self._racks)) if self._racks else 0
         self._round = 0
 
-    def place(self, partition_count: int, replication_factor: int) -> list[list[int]]:
-        """Raises INVALID_REPLICATION_FACTOR."""
+    def place(self, partition_count: int, replication_factor: int) -> Iterator[list[int]]:
+        """The replicas of one partition after the other. Raises INVALID_REPLICATION_FACTOR, at once."""
         if not self._unfenced_in_all:
             raise _impossible("All brokers are currently fenced, or have all their log directories cordoned.")
         if replication_factor > self._brokers_in_all:
@@ -73,7 +73,7 @@ class Placement:
                 f"{self._brokers_in_all} broker(s) are registered or some brokers have all their log directories "
                 "cordoned."
             )
-        return [self._place_one(replication_factor) for _ in range(partition_count)]
+        return (self._place_one(replication_factor) for _ in range(partition_count))
 
     def _place_one(self, replication_factor: int) -> list[int]:
         if self._round and self._round % self._unfenced_in_all == 0:

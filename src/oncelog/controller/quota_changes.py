@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from oncelog.controller.decision import Decision
+from oncelog.controller.decision import Deciding, Decision
 from oncelog.controller.view import View
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.protocol.messages.alter_client_quotas import (
@@ -26,10 +26,11 @@ from oncelog.security.quotas import Entity, entity_of, entity_problem, quota_pro
 Changes = list[tuple[Entity, str, float | None]]
 
 
-def alter_quotas(view: View, request: AlterClientQuotasRequest) -> Decision:
+def alter_quotas(view: View, request: AlterClientQuotasRequest) -> Deciding:
     records: list[Message] = []
     answered = []
     for entry, checked in checked_entries(request.entries, [named_entity(entry) for entry in request.entries]):
+        yield
         if isinstance(checked, KafkaError):
             answered.append(altered_entry(entry, checked))
             continue

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from oncelog.controller.assignments import check_assignment
-from oncelog.controller.decision import Decision
+from oncelog.controller.decision import Deciding, Decision
 from oncelog.controller.image import TopicImage
 from oncelog.controller.partition_image import PartitionImage
 from oncelog.controller.view import Place, View
@@ -32,7 +32,7 @@ from oncelog.protocol.messages.list_partition_reassignments import (
 from oncelog.protocol.schema import Message
 
 
-def alter_reassignments(view: View, request: AlterPartitionReassignmentsRequest) -> Decision:
+def alter_reassignments(view: View, request: AlterPartitionReassignmentsRequest) -> Deciding:
     records: list[Message] = []
     may_change = request.allow_replication_factor_change
     answer = AlterPartitionReassignmentsResponse(allow_replication_factor_change=may_change, error_message=None)
@@ -40,6 +40,7 @@ def alter_reassignments(view: View, request: AlterPartitionReassignmentsRequest)
     for topic in request.topics:
         answered = ReassignableTopicResponse(name=topic.name)
         for wanted in topic.partitions:
+            yield
             result = ReassignablePartitionResponse(partition_index=wanted.partition_index, error_message=None)
             try:
                 if counts[topic.name, wanted.partition_index] > 1:

@@ -10,7 +10,7 @@ not the registered one, an epoch or a producer id that goes back. What the repla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, Generic, TypeVar
 from uuid import UUID
@@ -92,10 +92,15 @@ class Replay:
         self._transaction: list[Message] | None = None
 
     def apply(self, record: Message) -> None:
+        for _ in self.apply_in_steps(record):
+            pass
+
+    def apply_in_steps(self, record: Message) -> Iterator[None]:
+        """The end of a transaction is many of them. In between, what is there is not for anybody to see."""
         if isinstance(record, BeginTransactionRecord):
             self._begin(record)
         elif isinstance(record, EndTransactionRecord | AbortTransactionRecord):
-            self._finish(record)
+            yield from self._finish(record)
         elif self._transaction is not None:
             self._transaction.append(record)
         else:
@@ -127,13 +132,14 @@ class Replay:
             raise InvalidMetadata(f"metadata transaction {record.name!r} begins inside another one")
         self._transaction = []
 
-    def _finish(self, record: EndTransactionRecord | AbortTransactionRecord) -> None:
+    def _finish(self, record: EndTransactionRecord | AbortTransactionRecord) -> Iterator[None]:
         held, self._transaction = self._transaction, None
         if held is None:
             raise InvalidMetadata(f"{record} without a transaction that has begun")
         if isinstance(record, EndTransactionRecord):
             for each in held:
                 self.apply(each)
+                yield
 
     def _nothing(self, record: Message) -> None:
         """It only moves the end of the log, or is left of a migration from ZooKeeper, which Kafka 4 ignores."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from oncelog.controller.decision import Decision
+from oncelog.controller.decision import Deciding, Decision
 from oncelog.controller.image import ScramCredentialKey
 from oncelog.controller.view import View
 from oncelog.core.errors import ErrorCode, KafkaError
@@ -38,11 +38,12 @@ class ScramChange(NamedTuple):
     """None: it is to be deleted."""
 
 
-def alter_credentials(view: View, request: AlterUserScramCredentialsRequest) -> Decision:
+def alter_credentials(view: View, request: AlterUserScramCredentialsRequest) -> Deciding:
     check_change_count(request)
     records: list[Message] = []
     results: dict[str, KafkaError | None] = {}
     for name, change in checked_changes(request):
+        yield
         results[name] = None
         if isinstance(change, KafkaError):
             results[name] = change

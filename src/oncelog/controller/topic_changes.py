@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from functools import cached_property
 from uuid import UUID
 
 from oncelog.controller.assignments import check_assignment, new_partition, usable_brokers
 from oncelog.controller.config_changes import new_topic_configs
-from oncelog.controller.decision import Decision, Requester
+from oncelog.controller.decision import Deciding, Decision, Requester
 from oncelog.controller.image import TopicImage
 from oncelog.controller.partition_image import PartitionImage
 from oncelog.controller.placement import Below, Placement
@@ -42,6 +43,7 @@ from oncelog.protocol.messages.delete_topics import (
 from oncelog.protocol.schema import Message
 from oncelog.security.acl import Operation, Resource
 
+Partitions = Generator[None, None, list[PartitionImage]]
 _DISABLED_SINCE = 3
 """The first version of DeleteTopics that has a code for it."""
 
@@ -58,11 +60,12 @@ class TopicChanges:
         self._below = below
         self._is_alone = is_alone
         self._added_in_all = 0
+        self._descriptions: dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]] = {}
         self._colliding = {metric_name(name): name for name in view.image.topic_ids}
 
     # CreateTopics
 
-    def create(self, request: CreateTopicsRequest) -> Decision:
+    def create(self, request: CreateTopicsRequest) -> Deciding:
         self._check_total(request)
         counts = Counter(topic.name for topic in request.topics)
         records: list[Message] = []
@@ -71,11 +74,12 @@ class TopicChanges:
             try:
                 if counts[name] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-                answer.topics.append(self._create(wanted, records, is_counted=not request.validate_only))
+                answer.topics.append((yield from self._create(wanted, records, is_counted=not request.validate_only)))
             except KafkaError as error:
                 answer.topics.append(
                     CreatableTopicResult(name=name, error_code=error.code, error_message=error.message or None)
                 )
+            yield
         return Decision([] if request.validate_only else records, answer)
 
     def _check_total(self, request: CreateTopicsRequest) -> None:
@@ -87,21 +91,25 @@ class TopicChanges:
         if sum(counts) > PARTITIONS_PER_REQUEST_MAX:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
 
-    def _create(self, wanted: CreatableTopic, records: list[Message], *, is_counted: bool) -> CreatableTopicResult:
+    def _create(
+        self, wanted: CreatableTopic, records: list[Message], *, is_counted: bool
+    ) -> Generator[None, None, CreatableTopicResult]:
         name = wanted.name
         if not self._who.may(Operation.CREATE, Resource.CLUSTER):
             self._who.require(Operation.CREATE, Resource.TOPIC, name)
         self._check_new(name)
         topic_id = self._new_uuid()
         configs = new_topic_configs(self._view, wanted)
-        assignments = self._assigned(wanted) if wanted.assignments else self._placed(wanted)
+        assignments = yield from self._assigned(wanted) if wanted.assignments else self._placed(wanted)
         if name not in INTERNAL_TOPICS:
             self._check_room(len(assignments))
         if is_counted:
             self._who.take_mutations(len(assignments))
         records.append(TopicRecord(name=name, topic_id=topic_id))
         records += configs.records
-        records += [partition.to_record(topic_id, index) for index, partition in enumerate(assignments)]
+        for index, partition in enumerate(assignments):
+            records.append(partition.to_record(topic_id, index))
+            yield
         self._colliding[metric_name(name)] = name
         result = CreatableTopicResult(name=name, topic_id=topic_id, error_message=None)
         if self._who.may(Operation.DESCRIBE_CONFIGS, Resource.TOPIC, name):
@@ -121,7 +129,7 @@ class TopicChanges:
         if other is not None:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
 
-    def _assigned(self, wanted: CreatableTopic) -> list[PartitionImage]:
+    def _assigned(self, wanted: CreatableTopic) -> Partitions:
         if wanted.replication_factor != -1:
             raise _invalid("A manual partition assignment was specified, but replication factor was not set to -1.")
         if wanted.num_partitions != -1:
@@ -134,6 +142,7 @@ class TopicChanges:
             check_assignment(self._view, given.broker_ids, factor)
             factor = len(given.broker_ids)
             made[given.partition_index] = self._new_assigned(given.partition_index, given.broker_ids)
+            yield
         if sorted(made) != list(range(len(made))):
             raise _impossible("partitions should be a consecutive 0-based integer sequence")
         return [made[index] for index in range(len(made))]
@@ -147,7 +156,7 @@ class TopicChanges:
             )
         return partition
 
-    def _placed(self, wanted: CreatableTopic) -> list[PartitionImage]:
+    def _placed(self, wanted: CreatableTopic) -> Partitions:
         if wanted.replication_factor < -1 or wanted.replication_factor == 0:
             raise KafkaError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -160,22 +169,32 @@ class TopicChanges:
         static = self._view.static
         count = static.integer("num.partitions") if wanted.num_partitions == -1 else wanted.num_partitions
         factor = wanted.replication_factor
-        return self._place(count, static.integer("default.replication.factor") if factor == -1 else factor)
+        return (yield from self._place(count, static.integer("default.replication.factor") if factor == -1 else factor))
 
-    def _place(self, count: int, factor: int) -> list[PartitionImage]:
+    def _place(self, count: int, factor: int) -> Partitions:
         prefix = f"Unable to replicate the partition {factor} time(s):"
         try:
             placed = Placement(usable_brokers(self._view), self._below).place(count, factor)
         except KafkaError as error:
             raise KafkaError(error.code, f"{prefix} {error.message}") from error
-        partitions = [new_partition(self._view, replicas) for replicas in placed]
-        made = [partition for partition in partitions if partition is not None]
+        made: list[PartitionImage] = []
+        for replicas in placed:
+            partition = new_partition(self._view, replicas)
+            made += [] if partition is None else [partition]
+            yield
         if len(made) < count:
             text = f"{prefix} All brokers are currently fenced or in controlled shutdown."
             raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, text)
         return made
 
     def _described(self, configs: dict[str, str]) -> list[CreatableTopicConfigs]:
+        """Made once for all topics that are given the same, as most of a request are."""
+        given = tuple(configs.items())
+        if given not in self._descriptions:
+            self._descriptions[given] = self._new_description(configs)
+        return self._descriptions[given]
+
+    def _new_description(self, configs: dict[str, str]) -> list[CreatableTopicConfigs]:
         settings = self._view.settings.topic_settings(configs)
         described = []
         for key in sorted((key for key in TOPIC_CONFIG if not key.internal), key=lambda key: key.name):
@@ -191,7 +210,7 @@ class TopicChanges:
 
     # CreatePartitions
 
-    def grow(self, request: CreatePartitionsRequest) -> Decision:
+    def grow(self, request: CreatePartitionsRequest) -> Deciding:
         self._check_growth(request)
         counts = Counter(topic.name for topic in request.topics)
         records: list[Message] = []
@@ -202,10 +221,11 @@ class TopicChanges:
                 if counts[name] > 1:
                     raise _invalid("Duplicate topic name.")
                 self._who.require(Operation.ALTER, Resource.TOPIC, name)
-                self._grow(wanted, records, is_counted=not request.validate_only)
+                yield from self._grow(wanted, records, is_counted=not request.validate_only)
             except KafkaError as error:
                 result.error_code, result.error_message = error.code, error.message or None
             answer.results.append(result)
+            yield
         return Decision([] if request.validate_only else records, answer)
 
     def _check_growth(self, request: CreatePartitionsRequest) -> None:
@@ -215,7 +235,9 @@ class TopicChanges:
         if len(added) > 1 and sum(added) > PARTITIONS_PER_REQUEST_MAX:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
 
-    def _grow(self, wanted: CreatePartitionsTopic, records: list[Message], *, is_counted: bool) -> None:
+    def _grow(
+        self, wanted: CreatePartitionsTopic, records: list[Message], *, is_counted: bool
+    ) -> Generator[None, None, None]:
         topic = self._view.topic(wanted.name)
         if topic is None:
             raise unknown_topic()
@@ -236,22 +258,22 @@ class TopicChanges:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
         factor = len(next(iter(topic.partitions.values())).replicas)
         if wanted.assignments is None:
-            partitions = self._place(added, factor)
+            partitions = yield from self._place(added, factor)
         else:
             given = [assignment.broker_ids for assignment in wanted.assignments]
-            partitions = self._added(present, added, given, factor)
+            partitions = yield from self._added(present, added, given, factor)
         self._check_room(added)
         if is_counted:
             self._who.take_mutations(added)
-        records += [
-            partition.to_record(topic.topic_id, present + number) for number, partition in enumerate(partitions)
-        ]
+        for number, partition in enumerate(partitions):
+            records.append(partition.to_record(topic.topic_id, present + number))
+            yield
 
     def _check_room(self, added: int) -> None:
         """All partitions of a node that is alone are on it."""
         if not self._is_alone:
             return
-        total = self._added_in_all + sum(len(topic.partitions) for topic in self._view.image.topics.values())
+        total = self._added_in_all + self._present_in_all
         limit = self._view.static.integer("oncelog.partitions.max")
         if total + added > limit:
             raise KafkaError(
@@ -261,18 +283,27 @@ class TopicChanges:
             )
         self._added_in_all += added
 
-    def _added(self, present: int, added: int, given: list[list[int]], factor: int) -> list[PartitionImage]:
+    @cached_property
+    def _present_in_all(self) -> int:
+        return sum(len(topic.partitions) for topic in self._view.image.topics.values())
+
+    def _added(self, present: int, added: int, given: list[list[int]], factor: int) -> Partitions:
         if len(given) != added:
             raise _impossible(
                 f"Attempted to add {added} additional partition(s), but only {len(given)} assignment(s) were specified."
             )
         for replicas in given:
             check_assignment(self._view, replicas, factor)
-        return [self._new_assigned(present + number, replicas) for number, replicas in enumerate(given)]
+            yield
+        made = []
+        for number, replicas in enumerate(given):
+            made.append(self._new_assigned(present + number, replicas))
+            yield
+        return made
 
     # DeleteTopics
 
-    def delete(self, request: DeleteTopicsRequest) -> Decision:
+    def delete(self, request: DeleteTopicsRequest) -> Deciding:
         if not self._view.static.boolean("delete.topic.enable"):
             is_known = self._who.api_version >= _DISABLED_SINCE
             code = ErrorCode.TOPIC_DELETION_DISABLED if is_known else ErrorCode.INVALID_REQUEST
@@ -297,6 +328,7 @@ class TopicChanges:
             except KafkaError as error:
                 result.error_code, result.error_message = error.code, error.message or None
             answer.responses.append(result)
+            yield
         return Decision([RemoveTopicRecord(topic_id=topic_id) for topic_id in gone], answer)
 
     def _deletable(self, name: str | None, topic_id: UUID) -> TopicImage:

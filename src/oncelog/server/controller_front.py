@@ -35,7 +35,7 @@ from oncelog.server.config_descriptions import describe_configs
 from oncelog.server.context import HANG_UP, HangUp, Peer, RequestContext
 from oncelog.server.controller_descriptions import describe_cluster, described_node
 from oncelog.server.controller_node import ControllerNode
-from oncelog.server.dispatch import DECODED_HERE_BYTES_MAX, Answer, Buffers, UnservedRequest
+from oncelog.server.dispatch import DECODED_HERE_BYTES_MAX, Answer, Buffers, UnservedRequest, is_long
 from oncelog.server.forwarding import FORWARDED
 from oncelog.server.handlers.h18_api_versions import WITH_LEVEL_ZERO
 from oncelog.server.quotas import Quotas
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from oncelog.core.clock import Scheduler
+    from oncelog.core.worker import OneAtATime
     from oncelog.server.large_requests import LargeRequests
     from oncelog.server.memory_budget import MemoryBudget
 
@@ -110,6 +111,7 @@ class ControllerFront:
         scheduler: Scheduler,
         budget: MemoryBudget,
         large_requests: LargeRequests,
+        encoding: OneAtATime,
         authorizer: Callable[[], Authorizer],
         *,
         has_acls: bool,
@@ -121,6 +123,7 @@ class ControllerFront:
         self._has_acls = has_acls
         self._turns = Turns(scheduler, budget)
         self._large_requests = large_requests
+        self._encoding = encoding
         self._long_polls: list[Callable[[], None]] = []
         self._known_quotas = node.machine.view.image.quotas
         self._mutation_quotas = Quotas(self._known_quotas, scheduler.monotonic_ms)
@@ -148,7 +151,17 @@ class ControllerFront:
             log.warning("a request of %s cannot be read: %s", peer.client_host, request)
             return Promise.resolved([])
         answer = self._answer(ApiKey(header.api_key), request, self._context(header, peer))
-        return answer.map(lambda message: _framed(header, header.api_version, message))
+        return answer.chain(lambda message: self._framed_later(header, message))
+
+    def _framed_later(self, header: RequestHeader, message: Message | HangUp) -> Promise[Buffers | None]:
+        """A long answer by a worker."""
+        if not is_long(header.api_key, message):
+            return Promise.resolved(_framed(header, header.api_version, message))
+
+        def encoded(result: Buffers | Exception) -> Buffers | None:
+            return [] if isinstance(result, Exception) else result
+
+        return self._encoding.run(lambda: _framed(header, header.api_version, message)).map(encoded)
 
     def serve_own(self, request: Message) -> Promise[Message]:
         """A request of the broker in this process, which may do everything."""
@@ -194,7 +207,7 @@ class ControllerFront:
             case ApiKey.FETCH_SNAPSHOT:
                 return Promise.resolved(self._serving.fetch_snapshot(request))
             case ApiKey.DESCRIBE_QUORUM:
-                return Promise.resolved(self._serving.describe(request, self._scheduler.now_ms()))
+                return self._turns.begin(self._serving.describe(request, self._scheduler.now_ms()), context.peer)
             case ApiKey.DESCRIBE_CLUSTER:
                 return Promise.resolved(describe_cluster(self._node, request, context))
             case ApiKey.DESCRIBE_CONFIGS:
@@ -280,13 +293,16 @@ class ControllerFront:
             log.warning("an envelope of %s cannot be read: %s", sender.client_host, error)
             return Promise.resolved(EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST))
 
-        def wrap(answer: Message) -> Message:
+        def wrap(answer: Message) -> Promise[Message]:
             if _is_of_former_controller(answer):
-                return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
-            data = b"".join(_framed(header, version, answer))
+                return Promise.resolved(EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER))
+            return self._framed_later(header, answer).map(enclose)
+
+        def enclose(buffers: Buffers | None) -> Message:
+            data = b"".join(buffers or ())
             return EnvelopeResponse(response_data=data[4:]) if data else _UNANSWERED
 
-        return self._answer(ApiKey(key), request, self._context(header, peer)).map(wrap)
+        return self._answer(ApiKey(key), request, self._context(header, peer)).chain(wrap)
 
 
 def _framed(header: RequestHeader, version: int, message: Message | HangUp) -> Buffers:

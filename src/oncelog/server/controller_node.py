@@ -1,14 +1,18 @@
 """A controller at work: requests wait for their round, rounds are appended to the metadata log, answers follow.
 
 `controller.machine` decides, `cluster.metadata_log` keeps what was decided, this joins the two. One round is on its way
-at a time; what comes meanwhile is decided in the next one, all in one batch. A controller that is not active answers
-NOT_CONTROLLER.
+at a time; what comes meanwhile is decided in the next one, in one batch as far as a round goes. A controller that is
+not active answers NOT_CONTROLLER.
+
+Whatever takes long is done in slices, between which others have their turn: a round is decided and encoded, then it is
+appended in one piece; what is committed is applied. Only then are its requests answered and the next round begins.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -20,13 +24,17 @@ from oncelog.controller.checkpoint import Checkpoint, decode_checkpoint, encode_
 from oncelog.controller.decision import Requester
 from oncelog.controller.image_records import versioned
 from oncelog.controller.machine import Machine, Round
-from oncelog.controller.metadata_batches import read_batches
+from oncelog.controller.metadata_batches import each_record
 from oncelog.core.clock import Scheduler
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.promise import Promise
 from oncelog.core.worker import Worker
 from oncelog.protocol.messages.broker_registration import Listener
-from oncelog.protocol.messages.cluster_metadata import ConfigRecord, RegisterControllerRecord
+from oncelog.protocol.messages.cluster_metadata import (
+    ConfigRecord,
+    RegisterControllerRecord,
+    encode_metadata_record,
+)
 from oncelog.protocol.schema import Message
 from oncelog.server.peers import Pump
 
@@ -38,6 +46,11 @@ SNAPSHOT_BATCHES: Final = 5_000
 SNAPSHOT_RETRY_MS: Final = 60_000
 WAITING_MAX: Final = 10_000
 """Requests. More are refused."""
+SLICE_MS: Final = 5
+ROUND_MS: Final = 100
+"""A round takes no further request after this time: heartbeats wait for its end too."""
+ROUND_RECORDS: Final = 10_000
+"""And none when it has so many records, which is the most that Kafka has in a batch. One request may add more."""
 LOOKS_PER_SESSION: Final = 8
 """How often within the time of a session the active controller looks for brokers that are silent."""
 RETRY_MS: Final = 1_000
@@ -49,6 +62,10 @@ class _Asked(NamedTuple):
     request: Message
     who: Requester
     promise: Promise[Message | KafkaError]
+
+
+_Steps = Generator[None, None, None]
+_Answers = list[tuple[Promise[Message | KafkaError], Message | KafkaError]]
 
 
 class ControllerNode:
@@ -69,7 +86,15 @@ class ControllerNode:
         self._worker = worker
         self._incarnation = incarnation
         self._listener = listener
-        self._waiting: list[_Asked] = []
+        self._waiting: deque[_Asked] = deque()
+        self._in_round: list[_Asked] = []
+        """Those that are being decided."""
+        self._deciding: _Steps | None = None
+        self._applying: _Steps | None = None
+        self._unapplied: deque[bytes] = deque()
+        """Batches that are committed."""
+        self._when_idle: deque[Callable[[], None]] = deque()
+        """What waits until nothing is being decided or applied."""
         self._is_appending = False
         self._is_serving = False
         self._is_storing = False
@@ -83,7 +108,7 @@ class ControllerNode:
         self._rounds = Pump(scheduler, self._run_round)
         self._clock = Pump(scheduler, self._watch_clock)
         self.on_news: Callable[[], None] = lambda: None
-        """Called when more is committed, or another controller is active."""
+        """Called when more is committed and applied, or another controller is active."""
         self.active: Promise[None] = Promise()
         """This controller serves as the active one or knows who does, for the first time."""
 
@@ -101,18 +126,43 @@ class ControllerNode:
     # The log
 
     def on_snapshot(self, snapshot: Snapshot) -> None:
+        self._apply_at_once()
         loaded = decode_checkpoint(snapshot.data)
         self.machine.load(loaded.image, snapshot.name.end_offset)
         self.machine.kraft_version = loaded.quorum.kraft_version
 
     def on_committed(self, batch: bytes) -> None:
-        for decoded in read_batches(batch):
-            for number, record in enumerate(decoded.records):
-                self.machine.apply(record.known(), decoded.header.base_offset + number)
+        self._unapplied.append(batch)
+        if self._applying is None:
+            self._applying = self._apply()
+            if self._is_serving:
+                self._apply_on()
+        if not self._is_serving:
+            self._apply_at_once()  # of a log that is being read, or that another controller writes
+
+    def _apply(self) -> _Steps:
+        while self._unapplied:
+            records = each_record(self._unapplied.popleft())
+            yield from self.machine.apply_in_steps((offset, record.known()) for offset, record in records)
         self.machine.kraft_version = self.log.committed.quorum.kraft_version
+
+    def _apply_on(self) -> None:
+        if self._applying is not None and self._run_slice(self._applying, self._apply_on):
+            self._applied()
+
+    def _apply_at_once(self) -> None:
+        if self._applying is not None:
+            for _ in self._applying:
+                pass
+            self._applied()
+
+    def _applied(self) -> None:
+        self._applying = None
         self.on_news()
+        self._do_what_waits()
 
     def on_leader(self, leader: Leader | None) -> None:
+        self._apply_at_once()
         if leader is not None and self.log.is_active:
             log.info("controller %d is active in epoch %d", leader.node_id, leader.epoch)
             self._take_office()
@@ -156,14 +206,45 @@ class ControllerNode:
 
     def _leave(self) -> None:
         self._is_serving = False
-        waiting, self._waiting = self._waiting, []
+        self._deciding = None
+        waiting = [*self._in_round, *self._waiting]
+        self._in_round = []
+        self._waiting.clear()
         for asked in waiting:
             asked.promise.resolve(no_longer_active())
+        self._do_what_waits()
 
     def append(self, records: Sequence[Message]) -> Promise[int | KafkaError]:
         """Records that follow from nothing else."""
+        if self._deciding is None:
+            return self._append(records)
+        # What is being decided has its offsets already.
+        promise: Promise[int | KafkaError] = Promise()
+        self._when_idle.append(lambda: self._append(records).then(promise.resolve))
+        return promise
+
+    def _append(self, records: Sequence[Message]) -> Promise[int | KafkaError]:
         level = self.machine.view.image.metadata_version
         return self.log.append([versioned(record, level) for record in records])
+
+    # Slices
+
+    @property
+    def _is_busy(self) -> bool:
+        return self._is_appending or self._deciding is not None or self._applying is not None
+
+    def _run_slice(self, steps: _Steps, go_on: Callable[[], None]) -> bool:
+        """Whether that was the end. Else it goes on in the next turn of the loop."""
+        end_ms = self._scheduler.monotonic_ms() + SLICE_MS
+        for _ in steps:
+            if self._scheduler.monotonic_ms() >= end_ms:
+                self._scheduler.call_later_ms(0, go_on)
+                return False
+        return True
+
+    def _do_what_waits(self) -> None:
+        while self._when_idle and self._deciding is None and self._applying is None:
+            self._when_idle.popleft()()
 
     # Requests
 
@@ -181,12 +262,38 @@ class ControllerNode:
         return promise
 
     def _run_round(self) -> None:
-        if self._is_appending or not self._is_serving or not self._waiting:
+        if self._is_busy or not self._is_serving or not self._waiting:
             return
-        waiting, self._waiting = self._waiting, []
+        current, answers, values = self.machine.round(self.log.next_offset), _Answers(), list[bytes]()
+        self._deciding = steps = self._decide(current, answers, values)
+
+        def go_on() -> None:
+            if self._deciding is not steps:
+                return  # the office was lost meanwhile
+            try:
+                if not self._run_slice(steps, go_on):
+                    return
+            except Exception:
+                log.exception("a round of the controller failed; its requests are refused")
+                answers[:] = [(asked.promise, _failed()) for asked in self._in_round]
+                values.clear()
+            self._deciding, self._in_round = None, []
+            self._commit(values, answers)
+            self._do_what_waits()
+
+        go_on()
+
+    def _decide(self, current: Round, answers: _Answers, values: list[bytes]) -> _Steps:
+        """Fills in the answers, and the records as they are written."""
         now_ms = self._scheduler.monotonic_ms()
-        current = self.machine.round(self.log.next_offset)
-        answers = [(asked.promise, _answer(current, asked, now_ms)) for asked in waiting]
+        level = self.machine.view.image.metadata_version
+        while self._waiting and len(current.records) < ROUND_RECORDS:
+            asked = self._waiting.popleft()
+            self._in_round.append(asked)
+            answers.append((asked.promise, (yield from _answer(current, asked, now_ms))))
+            yield
+            if self._scheduler.monotonic_ms() - now_ms > ROUND_MS:
+                break
         if any(isinstance(record, ConfigRecord) and record.name == _UNCLEAN for record in current.records):
             current.elect_unclean()
         # Here too: while there is always something to write, the clock never finds a moment between two appends.
@@ -194,12 +301,16 @@ class ControllerNode:
             self._do_recurring_work(current, now_ms)
         except Exception:
             log.exception("sessions and elections could not be looked at; requests are answered all the same")
-        self._commit(current, answers)
+        for record in current.records:
+            values.append(encode_metadata_record(*versioned(record, level)))
+            yield
 
-    def _commit(
-        self, current: Round, answers: Sequence[tuple[Promise[Message | KafkaError], Message | KafkaError]] = ()
-    ) -> None:
+    def _commit(self, values: Sequence[bytes], answers: _Answers) -> None:
         def committed(result: int | KafkaError) -> None:
+            self._when_idle.append(lambda: finished(result))
+            self._do_what_waits()
+
+        def finished(result: int | KafkaError) -> None:
             self._is_appending = False
             for promise, answer in answers:
                 promise.resolve(result if isinstance(result, KafkaError) else answer)
@@ -207,22 +318,23 @@ class ControllerNode:
             self._clock.kick(RETRY_MS if isinstance(result, KafkaError) else 0)
             self._store_snapshot_if_long()
 
-        if current.records:
+        if values:
             self._is_appending = True
-            self.append(current.records).then(committed)
+            self.log.append(values).then(committed)
         else:
             committed(0)
 
     # Time
 
     def _watch_clock(self) -> int | None:
-        if not self._is_serving or self._is_appending:
+        if not self._is_serving or self._is_busy:
             return None
         now_ms = self._scheduler.monotonic_ms()
         current = self.machine.round(self.log.next_offset)
         self._do_recurring_work(current, now_ms)
         if current.records:
-            self._commit(current)
+            level = self.machine.view.image.metadata_version
+            self._commit([encode_metadata_record(*versioned(record, level)) for record in current.records], [])
             return None
         expiry_ms = self.machine.heartbeats.next_expiry_ms
         due_ms = self._elections_due_ms if expiry_ms is None else min(expiry_ms, self._elections_due_ms)
@@ -279,6 +391,7 @@ class ControllerNode:
 
     def snapshot(self) -> Snapshot:
         """Of what is committed. Not within a metadata transaction."""
+        self._apply_at_once()
         return self._snapshot_of_now()()
 
     def _snapshot_of_now(self) -> Callable[[], Snapshot]:
@@ -293,11 +406,15 @@ class ControllerNode:
         return encode
 
 
-def _answer(current: Round, asked: _Asked, now_ms: int) -> Message | KafkaError:
+def _answer(current: Round, asked: _Asked, now_ms: int) -> Generator[None, None, Message | KafkaError]:
     try:
-        return current.ask(asked.request, asked.who, now_ms)
+        return (yield from current.decide(asked.request, asked.who, now_ms))
     except KafkaError as error:
         return error
     except Exception:
         log.exception("a request to the controller failed: %r", asked.request)
-        return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The controller failed to decide, see its log.")
+        return _failed()
+
+
+def _failed() -> KafkaError:
+    return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The controller failed to decide, see its log.")

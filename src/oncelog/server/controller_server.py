@@ -137,6 +137,7 @@ class ControllerServer:
             self._scheduler,
             self._budget,
             LargeRequests(OneAtATime(self._worker), self._budget),
+            OneAtATime(self._worker),
             self._authorizer,
             has_acls=self._acls is not None,
         )

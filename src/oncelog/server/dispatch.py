@@ -36,7 +36,7 @@ Buffers = list[bytes | bytearray | memoryview]
 DECODED_HERE_BYTES_MAX: Final = 65_536
 """A larger request is decoded by a worker, unless it is large for its records, which are not decoded at all."""
 DECODED_HERE_ELEMENTS_MAX: Final = 2_000
-"""Of a large request with records: one that has more is decoded by a worker after all."""
+"""One that has more is decoded by a worker after all, and counts as the objects that it becomes."""
 ENCODED_HERE_ELEMENTS_MAX: Final = 2_000
 """An answer with more is encoded by a worker."""
 BRIEF_S: Final = 0.001
@@ -133,14 +133,12 @@ class Dispatcher:
             if self._forwarder is not None and self._forwarder.takes(header.api_key) and self._serves(header):
                 return self._forwarder.forward(frame, peer)
             route = self._new_route(header)
-        if size_bytes <= DECODED_HERE_BYTES_MAX:
-            return self._answer(route, header, route.decode(frame, position)[0], peer, started_s)
-        if route.key == ApiKey.PRODUCE:
+        if size_bytes <= DECODED_HERE_BYTES_MAX or route.key == ApiKey.PRODUCE:
             try:
                 body = route.decode(frame, position, DECODED_HERE_ELEMENTS_MAX)[0]
             except TooManyElements:
-                body = None
-            if body is not None:
+                pass
+            else:
                 return self._answer(route, header, body, peer, started_s)
         return self._broker.large_requests.serve(
             route.key,
@@ -225,7 +223,7 @@ class Dispatcher:
     def _framed(self, route: _Route, correlation_id: int, message: Any, started_s: float) -> Answer:
         spent_s = time.perf_counter() - started_s
         self._broker.metrics.request_served(route.key, spent_s)
-        if spent_s < BRIEF_S or not _is_long(route.key, message):
+        if spent_s < BRIEF_S or not is_long(route.key, message):
             return route.frame(correlation_id, message)
 
         def encoded(result: Buffers | Exception | None) -> Buffers | None:
@@ -276,11 +274,12 @@ class _Route:
         return frame_response(correlation_id, self._header_version, buffers)
 
 
-def _without_body(_: Readable, position: int) -> tuple[None, int]:
+def _without_body(_: Readable, position: int, _room: int = 0) -> tuple[None, int]:
     return None, position
 
 
-def _is_long(key: int, message: Any) -> bool:
+def is_long(key: int, message: Any) -> bool:
+    """Whether a worker is to encode it."""
     levels = _LEVELS_WITH_RECORDS if key in _WITH_RECORDS else sys.maxsize
     return isinstance(message, Message) and _room_after(message, ENCODED_HERE_ELEMENTS_MAX, levels) < 0
 

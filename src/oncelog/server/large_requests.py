@@ -1,4 +1,5 @@
-"""Large requests: decoded by a worker, one after the other, and counted as the objects that they become.
+"""Large requests, by their bytes or by their elements: decoded by a worker, one after the other, and counted as the
+objects that they become.
 
 A number of four bytes takes forty as an object. So what a request takes is estimated when it is decoded, and held
 against the memory budget until its answer is sent. While half of the budget is held, they are served one at a time.

@@ -90,6 +90,7 @@ class OwnController:
             environment.scheduler,
             broker.budget,
             broker.large_requests,
+            broker.encoding,
             lambda: broker.authorizer,
             has_acls=bool(settings.text("authorizer.class.name")),
         )

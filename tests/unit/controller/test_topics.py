@@ -209,7 +209,7 @@ def test_replicas_are_spread_over_racks_and_brokers(seed: int) -> None:
         with pytest.raises(KafkaError):
             Placement(brokers, chance.randrange).place(1, factor)
         return
-    found = Placement(brokers, chance.randrange).place(40, factor)
+    found = list(Placement(brokers, chance.randrange).place(40, factor))
     used = {each.rack for each in brokers}
     by_id = {each.broker_id: each for each in brokers}
     for replicas in found:
@@ -223,4 +223,4 @@ def test_replicas_are_spread_over_racks_and_brokers(seed: int) -> None:
 
 def test_the_stripes_of_three_racks_with_three_brokers_each() -> None:
     brokers = [UsableBroker(10 * rack + number, f"r{rack}", False) for rack in (1, 2, 3) for number in range(3)]
-    assert Placement(brokers, lambda _: 0).place(3, 3) == [[10, 20, 30], [21, 31, 11], [32, 12, 22]]
+    assert list(Placement(brokers, lambda _: 0).place(3, 3)) == [[10, 20, 30], [21, 31, 11], [32, 12, 22]]

@@ -317,6 +317,21 @@ def test_a_large_request_counts_as_the_objects_that_it_becomes(
     assert len(first.take() or second.take()) > 50_000 * 20
 
 
+def test_a_short_request_of_many_numbers_counts_as_the_objects_that_it_becomes(running: BrokerInProcess) -> None:
+    worker = HeldWorker()
+    running.broker.decoding._worker = running.broker.encoding._worker = worker
+    running.broker.budget.max_bytes = 100 << 20
+    transport, count = connect(running), 10_000
+    wanted = [OffsetFetchRequestTopics(name="t", partition_indexes=list(range(count)))]
+    send(transport, OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=wanted)]), 9)
+    assert len(worker.jobs) == 1, "its frame is below the size that is large"
+    worker.finish_one()
+    assert running.broker.budget.held_bytes > count * (4 + 32 + 8), "the frame, numbers and their places"
+    worker.finish(running.clock)
+    assert len(transport.take()) > count * 20
+    assert running.broker.budget.held_bytes == 0
+
+
 def test_while_half_of_the_budget_is_held_large_requests_are_served_one_at_a_time(running: BrokerInProcess) -> None:
     worker = HeldWorker()
     running.broker.decoding._worker = running.broker.encoding._worker = worker

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import uuid
 from contextlib import suppress
@@ -46,6 +47,7 @@ from oncelog.protocol.messages.alter_user_scram_credentials import (
 )
 from oncelog.protocol.messages.api_versions import ApiVersionsRequest
 from oncelog.protocol.messages.broker_registration import Listener
+from oncelog.protocol.messages.cluster_metadata import ConfigRecord
 from oncelog.protocol.messages.create_acls import AclCreation, CreateAclsRequest
 from oncelog.protocol.messages.create_topics import (
     CreatableReplicaAssignment,
@@ -128,7 +130,14 @@ class Controller:
         budget = MemoryBudget(1 << 30, self.scheduler)
         large_requests = LargeRequests(OneAtATime(InlineWorker()), budget)
         self.front = ControllerFront(
-            self.node, CLUSTER_ID, self.scheduler, budget, large_requests, lambda: allowed, has_acls=has_acls
+            self.node,
+            CLUSTER_ID,
+            self.scheduler,
+            budget,
+            large_requests,
+            OneAtATime(InlineWorker()),
+            lambda: allowed,
+            has_acls=has_acls,
         )
 
     def start(self) -> Controller:
@@ -233,6 +242,88 @@ def test_a_large_request_is_decoded_by_a_worker_and_one_that_cannot_be_read_clos
     assert len(answer.value.responses) == len(names)
     assert isinstance(cut_off, Promise)
     assert cut_off.value == []
+
+
+def with_a_broker(folder: Path) -> Controller:
+    controller = Controller(folder).start()
+    broker = Broker(controller, 2)
+    broker.run()
+    broker.life.ready()
+    broker.run()
+    return controller
+
+
+def topics(prefix: str, count: int) -> CreateTopicsRequest:
+    wanted = [CreatableTopic(name=f"{prefix}{n}", num_partitions=1, replication_factor=1) for n in range(count)]
+    return CreateTopicsRequest(topics=wanted)
+
+
+def let_time_pass(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look at the clock takes a millisecond: nothing long fits into a slice."""
+    looks, now_ms = itertools.count(1), controller.scheduler.monotonic_ms
+    monkeypatch.setattr(controller.scheduler, "monotonic_ms", lambda: now_ms() + next(looks))
+
+
+def test_a_long_request_is_decided_and_applied_in_slices_and_written_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller = with_a_broker(tmp_path)
+    let_time_pass(controller, monkeypatch)
+    before = controller.log.committed.batches_since_snapshot
+    slices: list[int] = []
+    run_slice = ControllerNode._run_slice
+
+    def counted(self: ControllerNode, *arguments: Any) -> bool:
+        slices.append(len(controller.machine.view.image.topics))
+        return run_slice(self, *arguments)
+
+    monkeypatch.setattr(ControllerNode, "_run_slice", counted)
+    answer, later = controller.send(topics("a", 200)), controller.send(topics("b", 1))
+    while not later.done:
+        assert answer.done == (len(controller.machine.view.image.topics) >= 200), "answered when it is applied"
+        controller.scheduler.advance_ms(0)
+    assert len(slices) > 100
+    assert set(slices) <= {0, 200, 201}, "nobody sees a part of it"
+    assert {each.error_code for each in answer.value.topics} == {ErrorCode.NONE}
+    made = [batch for batch in controller.log.committed._batches[before:] if b"a199" in batch]
+    assert len(made) == 1
+    assert b"a0" in made[0], "all or nothing"
+
+
+def test_a_round_takes_no_more_requests_than_it_has_time_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    controller = with_a_broker(tmp_path)
+    let_time_pass(controller, monkeypatch)
+    before = controller.log.committed.batches_since_snapshot
+    answers = [controller.send(topics(f"{number}-", 1)) for number in range(100)]
+    while not answers[-1].done:
+        controller.scheduler.advance_ms(0)
+    assert all(answer.value.topics[0].error_code == ErrorCode.NONE for answer in answers)
+    assert 2 < controller.log.committed.batches_since_snapshot - before < 100
+
+
+def test_what_is_being_decided_when_the_office_is_lost_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller = with_a_broker(tmp_path)
+    let_time_pass(controller, monkeypatch)
+    end = controller.log.committed.end_offset
+    answer, held = controller.send(topics("a", 200)), []
+    # The virtual clock goes on until nothing is due: the second slice is where this is cut off.
+    call_later_ms = controller.scheduler.call_later_ms
+    monkeypatch.setattr(controller.scheduler, "call_later_ms", lambda ms, call: held.append(call))
+    controller.node._run_round()
+    assert controller.node._deciding is not None
+    later = controller.node.append([ConfigRecord(resource_type=4, resource_name="", name="x", value="z")])
+    assert not later.done, "what is being decided has its offsets already"
+    controller.node.on_leader(None)
+    assert {each.error_code for each in answer.value.topics} == {ErrorCode.NOT_CONTROLLER}
+    monkeypatch.setattr(controller.scheduler, "call_later_ms", call_later_ms)
+    for call in held:
+        call()
+    controller.scheduler.advance_ms(1_000)
+    assert controller.log.committed.end_offset == end + 1, "what waited for the round is written, and nothing of it"
+    assert later.value == end
+    assert not controller.machine.view.image.topics
 
 
 def test_a_fetch_waits_for_news(tmp_path: Path) -> None:
