@@ -47,7 +47,7 @@ class VirtualScheduler:
             if timer.callback is not None:
                 callback, timer.callback = timer.callback, None
                 callback()
-        self._now_ms = target_ms
+        self._now_ms = max(self._now_ms, target_ms)  # a callback may have let more time pass
 
     def pause_ms(self, delta_ms: int) -> None:
         """Time passes, and nothing runs: the process is stopped, as by SIGSTOP. What fell due runs late."""

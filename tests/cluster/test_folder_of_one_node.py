@@ -41,7 +41,7 @@ PARTITION = TopicPartition("t", 1)
 
 def begin(folder: Path) -> BrokerInProcess:
     clock = VirtualScheduler(int(time.time() * 1000))
-    return BrokerInProcess(folder, SETTINGS, clock=clock, has_own_controller=True)
+    return BrokerInProcess(folder, SETTINGS, clock=clock)
 
 
 def init(node: BrokerInProcess, transactional_id: str) -> int:

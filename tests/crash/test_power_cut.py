@@ -16,12 +16,11 @@ from typing import Any
 
 import pytest
 
-from oncelog.cluster import journal
-from oncelog.cluster.metadata_entries import broker_config_entry
 from oncelog.cluster.partition import Partition
 from oncelog.core import failpoints
+from oncelog.core.config_resources import ResourceType
 from oncelog.core.errors import KafkaError
-from oncelog.core.ids import TRANSACTION_STATE_TOPIC
+from oncelog.core.ids import CLUSTER_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from oncelog.core.promise import Promise
 from oncelog.protocol.batch import Record, build_batch
 from oncelog.protocol.messages.delete_records import (
@@ -35,6 +34,7 @@ from oncelog.server.flusher import Flusher
 from oncelog.server.handlers import h00_produce
 from oncelog.storage import atomic_file, clean_shutdown, cleaner, deletions, flush_work, snapshot_files
 from oncelog.storage.log import Log, Origin
+from oncelog.storage.log_dir import LogDirError
 from tests.unit.server.harness import BrokerInProcess
 from tests.unit.server.power_cut import DiskImage, StrictDisk
 from tests.unit.server.test_lost_tails import Client
@@ -205,17 +205,19 @@ def topics_and_settings(root: Path, leave_out: Patch) -> None:
     """A change that was confirmed is there."""
     with machine(root, leave_out) as one:
         one.node.create("t", 2)
-        one.node.broker.metadata.propose("", lambda: broker_config_entry("", {"log.retention.ms": "12345"}))
+        one.node.configure(ResourceType.BROKER, "", {"log.retention.ms": "12345"})
         with restarted(one) as after:
             assert after.broker.metadata.topics["t"].partition_count == 2
             assert after.broker.settings.values["log.retention.ms"] == 12345
 
 
-def a_rewritten_journal(root: Path, leave_out: Patch) -> None:
+def a_snapshot_of_the_metadata(root: Path, leave_out: Patch) -> None:
+    """What it replaces is gone."""
     with machine(root, leave_out) as one:
         one.node.create("t", 2)
-        store = one.node.broker.metadata
-        store._journal.rewrite(store._image_entries())
+        controller = one.node.broker.own_controller
+        assert controller is not None
+        assert controller.log.write_snapshot(controller.node.snapshot()).value is None
         with restarted(one) as after:
             assert after.broker.metadata.topics["t"].partition_count == 2
 
@@ -224,7 +226,7 @@ def deleted_topics_stay_deleted(root: Path, leave_out: Patch) -> None:
     with machine(root, leave_out) as one:
         one.node.create("t", flush_messages="1")
         one.produce("t", "a")
-        one.node.broker.topics.delete(one.node.broker.metadata.topics["t"])
+        one.node.delete("t")
         with restarted(one) as after:
             assert "t" not in after.broker.metadata.topics
             assert not [path.name for path in after.folder.glob("t-0*") if not path.name.endswith("-delete")]
@@ -350,7 +352,7 @@ PROMISES = [
     a_minute_at_most,
     what_a_crash_left_is_made_durable,
     topics_and_settings,
-    a_rewritten_journal,
+    a_snapshot_of_the_metadata,
     deleted_topics_stay_deleted,
     deleted_records_stay_deleted,
     producers_of_deleted_records,
@@ -419,6 +421,16 @@ def without(module: Any, name: str, wanted: Callable[[Path], bool] = lambda _: T
     return apply
 
 
+def both(*patches: Patch) -> Patch:
+    """Where one fsync makes up for another that is left out."""
+
+    def apply(patch: pytest.MonkeyPatch) -> None:
+        for each in patches:
+            each(patch)
+
+    return apply
+
+
 def without_flush_before_cleaning(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Flusher, "flush", lambda *_, **__: Promise.resolved(True))
 
@@ -454,38 +466,58 @@ def flushes_after_the_answer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Log, "_flush_if_due", lambda _: None)
 
 
+def is_metadata(path: Path) -> bool:
+    return any(part.startswith(CLUSTER_METADATA_TOPIC) for part in path.parts)
+
+
 def is_partition(path: Path) -> bool:
-    return path.name.endswith("-0")
+    return path.name.endswith("-0") and not is_metadata(path)
+
+
+def is_of_batches(path: Path) -> bool:
+    return path.suffix == ".log" and not is_metadata(path)
 
 
 MISSED: list[tuple[str, Patch, Promised]] = [
-    ("batches, acks.fsync", without_sync_of(lambda path: path.suffix == ".log"), acks_fsync),
-    ("batches, flush.messages", without_sync_of(lambda path: path.suffix == ".log"), flush_messages),
-    ("batches, flush.ms", without_sync_of(lambda path: path.suffix == ".log"), flush_ms),
-    ("batches, checkpoint", without_sync_of(lambda path: path.suffix == ".log"), a_minute_at_most),
-    ("batches, clean stop", without_sync_of(lambda path: path.suffix == ".log"), a_clean_stop),
+    ("batches, acks.fsync", without_sync_of(is_of_batches), acks_fsync),
+    ("batches, flush.messages", without_sync_of(is_of_batches), flush_messages),
+    ("batches, flush.ms", without_sync_of(is_of_batches), flush_ms),
+    ("batches, checkpoint", without_sync_of(is_of_batches), a_minute_at_most),
+    ("batches, clean stop", without_sync_of(is_of_batches), a_clean_stop),
     ("answer, acks.fsync", answers_before_the_fsync, acks_fsync),
     ("answer to a repetition", answers_a_repetition_before_the_fsync, a_repeated_batch_with_acks_fsync),
     ("answer, flush.messages", flushes_after_the_answer, flush_messages),
     ("names of segments", without(flush_work, "sync_folder", is_partition), acks_fsync),
-    ("names of partitions", without(flush_work, "sync_folder", lambda path: not is_partition(path)), acks_fsync),
+    ("names of partitions", without(flush_work, "sync_folder", lambda path: not path.name.endswith("-0")), acks_fsync),
     ("names of segments, flush", without(flush_work, "sync_folder", is_partition), indexes_below_the_recovery_point),
     ("transaction index", without_sync_of(lambda path: path.suffix == ".txnindex"), indexes_below_the_recovery_point),
     ("leader epochs", without_sync_of(lambda path: "leader-epoch" in path.name), indexes_below_the_recovery_point),
     ("recovery points", without_sync_of(lambda path: "recovery-point" in path.name), a_minute_at_most),
-    ("name of a checkpoint", without(atomic_file, "sync_path"), a_minute_at_most),
-    ("name of the marker", without(atomic_file, "sync_path"), a_clean_stop),
-    ("marker taken", without(clean_shutdown, "sync_path"), the_marker_of_a_clean_stop_does_not_come_back),
+    ("name of a checkpoint", without(atomic_file, "sync_path", lambda path: not is_metadata(path)), a_minute_at_most),
+    ("name of the marker", without(atomic_file, "sync_path", lambda path: not is_metadata(path)), a_clean_stop),
+    (
+        "marker taken",
+        both(
+            without(clean_shutdown, "sync_path"),
+            without(atomic_file, "sync_path", lambda path: not is_metadata(path)),
+            without(flush_work, "sync_folder", lambda path: not path.name.endswith("-0")),
+        ),
+        the_marker_of_a_clean_stop_does_not_come_back,
+    ),
     ("what a crash left", without_checkpoint_at_the_start, what_a_crash_left_is_made_durable),
-    ("journal", without_sync_of(lambda path: path.suffix == ".journal"), topics_and_settings),
-    ("name of the journal", without(journal, "sync_path"), topics_and_settings),
-    ("rewritten journal", without_sync_of(lambda path: path.name == "oncelog-metadata.tmp"), a_rewritten_journal),
+    ("metadata log", without_sync_of(lambda path: is_metadata(path) and path.suffix == ".log"), topics_and_settings),
+    (
+        "names in the metadata log",
+        both(without(flush_work, "sync_folder", is_metadata), without(atomic_file, "sync_path", is_metadata)),
+        topics_and_settings,
+    ),
+    ("snapshot", without_sync_of(lambda path: ".checkpoint" in path.name), a_snapshot_of_the_metadata),
     ("before a cleaning", without_flush_before_cleaning, compaction_removes_for_durable_records_only),
     ("cleaned segments", without(cleaner, "sync_path"), cleaned_segments),
     ("swap, before the cleaner's checkpoint", without(cleaning, "sync_path"), cleaned_segments),
     ("deleted folder", without(deletions, "sync_path"), deleted_topics_stay_deleted),
     ("log starts", without_sync_of(lambda path: "log-start" in path.name), deleted_records_stay_deleted),
-    ("batches before log starts", without_sync_of(lambda path: path.suffix == ".log"), deleted_records_stay_deleted),
+    ("batches before log starts", without_sync_of(is_of_batches), deleted_records_stay_deleted),
     ("snapshot before segments go", without(snapshot_files, "sync_path"), producers_of_deleted_records),
 ]
 
@@ -494,7 +526,7 @@ MISSED: list[tuple[str, Patch, Promised]] = [
 def test_an_fsync_that_is_left_out_or_comes_too_late_is_missed(
     tmp_path: Path, left_out: Patch, promise: Promised
 ) -> None:
-    with pytest.raises((AssertionError, KafkaError, KeyError, OSError)):
+    with pytest.raises((AssertionError, KafkaError, KeyError, LogDirError, OSError)):
         promise(tmp_path, left_out)
 
 

@@ -154,9 +154,9 @@ COORDINATOR_MUTANTS = [
     ),
     Mutant(
         "producer ids are given out from memory",
-        "oncelog.cluster.metadata",
-        "self._journal.append(*entries)",
-        "None",
-        (suite("tests/unit/cluster", "-k", "producer_id"),),
+        "oncelog.controller.producer_id_blocks",
+        "return Decision([record], ",
+        "return Decision([], ",
+        (suite("tests/unit/server/test_metadata_changes.py", "-k", "producer_ids_wait"),),
     ),
 ]

@@ -406,7 +406,7 @@ class History:
         self.clock.call_later_ms(self.rng.randrange(1, 2_500), self._come_back)
 
     def _come_back(self) -> None:
-        if self.station.broker is None:
+        if self.station.broker is None and not self.station.is_starting:
             self._arm()
             self.trace("broker", "starts")
             self.station.start()

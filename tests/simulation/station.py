@@ -20,15 +20,20 @@ from typing import Any, Final, TypeVar
 
 from oncelog.cluster.partition import Partition
 from oncelog.core import failpoints
+from oncelog.core.address import LOOPBACK
 from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.clock import Timer
 from oncelog.core.promise import Promise
 from oncelog.core.worker import InlineWorker, Worker
+from oncelog.protocol.messages.broker_registration import Listener
 from oncelog.server.broker import Broker, Environment
 from tests import open_files
 from tests.virtual_clock import VirtualScheduler
 
 T = TypeVar("T")
+
+WAIT_MS_MAX: Final = 60_000
+"""For a start or a stop."""
 
 CRASH_POINTS: Final = (
     "log.append.before_write",
@@ -40,8 +45,6 @@ CRASH_POINTS: Final = (
     "txn.record.after_append",
     "txn.record.after_apply",
     "txn.marker.before_write",
-    "journal.append.before_write",
-    "journal.append.after_write",
     "log.roll.before",
     "log.roll.before_create",
     "log.roll.before_snapshot",
@@ -65,7 +68,7 @@ CRASH_POINTS: Final = (
 )
 """All failpoints of the broker that can be met here: see the calls of `hit` in src/oncelog."""
 
-_APPEND_ONLY: Final = frozenset({".log", ".index", ".timeindex", ".txnindex", ".journal"})
+_APPEND_ONLY: Final = frozenset({".log", ".index", ".timeindex", ".txnindex"})
 
 
 class SimulatedCrash(BaseException):
@@ -184,6 +187,7 @@ class Station:
         self.folder = folder
         self.clock = clock
         self.broker: Broker | None = None
+        self._starting: Broker | None = None
         self.starts = 0
         self.errors = ErrorLog()
         self.on_down: list[Callable[[], None]] = []
@@ -204,6 +208,10 @@ class Station:
         if self.broker is None:
             raise RuntimeError("the broker is down")
         return self.broker
+
+    @property
+    def is_starting(self) -> bool:
+        return self._starting is not None
 
     @contextmanager
     def installed(self) -> Iterator[Station]:
@@ -252,15 +260,35 @@ class Station:
         )
         self._scheduler = scheduler
         try:
-            broker = Broker(self.folder, self._settings, environment)
-            self.broker = broker
-            broker.start()
+            self._starting = Broker(self.folder, self._settings, environment)
+            self._join(self._starting)
+            self._starting.start()
+            self.broker, self._starting = self._starting, None
         except BaseException:
             self.abandon()
             raise
 
+    def _join(self, broker: Broker) -> None:
+        """As a server does it: nobody is served before."""
+        membership = broker.join_own([Listener(name="PLAINTEXT", host=LOOPBACK, port=9092)], "PLAINTEXT")
+        self._until(membership.loaded, membership.ended)
+        membership.ready()
+        self._until(membership.serving, membership.ended)
+
+    def _until(self, *promises: Promise[Any]) -> None:
+        """Others go on meanwhile."""
+        for _ in range(WAIT_MS_MAX):
+            if any(promise.done for promise in promises):
+                return
+            self.clock.advance_ms(1)
+        raise RuntimeError("the broker does not start, or does not stop")
+
     def stop(self) -> None:
         """An orderly stop: whoever waits is answered, and the next start finds the marker of a clean stop."""
+        membership = self.running.membership
+        if membership is not None:
+            membership.leave()
+            self._until(membership.ended)
         broker, self.broker = self.running, None
         try:
             broker.end_work()
@@ -283,10 +311,10 @@ class Station:
             self._durable.cut_tails(self.folder, self._rng)
 
     def abandon(self) -> None:
-        broker, self.broker = self.broker, None
-        if broker is not None:
-            broker.log_dir.abandon()
-            broker.metadata.close()
+        for broker in (self.broker, self._starting):
+            if broker is not None:
+                broker.log_dir.abandon()
+        self.broker = self._starting = None
         self._let_go()
 
     def _let_go(self) -> None:

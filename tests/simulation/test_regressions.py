@@ -407,7 +407,7 @@ def test_an_offset_is_not_taken_for_one_of_the_topic_that_was_made_again(scene: 
     assert producer.commit_offset("group", "t", 7) == 0
     assert producer.commit() == 0
     assert scene.committed_offset("group", "t") == 7
-    scene.dies_at("log.append.before_write")
+    scene.dies_at("group.record.before_append")
     request = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=1_000)
     assert scene.ask(ApiKey.DELETE_TOPICS, 6, request) is LOST
     scene.station.start()
@@ -432,6 +432,8 @@ def _join(scene: Scene, member_id: str) -> list[Any]:
 
 def test_a_rebalance_does_not_take_longer_because_the_clock_is_set_back(scene: Scene) -> None:
     """It waits for a member that is gone; and would for as much longer as the clock was set back."""
+    _join(scene, "")
+    scene.wait(100)  # until there is a coordinator
     gone = _join(scene, _join(scene, "")[0].member_id)
     scene.wait(3_000)
     assert gone[0].error_code == 0

@@ -222,7 +222,10 @@ class FileMetadataLog:
         self._epoch = epoch
         now_ms = self._scheduler.now_ms()
         batches = self.committed.first_batches(self.node_id, epoch, self._voters, timestamp_ms=now_ms)
-        self._write(batches).then(partial(self._elected, epoch))
+        first = self._write(batches)
+        if first.done and isinstance(first.value, KafkaError):
+            raise first.value
+        first.then(partial(self._elected, epoch))
 
     def _elected(self, epoch: int, result: int | KafkaError) -> None:
         if isinstance(result, int) and epoch == self._epoch and self._follower is not None:
@@ -251,6 +254,8 @@ class FileMetadataLog:
                 self._log.truncate_to(self.next_offset, now_ms=now_ms)
             info = self._log.append_as_follower(b"".join(batches), leader_epoch=self._epoch, now_ms=now_ms)
         except KafkaError as error:
+            if self._log.has_failed and not self._log.can_be_repaired:
+                self._fail(error)
             return Promise.resolved(error)
         append = _Append(info.first_offset, info.last_offset + 1, batches, Promise())
         self._waiting.append(append)

@@ -6,6 +6,7 @@ Nothing is changed here. Changes are sent to the controller, and come back with 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from typing import Final
 
 from oncelog.cluster.image_security import acls_of, scram_users
@@ -42,10 +43,11 @@ class ImageMetadata(Metadata):
                 self.topics.pop(gone.name, None)
                 self.metric_names.pop(metric_name(gone.name), None)
                 self.partitions_in_all -= gone.partition_count
-        renewed = {key.topic_id for key in delta.partitions}
         names = (resource.name for resource in delta.settings if resource.type == ResourceType.TOPIC)
-        renewed.update(image.topic_ids[name] for name in names if name in image.topic_ids)
-        for topic_id in renewed & image.topics.keys():
+        configured = (image.topic_ids[name] for name in names if name in image.topic_ids)
+        for topic_id in dict.fromkeys(chain((key.topic_id for key in delta.partitions), configured)):
+            if topic_id not in image.topics:
+                continue
             topic, before = self._topic(image.topics[topic_id]), self.topics_by_id.get(topic_id)
             self.topics[topic.name] = self.topics_by_id[topic_id] = topic
             self.metric_names[metric_name(topic.name)] = topic.name

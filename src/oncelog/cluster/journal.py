@@ -24,7 +24,6 @@ from typing import Any, Final
 import google_crc32c
 
 from oncelog.core.errors import ErrorCode, KafkaError
-from oncelog.core.failpoints import hit
 from oncelog.storage.atomic_file import sync_path, write_all
 from oncelog.storage.log_dir import LogDirError
 
@@ -69,7 +68,6 @@ class Journal:
     def append(self, *entries: JournalEntry) -> None:
         """On disk, all of them, when this returns. Raises KafkaError if none of them is."""
         line = format_line(entries[0] if len(entries) == 1 else entries)
-        hit("journal.append.before_write")
         try:
             if self._is_torn:
                 self._cut_back()
@@ -78,7 +76,6 @@ class Journal:
             written = os.write(self._fd, line)
             if written != len(line):
                 raise OSError(f"only {written} of {len(line)} bytes were written")
-            hit("journal.append.after_write")
             os.fsync(self._fd)
         except OSError as error:
             # The line was never promised to anyone; left in place, the next one would follow a torn line.
@@ -106,7 +103,6 @@ class Journal:
             fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND, OWNER_ONLY)
             write_all(fd, b"".join(lines))
             os.fsync(fd)
-            hit("journal.rewrite.before_rename")
             temporary.rename(self.path)
         except BaseException as error:
             with suppress(OSError):

@@ -23,7 +23,7 @@ from oncelog.controller.replay import Replay
 from oncelog.controller.scram_changes import ScramChange, scram_record
 from oncelog.controller.topic_rules import metric_name
 from oncelog.core.config_resources import ResourceType
-from oncelog.core.ids import TRANSACTION_STATE_TOPIC, NodeId
+from oncelog.core.ids import INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, NodeId
 from oncelog.core.worker import InlineWorker
 from oncelog.protocol.messages.cluster_metadata import (
     ClientQuotaRecord,
@@ -119,7 +119,10 @@ class MetadataDraft(MetadataStore):
 
     def _of_topic(self, topic: Topic, directory_id: UUID) -> Iterator[Message]:
         yield TopicRecord(name=topic.name, topic_id=topic.topic_id)
-        yield from _settings(ResourceType.TOPIC, topic.name, topic.configs)
+        configs = topic.configs
+        if topic.name in INTERNAL_TOPICS:
+            configs = {_SEGMENT_BYTES if key == _INTERNAL else key: value for key, value in configs.items()}
+        yield from _settings(ResourceType.TOPIC, topic.name, configs)
         for index in range(topic.partition_count):
             state = self.partition_state(topic, index)
             yield PartitionRecord(
@@ -150,5 +153,4 @@ class MetadataDraft(MetadataStore):
 
 def _settings(kind: ResourceType, name: str, configs: Mapping[str, str]) -> Iterator[ConfigRecord]:
     for key, value in configs.items():
-        key = _SEGMENT_BYTES if key == _INTERNAL else key
         yield ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value)

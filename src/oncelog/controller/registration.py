@@ -25,7 +25,7 @@ from oncelog.protocol.messages.controller_registration import (
 from oncelog.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from oncelog.protocol.schema import Message
 
-_RESERVED_DIRECTORIES_BELOW: Final = 100
+RESERVED_DIRECTORIES_BELOW: Final = 100
 """Of the ids, as numbers."""
 _TELLS_PREVIOUS_EPOCH: Final = 3
 """The first version that does."""
@@ -89,7 +89,7 @@ def _check_directories(view: View, request: BrokerRegistrationRequest) -> None:
     given = request.log_dirs
     if not given:
         raise _invalid("No directories specified in request")
-    if any(directory.int < _RESERVED_DIRECTORIES_BELOW for directory in given):
+    if any(directory.int < RESERVED_DIRECTORIES_BELOW for directory in given):
         raise _invalid("Reserved directory ID in request")
     if len(set(given)) < len(given):
         raise _invalid("Duplicate directory ID in request")

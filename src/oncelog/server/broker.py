@@ -14,14 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from oncelog.cluster.adoption import adopt_folders, complete_internal_topics, known_topic_id
+from oncelog.cluster.cluster_config import FEATURES, check_folder
+from oncelog.cluster.image_metadata import ImageMetadata
 from oncelog.cluster.internal_topics import internal_partition_count, internal_topic_configs
 from oncelog.cluster.log_survey import LogSurvey, survey_logs
-from oncelog.cluster.metadata import Metadata, MetadataChange, MetadataStore
-from oncelog.cluster.metadata_entries import Topic, secret_entry
+from oncelog.cluster.metadata import MetadataChange
+from oncelog.cluster.metadata_entries import Topic
 from oncelog.cluster.partition import EndOfLog, Partition
 from oncelog.cluster.partition_state import PartitionState, Role
 from oncelog.cluster.partitions import PartitionTable
-from oncelog.cluster.producer_ids import JournalledProducerIds, ProducerIds
 from oncelog.cluster.topics import TopicCatalog
 from oncelog.core.address import ALL_ADDRESSES, LOOPBACK, Address
 from oncelog.core.broker_config import is_in_cluster
@@ -43,6 +44,7 @@ from oncelog.security.scram_decoys import Decoys, shared_secret
 from oncelog.server.authorization import AllowClients, Authorizer, acl_authorizer
 from oncelog.server.cleaning import LogCleaner
 from oncelog.server.context import RequestContext
+from oncelog.server.controller_producer_ids import ControllerProducerIds
 from oncelog.server.dispatch import Dispatcher
 from oncelog.server.fetch_session import FetchSessionCache
 from oncelog.server.flusher import Flusher
@@ -65,8 +67,8 @@ from oncelog.storage.batch_times import BatchTimesCache
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.log_dir import LogDir
 
-if TYPE_CHECKING:  # one node does without them, and starts faster
-    from oncelog.cluster.image_metadata import ImageMetadata
+if TYPE_CHECKING:
+    from oncelog.cluster.metadata_draft import MetadataDraft
     from oncelog.controller.delta import Delta
     from oncelog.controller.image import Image
     from oncelog.protocol.messages.broker_registration import Listener as Endpoint
@@ -116,10 +118,7 @@ class Environment:
 
 
 class Broker:
-    def __init__(
-        self, data_dir: Path, settings: Settings, environment: Environment, *, has_own_controller: bool = False
-    ) -> None:
-        """`has_own_controller`: one node keeps its metadata as Kafka does, see `own_controller`."""
+    def __init__(self, data_dir: Path, settings: Settings, environment: Environment) -> None:
         self.scheduler = environment.scheduler
         self._steady_clock = SteadyClock(self.scheduler)
         self._cautious_clock = CautiousClock(self.scheduler, _tell_of_jump)
@@ -142,30 +141,17 @@ class Broker:
         self.removals = Removals(self)
         self.recurring = RecurringWork(self.scheduler)
         self._data_dir = data_dir
-        self.has_own_controller = has_own_controller
-        self.is_in_cluster = has_own_controller or is_in_cluster(settings)
-        """Whether controllers decide about the metadata."""
-        self.own_controller: OwnController | None = None
+        self.is_in_cluster = is_in_cluster(settings)
+        """Whether there are other brokers, and controllers elsewhere. A node that is alone has its own controller."""
+        self.own_controller: OwnController | None
         self.membership: Membership | None = None
         self.replication: Replication | None = None
         self.cluster_topics: ClusterTopics | None = None
         self.previous_epoch = clean_shutdown.NO_BROKER_EPOCH
-        self._store: MetadataStore | None = None
-        self._image_metadata: ImageMetadata | None = None
-        self.metadata: Metadata
-        self.producer_ids: ProducerIds
         if self.is_in_cluster:
-            from oncelog.cluster.cluster_config import check_folder
-            from oncelog.cluster.image_metadata import ImageMetadata
-            from oncelog.server.controller_producer_ids import ControllerProducerIds
-
-            if not has_own_controller:
-                check_folder(data_dir, settings)
-            self.metadata = self._image_metadata = ImageMetadata()
-            self.producer_ids = ControllerProducerIds(self)
-        else:
-            self.metadata = self._store = MetadataStore(data_dir, self.node_id, self.worker)
-            self.producer_ids = JournalledProducerIds(self._store)
+            check_folder(data_dir, settings)
+        self.metadata = ImageMetadata()
+        self.producer_ids = ControllerProducerIds(self)
         self.log_dir = LogDir.open(
             data_dir,
             node_id=self.node_id,
@@ -177,12 +163,9 @@ class Broker:
         )
         self.log_survey: LogSurvey | None = None
         """The numbers in the logs; None at a start after a clean stop, or on a folder that was just adopted."""
-        adopted = [] if self._store is None else self._adopt(self._store)
-        if has_own_controller:
-            self.own_controller = self._open_own_controller()
+        self.own_controller = None if self.is_in_cluster else self._open_own_controller()
         self.acls = acl_authorizer(settings, self.metadata.acls)
-        has_brokers = self.is_in_cluster and not has_own_controller
-        serves_brokers = has_brokers or settings.boolean("oncelog.cluster.action.enable")
+        serves_brokers = self.is_in_cluster or settings.boolean("oncelog.cluster.action.enable")
         self.authorizer: Authorizer = AllowClients(cluster_action=serves_brokers)
         if self.acls is not None:
             self.authorizer = self.acls
@@ -201,8 +184,6 @@ class Broker:
             steady_ms=self.steady_ms,
             admit_producer=self.producer_room.admit,
         )
-        for topic in adopted:
-            self.partitions.reconfigure(topic)
         self.topics = TopicCatalog(
             self.metadata, self.node_id, environment.new_uuid, self.settings.integer("oncelog.partitions.max")
         )
@@ -276,10 +257,7 @@ class Broker:
         if self.metadata.secret is not None:
             return
         value = self._environment.random_below(1 << _SECRET_BITS).to_bytes(_SECRET_BITS // 8, "big")
-        if self._store is not None:
-            self._store.commit(secret_entry(value))
-        else:
-            self.metadata.secret = value
+        self.metadata.secret = value
         if self.own_controller is not None:
             self.own_controller.keep_secret(value)
 
@@ -287,8 +265,7 @@ class Broker:
         """Whoever knocks asks for them: they are not made anew each time."""
         if self._decoys is None:
             users = self.metadata.users
-            is_alone = self.has_own_controller or not self.is_in_cluster
-            shared = None if is_alone else shared_secret(users.values())
+            shared = shared_secret(users.values()) if self.is_in_cluster else None
             self._decoys = Decoys(shared or self.secret, ((user.mechanism, users[user]) for user in users))
         return self._decoys
 
@@ -300,8 +277,8 @@ class Broker:
     def nodes(self, context: RequestContext) -> dict[NodeId, Node]:
         """The brokers, and where to send a client for each. One that listens on all addresses is named by the address
         that the client reached it by."""
-        if self._image_metadata is not None and not self.has_own_controller:
-            return self._nodes_of_cluster(self._image_metadata.image, context.peer.listener)
+        if self.is_in_cluster:
+            return self._nodes_of_cluster(self.metadata.image, context.peer.listener)
         address = self.advertised[context.peer.listener]
         host = context.peer.local_host if address.host in ALL_ADDRESSES else address.host
         return {self.node_id: Node(self.node_id, host, address.port)}
@@ -315,7 +292,7 @@ class Broker:
 
     def why_out_of_reach(self, leader: NodeId, context: RequestContext) -> ErrorCode:
         """Of a leader that is not among `nodes`: it has no listener such as the client's, or it is away."""
-        known = None if self._image_metadata is None else self._image_metadata.image.brokers.get(leader)
+        known = self.metadata.image.brokers.get(leader)
         is_elsewhere = known is not None and context.peer.listener not in known.listeners
         return ErrorCode.LISTENER_NOT_FOUND if is_elsewhere else ErrorCode.LEADER_NOT_AVAILABLE
 
@@ -333,11 +310,7 @@ class Broker:
         return FinalisedFeatures(0, {"transaction.version": self.settings.integer("transaction.version")})
 
     def supported_features(self) -> Mapping[str, tuple[int, int]]:
-        """Their lowest and highest levels. One node without controllers has no more than one."""
-        if not self.is_in_cluster:
-            return {"transaction.version": (0, 2)}
-        from oncelog.cluster.cluster_config import FEATURES
-
+        """Their lowest and highest levels."""
         return {each.name: (each.min_supported_version, each.max_supported_version) for each in FEATURES}
 
     def take_role(self, partition: TopicPartition, state: PartitionState) -> Partition | None:
@@ -346,7 +319,7 @@ class Broker:
         Returns the partition, if it is kept here. Raises KafkaError or OSError if it cannot take its role.
         """
         kept = self.partitions.opened(*partition)
-        if kept is None and self.has_own_controller and not (self._has_started and self._has_coordinator(partition)):
+        if kept is None and not self.is_in_cluster and not (self._has_started and self._has_coordinator(partition)):
             # It takes its role, and its folder is made, when it is first used. Coordinators load theirs at their start.
             return None
         is_new_epoch = kept is None or state.leader_epoch != kept.leader_epoch
@@ -399,9 +372,9 @@ class Broker:
 
     def apply_image(self, image: Image, delta: Delta) -> None:
         """In this order: what is answered from, settings and ACLs, roles, topics that groups have offsets of."""
-        metadata, replication = self._image_metadata, self.replication
-        invariant(metadata is not None and replication is not None, "an image is applied in a cluster only")
-        if metadata is None or replication is None:
+        metadata, replication = self.metadata, self.replication
+        invariant(replication is not None, "an image is applied once the broker has joined")
+        if replication is None:
             return
         is_first = not metadata.image.brokers and not metadata.image.features
         deleted = [
@@ -421,7 +394,7 @@ class Broker:
     def _set_strays_aside(self) -> None:
         """Logs of topics that are gone, or that other brokers keep now: before a new one of the same name is made."""
         # A node that is alone knows all topics of its folder, and has renamed what was deleted before a clean stop.
-        doubtful = {} if self.has_own_controller and self.log_dir.was_clean else self.log_dir.logs
+        doubtful = {} if not self.is_in_cluster and self.log_dir.was_clean else self.log_dir.logs
         for partition, found in list(doubtful.items()):
             topic = self.metadata.topics.get(partition.topic)
             is_ours = (
@@ -437,18 +410,10 @@ class Broker:
             self.partitions.reconfigure(topic)
 
     def _load_metadata(self) -> None:
-        self._stopped_epoch = stopped_epoch = clean_shutdown.read_broker_epoch(self._data_dir)
-        if self._store is not None:
-            self._store.open(
-                stopped_incarnation=stopped_epoch,
-                was_clean=clean_shutdown.has_clean_stop(self._data_dir),
-                boot_id=self._environment.boot_id,
-            )
-        elif stopped_epoch is not None:
-            self.previous_epoch = stopped_epoch
+        self._stopped_epoch = clean_shutdown.read_broker_epoch(self._data_dir)
+        if self._stopped_epoch is not None:
+            self.previous_epoch = self._stopped_epoch
         self._load_settings()
-        if self._store is not None:
-            complete_internal_topics(self._store, self.settings)
         self.budget.max_bytes = self.settings.integer("oncelog.connections.max.bytes")
 
     def _open_own_controller(self) -> OwnController:
@@ -467,23 +432,22 @@ class Broker:
             self.log_dir.abandon()
             raise
         self.metadata.secret = controller.facts.secret
-        if self._image_metadata is not None:
-            self._image_metadata.doubtful_epoch = controller.facts.doubtful_epoch
+        self.metadata.doubtful_epoch = controller.facts.doubtful_epoch
         return controller
 
-    def _adopt(self, store: MetadataStore) -> list[Topic]:
-        is_first = store.is_new
-        needs_survey = is_first or store.is_cut or not self.log_dir.was_clean
+    def _adopt(self, draft: MetadataDraft) -> None:
+        is_first = draft.is_new
+        needs_survey = is_first or draft.is_cut or not self.log_dir.was_clean
         survey = survey_logs(self.log_dir.logs.values()) if needs_survey else None
         self.log_survey = None if is_first else survey
-        return adopt_folders(self.log_dir, store, self.settings, survey)
+        adopt_folders(self.log_dir, draft, self.settings, survey)
 
     def _load_settings(self) -> None:
         self.broker_settings = BrokerSettings(self._static_settings, self.metadata.broker_configs, str(self.node_id))
         self.settings = self.broker_settings.settings
         self.fetch_max_bytes = self.settings.integer("fetch.max.bytes")
 
-    def _follow_metadata(self, change: MetadataChange) -> Promise[None] | None:
+    def _follow_metadata(self, change: MetadataChange) -> None:
         if change.kind == "broker_config":
             self._load_settings()
             for topic in self.metadata.topics.values():
@@ -496,12 +460,6 @@ class Broker:
             self.quotas.changed()
         elif change.kind == "users":
             self._decoys = None
-        elif change.topic is not None and change.kind == "delete":
-            closing = self.partitions.delete(change.topic)
-            self.groups.on_topic_deleted(change.topic)
-            self.cleaner.on_topic_deleted(change.topic)
-            return self.removals.begin(closing)
-        return None
 
     def log_config(self, topic: Topic) -> LogConfig:
         return LogConfig.from_settings(self.broker_settings.topic_settings(topic.configs), self.settings)
@@ -522,9 +480,7 @@ class Broker:
             return Promise.resolved(KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
         count = self.settings.integer("num.partitions")
         log.info("topic %s is created with %d partition(s) because a client asked for it", name, count)
-        if self.cluster_topics is not None:
-            return self.cluster_topics.ensure(name, -1, {})
-        return self.topics.ensure(name, count, {})
+        return self._ensure_topic(name, -1, {})
 
     def internal_topic(self, name: str) -> Promise[Topic | KafkaError]:
         topic = self.metadata.topics.get(name)
@@ -532,9 +488,11 @@ class Broker:
             return Promise.resolved(topic)
         count = internal_partition_count(name, self.settings)
         configs = internal_topic_configs(name, self.settings)
-        if self.cluster_topics is not None:
-            return self.cluster_topics.ensure(name, count, configs)
-        return self.topics.ensure(name, count, configs)
+        return self._ensure_topic(name, count, configs)
+
+    def _ensure_topic(self, name: str, count: int, configs: Mapping[str, str]) -> Promise[Topic | KafkaError]:
+        invariant(self.cluster_topics is not None, "clients are served once the broker has joined")
+        return self.cluster_topics.ensure(name, count, configs)  # type: ignore[union-attr]  # checked
 
     # Start and stop
 
@@ -577,6 +535,7 @@ class Broker:
         self.stopped = True
         self.end_work()
         self.flusher.stop()
+        self._remove_what_was_deleted_last()
         self.removals.finish()
         self.turns.stop()
         broker_epoch = self._note_stop() if clean else clean_shutdown.NO_BROKER_EPOCH
@@ -586,7 +545,14 @@ class Broker:
             self.log_dir.close(self.upkeep.high_watermarks(), broker_epoch=broker_epoch)
         else:
             self.log_dir.abandon()
-        self.metadata.close()
+
+    def _remove_what_was_deleted_last(self) -> None:
+        """Topics whose deletion was committed when the broker did not follow its own controller any more: the next
+        start does not look for them."""
+        if self.own_controller is not None:
+            left = self.own_controller.node.machine.view.image.topics
+            for topic in [topic for topic in self.metadata.topics.values() if topic.topic_id not in left]:
+                self.removals.begin(self.partitions.delete(topic))
 
     def _note_stop(self) -> int:
         if self.own_controller is not None:
@@ -594,13 +560,7 @@ class Broker:
                 self.own_controller.note_stop()
             except OSError as error:
                 log.error("a loss of metadata would not be noticed, because this stop could not be noted: %s", error)
-        if self._store is None:
-            return self.membership.lifecycle.epoch if self.membership is not None else clean_shutdown.NO_BROKER_EPOCH
-        try:
-            self._store.note_stop()
-        except KafkaError as error:
-            log.error("the next start will read all logs, because this stop could not be noted: %s", error)
-        return self._store.incarnation
+        return self.membership.lifecycle.epoch if self.membership is not None else clean_shutdown.NO_BROKER_EPOCH
 
     # Telling the operator
 

@@ -58,7 +58,7 @@ class ClusterTopics:
         wanted = dict(configs)
         if name in INTERNAL_TOPICS:
             wanted["segment.bytes"] = wanted.pop("internal.segment.bytes")
-        is_alone = self._broker.has_own_controller
+        is_alone = not self._broker.is_in_cluster
         if name == TRANSACTION_STATE_TOPIC and not is_alone:
             wanted["min.insync.replicas"] = str(settings.integer("transaction.state.log.min.isr"))
         factor = settings.integer(_FACTORS[name]) if name in _FACTORS else -1

@@ -27,7 +27,6 @@ from oncelog.server.context import HANG_UP, Peer, RequestContext
 
 if TYPE_CHECKING:
     from oncelog.server.broker import Broker
-    from oncelog.server.forwarding import Forwarder
 
 log = logging.getLogger("oncelog.server")
 
@@ -102,12 +101,10 @@ class Dispatcher:
         self.versions: dict[int, tuple[int, int]] = {key: key.advertised for key in self._modules}
         if broker.settings.boolean("transaction.two.phase.commit.enable"):
             self.versions[ApiKey.INIT_PRODUCER_ID] = (0, ApiKey.INIT_PRODUCER_ID.last)
-        self._forwarder: Forwarder | None = None
-        if broker.is_in_cluster:
-            from oncelog.server.forwarding import FORWARDED, Forwarder
+        from oncelog.server.forwarding import FORWARDED, Forwarder  # which needs the names of this module
 
-            self._forwarder = Forwarder(broker)
-            self.versions |= FORWARDED
+        self.forwarder = Forwarder(broker)
+        self.versions |= FORWARDED
         # Some versions are advertised that have no schema: see `ApiKey.advertised`.
         self._served: dict[int, tuple[int, int]] = {
             key: (max(low, key.first) if isinstance(key, ApiKey) else low, high)
@@ -130,8 +127,8 @@ class Dispatcher:
         header, position = parse_request_header(frame)
         route = self._routes.get(header[:2])
         if route is None:
-            if self._forwarder is not None and self._forwarder.takes(header.api_key) and self._serves(header):
-                return self._forwarder.forward(frame, peer)
+            if self.forwarder.takes(header.api_key) and self._serves(header):
+                return self.forwarder.forward(frame, peer)
             route = self._new_route(header)
         if size_bytes <= DECODED_HERE_BYTES_MAX or route.key == ApiKey.PRODUCE:
             try:
@@ -240,7 +237,7 @@ class Dispatcher:
             self._handler(key)
 
     def wrap_handler(self, key: ApiKey, wrap: Callable[[Handler], Handler]) -> None:
-        """For tests that need wrong or missing answers."""
+        """For tests that need wrong or missing answers. What is passed on has no handler: see `Forwarder.lost`."""
         self._handlers[key] = wrap(self._handler(key))
         self._routes.clear()
 

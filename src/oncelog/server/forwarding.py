@@ -13,6 +13,7 @@ import ipaddress
 import logging
 import struct
 import time
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -78,6 +79,8 @@ _Resource = tuple[int, str]
 class Forwarder:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self.lost: Counter[int] = Counter()
+        """How many of the next answers are not given, by API key: for tests that need missing answers."""
 
     def takes(self, key: int) -> bool:
         return key in FORWARDED
@@ -86,10 +89,18 @@ class Forwarder:
         """Raises MalformedRequest, unless a worker decodes the request."""
         peer.later_s = 0.0
         passing = _Passing(self._broker, frame, peer)
-        if not passing.is_large:
-            return self._pass_on(passing, passing.decode())
-        answer = partial(self._pass_on, passing)
-        return self._broker.large_requests.serve(passing.key, peer, passing.decode, answer)
+        if passing.is_large:
+            answer = partial(self._pass_on, passing)
+            answered = self._broker.large_requests.serve(passing.key, peer, passing.decode, answer)
+        else:
+            answered = self._pass_on(passing, passing.decode())
+        return answered.map(partial(self._lose, passing.key)) if self.lost[passing.key] else answered
+
+    def _lose(self, key: int, answer: Buffers | None) -> Buffers | None:
+        if not self.lost[key]:
+            return answer
+        self.lost[key] -= 1
+        return []
 
     def _pass_on(self, passing: _Passing, request: Any) -> Promise[Buffers | None]:
         if isinstance(request, Exception):

@@ -50,7 +50,7 @@ class Membership:
         invariant(directory_id is not None, "meta.properties has a directory id")
         self.quorum = QuorumLog(
             cluster_id=broker.cluster_id,
-            replica_id=NO_REPLICA if broker.has_own_controller else broker.node_id,
+            replica_id=broker.node_id if broker.is_in_cluster else NO_REPLICA,
             directory_id=directory_id,  # type: ignore[arg-type]  # checked above
             bootstrap=config.controllers,
         )
@@ -179,7 +179,7 @@ class Membership:
                 self.lifecycle.hurry()
             self._life_pump.kick()
         self.applied_offset = update.last_offset
-        if self._broker.has_own_controller and self.lifecycle.state is State.STOPPING:
+        if not self._broker.is_in_cluster and self.lifecycle.state is State.STOPPING:
             # Nobody else is there who would have to take over first.
             self.lifecycle.hurry()
             self._life_pump.kick()

@@ -77,6 +77,10 @@ class Orders:
         keys = {key.stem.lower(): key for key in served if isinstance(key, ApiKey)}
         if api.lower() not in keys:
             raise ValueError(f"{api} is no request that this broker serves")
+        key = keys[api.lower()]
+        if self._server.broker.dispatcher.forwarder.takes(key):
+            self._server.broker.dispatcher.forwarder.lost[key] = count
+            return
         remaining = count
 
         def wrap(handler: Handler) -> Handler:
@@ -90,7 +94,7 @@ class Orders:
 
             return lose
 
-        self._server.broker.dispatcher.wrap_handler(keys[api.lower()], wrap)
+        self._server.broker.dispatcher.wrap_handler(key, wrap)
 
     def _fail_appends(self, count: int) -> None:
         remaining = count

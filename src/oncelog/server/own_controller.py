@@ -18,6 +18,7 @@ from oncelog.cluster.node_facts import JOURNAL_FILE, NodeFacts
 from oncelog.controller.errors import InvalidMetadata
 from oncelog.controller.image import METADATA_VERSION
 from oncelog.controller.machine import ControllerConfig, Machine
+from oncelog.controller.registration import RESERVED_DIRECTORIES_BELOW
 from oncelog.controller.scram_changes import ScramChange, scram_record
 from oncelog.core.address import Address
 from oncelog.core.errors import KafkaError
@@ -36,6 +37,7 @@ from oncelog.storage.log_dir import LogDirError
 if TYPE_CHECKING:
     from oncelog.cluster.metadata_entries import ScramUser
     from oncelog.cluster.quorum_log import QuorumLog
+    from oncelog.controller.image import Image
     from oncelog.core.config import Settings
     from oncelog.security.scram import ScramCredential
     from oncelog.server.broker import Broker, Environment
@@ -104,7 +106,7 @@ class OwnController:
             went_down = not was_clean and (boot_id is None or boot_id != known.boot_id)
             image = self.node.machine.view.image
             draft.begin(image, known, went_down=went_down)
-            draft.has_changed = image.features != self._features
+            draft.has_changed = image.features != self._features or self._is_of_another_folder(image)
             if self.log.torn_bytes:
                 draft.mark_cut(f"its last {self.log.torn_bytes} bytes are torn or damaged")
             elif self.log.committed.end_offset < known.end_offset:
@@ -114,6 +116,13 @@ class OwnController:
         else:
             draft.begin(None, NodeFacts())
         return draft
+
+    def _is_of_another_folder(self, image: Image) -> bool:
+        """Whether `meta.properties` has lost the id of the folder that replicas are in. Nobody would lead them."""
+        partitions = (each for topic in image.topics.values() for each in topic.partitions.values())
+        found = {directory for partition in partitions for directory in partition.directories}
+        own = self._broker.log_dir.meta.directory_id
+        return any(each != own and each.int >= RESERVED_DIRECTORIES_BELOW for each in found)
 
     def _read(self) -> None:
         try:
@@ -173,15 +182,18 @@ class OwnController:
         return answer.chain(self._when_applied) if isinstance(request, _SEEN_BY_CLIENTS) else answer
 
     def _when_applied(self, answer: T) -> Promise[T]:
-        """Whoever has made a topic finds it on this broker when the answer has come."""
+        """Whoever has made a topic finds it on this broker when the answer has come, and whoever has deleted one can
+        make it again."""
         promise: Promise[T] = Promise()
         end_offset = self.log.committed.end_offset
 
         def look() -> None:
             membership = self._broker.membership
             is_over = membership is None or membership.ended.done or self._broker.stopped
-            if is_over or (membership is not None and membership.applied_offset >= end_offset - 1):
+            if is_over:
                 promise.resolve(answer)
+            elif membership is not None and membership.applied_offset >= end_offset - 1:
+                self._broker.removals.settled.then(lambda _: promise.resolve(answer))
             else:
                 self._broker.scheduler.call_later_ms(_LOOK_MS, look)
 

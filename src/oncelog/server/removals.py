@@ -6,7 +6,7 @@ import logging
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
-from oncelog.core.promise import Promise
+from oncelog.core.promise import Promise, gather
 from oncelog.server.log_upkeep import OURSELVES
 from oncelog.server.turns import at_once
 from oncelog.storage.deletions import FolderRenames
@@ -24,12 +24,21 @@ class Removals:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._closing: list[Closing] = []
+        self._begun: list[Promise[None]] = []
+
+    @property
+    def settled(self) -> Promise[None]:
+        """Promises that folders which are to be renamed now have other names."""
+        return gather(list(self._begun)).map(lambda _: None)
 
     def begin(self, closing: Closing) -> Promise[None]:
         """Promises that the folders have other names."""
         self._closing.append(closing)
         closed: Promise[FolderRenames | HangUp] = self._broker.turns.begin(closing, OURSELVES, to_the_end=True)
-        return closed.chain(lambda renames: self._rename(closing, renames))
+        renamed = closed.chain(lambda renames: self._rename(closing, renames))
+        self._begun.append(renamed)
+        renamed.then(lambda _: self._begun.remove(renamed))
+        return renamed
 
     def finish(self) -> None:
         """The broker stops: after a clean stop no folder of a deleted topic may be left under its name."""

@@ -94,7 +94,7 @@ class Replication:
         recurring.every("in-sync replicas", max(1, self._config.lag_max_ms // 2), self._shrink)
         recurring.every("roles of replicas", ROLES_RETRY_MS, self._retry_roles)
         recurring.every("directories of replicas", REPORT_INTERVAL_MS, self._directories.report)
-        if not self._broker.has_own_controller:
+        if self._broker.is_in_cluster:
             recurring.every("the disk", LOOK_INTERVAL_MS, DiskWatch(self._broker, self._membership, self).look)
 
     def stop(self) -> None:

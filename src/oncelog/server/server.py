@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from oncelog.cluster.metadata_entries import ScramUser, users_entry
+from oncelog.cluster.metadata_entries import ScramUser
 from oncelog.core.address import ALL_ADDRESSES, LOOPBACK, Address
 from oncelog.core.broker_config import is_in_cluster
 from oncelog.core.config import ConfigError, Settings
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("oncelog.server")
 
-HAS_OWN_CONTROLLER: Final = False
-"""Whether one node keeps its metadata as Kafka does, see `own_controller`, or in a journal."""
 _LAST_APPENDS_S: Final = 10
 LEAVING_S_MAX: Final = 60
 """For a controlled shutdown, after which it is none."""
@@ -120,8 +118,7 @@ class Server:
         return self._bound[0][1]
 
     async def _start_broker(self) -> None:
-        has_own_controller = HAS_OWN_CONTROLLER and not is_in_cluster(self._settings)
-        self._broker = Broker(self._data_dir, self._settings, self._environment, has_own_controller=has_own_controller)
+        self._broker = Broker(self._data_dir, self._settings, self._environment)
         self._limits = ConnectionLimits(
             lambda: self.broker.settings,
             {listener.name: listener.limits for listener, _ in self._bound},
@@ -133,10 +130,8 @@ class Server:
         )
         for listener, address in self._bound:
             self._announce(listener, address)
-        if has_own_controller:
-            await self._join_own([listener for listener, _ in self._bound])
-        elif self.broker.is_in_cluster:
-            await self._join([listener for listener, _ in self._bound])
+        listeners = [listener for listener, _ in self._bound]
+        await (self._join(listeners) if self.broker.is_in_cluster else self._join_own(listeners))
         if any(listener.protocol.has_sasl for listener, _ in self._bound):
             self.broker.make_secret()
         self.broker.start()
@@ -157,16 +152,11 @@ class Server:
         self._close_connections()  # of clients that came back too soon
 
     async def _add_users(self) -> None:
-        metadata = self.broker.metadata
-        new = {user: credential for user, credential in self._first_users.items() if user not in metadata.users}
-        if not new:
+        known, controller = self.broker.metadata.users, self.broker.own_controller
+        new = {user: credential for user, credential in self._first_users.items() if user not in known}
+        if not new or controller is None:
             return
-        controller = self.broker.own_controller
-        if controller is not None:
-            stored = controller.add_users(new)
-        else:
-            stored = metadata.propose("users", lambda: users_entry(new))
-        error = await self._future(stored)
+        error = await self._future(controller.add_users(new))
         if error is not None:
             raise error
 

@@ -16,6 +16,7 @@ import pytest
 from oncelog.client import Admin, ClientConfig, Producer
 from oncelog.cluster.journal import format_line
 from oncelog.cluster.node_facts import JOURNAL_FILE
+from oncelog.core.ids import CLUSTER_METADATA_TOPIC
 from peers.kafka.kafka import free_port
 
 IN_USE = "is in use by another process; stop it, or use another port (0 picks a free one)"
@@ -185,7 +186,9 @@ def test_data_are_for_their_owner_alone_unless_a_setting_opens_them(
     for path in found:
         expected = folder_mode if path.is_dir() else file_mode
         if path.name == JOURNAL_FILE:
-            expected = 0o600  # it has the keys of users
+            expected = 0o600  # it has a secret
+        elif path.name == f"{CLUSTER_METADATA_TOPIC}-0":
+            expected = 0o700  # it has the keys of users
         assert path.stat().st_mode & 0o777 == expected, path
 
 

@@ -63,7 +63,7 @@ def test_a_change_leaves_a_clean_stop_a_clean_one(run: Run, data_dir: Path) -> N
     process = BrokerProcess(data_dir, SETTINGS, log_level="warning").start()
     process.stop()
     assert "lost its end" not in process.log_path.read_text()
-    assert '"doubtful":-1' in (data_dir / JOURNAL_FILE).read_text()
+    assert '"doubtful_epoch":0' in (data_dir / JOURNAL_FILE).read_text()
 
 
 def test_what_cannot_be_is_refused(run: Run, data_dir: Path) -> None:

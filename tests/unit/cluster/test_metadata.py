@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import errno
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +19,6 @@ from oncelog.cluster.metadata_entries import (
     topic_entry,
 )
 from oncelog.cluster.producer_ids import PRODUCER_ID_BLOCK, JournalledProducerIds
-from oncelog.core import failpoints
 from oncelog.core.ids import NodeId
 from oncelog.core.promise import Promise
 from oncelog.core.worker import InlineWorker
@@ -132,37 +130,6 @@ def test_a_journal_that_has_nothing_but_starts_is_not_new(tmp_path: Path) -> Non
     store.open()
     assert not store.is_new
     assert store.incarnation == 1
-
-
-def test_a_change_holds_although_the_journal_cannot_be_rewritten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(metadata_module, "_REWRITE_CHANGES_MIN", 20)
-    path = tmp_path / metadata_module.JOURNAL_FILE
-    store = _open(tmp_path)
-    _create(store, "orders", 1, {}, _ID)
-
-    def full() -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    def change_often() -> None:
-        for n in range(metadata_module._REWRITE_RETRY_CHANGES + 30):
-            _configure(store, {"retention.ms": str(n)})
-
-    failpoints.arm("journal.rewrite.before_rename", full)
-    try:
-        change_often()
-        store.close()
-        assert not path.with_suffix(".tmp").exists()
-        store = _open(tmp_path)
-        assert store.topics["orders"].configs == {"retention.ms": str(metadata_module._REWRITE_RETRY_CHANGES + 29)}
-        _configure(store, {"retention.ms": "0"})
-    finally:
-        failpoints.disarm_all()
-    failures = [record for record in caplog.records if "was not rewritten" in record.message]
-    assert len(failures) == 3, "it is tried with the first change after a start, and each hundred lines"
-    change_often()
-    assert len(path.read_bytes().splitlines()) < 60
 
 
 def test_the_journal_is_rewritten_before_it_grows_without_end(tmp_path: Path, monkeypatch: object) -> None:

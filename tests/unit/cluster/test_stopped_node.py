@@ -26,7 +26,7 @@ OTHER = ACL._replace(name="other")
 
 @pytest.fixture
 def node(tmp_path: Path) -> BrokerInProcess:
-    node = BrokerInProcess(tmp_path / "data", has_own_controller=True)
+    node = BrokerInProcess(tmp_path / "data")
     node.create("t", 2)
     node.stop()
     return node

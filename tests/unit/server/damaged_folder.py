@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from oncelog.cluster.journal import JournalDamaged
 from oncelog.core.errors import KafkaError
+from oncelog.core.ids import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS
 from oncelog.storage.log import Log, Origin
 from oncelog.storage.log_dir import LogDirError
 from tests.unit.server.harness import BrokerInProcess
@@ -19,7 +19,6 @@ SETTINGS = {"offsets.topic.num.partitions": "2", "transaction.state.log.num.part
 SMALL = {"internal_segment_bytes": "500", "index_interval_bytes": "60"}
 TOPICS = ("plain", "txn", "compacted")
 GROUPS = {"g1": 11, "g2": 22, "g3": 33}
-JOURNAL = "oncelog-metadata.journal"
 
 Records = dict[int, tuple[bytes | None, bytes | None]]
 
@@ -42,8 +41,8 @@ def fill(node: BrokerInProcess) -> None:
         partition.advance_high_watermark(partition.log.log_end_offset)
     for group, offset in GROUPS.items():
         commit(node, group, 0, offset)
-    # The last line of the journal is then of no consequence.
-    node.broker.producer_ids.take()
+    # The last record of the metadata is then of no consequence.
+    node.until(node.broker.producer_ids.available())
 
 
 def shown(original: Path, scratch: Path) -> dict[str, Records]:
@@ -59,21 +58,20 @@ def shown(original: Path, scratch: Path) -> dict[str, Records]:
 def check(damage: Damage, folder: Path, expected: dict[str, Records]) -> None:
     try:
         node = BrokerInProcess(folder, SETTINGS)
-    except (JournalDamaged, LogDirError):
+    except LogDirError:
         # Not ours to guess: which topics there are, and whose folder this is.
-        assert damage.file in (JOURNAL, "meta.properties"), damage
+        assert damage.topic == CLUSTER_METADATA_TOPIC or damage.file == "meta.properties", damage
         return
     try:
         for topic in TOPICS:
-            if damage.file == JOURNAL and topic not in node.broker.metadata.topics:
-                assert list(folder.glob(f"{topic}-0.*-stray")), damage
-                return
+            if damage.file == f"{topic}-0/partition.metadata" and list(folder.glob(f"{topic}-0.*-stray")):
+                return  # It says that this is the log of another topic.
             log = node.broker.partitions.get(topic, 0).log
             if damage.topic == topic and damage.file.endswith(".log"):
                 _check_what_is_left(damage, log, expected[topic])
             else:
                 assert read_committed(log) == expected[topic], damage
-        if not damage.topic.startswith("__") and damage.file != JOURNAL:
+        if damage.topic not in INTERNAL_TOPICS:
             assert {group: committed(node, group)[0] for group in GROUPS} == GROUPS, damage
         # And it can be written to.
         assert node.produce("plain", [b"after"]).error_code == 0, damage

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import random
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from oncelog.cluster.metadata_entries import ScramUser
+from oncelog.controller.scram_changes import ScramChange, scram_record
 from oncelog.core.address import Address
 from oncelog.core.broker_config import BROKER_CONFIG
+from oncelog.core.config_resources import ResourceType
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.promise import Promise
 from oncelog.core.worker import InlineWorker
@@ -16,8 +20,11 @@ from oncelog.protocol.api import decode_response, encode_request, response_heade
 from oncelog.protocol.batch import Record, build_batch
 from oncelog.protocol.framing import encode_request_frame, parse_response_header
 from oncelog.protocol.messages.broker_registration import Listener as Endpoint
+from oncelog.protocol.messages.cluster_metadata import ConfigRecord, RemoveTopicRecord
 from oncelog.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from oncelog.protocol.schema import Message
+from oncelog.security.scram import ScramCredential
 from oncelog.server.broker import Broker, Environment
 from oncelog.server.context import Peer
 from tests.virtual_clock import VirtualScheduler
@@ -31,10 +38,8 @@ class BrokerInProcess:
         seed: int = 1,
         clock: VirtualScheduler | None = None,
         boot_id: str | None = "one boot",
-        has_own_controller: bool = False,
     ) -> None:
         """With another `boot_id` than before, the machine went down and not only the broker."""
-        self._has_own_controller = has_own_controller
         self.folder = folder
         self.boot_id = boot_id
         self.clock = clock or VirtualScheduler()
@@ -52,16 +57,13 @@ class BrokerInProcess:
             self._random.randrange,
             self.boot_id,
         )
-        broker = Broker(self.folder, settings, environment, has_own_controller=self._has_own_controller)
+        broker = Broker(self.folder, settings, environment)
         broker.advertised["PLAINTEXT"] = Address("127.0.0.1", 9092)
-        if self._has_own_controller:
-            membership = broker.join_own([Endpoint(name="PLAINTEXT", host="127.0.0.1", port=9092)], "PLAINTEXT")
-            self.until(membership.loaded)
-            membership.ready()
-            self.until(membership.serving)
-            broker.start()
-        else:
-            broker.start()
+        membership = broker.join_own([Endpoint(name="PLAINTEXT", host="127.0.0.1", port=9092)], "PLAINTEXT")
+        self.until(membership.loaded)
+        membership.ready()
+        self.until(membership.serving)
+        broker.start()
         return broker
 
     def until(self, promise: Promise[Any], within_ms: int = 1000) -> None:
@@ -137,17 +139,35 @@ class BrokerInProcess:
 
     def create(self, topic: str, partitions: int = 1, **configs: str) -> None:
         """Raises KafkaError if it is refused."""
-        named = {name.replace("_", "."): text for name, text in configs.items()}
-        if self._has_own_controller:
-            entries = [CreatableTopicConfig(name=name, value=value) for name, value in named.items()]
-            wanted = CreatableTopic(name=topic, num_partitions=partitions, replication_factor=1, configs=entries)
-            result = self.call(CreateTopicsRequest(topics=[wanted], timeout_ms=1000), 7).topics[0]
-            if result.error_code:
-                raise KafkaError(ErrorCode(result.error_code), result.error_message or "")
-            return
-        made = self.broker.topics.create(topic, partitions, named).value
-        if isinstance(made, KafkaError):
-            raise made
+        entries = [CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in configs.items()]
+        wanted = CreatableTopic(name=topic, num_partitions=partitions, replication_factor=1, configs=entries)
+        result = self.call(CreateTopicsRequest(topics=[wanted], timeout_ms=1000), 7).topics[0]
+        if result.error_code:
+            raise KafkaError(ErrorCode(result.error_code), result.error_message or "")
+
+    def delete(self, topic: str) -> None:
+        """Whoever may do that."""
+        self.change(RemoveTopicRecord(topic_id=self.topic_id(topic)))
+
+    def change(self, *records: Message) -> None:
+        """The metadata changes without a request: to what no request could ask for."""
+        controller = self.broker.own_controller
+        assert controller is not None
+        stored = controller.node.append(records)
+        self.clock.advance_ms(0)
+        assert isinstance(stored.value, int)
+        self.clock.advance_ms(0)
+
+    def configure(self, kind: ResourceType, name: str, configs: Mapping[str, str | None]) -> None:
+        self.change(
+            *[
+                ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value)
+                for key, value in configs.items()
+            ]
+        )
+
+    def add_users(self, users: Mapping[ScramUser, ScramCredential]) -> None:
+        self.change(*[scram_record(ScramChange(user.name, user.mechanism, each), each) for user, each in users.items()])
 
 
 def batch_of(values: list[bytes], *, timestamp_ms: int, **batch: Any) -> bytes:

@@ -40,6 +40,7 @@ class HeldWorker:
         self.deliver()
 
     def finish(self, clock: VirtualScheduler) -> None:
+        clock.advance_ms(0)
         while self.jobs or self.results:
             self.finish_one()
             clock.advance_ms(0)
@@ -50,3 +51,10 @@ def hold_worker(node: BrokerInProcess) -> HeldWorker:
     worker = HeldWorker()
     node.broker.worker = node.broker.flusher._worker = worker
     return worker
+
+
+def hold_metadata(node: BrokerInProcess, worker: HeldWorker) -> None:
+    """Changes of the metadata wait for this worker."""
+    controller = node.broker.own_controller
+    assert controller is not None
+    controller.log._worker = worker

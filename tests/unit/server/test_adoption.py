@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from oncelog.cluster.metadata import MetadataStore
-from oncelog.cluster.metadata_entries import topic_config_entry
-from oncelog.cluster.node_facts import JOURNAL_FILE
+from oncelog.cluster.file_metadata_log import FileMetadataLog
+from oncelog.cluster.metadata_draft import MetadataDraft
+from oncelog.cluster.node_facts import JOURNAL_FILE, NodeFacts
+from oncelog.core.config_resources import ResourceType
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import GROUP_METADATA_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, TopicPartition
 from oncelog.protocol.batch import decode_records, iter_headers
@@ -161,18 +162,24 @@ def test_topics_keep_their_ids_and_go_on_with_a_higher_epoch(adopt: Callable[[st
 
 
 @pytest.fixture
-def lost_journal(tmp_path: Path) -> BrokerInProcess:
-    """Stopped, with records of producer 0 and without its journal: to Oncelog, a folder of somebody else's."""
+def lost_metadata(tmp_path: Path) -> BrokerInProcess:
+    """Stopped, with records of producer 0 and without its metadata: to Oncelog, a folder of somebody else's."""
     node = BrokerInProcess(tmp_path / "data", {"log.cleaner.enable": "false"})
     node.create("orders")
     node.produce("orders", [b"old"], producer_id=0, producer_epoch=0, base_sequence=0)
-    lose_journal(node)
+    lose_metadata(node)
     return node
 
 
-def lose_journal(node: BrokerInProcess) -> None:
+def lose_metadata(node: BrokerInProcess) -> None:
     node.broker.stop()
     (node.folder / JOURNAL_FILE).unlink()
+    shutil.rmtree(node.folder / "__cluster_metadata-0")
+
+
+def new_producer_id(node: BrokerInProcess) -> int:
+    node.until(node.broker.producer_ids.available())
+    return node.broker.producer_ids.take()
 
 
 class Killed(BaseException):
@@ -187,15 +194,17 @@ def killed(*_: Any) -> None:
     "where",
     [
         (LogDir, "_open_logs"),
-        (MetadataStore, "adopt_topic"),
-        (MetadataStore, "skip_producer_ids_above"),
-        (MetadataStore, "finish_adoption"),
+        (MetadataDraft, "adopt_topic"),
+        (MetadataDraft, "skip_producer_ids_above"),
+        (MetadataDraft, "finish_adoption"),
+        (FileMetadataLog, "begin_anew"),
+        (NodeFacts, "write"),
     ],
 )
 def test_a_first_start_that_is_killed_is_made_up_for_by_the_next(
-    where: tuple[type, str], lost_journal: BrokerInProcess, monkeypatch: pytest.MonkeyPatch
+    where: tuple[type, str], lost_metadata: BrokerInProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node = lost_journal
+    node = lost_metadata
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(*where, killed)
         node._new()
@@ -204,24 +213,22 @@ def test_a_first_start_that_is_killed_is_made_up_for_by_the_next(
     node.broker = node._new()
     assert list(node.broker.metadata.topics) == ["orders"]
     partition = node.broker.partitions.get("orders", 0)
-    assert partition.leader_epoch == 1
-    answer = node.produce(
-        "orders", [b"new"], producer_id=node.broker.producer_ids.take(), producer_epoch=0, base_sequence=0
-    )
+    assert partition.leader_epoch > 0
+    answer = node.produce("orders", [b"new"], producer_id=new_producer_id(node), producer_epoch=0, base_sequence=0)
     assert (answer.error_code, answer.base_offset) == (ErrorCode.NONE, 1)
     assert [record[3] for record in read(node, "orders", 0, 0, committed=True)] == ["old", "new"]
 
 
-def test_producer_ids_are_new_each_time_a_journal_is_lost(lost_journal: BrokerInProcess) -> None:
-    node = lost_journal
+def test_producer_ids_are_new_each_time_the_metadata_is_lost(lost_metadata: BrokerInProcess) -> None:
+    node = lost_metadata
     seen = []
     for number in range(3):
         node.broker = node._new()
-        producer_id = node.broker.producer_ids.take()
+        producer_id = new_producer_id(node)
         seen.append(producer_id)
         answer = node.produce("orders", [b"x"], producer_id=producer_id, producer_epoch=0, base_sequence=0)
         assert answer.base_offset == number + 1
-        lose_journal(node)
+        lose_metadata(node)
     assert seen == [1 << 40, 2 << 40, 3 << 40]
 
 
@@ -251,7 +258,7 @@ def test_offsets_and_transactional_ids_that_are_adopted_outlive_retention(tmp_pa
     commit(node, "g", 0, 42)
     assert init(node, "x") == (0, 0)
     before = {name: node.broker.metadata.topics[name].configs for name in INTERNAL_TOPICS}
-    lose_journal(node)
+    lose_metadata(node)
     node.broker = node._new()
     assert {name: node.broker.metadata.topics[name].configs for name in INTERNAL_TOPICS} == before
     assert policies(node) == {("compact",)}
@@ -269,8 +276,9 @@ def test_internal_topics_that_were_adopted_without_settings_get_them(tmp_path: P
     init(node, "x")
     full = dict(node.broker.metadata.topics[GROUP_METADATA_TOPIC].configs)
     own = {"max.message.bytes": "2000000"}
-    node.broker.metadata.commit(topic_config_entry(GROUP_METADATA_TOPIC, own))
-    node.broker.metadata.commit(topic_config_entry(TRANSACTION_STATE_TOPIC, {"cleanup.policy": "compact,delete"}))
+    node.configure(ResourceType.TOPIC, GROUP_METADATA_TOPIC, dict.fromkeys(full) | own)
+    chosen_before = dict.fromkeys(node.broker.metadata.topics[TRANSACTION_STATE_TOPIC].configs)
+    node.configure(ResourceType.TOPIC, TRANSACTION_STATE_TOPIC, chosen_before | {"cleanup.policy": "compact,delete"})
     node.restart()
     assert node.broker.metadata.topics[GROUP_METADATA_TOPIC].configs == full | own
     # What somebody has chosen is left alone.
@@ -283,7 +291,7 @@ def test_groups_are_found_although_the_last_partitions_were_never_written(tmp_pa
     node.create("t")
     commit(node, "g", 0, 42)
     assert 0 < node.broker.groups.partition_of("g") < 49
-    lose_journal(node)
+    lose_metadata(node)
     node.broker = node._new()
     assert node.broker.metadata.topics[GROUP_METADATA_TOPIC].partition_count == 50
     assert committed_offset(node, "g")[0] == 42
@@ -294,7 +302,7 @@ def test_producer_ids_of_transactional_ids_that_wrote_nothing_are_not_given_to_o
     seen = []
     for transactional_id in "abc":
         seen.append(init(node, transactional_id)[0])
-        lose_journal(node)
+        lose_metadata(node)
         node.broker = node._new()
     assert seen == [0, 1 << 40, 2 << 40]
     assert [init(node, transactional_id)[0] for transactional_id in "abc"] == seen

@@ -124,7 +124,7 @@ def test_every_change_has_a_line_once_it_is_made(node: BrokerInProcess, entries:
         node.call(request, version)
     assert [(entry["event"], entry["api"], entry["resource"], entry["name"], entry["detail"]) for entry in entries] == [
         ("changed", "CreateTopics", "TOPIC", "tea", "created with 2 partition(s)"),
-        ("changed", "IncrementalAlterConfigs", "TOPIC", "tea", "settings are now: retention.ms=5"),
+        ("changed", "IncrementalAlterConfigs", "TOPIC", "tea", "settings changed: retention.ms=5"),
         ("changed", "CreatePartitions", "TOPIC", "tea", "has 3 partition(s) now"),
         ("changed", "DeleteRecords", "TOPIC", "tea", "records of partition 0 deleted below 0"),
         ("changed", "OffsetDelete", "GROUP", "g", "offsets deleted of tea"),
@@ -166,6 +166,7 @@ def test_a_refusal_is_told_once_for_all_partitions_of_a_request(
 ) -> None:
     node.create("tea", 50)
     node.create("milk", 50)
+    entries.clear()
     node.broker.authorizer = Nothing()
     partitions = [FetchPartition(partition=number, partition_max_bytes=1) for number in range(50)]
     topics = [FetchTopic(topic=name, partitions=partitions) for name in ("tea", "milk")]
@@ -175,6 +176,7 @@ def test_a_refusal_is_told_once_for_all_partitions_of_a_request(
 
 def test_probes_are_not_told(node: BrokerInProcess, entries: list[dict[str, Any]]) -> None:
     node.create("tea")
+    entries.clear()
     node.broker.authorizer = Nothing()
     node.call(MetadataRequest(topics=None, include_cluster_authorized_operations=True), 9)
     assert entries == []

@@ -258,6 +258,21 @@ REFUSED = {
         [(Operation.ALTER_CONFIGS, Resource.CLUSTER, CLUSTER)],
         {CLUSTER_REFUSED},
     ),
+    ApiKey.DESCRIBE_QUORUM: (
+        2,
+        {"topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]},
+        [(Operation.DESCRIBE, Resource.CLUSTER, CLUSTER)],
+        {CLUSTER_REFUSED},
+    ),
+    ApiKey.UPDATE_FEATURES: (
+        1,
+        {"feature_updates": [{"feature": "transaction.version", "max_version_level": 1}]},
+        [(Operation.ALTER, Resource.CLUSTER, CLUSTER)],
+        {CLUSTER_REFUSED},
+    ),
+    ApiKey.UNREGISTER_BROKER: (0, {"broker_id": 1}, [(Operation.ALTER, Resource.CLUSTER, CLUSTER)], {CLUSTER_REFUSED}),
+    ApiKey.ADD_RAFT_VOTER: (0, {"voter_id": 1}, [(Operation.ALTER, Resource.CLUSTER, CLUSTER)], {CLUSTER_REFUSED}),
+    ApiKey.REMOVE_RAFT_VOTER: (0, {"voter_id": 1}, [(Operation.ALTER, Resource.CLUSTER, CLUSTER)], {CLUSTER_REFUSED}),
     ApiKey.DESCRIBE_ACLS: (3, {}, [(Operation.DESCRIBE, Resource.CLUSTER, CLUSTER)], {CLUSTER_REFUSED}),
     ApiKey.CREATE_ACLS: (
         3,
@@ -320,7 +335,7 @@ def test_a_refusal_does_not_tell_what_exists(node: BrokerInProcess, key: ApiKey)
     node.broker.authorizer = Recorder()
     request = build(messages(key).request, values)
     with_topic = node.call(request, version)
-    node.broker.topics.delete(node.broker.metadata.topics["t"])
+    node.delete("t")
     assert node.call(build(messages(key).request, values), version) == with_topic
 
 

@@ -30,7 +30,7 @@ from oncelog.protocol.messages.txn_offset_commit import (
 from oncelog.server.producer_room import IDLE_MS
 from tests.unit.server.conftest import FEW_PARTITIONS
 from tests.unit.server.harness import BrokerInProcess, batch_of
-from tests.unit.server.held_worker import HeldWorker
+from tests.unit.server.held_worker import HeldWorker, hold_metadata
 from tests.unit.server.test_transactions import Producer
 
 SETTINGS = {
@@ -139,7 +139,7 @@ def test_bytes_that_members_tell_of_themselves(tmp_path: Path, is_first: bool) -
 
 def test_partitions_of_changes_that_are_on_their_way_count(node: BrokerInProcess) -> None:
     worker = HeldWorker()
-    node.broker.metadata._worker = worker
+    hold_metadata(node, worker)
     requests = [
         CreateTopicsRequest(topics=[CreatableTopic(name=name, num_partitions=6, replication_factor=1)])
         for name in ("a", "b", "c")

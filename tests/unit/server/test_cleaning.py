@@ -320,7 +320,7 @@ def test_internal_logs_are_rolled_and_cleaned_in_turn_beginning_with_the_largest
     node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(cleaning, "INTERNAL_ACTIVE_BYTES", 100)
-    node.broker.internal_topic(GROUP_METADATA_TOPIC)
+    node.until(node.broker.internal_topic(GROUP_METADATA_TOPIC))
     count = node.broker.metadata.topics[GROUP_METADATA_TOPIC].partition_count
     shards = [node.broker.partitions.get(GROUP_METADATA_TOPIC, index) for index in range(count)]
     for turns, shard in zip((2, 9, 5, 3), shards, strict=True):
@@ -340,7 +340,7 @@ def test_a_burst_of_commits_after_a_long_rest_is_noticed_soon(
     node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cleaning, "INTERNAL_ACTIVE_BYTES", 100)
-    node.broker.internal_topic(GROUP_METADATA_TOPIC)
+    node.until(node.broker.internal_topic(GROUP_METADATA_TOPIC))
     node.clock.advance_ms(20 * BACKOFF_MS)
     write_dirty(node, GROUP_METADATA_TOPIC)
     node.clock.advance_ms(cleaning.INTERNAL_LOOK_INTERVAL_MAX_MS)

@@ -230,7 +230,7 @@ def test_an_early_roll_on_a_full_disk_is_tried_with_pauses_and_said_once(
     node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(cleaning, "INTERNAL_ACTIVE_BYTES", 0)
-    node.broker.internal_topic("__consumer_offsets")
+    node.until(node.broker.internal_topic("__consumer_offsets"))
     write(node, ("k", "v"), topic="__consumer_offsets")
     rolls: list[int] = []
 

@@ -58,6 +58,7 @@ def no_space() -> None:
 def test_a_commit_in_flight_when_the_broker_resigns_is_answered_and_found_by_the_next_load(
     node: BrokerInProcess,
 ) -> None:
+    node.until(node.broker.internal_topic(GROUP_METADATA_TOPIC))
     worker = hold_worker(node)
     waiting = commit_offset(node)
     where = TopicPartition(GROUP_METADATA_TOPIC, node.broker.groups.partition_of("g"))
@@ -102,6 +103,7 @@ def test_a_transaction_is_carried_on_when_its_coordinator_is_back(node: BrokerIn
 
 @pytest.mark.parametrize("settings", [{**SETTINGS, "oncelog.acks.fsync": "false"}])
 def test_an_offset_that_an_append_left_behind_is_shown_once_the_log_is_repaired(node: BrokerInProcess) -> None:
+    node.until(node.broker.internal_topic(GROUP_METADATA_TOPIC))
     failpoints.arm("log.append.after_write", no_space)
     refused = commit_offset(node)
     failpoints.disarm_all()
@@ -131,6 +133,7 @@ def test_a_decision_that_an_append_left_behind_is_carried_out_once_the_log_is_re
 
 @pytest.mark.parametrize("settings", [{**SETTINGS, "oncelog.acks.fsync": "false"}])
 def test_a_load_ends_when_the_broker_resigns_meanwhile(node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.until(node.broker.internal_topic(GROUP_METADATA_TOPIC))
     monkeypatch.setattr(shard_log, "LOAD_SLICE_RECORDS", 1)
     for _ in range(5):
         commit_offset(node)

@@ -39,7 +39,7 @@ class History:
         self.folder = folder
         self.producer_ids: set[int] = set()
         self.values: list[bytes] = []
-        node = self.node = BrokerInProcess(folder, SETTINGS, has_own_controller=True)
+        node = self.node = BrokerInProcess(folder, SETTINGS)
         node.create(TOPIC)
         self.write(node)
         while len(self.batches) < BATCHES:
@@ -167,7 +167,7 @@ def test_a_start_on_a_cut_log_that_is_killed_is_made_up_for_by_the_next(
 
 
 def test_partitions_and_topics_that_the_log_forgot_are_served_again(tmp_path: Path) -> None:
-    node = BrokerInProcess(tmp_path / "data", SETTINGS, has_own_controller=True)
+    node = BrokerInProcess(tmp_path / "data", SETTINGS)
     node.create("old")
     node.create("again")
     size = metadata_log(node.folder).stat().st_size
@@ -212,7 +212,7 @@ def test_a_clean_start_reads_no_log_for_it(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_producer_id_that_somebody_made_up_is_not_given_out_either(tmp_path: Path) -> None:
-    node = BrokerInProcess(tmp_path / "data", SETTINGS, has_own_controller=True)
+    node = BrokerInProcess(tmp_path / "data", SETTINGS)
     node.create(TOPIC)
     for made_up in (5, 2**62 - 1, 2**63 - 1):
         node.produce(TOPIC, [b"x"], producer_id=made_up, producer_epoch=0, base_sequence=0)

@@ -11,7 +11,7 @@ import pytest
 from oncelog.coordinator.group.machine import GroupShard
 from oncelog.coordinator.txn.machine import TxnShard
 from oncelog.core.errors import ErrorCode, KafkaError
-from oncelog.core.ids import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from oncelog.core.ids import CLUSTER_METADATA_TOPIC, GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from oncelog.core.invariant import InvariantError
 from oncelog.protocol.batch import iter_headers
 from oncelog.protocol.messages.describe_transactions import DescribeTransactionsRequest
@@ -132,7 +132,11 @@ def test_nobody_is_told_that_there_is_nothing_while_a_log_cannot_be_read(
 def test_a_log_that_does_not_open_is_tried_again_by_those_who_need_it(
     node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(log: Log, **_: Any) -> Any:
+    load = Log._load
+
+    def broken(log: Log, **options: Any) -> Any:
+        if log.topic_partition.topic == CLUSTER_METADATA_TOPIC:
+            return load(log, **options)
         raise OSError("Input/output error")
 
     with monkeypatch.context() as patch:

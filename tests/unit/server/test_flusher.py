@@ -10,6 +10,7 @@ import pytest
 
 from oncelog.core import failpoints
 from oncelog.core.errors import ErrorCode
+from oncelog.core.ids import INTERNAL_TOPICS
 from oncelog.core.promise import Promise
 from oncelog.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from oncelog.protocol.messages.end_txn import EndTxnRequest
@@ -44,6 +45,8 @@ SETTINGS = {
 @pytest.fixture
 def node(node: BrokerInProcess) -> BrokerInProcess:
     node.create("t", 3)
+    for topic in INTERNAL_TOPICS:
+        node.until(node.broker.internal_topic(topic))
     return node
 
 
@@ -186,7 +189,7 @@ def test_a_callback_that_fails_keeps_nobody_else_waiting(
 def test_a_topic_deleted_while_its_producers_wait_answers_them(node: BrokerInProcess, worker: HeldWorker) -> None:
     promise = send(node, b"1")
     node.clock.advance_ms(0)
-    node.broker.topics.delete(node.broker.metadata.topics["t"])
+    node.delete("t")
     assert error_of(promise) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     worker.finish(node.clock)
 

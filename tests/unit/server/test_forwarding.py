@@ -58,7 +58,7 @@ ACLS = {
 
 @pytest.fixture
 def node(tmp_path: Path) -> BrokerInProcess:
-    return BrokerInProcess(tmp_path / "data", ACLS, has_own_controller=True)
+    return BrokerInProcess(tmp_path / "data", ACLS)
 
 
 def alter(node: BrokerInProcess, *resources: AlterConfigsResource, validate_only: bool = False) -> dict[Any, Any]:

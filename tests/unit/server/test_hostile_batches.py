@@ -149,7 +149,7 @@ def test_a_topic_that_is_deleted_meanwhile_answers_so(node: BrokerInProcess) -> 
     node.create("t", cleanup_policy="compact")
     worker = hold_long_reads(node)
     waiting = send(node, "t", many(node.clock.now_ms()))
-    node.broker.topics.delete(node.broker.metadata.topics["t"])
+    node.delete("t")
     node.clock.advance_ms(0)
     worker.finish(node.clock)
     assert waiting.value.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -355,7 +355,7 @@ def test_a_look_up_ends_with_its_topic(node: BrokerInProcess) -> None:
     worker = hold_long_reads(node)
     topic = ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(partition_index=0, timestamp=now_ms + MANY)])
     waiting = node.send(ListOffsetsRequest(topics=[topic]), 7)
-    node.broker.topics.delete(node.broker.metadata.topics["t"])
+    node.delete("t")
     node.clock.advance_ms(0)
     worker.finish(node.clock)
     assert waiting.value.topics[0].partitions[0].error_code != ErrorCode.NONE

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from oncelog.cluster.metadata_entries import ScramUser, users_entry
+from oncelog.cluster.metadata_entries import ScramUser
 from oncelog.core.address import Address
 from oncelog.core.promise import Promise
 from oncelog.protocol.api import decode_response, encode_request, response_header_version
 from oncelog.protocol.framing import encode_request_frame, parse_response_header
 from oncelog.protocol.messages.api_versions import ApiVersionsRequest
-from oncelog.protocol.messages.cluster_metadata import UserScramCredentialRecord
+from oncelog.protocol.messages.cluster_metadata import RemoveUserScramCredentialRecord, UserScramCredentialRecord
 from oncelog.protocol.messages.metadata import MetadataRequest
 from oncelog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from oncelog.protocol.messages.sasl_handshake import SaslHandshakeRequest
@@ -45,7 +45,7 @@ def node(tmp_path: Path) -> Iterator[BrokerInProcess]:
     node = BrokerInProcess(tmp_path / "data", {"log.cleaner.enable": "false"})
     node.broker.make_secret()
     users = {ScramUser("eve", each): make_credential(each, "pw", b"salt" * 4, 4096) for each in ScramMechanism}
-    node.broker.metadata.commit(users_entry(users))
+    node.add_users(users)
     node.broker.advertised["IN"] = Address("broker", 1)
     yield node
     node.broker.stop(clean=False)
@@ -241,7 +241,7 @@ def test_another_mechanism_or_a_login_at_once_is_refused(node: BrokerInProcess) 
 
 
 def test_a_user_that_was_removed_cannot_log_in_any_more(node: BrokerInProcess) -> None:
-    node.broker.metadata.commit(users_entry({}, [ScramUser("eve", ScramMechanism.SHA_256)]))
+    node.change(RemoveUserScramCredentialRecord(name="eve", mechanism=ScramMechanism.SHA_256))
     assert Client(node).log_in(SCRAM_SHA_256).error_code == FAILED
     assert Client(node).log_in(SCRAM_SHA_512).error_code == NONE
 
@@ -264,10 +264,10 @@ def test_unknown_users_look_like_those_that_are_stored_at_the_time(node: BrokerI
     assert forms() == {(16, 4096)}
     sha_256 = ScramMechanism.SHA_256
     java = {ScramUser("eve", sha_256): make_credential(sha_256, "pw", b"0123456789abcdefghijklm-%", 8192)}
-    node.broker.metadata.commit(users_entry(java))
+    node.add_users(java)
     assert forms() == {(25, 8192)}
     more = {ScramUser("bob", sha_256): make_credential(sha_256, "pw", b"salt" * 4, 4096)}
-    node.broker.metadata.commit(users_entry(more))
+    node.add_users(more)
     assert forms() == {(25, 8192), (16, 4096)}
     assert challenge_of(Client(node), "eve") == (b"0123456789abcdefghijklm-%", 8192)
 
@@ -307,9 +307,6 @@ def test_users_and_the_secret_survive_a_restart(node: BrokerInProcess) -> None:
         node.broker.advertised["IN"] = Address("broker", 1)
         assert Client(node).log_in(SCRAM_SHA_512).error_code == NONE
         assert salt_of_nobody() == before
-    node.broker.metadata.finish_adoption()
-    node.restart()
-    assert salt_of_nobody() == before
     assert ScramUser("eve", ScramMechanism.SHA_256) in node.broker.metadata.users
 
 

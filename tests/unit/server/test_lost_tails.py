@@ -96,11 +96,10 @@ class Client:
 class Past:
     """Commits, aborts and what is still open when the power goes."""
 
-    def __init__(self, folder: Path, *, tv2: bool, own: bool = False) -> None:
+    def __init__(self, folder: Path, *, tv2: bool) -> None:
         self.folder = folder
-        self._own = own
         self.tv2 = tv2
-        self.node = BrokerInProcess(folder, SETTINGS, has_own_controller=own)
+        self.node = BrokerInProcess(folder, SETTINGS)
         self.node.create(TOPIC)
         self.committed: list[bytes] = []
         self.client = self.new_client()
@@ -136,17 +135,12 @@ class Past:
             folder = target / f"{topic}-0"
             with (folder / FIRST_SEGMENT).open("r+b") as file:
                 file.truncate(end)
-        return BrokerInProcess(target, SETTINGS, boot_id=boot_id, has_own_controller=self._own)
+        return BrokerInProcess(target, SETTINGS, boot_id=boot_id)
 
 
-@pytest.fixture(
-    scope="module",
-    params=[(False, False), (True, False), (False, True), (True, True)],
-    ids=["tv0", "tv2", "tv0, own controller", "tv2, own controller"],
-)
+@pytest.fixture(scope="module", params=[False, True], ids=["tv0", "tv2"])
 def past(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Past:
-    tv2, own = request.param
-    return Past(tmp_path_factory.mktemp("past") / "data", tv2=tv2, own=own)
+    return Past(tmp_path_factory.mktemp("past") / "data", tv2=request.param)
 
 
 def cuts(past: Past) -> Iterator[dict[str, int]]:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from oncelog.cluster.node_facts import JOURNAL_FILE
 from oncelog.core.errors import ErrorCode
 from oncelog.core.promise import Promise
 from oncelog.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
@@ -23,8 +22,9 @@ from oncelog.protocol.messages.incremental_alter_configs import (
 )
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
 from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from oncelog.storage.flush_work import FlushWork
 from tests.unit.server.harness import BrokerInProcess
-from tests.unit.server.held_worker import HeldWorker, hold_worker
+from tests.unit.server.held_worker import HeldWorker, hold_metadata, hold_worker
 
 
 class Change:
@@ -38,10 +38,21 @@ class Change:
     def is_answered(self) -> bool:
         return self._answer.done
 
+    def code_when_answered(self, node: BrokerInProcess) -> ErrorCode:
+        node.until(self._answer)
+        return self.code
+
     @property
     def code(self) -> ErrorCode:
         (entry,) = getattr(self._answer.value, self._entries)
         return ErrorCode(entry.error_code)
+
+
+def fail_fsyncs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: FlushWork) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(FlushWork, "run", broken)
 
 
 def creation(node: BrokerInProcess, name: str) -> Change:
@@ -82,12 +93,8 @@ def node(tmp_path: Path) -> BrokerInProcess:
 @pytest.fixture
 def worker(node: BrokerInProcess) -> HeldWorker:
     worker = hold_worker(node)
-    node.broker.metadata._worker = worker
+    hold_metadata(node, worker)
     return worker
-
-
-def journal_lines(node: BrokerInProcess) -> int:
-    return (node.folder / JOURNAL_FILE).read_bytes().count(b"\n")
 
 
 def test_no_change_is_answered_or_seen_before_it_is_on_disk(node: BrokerInProcess, worker: HeldWorker) -> None:
@@ -97,9 +104,8 @@ def test_no_change_is_answered_or_seen_before_it_is_on_disk(node: BrokerInProces
         auto_creation(node, "asked-for"),
         coordinator(node, "group"),
     ]
-    before = journal_lines(node)
+    node.clock.advance_ms(0)
     assert not any(change.is_answered for change in changes)
-    assert journal_lines(node) == before, "nothing is written on the loop"
     assert list(node.broker.metadata.topics) == ["there"]
     assert node.produce("there", [b"meanwhile"]).error_code == 0
     worker.work()
@@ -113,10 +119,12 @@ def test_no_change_is_answered_or_seen_before_it_is_on_disk(node: BrokerInProces
 def test_changes_that_wait_for_the_disk_share_one_fsync(
     node: BrokerInProcess, worker: HeldWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fsyncs: list[int] = []
-    real_fsync = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda fd: (fsyncs.append(fd), real_fsync(fd))[1])
-    changes = [creation(node, f"topic-{n}") for n in range(50)]
+    fsyncs: list[FlushWork] = []
+    run = FlushWork.run
+    monkeypatch.setattr(FlushWork, "run", lambda work: (fsyncs.append(work), run(work))[1])
+    changes = [creation(node, "first")]
+    node.clock.advance_ms(0)
+    changes += [creation(node, f"topic-{n}") for n in range(49)]
     worker.finish(node.clock)
     assert [change.code for change in changes] == [ErrorCode.NONE] * 50
     assert len(fsyncs) == 2, "the first goes alone; those that came meanwhile share one"
@@ -144,28 +152,25 @@ def test_a_change_is_decided_by_what_those_before_it_have_done(node: BrokerInPro
     assert node.broker.metadata.topics["there"].partition_count == 1
 
 
-def test_an_fsync_that_fails_refuses_all_that_shared_it_and_none_that_comes_after(
+def test_an_fsync_that_fails_refuses_all_that_shared_it_and_ends_the_broker(
     node: BrokerInProcess, worker: HeldWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = creation(node, "first")
-    together = [creation(node, "one"), deletion(node, "there"), growth(node, "first", 2)]
+    node.clock.advance_ms(0)
+    together = [creation(node, "one"), growth(node, "first", 2)]
     worker.finish_one()
+    fail_fsyncs(monkeypatch)
+    node.clock.advance_ms(0)
     assert first.code is ErrorCode.NONE
-
-    def broken(_: int) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", broken)
-        worker.finish_one()
-    assert [change.code for change in together] == [ErrorCode.KAFKA_STORAGE_ERROR] * 3
-    again = creation(node, "one")
     worker.finish(node.clock)
-    assert again.code is ErrorCode.NONE
-    assert list(node.broker.metadata.topics) == ["there", "first", "one"]
+    assert [change.code for change in together] == [ErrorCode.KAFKA_STORAGE_ERROR] * 2
+    assert list(node.broker.metadata.topics) == ["there", "first"]
+    assert node.broker.membership is not None
+    assert "start it again" in (node.broker.membership.ended.value or ""), "what is on disk is not known any more"
+    monkeypatch.undo()
     node.restart(clean=False)
-    assert list(node.broker.metadata.topics) == ["there", "first", "one"]
-    assert node.broker.metadata.topics["first"].partition_count == 1
+    assert creation(node, "two").code_when_answered(node) is ErrorCode.NONE
+    assert {"there", "first", "two"} <= node.broker.metadata.topics.keys() <= {"there", "first", "one", "two"}
 
 
 def test_the_folders_of_a_deleted_topic_are_renamed_by_the_worker_with_one_fsync(
@@ -175,18 +180,21 @@ def test_the_folders_of_a_deleted_topic_are_renamed_by_the_worker_with_one_fsync
     worker.finish(node.clock)
     for partition in range(100):
         node.produce("there", [b"x"], partition=partition)
-    changes += [deletion(node, "there"), creation(node, "there")]
+    changes.append(deletion(node, "there"))
     fsyncs: list[int] = []
     real_fsync = os.fsync
     monkeypatch.setattr(os, "fsync", lambda fd: (fsyncs.append(fd), real_fsync(fd))[1])
+    node.clock.advance_ms(0)
     worker.finish_one()
+    node.clock.advance_ms(0)
     assert "there" not in node.broker.metadata.topics
     assert (node.folder / "there-0").exists(), "nothing is renamed on the loop"
     assert not changes[1].is_answered
     worker.finish_one()
     assert not list(node.folder.glob("there-*[0-9]"))
-    assert len(fsyncs) == 2, "one for the journal, one for all folders"
+    assert len(fsyncs) == 1, "for all folders"
     assert changes[1].code is ErrorCode.NONE
+    changes.append(creation(node, "there"))
     worker.finish(node.clock)
     assert changes[2].code is ErrorCode.NONE
     assert node.produce("there", [b"y"]).base_offset == 0
@@ -205,19 +213,14 @@ def test_producer_ids_wait_for_their_block(node: BrokerInProcess, worker: HeldWo
     assert node.call(request, 4).producer_id not in ids
 
 
-def test_a_block_of_producer_ids_that_cannot_be_written_is_an_error_and_is_tried_again(
+def test_a_block_of_producer_ids_that_cannot_be_written_is_an_error_for_those_who_wait(
     node: BrokerInProcess, worker: HeldWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
     answer = node.send(request, 4)
-
-    def broken(_: int) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", broken)
-        worker.finish_one()
-    assert answer.value.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-    again = node.send(request, 4)
+    fail_fsyncs(monkeypatch)
     worker.finish(node.clock)
-    assert again.value.error_code == 0
+    assert answer.value.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    monkeypatch.undo()
+    node.restart(clean=False)
+    assert node.call(request, 4).error_code == 0

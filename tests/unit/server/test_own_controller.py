@@ -13,8 +13,9 @@ from uuid import UUID
 
 import pytest
 
+from oncelog.cluster.journal import JournalDamaged
 from oncelog.cluster.metadata import MetadataStore
-from oncelog.cluster.metadata_entries import ScramUser, users_entry
+from oncelog.cluster.metadata_entries import ScramUser
 from oncelog.cluster.node_facts import JOURNAL_FILE, NodeFacts
 from oncelog.controller import metadata_batches
 from oncelog.core.broker_config import BROKER_CONFIG
@@ -30,19 +31,18 @@ from oncelog.security.scram import ScramCredential, ScramMechanism
 from oncelog.server import server
 from oncelog.server.authorization import Operation, Resource
 from oncelog.storage.flush_work import FlushWork
-from oncelog.storage.log_dir import LogDirError
-from tests.data import kafka
+from tests.data import journal, kafka
 from tests.unit.server.harness import BrokerInProcess
-from tests.unit.server.test_cleaning import commit, committed
+from tests.unit.server.test_cleaning import committed
 from tests.virtual_clock import VirtualScheduler
 
 
 @pytest.fixture
 def node(tmp_path: Path) -> BrokerInProcess:
-    return BrokerInProcess(tmp_path / "data", has_own_controller=True)
+    return BrokerInProcess(tmp_path / "data")
 
 
-JOURNALLED = {"transaction.state.log.num.partitions": "2", "offsets.topic.num.partitions": "2"}
+JOURNALLED = journal.SETTINGS
 
 
 def create(node: BrokerInProcess, name: str, partitions: int = 1, **configs: str) -> Any:
@@ -94,19 +94,10 @@ def init(node: BrokerInProcess, transactional_id: str | None = None) -> int:
     return int(answer.producer_id)
 
 
-@pytest.fixture
-def journalled(tmp_path: Path) -> Path:
-    """The folder of a node with a journal, stopped in order."""
-    node = BrokerInProcess(tmp_path / "data", JOURNALLED)
-    node.create("t", 2, retention_ms="-1")
-    node.produce("t", [b"one"], partition=1)
-    init(node, "id")
-    commit(node, "readers", 1, 1)
-    user = ScramUser("alice", ScramMechanism.SHA_256)
-    node.broker.metadata.propose("users", lambda: users_entry({user: ScramCredential(b"s", b"k", b"v", 4096)}))
-    node.broker.make_secret()
-    node.stop()
-    return node.folder
+@pytest.fixture(params=["stopped", "killed"])
+def journalled(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """The folder of a node with a journal, as earlier versions left it."""
+    return journal.unpack(request.param, tmp_path)
 
 
 def check_taken_over(node: BrokerInProcess, topic_id: UUID, epoch: int, secret: bytes | None) -> None:
@@ -116,7 +107,10 @@ def check_taken_over(node: BrokerInProcess, topic_id: UUID, epoch: int, secret: 
     assert leader_epoch(node, "t") > epoch
     assert node.produce("t", [b"two"], partition=1).base_offset == 1
     assert committed(node, "readers")[1] == 1
-    assert list(metadata.users) == [ScramUser("alice", ScramMechanism.SHA_256)]
+    assert metadata.users == {ScramUser("alice", ScramMechanism.SHA_256): ScramCredential(b"s", b"k", b"v", 4096)}
+    assert [(acl.name, acl.principal) for acl in metadata.acls] == [("t", "User:alice")]
+    assert metadata.quotas == {(("user", "alice"),): {"producer_byte_rate": 1e6}}
+    assert node.broker.settings.integer("log.retention.ms") == -1
     assert metadata.secret == secret is not None
 
 
@@ -130,15 +124,17 @@ def last_state(folder: Path) -> tuple[UUID, int, bytes | None]:
 
 def test_a_journal_is_taken_over_once_and_an_earlier_version_refuses_the_folder(journalled: Path) -> None:
     before = last_state(journalled)
-    node = BrokerInProcess(journalled, JOURNALLED, has_own_controller=True)
+    node = BrokerInProcess(journalled, JOURNALLED)
     check_taken_over(node, *before)
     assert init(node, "id") == 0
     assert init(node) >= 1000, "the block of before is used up"
+    topics = set(node.broker.metadata.topics)
+    assert topics - {"u"} == {"t", *INTERNAL_TOPICS}, "that which was deleted stays so"
     node.restart()
-    assert node.broker.metadata.topics.keys() == {"t", *INTERNAL_TOPICS}
+    assert node.broker.metadata.topics.keys() == topics
     node.stop()
-    with pytest.raises(LogDirError, match=r"moved to __cluster_metadata-0.*a newer Oncelog"):
-        BrokerInProcess(journalled, JOURNALLED)
+    with pytest.raises(JournalDamaged, match=r"moved to __cluster_metadata-0.*a newer Oncelog"):
+        last_state(journalled)
 
 
 def test_a_take_over_that_is_killed_is_made_up_for_by_the_next(
@@ -154,10 +150,10 @@ def test_a_take_over_that_is_killed_is_made_up_for_by_the_next(
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(NodeFacts, "write", kill)
-        BrokerInProcess(journalled, JOURNALLED, has_own_controller=True)
+        BrokerInProcess(journalled, JOURNALLED)
     # What a killed process leaves is its files, without its lock.
     left = Path(shutil.copytree(journalled, journalled.with_name("left")))
-    check_taken_over(BrokerInProcess(left, JOURNALLED, has_own_controller=True), *before)
+    check_taken_over(BrokerInProcess(left, JOURNALLED), *before)
 
 
 def cut_metadata(folder: Path, size_bytes: int) -> None:
@@ -168,7 +164,7 @@ def cut_metadata(folder: Path, size_bytes: int) -> None:
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_nothing_is_given_out_again_by_a_metadata_log_that_lost_its_end(tmp_path: Path, clean: bool) -> None:
-    node = BrokerInProcess(tmp_path / "data", JOURNALLED, has_own_controller=True)
+    node = BrokerInProcess(tmp_path / "data", JOURNALLED)
     create(node, "orders")
     node.restart()
     log = max((node.folder / "__cluster_metadata-0").glob("*.log"))
@@ -181,7 +177,7 @@ def test_nothing_is_given_out_again_by_a_metadata_log_that_lost_its_end(tmp_path
     epoch, topic_id = leader_epoch(node, "orders"), node.topic_id("later")
     node.stop(clean=clean)
     cut_metadata(node.folder, kept_bytes)
-    node = BrokerInProcess(node.folder, JOURNALLED, has_own_controller=True)
+    node = BrokerInProcess(node.folder, JOURNALLED)
     assert node.topic_id("later") == topic_id, "a topic that the metadata forgot is taken over"
     assert leader_epoch(node, "orders") > epoch
     assert init(node) > producer_id
@@ -189,7 +185,7 @@ def test_nothing_is_given_out_again_by_a_metadata_log_that_lost_its_end(tmp_path
 
 
 def test_transactions_of_before_a_crash_of_the_machine_are_doubted(tmp_path: Path) -> None:
-    node = BrokerInProcess(tmp_path / "data", JOURNALLED, has_own_controller=True)
+    node = BrokerInProcess(tmp_path / "data", JOURNALLED)
     init(node, "id")
     epoch = leader_epoch(node, TRANSACTION_STATE_TOPIC)
     node.restart(clean=False)
@@ -216,7 +212,7 @@ def test_the_secret_is_the_same_after_a_restart_and_for_the_owner_alone(node: Br
 def test_a_folder_of_apache_kafka_is_taken_over(kafka_data: Callable[[str], Path], name: str) -> None:
     clock = VirtualScheduler(kafka.contents(name)["written_at_ms"])
     settings = {"producer.id.expiration.ms": str(2**31 - 1)}
-    node = BrokerInProcess(kafka_data(name), settings, clock=clock, has_own_controller=True)
+    node = BrokerInProcess(kafka_data(name), settings, clock=clock)
     topics = dict(node.broker.metadata.topics)
     assert topics["compacted"].configs["cleanup.policy"] == "compact"
     epoch = leader_epoch(node, "compacted")
@@ -232,11 +228,11 @@ def features(node: BrokerInProcess) -> Mapping[str, int]:
 
 
 def test_the_setting_of_the_transaction_protocol_counts_at_each_start(tmp_path: Path) -> None:
-    node = BrokerInProcess(tmp_path / "data", {"transaction.version": "1"}, has_own_controller=True)
+    node = BrokerInProcess(tmp_path / "data", {"transaction.version": "1"})
     create(node, "orders")
     assert features(node) == {"metadata.version": 30, "transaction.version": 1}
     node.stop()
-    node = BrokerInProcess(node.folder, {"transaction.version": "0"}, has_own_controller=True)
+    node = BrokerInProcess(node.folder, {"transaction.version": "0"})
     assert features(node) == {"metadata.version": 30}
     assert "orders" in node.broker.metadata.topics
 
@@ -302,12 +298,12 @@ def copies_at_each_step(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 def test_a_take_over_can_be_killed_at_each_step(journalled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = last_state(journalled)
     with copies_at_each_step(journalled, monkeypatch) as copies:
-        node = BrokerInProcess(journalled, JOURNALLED, has_own_controller=True)
+        node = BrokerInProcess(journalled, JOURNALLED)
     check_taken_over(node, *before)
     node.stop()
     assert copies
     for copy in copies:
-        node = BrokerInProcess(copy, JOURNALLED, has_own_controller=True)
+        node = BrokerInProcess(copy, JOURNALLED)
         check_taken_over(node, *before)
         assert init(node) >= 1000, "the block of before is used up"
         node.broker.stop(clean=False)
@@ -316,7 +312,7 @@ def test_a_take_over_can_be_killed_at_each_step(journalled: Path, monkeypatch: p
 def test_a_start_on_a_log_that_lost_its_end_can_be_killed_at_each_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node = BrokerInProcess(tmp_path / "data", JOURNALLED, has_own_controller=True)
+    node = BrokerInProcess(tmp_path / "data", JOURNALLED)
     create(node, "orders")
     node.restart()
     kept_bytes = max((node.folder / "__cluster_metadata-0").glob("*.log")).stat().st_size
@@ -326,10 +322,10 @@ def test_a_start_on_a_log_that_lost_its_end_can_be_killed_at_each_step(
     node.stop()
     cut_metadata(node.folder, kept_bytes)
     with copies_at_each_step(node.folder, monkeypatch) as copies:
-        BrokerInProcess(node.folder, JOURNALLED, has_own_controller=True).broker.stop(clean=False)
+        BrokerInProcess(node.folder, JOURNALLED).broker.stop(clean=False)
     assert copies
     for copy in copies:
-        node = BrokerInProcess(copy, JOURNALLED, has_own_controller=True)
+        node = BrokerInProcess(copy, JOURNALLED)
         assert node.topic_id("later") == topic_id
         assert node.topic_id("orders")
         assert leader_epoch(node, "orders") >= epoch
@@ -338,7 +334,7 @@ def test_a_start_on_a_log_that_lost_its_end_can_be_killed_at_each_step(
 
 
 def test_a_node_that_is_alone_has_room_for_so_many_partitions(tmp_path: Path) -> None:
-    node = BrokerInProcess(tmp_path / "data", {**JOURNALLED, "oncelog.partitions.max": "5"}, has_own_controller=True)
+    node = BrokerInProcess(tmp_path / "data", {**JOURNALLED, "oncelog.partitions.max": "5"})
     assert create(node, "a", 3).error_code == ErrorCode.NONE
     wanted = [CreatableTopic(name=name, num_partitions=2, replication_factor=1) for name in ("b", "c")]
     answer = node.call(CreateTopicsRequest(topics=wanted, timeout_ms=1000), 7)
@@ -364,7 +360,7 @@ def test_a_node_that_is_alone_keeps_the_topics_of_its_coordinators_as_they_are(n
 def test_a_start_decodes_each_record_once_and_a_clean_stop_leaves_no_more_than_there_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node = BrokerInProcess(tmp_path / "data", {"oncelog.partitions.max": "2000"}, has_own_controller=True)
+    node = BrokerInProcess(tmp_path / "data", {"oncelog.partitions.max": "2000"})
     create(node, "wide", 1000, retention_ms="1")
     create(node, "gone", 500)
     node.call(DeleteTopicsRequest(topics=[DeleteTopicState(name="gone")], timeout_ms=1000), 6)
@@ -379,7 +375,7 @@ def test_a_start_decodes_each_record_once_and_a_clean_stop_leaves_no_more_than_t
 
     with monkeypatch.context() as patch:
         patch.setattr(metadata_batches, "decode_metadata_record", count)
-        node = BrokerInProcess(node.folder, {"oncelog.partitions.max": "2000"}, has_own_controller=True)
+        node = BrokerInProcess(node.folder, {"oncelog.partitions.max": "2000"})
     assert 1000 < decoded < 1050
     assert node.broker.metadata.topics["wide"].configs == {"retention.ms": "1"}
     assert node.produce("wide", [b"one"], partition=999).error_code == ErrorCode.NONE
@@ -423,9 +419,20 @@ def test_a_topic_id_that_a_power_cut_has_emptied_is_that_of_the_topic(node: Brok
     assert node.produce("orders", [b"two"]).base_offset == 1
 
 
-def test_it_listens_on_all_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "HAS_OWN_CONTROLLER", True)
+def test_a_deletion_that_is_committed_while_the_broker_ends_is_one_for_its_files(node: BrokerInProcess) -> None:
+    for topic in ("first", "second"):
+        create(node, topic)
+        node.produce(topic, [b"old"])
+    assert node.broker.membership is not None
+    node.broker.membership.end(None)
+    for topic in ("first", "second"):
+        node.delete(topic)
+    node.broker.stop()
+    assert not (node.folder / "first-0").exists()
+    assert not (node.folder / "second-0").exists()
 
+
+def test_it_listens_on_all_addresses(tmp_path: Path) -> None:
     async def run() -> None:
         one = server.Server(tmp_path / "data", BROKER_CONFIG.parse({"listeners": "PLAINTEXT://0.0.0.0:0"}))
         address = await one.start()

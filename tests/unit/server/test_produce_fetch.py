@@ -168,7 +168,7 @@ def test_a_long_poll_waits_for_min_bytes_or_the_time(node: BrokerInProcess) -> N
 def test_a_long_poll_on_a_deleted_topic_ends_with_its_error(node: BrokerInProcess) -> None:
     node.create("orders")
     waiting: Promise[Any] = node.send(fetch_request(node, {("orders", 0): 0}, max_wait_ms=500), 12)
-    node.broker.topics.delete(node.broker.topics.require("orders"))
+    node.delete("orders")
     node.clock.advance_ms(0)
     assert only_partition(waiting.value).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -196,7 +196,7 @@ def test_the_first_batch_is_returned_whatever_the_limits_say(node: BrokerInProce
 def test_leader_epochs_are_checked(node: BrokerInProcess) -> None:
     node.create("orders")
     node.produce("orders", [b"a"])
-    node.restart()
+    node.restart(clean=False)
     node.produce("orders", [b"b"])
     codes = [
         only_partition(node.call(fetch_request(node, {("orders", 0): 0}, current_leader_epoch=epoch), 12)).error_code
@@ -214,7 +214,7 @@ def test_leader_epochs_are_checked(node: BrokerInProcess) -> None:
 def test_a_reader_that_was_cut_off_is_told_where(node: BrokerInProcess) -> None:
     node.create("orders")
     node.produce("orders", [b"a"])
-    node.restart()
+    node.restart(clean=False)
     node.produce("orders", [b"b"])
     partition = only_partition(node.call(fetch_request(node, {("orders", 0): 2}, last_fetched_epoch=0), 12))
     assert (partition.diverging_epoch.epoch, partition.diverging_epoch.end_offset) == (0, 1)

@@ -381,6 +381,7 @@ def test_a_client_far_above_its_rate_is_told_a_time_that_fits_its_field(node: Br
 def test_followers_are_not_silenced(node: BrokerInProcess, ann: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     give(node, "request_percentage", 0.5)
     node.broker.authorizer = AllowClients(cluster_action=True)
+    node.broker.is_in_cluster = True
     throttle = ReplicationThrottle(node.broker, "leader")
     node.broker.replication = cast(
         Any, SimpleNamespace(stop=lambda: None, leader_throttle=throttle, fetch_sessions=node.broker.fetch_sessions)

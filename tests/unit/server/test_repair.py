@@ -9,6 +9,7 @@ import pytest
 
 from oncelog.core import failpoints
 from oncelog.core.errors import ErrorCode
+from oncelog.core.ids import GROUP_METADATA_TOPIC
 from oncelog.core.promise import Promise
 from oncelog.protocol.messages.heartbeat import HeartbeatRequest
 from oncelog.server.log_upkeep import REPAIR_CHECK_INTERVAL_MS
@@ -24,6 +25,7 @@ def settings(request: pytest.FixtureRequest) -> dict[str, str]:
 @pytest.fixture
 def node(node: BrokerInProcess) -> BrokerInProcess:
     node.create("t")
+    node.until(node.broker.internal_topic(GROUP_METADATA_TOPIC))
     return node
 
 

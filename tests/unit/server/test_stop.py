@@ -17,6 +17,7 @@ from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.errors import KafkaError
 from oncelog.core.promise import Promise
 from oncelog.protocol.batch import Record, build_batch
+from oncelog.protocol.messages.cluster_metadata import RemoveTopicRecord
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from oncelog.server import turns
 from oncelog.server.broker import Broker
@@ -35,7 +36,7 @@ def _disarmed() -> Iterator[None]:
 
 
 class SlowDisk:
-    """An fsync on a worker that takes until the test says so, and may fail then."""
+    """One fsync on a worker takes until the test says so, and may fail then. Those of the metadata go on."""
 
     def __init__(self, *, is_broken: bool) -> None:
         self._is_broken = is_broken
@@ -44,7 +45,7 @@ class SlowDisk:
         failpoints.arm("log.flush.before_fsync", self._wait)
 
     def _wait(self) -> None:
-        if threading.current_thread() is not threading.main_thread() and not self.answered.is_set():
+        if threading.current_thread() is not threading.main_thread() and not self.entered.is_set():
             self.entered.set()
             self.answered.wait(60)
             if self._is_broken:
@@ -70,6 +71,16 @@ async def settled(promise: Promise[Any]) -> None:
     assert not isinstance(promise.value, KafkaError)
 
 
+async def delete(broker: Broker, topic: str) -> None:
+    assert broker.own_controller is not None
+    await settled(
+        broker.own_controller.node.append([RemoveTopicRecord(topic_id=broker.metadata.topics[topic].topic_id)])
+    )
+    while topic in broker.metadata.topics:
+        await asyncio.sleep(0.001)
+    await settled(broker.removals.settled)
+
+
 def write(broker: Broker, count: int) -> Partition:
     partition = broker.partitions.get("t", 0)
     now_ms = broker.now_ms()
@@ -88,14 +99,14 @@ async def stop_during_a_checkpoint(
     server = Server(folder, settings)
     await server.start()
     broker = server.broker
-    await settled(broker.topics.create("t", 1, {}))
+    await settled(broker.auto_create_topic("t"))
     write(broker, 10).log.delete_records(4)
     disk = SlowDisk(is_broken=is_broken)
     write(broker, 1)
     await disk.until_entered()
     if recreate:
-        await settled(broker.topics.delete(broker.metadata.topics["t"]))
-        await settled(broker.topics.create("t", 1, {}))
+        await delete(broker, "t")
+        await settled(broker.auto_create_topic("t"))
         write(broker, 3)
     else:
         write(broker, 4).log.delete_records(12)
@@ -132,7 +143,7 @@ async def stop_while_appends_follow_from_one_another(
     server = Server(folder, settings)
     await server.start()
     broker = server.broker
-    await settled(broker.topics.create("t", 1, {}))
+    await settled(broker.auto_create_topic("t"))
     disk = SlowDisk(is_broken=False)
     partition = write(broker, 1)
     after_the_stop: list[bool] = []

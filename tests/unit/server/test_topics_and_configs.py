@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from oncelog.cluster.metadata_entries import broker_config_entry
 from oncelog.core import failpoints
+from oncelog.core.config_resources import ResourceType
 from oncelog.core.errors import ErrorCode
 from oncelog.protocol.messages import incremental_alter_configs as incremental
 from oncelog.protocol.messages.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
@@ -461,7 +461,7 @@ def test_delete_records_moves_the_log_start(node: BrokerInProcess) -> None:
 
 
 def test_the_name_of_kafkas_metadata_log_is_no_topic(node: BrokerInProcess) -> None:
-    """A start leaves a folder of that name alone, so what was written to it would be gone."""
+    """The node's own metadata is in the folder of that name."""
     name = "__cluster_metadata"
     creation = CreateTopicsRequest(topics=[CreatableTopic(name=name, num_partitions=1, replication_factor=1)])
     (created,) = node.call(creation, 7).topics
@@ -470,8 +470,9 @@ def test_the_name_of_kafkas_metadata_log_is_no_topic(node: BrokerInProcess) -> N
     asked = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=True)
     (described,) = node.call(asked, 12).topics
     assert described.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    before = [path.read_bytes() for path in (node.folder / f"{name}-0").glob("*.log")]
     assert node.produce(name, [b"x"]).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert not (node.folder / f"{name}-0").exists()
+    assert [path.read_bytes() for path in (node.folder / f"{name}-0").glob("*.log")] == before
 
 
 def test_connections_cannot_be_forbidden_by_a_client(tmp_path: Path) -> None:
@@ -482,7 +483,7 @@ def test_connections_cannot_be_forbidden_by_a_client(tmp_path: Path) -> None:
         resource = incremental.AlterConfigsResource(resource_type=4, resource_name="1", configs=[setting])
         answer = node.call(incremental.IncrementalAlterConfigsRequest(resources=[resource]), 1)
         assert answer.responses[0].error_code == code
-    node.broker.metadata.commit(broker_config_entry("1", {"max.connections": "0"}))
+    node.configure(ResourceType.BROKER, "1", {"max.connections": "0"})
     node.restart()
     assert node.broker.settings.integer("max.connections") == 10, "of a folder from before there was a minimum"
     node.broker.stop(clean=False)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from oncelog.cluster.metadata_entries import topic_config_entry
 from oncelog.cluster.partition import Partition
+from oncelog.core.config_resources import ResourceType
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.promise import Promise
 from oncelog.protocol.batch import Record, build_batch
@@ -247,7 +247,7 @@ def test_the_topic_of_an_open_transaction_is_deleted(node: BrokerInProcess, prod
     node.create("other")
     producer.produce("orders", b"a")
     producer.produce("other", b"b")
-    node.broker.topics.delete(node.broker.topics.require("orders"))
+    node.delete("orders")
     assert producer.end(commit=True).value.error_code == 0
     assert stable(node, "other") == (2, 2)
     state = node.call(DescribeTransactionsRequest(transactional_ids=[ID]), 0).transaction_states[0]
@@ -446,7 +446,7 @@ def test_two_phase_commit_is_offered_only_where_it_is_enabled(tmp_path: Path) ->
 
 def test_a_marker_larger_than_a_topic_allows_is_written_all_the_same(node: BrokerInProcess, producer: Producer) -> None:
     producer.produce("orders", b"a")
-    node.broker.metadata.commit(topic_config_entry("orders", {"max.message.bytes": "50"}))
+    node.configure(ResourceType.TOPIC, "orders", {"max.message.bytes": "50"})
     assert producer.end(commit=True).value.error_code == 0
     assert stable(node) == (2, 2)
 

@@ -45,7 +45,7 @@ Outcome = Answer | Promise[FetchResponse] | Steps[Answer]
 
 
 def handle(broker: Broker, request: FetchRequest, context: RequestContext) -> Outcome:
-    if broker.replication is not None and replica_of(request) is not None:
+    if broker.is_in_cluster and replica_of(request) is not None:
         return serve_replica(broker, request, context)
     return _fetch(broker, request, context)
 

@@ -1,4 +1,4 @@
-"""The metadata journal, cut at every byte: the broker starts on what is left and serves."""
+"""The metadata log, cut at many bytes: the broker starts on what is left and serves."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from oncelog.cluster.node_facts import JOURNAL_FILE
+from oncelog.protocol.batch import iter_headers
 from tests.simulation.conftest import FEW_PARTITIONS, memory  # noqa: F401  a fixture
 from tests.simulation.scene import Scene
 
 pytestmark = pytest.mark.crash
 
+LOG = Path("__cluster_metadata-0", "00000000000000000000.log")
+STEP_BYTES = 7
+"""Coprime to the sizes of fields: together the cuts come to all of them."""
 
-def test_a_broker_starts_on_a_journal_that_ends_at_any_byte(memory: Path) -> None:  # noqa: F811
+
+def test_a_broker_starts_on_a_metadata_log_that_ends_anywhere(memory: Path) -> None:  # noqa: F811
     original = memory.with_name("original")
     with Scene(original, FEW_PARTITIONS).opened() as scene:
         scene.create("t", 2)
@@ -22,14 +26,15 @@ def test_a_broker_starts_on_a_journal_that_ends_at_any_byte(memory: Path) -> Non
         assert producer.send("t", "a") == 0
         assert producer.commit() == 0
         scene.station.crash()
-    journal = (original / JOURNAL_FILE).read_bytes()
-    ends = [position + 1 for position, byte in enumerate(journal) if byte == ord("\n")]
-    for cut in range(len(journal) + 1):
+    data = (original / LOG).read_bytes()
+    ends = [position + header.size_bytes for position, header in iter_headers(data)]
+    assert ends[-1] == len(data)
+    around = {end + offset for end in ends for offset in (-1, 0, 1)}
+    for cut in sorted({*range(0, len(data), STEP_BYTES), *around} - {len(data) + 1}):
         shutil.copytree(original, memory)
-        (memory / JOURNAL_FILE).write_bytes(journal[:cut])
+        (memory / LOG).write_bytes(data[:cut])
         with Scene(memory, FEW_PARTITIONS).opened() as scene:
-            whole = [end for end in ends if end <= cut]
-            if len(whole) == len(ends):
+            if cut == len(data):
                 assert scene.read("t") == ["a"], f"cut at byte {cut}"
             scene.create("new")
             assert scene.producer("id").send("new", "b") == 0, f"cut at byte {cut}"
