@@ -13,7 +13,6 @@ SHORT = (
     "test_controller_security.py",
     "test_controller_records.py",
     "test_folder_of_one_node.py",
-    "test_way_to_kafka.py",
 )
 LONG_CASE = "[killed]"
 

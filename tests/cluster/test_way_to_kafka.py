@@ -4,7 +4,6 @@ partitions move, brokers leave, the controller is replaced on the folder that th
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,9 +22,7 @@ from tests.conformance.conftest import require
 from tests.waiting import wait_until
 
 CONTROLLER, OURS = 100, 1
-WITH_ALL = os.environ.get("ONCELOG_CLUSTER_TESTS") == "all"
-JAVA = (11, 12) if WITH_ALL else (11,)
-"""`make test` has one Java broker."""
+JAVA = (11, 12)
 TOPICS = ("orders", "invoices")
 ALONE = {"node.id": OURS, "cluster.id": CLUSTER_ID, **COMMON}
 
@@ -146,8 +143,7 @@ def test_there_and_back(tmp_path: Path) -> None:
             # Java's brokers take over.
             for java in JAVA:
                 cluster.start_java(java)
-            if WITH_ALL:
-                turn_on_eligible_leaders(cluster)
+            turn_on_eligible_leaders(cluster)
             move_everything(cluster, JAVA)
             clients.go_on()
             assert cluster.oncelog[OURS].stop() == 0
