@@ -33,7 +33,8 @@ def test_a_broker_starts_on_a_metadata_log_that_ends_anywhere(memory: Path) -> N
     for cut in sorted({*range(0, len(data), STEP_BYTES), *around} - {len(data) + 1}):
         shutil.copytree(original, memory)
         (memory / LOG).write_bytes(data[:cut])
-        with Scene(memory, FEW_PARTITIONS).opened() as scene:
+        # Another seed, since ids of topics are random and the lost ones are in the logs.
+        with Scene(memory, FEW_PARTITIONS, seed=2).opened() as scene:
             if cut == len(data):
                 assert scene.read("t") == ["a"], f"cut at byte {cut}"
             scene.create("new")

@@ -26,10 +26,10 @@ from tests.virtual_clock import VirtualScheduler
 class Scene:
     """`sends` leaves a request under way; everything else waits for its answer."""
 
-    def __init__(self, folder: Path, settings: dict[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, settings: dict[str, str] | None = None, seed: int = 1) -> None:
         self.clock = VirtualScheduler(1_700_000_000_000)
         self.station = Station(
-            folder, self.clock, random.Random(1), {"oncelog.cluster.action.enable": "true", **(settings or {})}
+            folder, self.clock, random.Random(seed), {"oncelog.cluster.action.enable": "true", **(settings or {})}
         )
         self.network = Network(self.station, random.Random(2), Weather(), _raise, lambda who, what: None)
 

@@ -198,17 +198,24 @@ def test_leader_epochs_are_checked(node: BrokerInProcess) -> None:
     node.produce("orders", [b"a"])
     node.restart(clean=False)
     node.produce("orders", [b"b"])
+    now = node.broker.partitions.get("orders", 0).leader_epoch
+    assert now > 0
     codes = [
         only_partition(node.call(fetch_request(node, {("orders", 0): 0}, current_leader_epoch=epoch), 12)).error_code
-        for epoch in (-1, 0, 1, 2)
+        for epoch in (-1, 0, now, now + 1)
     ]
     assert codes == [0, ErrorCode.FENCED_LEADER_EPOCH, 0, ErrorCode.UNKNOWN_LEADER_EPOCH]
     request = OffsetForLeaderEpochRequest(
-        topics=[OffsetForLeaderTopic(topic="orders", partitions=[
-            OffsetForLeaderPartition(partition=0, current_leader_epoch=1, leader_epoch=epoch)]) for epoch in (0, 1, 5)]
-    )  # fmt: skip
+        topics=[
+            OffsetForLeaderTopic(
+                topic="orders",
+                partitions=[OffsetForLeaderPartition(partition=0, current_leader_epoch=now, leader_epoch=epoch)],
+            )
+            for epoch in (0, now, now + 4)
+        ]
+    )
     answers = [topic.partitions[0] for topic in node.call(request, 4).topics]
-    assert [(answer.leader_epoch, answer.end_offset) for answer in answers] == [(0, 1), (1, 2), (-1, -1)]
+    assert [(answer.leader_epoch, answer.end_offset) for answer in answers] == [(0, 1), (now, 2), (-1, -1)]
 
 
 def test_a_reader_that_was_cut_off_is_told_where(node: BrokerInProcess) -> None:
