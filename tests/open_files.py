@@ -14,7 +14,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from oncelog.cluster.journal import Journal
 from oncelog.storage.file_cache import FileCache
 from oncelog.storage.log_dir import LogDir
 
@@ -51,7 +50,6 @@ _KINDS: Final = (
         FileCache.close_all,
     ),
     Kind(LogDir, "__init__", lambda folder: [folder.path] if folder._lock._descriptors else [], LogDir.abandon),
-    Kind(Journal, "open", lambda journal: [journal.path] if journal._fd >= 0 else [], Journal.close),
 )
 _LOOKED_THROUGH_AFTER: Final = 1000
 

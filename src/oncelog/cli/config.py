@@ -19,7 +19,6 @@ from oncelog.cli.terminal import columns_of
 
 if TYPE_CHECKING:
     from oncelog.client.admin import Admin, ConfigResource
-    from oncelog.cluster.stopped_broker import StoppedBroker
     from oncelog.cluster.stopped_node import StoppedNode
 
 _KIND = click.argument("kind", type=Choice(["topic", "broker", "group"]))
@@ -40,7 +39,7 @@ def config_command() -> None:
 
 
 @contextmanager
-def _stopped(data_dir: Path, kind: str) -> Iterator[StoppedBroker | StoppedNode]:
+def _stopped(data_dir: Path, kind: str) -> Iterator[StoppedNode]:
     if kind == "group":
         raise click.UsageError("a data folder of Oncelog has no settings of groups")
     with stopped_broker(data_dir) as broker:

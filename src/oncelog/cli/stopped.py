@@ -13,7 +13,6 @@ from oncelog.cli.parsing import NewPath
 from oncelog.core.config import ConfigError
 
 if TYPE_CHECKING:
-    from oncelog.cluster.stopped_broker import StoppedBroker
     from oncelog.cluster.stopped_node import StoppedNode
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -43,9 +42,9 @@ def new_data_dir_options(command: F) -> F:
 
 
 @contextmanager
-def stopped_broker(data_dir: Path, new_node_id: int | None = None) -> Iterator[StoppedBroker | StoppedNode]:
+def stopped_broker(data_dir: Path, new_node_id: int | None = None) -> Iterator[StoppedNode]:
     """With `new_node_id` an empty folder becomes one of that broker."""
-    from oncelog.cluster.stopped_broker import is_unused, open_folder, prepare_folder
+    from oncelog.cluster.stopped_node import is_unused, open_folder, prepare_folder
     from oncelog.storage.log_dir import LogDirError
 
     try:

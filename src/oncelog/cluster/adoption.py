@@ -22,7 +22,7 @@ from uuid import UUID
 
 from oncelog.cluster.internal_topics import internal_partition_count, internal_topic_configs
 from oncelog.cluster.log_survey import LogSurvey
-from oncelog.cluster.metadata import MetadataStore
+from oncelog.cluster.metadata_draft import MetadataDraft
 from oncelog.cluster.metadata_entries import (
     Topic,
     acls_entry,
@@ -55,7 +55,7 @@ _KEPT: Final = {"retention.ms": "-1", "retention.bytes": "-1"}
 _Found = Mapping[str, Mapping[int, Log]]
 
 
-def complete_internal_topics(metadata: MetadataStore, settings: Settings) -> None:
+def complete_internal_topics(metadata: MetadataDraft, settings: Settings) -> None:
     """Give internal topics without settings, as an earlier version adopted them, their settings: retention would delete
     their records."""
     for name in INTERNAL_TOPICS & metadata.topics.keys():
@@ -66,7 +66,7 @@ def complete_internal_topics(metadata: MetadataStore, settings: Settings) -> Non
 
 
 def adopt_folders(
-    log_dir: LogDir, metadata: MetadataStore, settings: Settings, survey: LogSurvey | None
+    log_dir: LogDir, metadata: MetadataDraft, settings: Settings, survey: LogSurvey | None
 ) -> list[Topic]:
     """Adopt folders that the journal does not know at a first start, or if it has lost its end. Else set them aside.
 
@@ -100,7 +100,7 @@ def _left_by_controllers(data_folder: Path) -> LoadedImage | None:
     return load_image(data_folder)
 
 
-def _doubt_journal(metadata: MetadataStore, survey: LogSurvey) -> None:
+def _doubt_journal(metadata: MetadataDraft, survey: LogSurvey) -> None:
     """This start's epochs are above those of all starts before it, as far as the journal knows of them.
 
     A topic that it does not know is no reason for doubt, since it may be left of a deletion. But if the journal knows
@@ -118,7 +118,7 @@ def _doubt_journal(metadata: MetadataStore, survey: LogSurvey) -> None:
             return
 
 
-def _unknown_logs(log_dir: LogDir, metadata: MetadataStore) -> _Found:
+def _unknown_logs(log_dir: LogDir, metadata: MetadataDraft) -> _Found:
     """The logs of topics that the journal does not know. Without its end it may know an older topic by that name."""
     found: dict[str, dict[int, Log]] = defaultdict(dict)
     for (name, index), partition_log in log_dir.logs.items():
@@ -141,7 +141,7 @@ def _is_of_another(partition_log: Log, topic: Topic) -> bool:
     return known_topic_id(partition_log) not in (None, topic.topic_id)
 
 
-def _adopt_partitions(log_dir: LogDir, metadata: MetadataStore) -> None:
+def _adopt_partitions(log_dir: LogDir, metadata: MetadataDraft) -> None:
     for name, index in log_dir.logs:
         topic = metadata.topics.get(name)
         if topic is not None and index >= topic.partition_count:
@@ -149,7 +149,7 @@ def _adopt_partitions(log_dir: LogDir, metadata: MetadataStore) -> None:
             metadata.commit(partitions_entry(name, index + 1))
 
 
-def _go_above(log_dir: LogDir, metadata: MetadataStore, survey: LogSurvey) -> None:
+def _go_above(log_dir: LogDir, metadata: MetadataDraft, survey: LogSurvey) -> None:
     """Make sure that no number is given out that a log has seen. With an intact journal this changes nothing."""
     highest_id = survey.producer_id
     if metadata.is_new or metadata.is_cut:
@@ -174,7 +174,7 @@ def _set_aside(found: _Found, log_dir: LogDir) -> None:
             )
 
 
-def _adopt(found: _Found, metadata: MetadataStore, settings: Settings, left: LoadedImage | None) -> None:
+def _adopt(found: _Found, metadata: MetadataDraft, settings: Settings, left: LoadedImage | None) -> None:
     for topic, logs in found.items():
         topic_id = known_topic_id(logs[min(logs)])
         if topic_id is None:
@@ -191,7 +191,7 @@ def _adopt(found: _Found, metadata: MetadataStore, settings: Settings, left: Loa
         log.info("topic %s is adopted with %d partition(s)", topic, count)
 
 
-def _adopt_security(metadata: MetadataStore, image: Image) -> None:
+def _adopt_security(metadata: MetadataDraft, image: Image) -> None:
     from oncelog.cluster.image_security import acls_of, scram_users
 
     users, acls = scram_users(image), acls_of(image)

@@ -5,12 +5,10 @@ Nothing is changed here. Changes are sent to the controller, and come back with 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import chain
 from typing import Final
 
 from oncelog.cluster.image_security import acls_of, scram_users
-from oncelog.cluster.journal import JournalEntry
 from oncelog.cluster.metadata import Metadata, MetadataChange
 from oncelog.cluster.metadata_entries import Topic
 from oncelog.cluster.partition_state import PartitionState
@@ -19,9 +17,7 @@ from oncelog.controller.image import EMPTY_IMAGE, Image, TopicImage
 from oncelog.controller.topic_rules import metric_name
 from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.config_resources import ResourceType
-from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import LeaderEpoch, NodeId
-from oncelog.core.promise import Promise
 from oncelog.core.topic_config import TOPIC_CONFIG
 from oncelog.core.topic_settings import known_settings
 
@@ -93,6 +89,3 @@ class ImageMetadata(Metadata):
 
     def doubtful_below_epoch(self, topic: Topic) -> int:
         return self.doubtful_epoch
-
-    def propose(self, subject: str, decide: Callable[[], JournalEntry | None]) -> Promise[KafkaError | None]:
-        return Promise.resolved(KafkaError(ErrorCode.NOT_CONTROLLER, f"the controller decides about {subject}"))

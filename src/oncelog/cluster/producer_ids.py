@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from oncelog.cluster.journal import JournalEntry
-from oncelog.cluster.metadata import MetadataStore
-from oncelog.cluster.metadata_entries import producer_ids_entry
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import ProducerId
 from oncelog.core.promise import Promise
@@ -61,29 +58,3 @@ class ProducerIds:
 
     def skip_above(self, highest: int) -> None:
         """Give out no id up to `highest`, which is in use. Nothing changes if that is the case anyway."""
-
-
-class JournalledProducerIds(ProducerIds):
-    """The blocks of one node."""
-
-    def __init__(self, metadata: MetadataStore) -> None:
-        super().__init__()
-        self._metadata = metadata
-        self._floor = 0
-        """Ids below were in use before their block was reserved, which was not known then."""
-
-    def _reserve(self) -> Promise[range | KafkaError]:
-        return self._metadata.propose(_SUBJECT, self._next).map(lambda error: error or self._newest())
-
-    def _next(self) -> JournalEntry:
-        return producer_ids_entry(max(self._metadata.next_producer_id, self._floor) + PRODUCER_ID_BLOCK)
-
-    def _newest(self) -> range:
-        end = self._metadata.next_producer_id
-        return range(max(self._floor, end - PRODUCER_ID_BLOCK), end)
-
-    def skip_above(self, highest: int) -> None:
-        if not self._metadata.has_given_out(highest):
-            self._floor = max(self._floor, self._metadata.producer_ids_apart_from(highest))
-            self._block = range(0)
-            self.available()  # so that the next start knows it as well

@@ -1,4 +1,4 @@
-"""As `stopped_broker`, for a node that keeps its metadata as Kafka does.
+"""Changes settings, users and ACLs in the folder of a broker that is stopped, if one of them keeps its operator out.
 
 What is there is read from the node's metadata log, see `own_controller`. A change is appended under an epoch of its
 own, as its controller would do it.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -16,12 +17,13 @@ from oncelog.cluster.committed_log import Snapshot
 from oncelog.cluster.file_metadata_log import OWN_ADDRESS, FileMetadataLog
 from oncelog.cluster.image_security import acls_of, scram_users
 from oncelog.cluster.kraft_metadata import load_image
+from oncelog.cluster.metadata_draft import MetadataDraft
 from oncelog.cluster.metadata_entries import ScramUser
 from oncelog.cluster.node_facts import JOURNAL_FILE, NodeFacts
-from oncelog.cluster.quorum_log import Leader
+from oncelog.cluster.quorum_log import TOPIC, Leader
 from oncelog.controller.acl_changes import acl_of_record, acl_record
 from oncelog.controller.errors import InvalidMetadata
-from oncelog.controller.image import ConfigResource, Image
+from oncelog.controller.image import EMPTY_IMAGE, ConfigResource, Image
 from oncelog.controller.image_records import versioned
 from oncelog.controller.replay import Replay
 from oncelog.controller.scram_changes import ScramChange, scram_record
@@ -30,6 +32,7 @@ from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.config import ConfigError
 from oncelog.core.config_resources import ConfigSource, ResourceType
 from oncelog.core.errors import KafkaError
+from oncelog.core.ids import NodeId
 from oncelog.core.topic_settings import dynamic_settings
 from oncelog.core.worker import InlineWorker
 from oncelog.protocol.messages.cluster_metadata import (
@@ -40,13 +43,16 @@ from oncelog.protocol.messages.cluster_metadata import (
 from oncelog.protocol.schema import Message
 from oncelog.security.acl import Acl
 from oncelog.security.scram import ScramCredential
+from oncelog.storage.clean_shutdown import NO_BROKER_EPOCH, write_clean_stop
+from oncelog.storage.folder_lock import FolderInUseError, FolderLock
 from oncelog.storage.log_dir import LogDirError
+from oncelog.storage.meta_properties import MetaPropertiesError, ensure_meta_properties, read_meta_properties
 
 ALL_NODES: Final = ""
 
 
 class StoppedNode:
-    """Made by `open_node`. `kind` is "topic" or "broker", `name` a topic or the broker's number."""
+    """Made by `open_folder`. `kind` is "topic" or "broker", `name` a topic or the broker's number."""
 
     def __init__(self, folder: Path, node_id: int, image: Image, facts: NodeFacts) -> None:
         self._folder = folder
@@ -183,8 +189,54 @@ def open_log(folder: Path, node_id: int) -> FileMetadataLog:
     return FileMetadataLog(folder, node_id=node_id, address=OWN_ADDRESS, scheduler=_AtOnce(), worker=InlineWorker())
 
 
-def open_node(folder: Path, node_id: int, facts: NodeFacts) -> StoppedNode:
-    """The folder is locked. Raises LogDirError."""
+def is_unused(folder: Path) -> bool:
+    """Whether a broker would find nothing there."""
+    return not folder.exists() or not any(entry.name != "lost+found" for entry in folder.iterdir())
+
+
+def prepare_folder(folder: Path, node_id: int) -> None:
+    """Makes the folder of a broker that has never run, as if it had and was stopped in order. Raises LogDirError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FolderLock(folder)
+    except (FolderInUseError, OSError) as error:
+        raise LogDirError(f"{folder} cannot be used as a data folder: {error}") from error
+    try:
+        ensure_meta_properties(folder, cluster_id=None, node_id=node_id)
+        NodeFacts().write(folder / JOURNAL_FILE)
+        write_clean_stop(folder, NO_BROKER_EPOCH)
+    finally:
+        lock.release()
+
+
+@contextmanager
+def open_folder(folder: Path) -> Iterator[StoppedNode]:
+    """Raises LogDirError when a broker runs on it, or when it is none that a broker has used."""
+    path = folder / JOURNAL_FILE
+    if not path.is_file():
+        raise LogDirError(f"{folder} has no {JOURNAL_FILE}: not the data folder of a broker of Oncelog")
+    try:
+        lock = FolderLock(folder)
+    except FolderInUseError as error:
+        raise LogDirError(str(error)) from error
+    try:
+        meta = read_meta_properties(folder)
+        if meta is None:
+            raise LogDirError(f"{folder} has no meta.properties: not the data folder of a broker")
+        facts = NodeFacts.read(path)
+        if facts is None:
+            MetadataDraft(folder, NodeId(meta.node_id)).load()  # raises what its start would
+            raise LogDirError(f"{path} is of an earlier version: start the broker once, which takes the folder over")
+        yield _node(folder, meta.node_id, facts)
+    except MetaPropertiesError as error:
+        raise LogDirError(str(error)) from error
+    finally:
+        lock.release()
+
+
+def _node(folder: Path, node_id: int, facts: NodeFacts) -> StoppedNode:
+    if not (folder / f"{TOPIC}-0").is_dir():
+        return StoppedNode(folder, node_id, EMPTY_IMAGE, facts)
     loaded = load_image(folder)
     if not loaded.is_complete or loaded.is_torn or loaded.end_offset < facts.end_offset:
         raise LogDirError(

@@ -23,7 +23,6 @@ from oncelog.cluster.metadata_entries import Topic
 from oncelog.cluster.partition import EndOfLog, Partition
 from oncelog.cluster.partition_state import PartitionState, Role
 from oncelog.cluster.partitions import PartitionTable
-from oncelog.cluster.topics import TopicCatalog
 from oncelog.core.address import ALL_ADDRESSES, LOOPBACK, Address
 from oncelog.core.broker_config import is_in_cluster
 from oncelog.core.clock import JUMP_BELIEVED_AFTER_MS, CautiousClock, Scheduler, SteadyClock
@@ -183,9 +182,6 @@ class Broker:
             verifies=lambda: self.settings.boolean("transaction.partition.verification.enable"),
             steady_ms=self.steady_ms,
             admit_producer=self.producer_room.admit,
-        )
-        self.topics = TopicCatalog(
-            self.metadata, self.node_id, environment.new_uuid, self.settings.integer("oncelog.partitions.max")
         )
         self.fetch_sessions = self.new_fetch_sessions()
         self.markers = MarkerSender(self)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from oncelog.cluster.cluster_config import FEATURES, METADATA_LEVEL
 from oncelog.cluster.file_metadata_log import OWN_ADDRESS, FileMetadataLog
-from oncelog.cluster.metadata import ids_apart_from
-from oncelog.cluster.metadata_draft import MetadataDraft
+from oncelog.cluster.metadata_draft import MetadataDraft, ids_apart_from
 from oncelog.cluster.node_facts import JOURNAL_FILE, NodeFacts
 from oncelog.controller.errors import InvalidMetadata
 from oncelog.controller.image import METADATA_VERSION
@@ -138,7 +137,6 @@ class OwnController:
             invariant(directory_id is not None, "meta.properties has a directory id")
             image = draft.image(self._features, directory_id, self._new_uuid)  # type: ignore[arg-type]  # checked
             self.log.begin_anew(image)
-        draft.close()
         if not is_known:
             self._read()
         self.facts = NodeFacts(boot_id, draft.doubtful_epoch, self.log.committed.end_offset, draft.secret)

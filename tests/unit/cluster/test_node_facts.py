@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from oncelog.cluster.journal import Journal, JournalDamaged, parse_line
-from oncelog.cluster.metadata import MetadataStore
+from oncelog.cluster.journal import JournalDamaged, format_line, parse_line
+from oncelog.cluster.metadata_draft import MetadataDraft
 from oncelog.cluster.metadata_entries import without_secrets
 from oncelog.cluster.node_facts import JOURNAL_FILE, NodeFacts
 from oncelog.core.ids import NodeId
-from oncelog.core.worker import InlineWorker
 
 FACTS = NodeFacts("a boot", 3, 120, b"secret")
 
@@ -28,22 +27,16 @@ def test_what_was_written_is_read(tmp_path: Path, facts: NodeFacts) -> None:
 def test_a_journal_is_something_else(tmp_path: Path) -> None:
     path = tmp_path / JOURNAL_FILE
     assert NodeFacts.read(path) is None
-    journal = Journal(path)
-    journal.open()
-    assert NodeFacts.read(path) is None
-    journal.append({"kind": "start", "incarnation": 0})
-    assert NodeFacts.read(path) is None
-    journal.append({"kind": "stop", "incarnation": 0})
-    assert NodeFacts.read(path) is None
-    journal.close()
+    lines = [format_line({"kind": kind, "incarnation": 0}) for kind in ("start", "stop")]
+    for count in range(len(lines) + 1):
+        path.write_bytes(b"".join(lines[:count]))
+        assert NodeFacts.read(path) is None
 
 
 def test_an_earlier_version_does_not_take_it_for_a_journal(tmp_path: Path) -> None:
     FACTS.write(tmp_path / JOURNAL_FILE)
-    store = MetadataStore(tmp_path, NodeId(1), InlineWorker())
     with pytest.raises(JournalDamaged, match="a newer Oncelog"):
-        store.load()
-    store.close()
+        MetadataDraft(tmp_path, NodeId(1)).load()
 
 
 def test_the_secret_is_not_shown_to_whoever_inspects_the_folder(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from oncelog.cluster.metadata_entries import ScramUser
-from oncelog.cluster.stopped_broker import open_folder
+from oncelog.cluster.stopped_node import open_folder
 from oncelog.core.config import ConfigError
 from oncelog.core.config_resources import ConfigSource
 from oncelog.core.errors import KafkaError

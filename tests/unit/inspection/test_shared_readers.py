@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from oncelog.cluster.journal import Journal
+from oncelog.cluster.journal import format_line, read_journal
 from oncelog.cluster.node_facts import JOURNAL_FILE
 from oncelog.inspection.entries import read_offset_index
 from oncelog.inspection.topic_settings import compacted_topics
@@ -19,16 +19,13 @@ TOPIC = 2
 
 
 def test_a_last_change_without_its_newline_is_torn_as_it_is_for_a_broker(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / JOURNAL_FILE)
-    journal.open()
-    journal.append({"kind": "start", "incarnation": 1})
-    journal.append({"kind": "start", "incarnation": 2})
-    journal.close()
+    path = tmp_path / JOURNAL_FILE
+    path.write_bytes(b"".join(format_line({"kind": "start", "incarnation": number}) for number in (1, 2)))
     assert "journal.damaged" not in {finding.check for finding in verify_path(tmp_path).findings}
-    journal.path.write_bytes(journal.path.read_bytes().removesuffix(b"\n"))
+    path.write_bytes(path.read_bytes().removesuffix(b"\n"))
     (found,) = [finding for finding in verify_path(tmp_path).findings if finding.check == "journal.damaged"]
     assert found.what == "line 2 is torn or damaged"
-    assert len(Journal(journal.path).open()[0]) == 1
+    assert len(read_journal(path).entries) == 1
 
 
 def test_zeros_in_the_middle_of_an_index_are_an_entry_and_at_its_end_they_are_none(tmp_path: Path) -> None:

@@ -14,14 +14,13 @@ from uuid import UUID
 import pytest
 
 from oncelog.cluster.journal import JournalDamaged
-from oncelog.cluster.metadata import MetadataStore
+from oncelog.cluster.metadata_draft import MetadataDraft
 from oncelog.cluster.metadata_entries import ScramUser
 from oncelog.cluster.node_facts import JOURNAL_FILE, NodeFacts
 from oncelog.controller import metadata_batches
 from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, NodeId
-from oncelog.core.worker import InlineWorker
 from oncelog.protocol.messages import cluster_metadata
 from oncelog.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from oncelog.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -115,11 +114,10 @@ def check_taken_over(node: BrokerInProcess, topic_id: UUID, epoch: int, secret: 
 
 
 def last_state(folder: Path) -> tuple[UUID, int, bytes | None]:
-    store = MetadataStore(folder, NodeId(1), InlineWorker())
-    store.load()
-    store.close()
-    topic = store.topics["t"]
-    return topic.topic_id, store.partition_state(topic, 0).leader_epoch, store.secret
+    draft = MetadataDraft(folder, NodeId(1))
+    draft.load()
+    topic = draft.topics["t"]
+    return topic.topic_id, draft.partition_state(topic, 0).leader_epoch, draft.secret
 
 
 def test_a_journal_is_taken_over_once_and_an_earlier_version_refuses_the_folder(journalled: Path) -> None:

@@ -10,5 +10,5 @@ from oncelog.server.turns import Steps
 
 
 def handle(broker: Broker, request: DescribeConfigsRequest, context: RequestContext) -> Steps[DescribeConfigsResponse]:
-    node = DescribedNode(broker.node_id, broker.broker_settings, lambda name: broker.topics.require(name).configs)
+    node = DescribedNode(broker.node_id, broker.broker_settings, lambda name: broker.metadata.require(name).configs)
     return describe_configs(node, request, context)
