@@ -46,7 +46,12 @@ from oncelog.security.scram import ScramCredential
 from oncelog.storage.clean_shutdown import NO_BROKER_EPOCH, write_clean_stop
 from oncelog.storage.folder_lock import FolderInUseError, FolderLock
 from oncelog.storage.log_dir import LogDirError
-from oncelog.storage.meta_properties import MetaPropertiesError, ensure_meta_properties, read_meta_properties
+from oncelog.storage.meta_properties import (
+    MetaProperties,
+    MetaPropertiesError,
+    ensure_meta_properties,
+    read_meta_properties,
+)
 
 ALL_NODES: Final = ""
 
@@ -54,9 +59,10 @@ ALL_NODES: Final = ""
 class StoppedNode:
     """Made by `open_folder`. `kind` is "topic" or "broker", `name` a topic or the broker's number."""
 
-    def __init__(self, folder: Path, node_id: int, image: Image, facts: NodeFacts) -> None:
+    def __init__(self, folder: Path, meta: MetaProperties, image: Image, facts: NodeFacts) -> None:
+        self.meta = meta
         self._folder = folder
-        self._node_id = node_id
+        self._node_id = meta.node_id
         self._image = image
         self._facts = facts
 
@@ -227,19 +233,19 @@ def open_folder(folder: Path) -> Iterator[StoppedNode]:
         if facts is None:
             MetadataDraft(folder, NodeId(meta.node_id)).load()  # raises what its start would
             raise LogDirError(f"{path} is of an earlier version: start the broker once, which takes the folder over")
-        yield _node(folder, meta.node_id, facts)
+        yield _node(folder, meta, facts)
     except MetaPropertiesError as error:
         raise LogDirError(str(error)) from error
     finally:
         lock.release()
 
 
-def _node(folder: Path, node_id: int, facts: NodeFacts) -> StoppedNode:
+def _node(folder: Path, meta: MetaProperties, facts: NodeFacts) -> StoppedNode:
     if not (folder / f"{TOPIC}-0").is_dir():
-        return StoppedNode(folder, node_id, EMPTY_IMAGE, facts)
+        return StoppedNode(folder, meta, EMPTY_IMAGE, facts)
     loaded = load_image(folder)
     if not loaded.is_complete or loaded.is_torn or loaded.end_offset < facts.end_offset:
         raise LogDirError(
             f"the metadata log in {folder} has lost its end, which the next start of the broker makes up for"
         )
-    return StoppedNode(folder, node_id, loaded.image, facts)
+    return StoppedNode(folder, meta, loaded.image, facts)

@@ -125,8 +125,9 @@ def test_a_port_that_cannot_be_is_said_to_be_out_of_range(tmp_path: Path, port: 
 
 _AS_NOBODY = """
 import encodings.idna, os, sys
-from oncelog.testing.launcher import _import_everything, _run_command
-_import_everything()  # what nobody may not read
+from oncelog.testing.forking import _import_handlers, _import_server, _run_command
+_import_server()  # what nobody may not read
+_import_handlers()
 if os.getuid() == 0:
     os.setgroups([])
     os.setgid(65534)

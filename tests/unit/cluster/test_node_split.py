@@ -13,7 +13,7 @@ from oncelog.cluster.image_security import acls_of, scram_users
 from oncelog.cluster.kraft_metadata import load_image
 from oncelog.cluster.metadata_entries import ScramUser
 from oncelog.cluster.node_split import split_node
-from oncelog.cluster.stopped_broker import open_folder
+from oncelog.cluster.stopped_node import open_folder
 from oncelog.controller.image import ConfigResource, Image
 from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.config_resources import ResourceType
@@ -29,10 +29,10 @@ ACL = Acl(Resource.TOPIC, "t", Pattern.LITERAL, "User:eve", "*", Operation.READ,
 CONTROLLER = 100
 
 
-@pytest.fixture(params=[False, True], ids=["journal", "metadata log"])
-def node(request: pytest.FixtureRequest, tmp_path: Path) -> BrokerInProcess:
+@pytest.fixture
+def node(tmp_path: Path) -> BrokerInProcess:
     """Stopped, after it had been started twice."""
-    node = BrokerInProcess(tmp_path / "data", has_own_controller=request.param)
+    node = BrokerInProcess(tmp_path / "data")
     node.create("t", 2, retention_ms="5")
     node.restart()
     node.produce("t", [b"one"], partition=1)
@@ -123,13 +123,9 @@ def test_a_node_that_runs_is_not_split(tmp_path: Path) -> None:
     node.stop()
 
 
-def test_a_journal_that_lost_its_end_is_left_to_the_next_start(tmp_path: Path) -> None:
-    node = BrokerInProcess(tmp_path / "data")
-    node.create("t", 1)
-    node.stop()
-    journal = node.folder / "oncelog-metadata.journal"
-    lines = journal.read_bytes().splitlines(keepends=True)
-    journal.write_bytes(b"".join(lines[:-1]))
+def test_a_metadata_log_that_lost_its_end_is_left_to_the_next_start(node: BrokerInProcess, tmp_path: Path) -> None:
+    (segment,) = (node.folder / "__cluster_metadata-0").glob("*.log")
+    segment.write_bytes(segment.read_bytes()[:-1])
     with pytest.raises(LogDirError, match="has lost its end"):
         split_node(node.folder, tmp_path / "new", CONTROLLER)
     assert not (tmp_path / "new").exists()

@@ -236,7 +236,7 @@ def test_settings_without_effect_are_warned_of(node: BrokerInProcess, caplog: py
 def test_settings_of_replicas_have_their_effect_in_a_cluster(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, roles: str
 ) -> None:
-    node = BrokerInProcess(tmp_path / "data", {"process.roles": roles}, has_own_controller=True)
+    node = BrokerInProcess(tmp_path / "data", {"process.roles": roles})
     node.create("t", min_insync_replicas="1")
     alter(node, resource(TOPIC, "t", min_insync_replicas="1"))
     alter(node, resource(BROKER, "", min_insync_replicas="1"))
