@@ -70,7 +70,7 @@ class Reload(RuleBasedStateMachine):
         self.node.create(TOPIC, PARTITIONS)
         self.producers = [Producer(self.node, each, timeout_ms=600_000) for each in IDS]
         for producer in self.producers:
-            producer.init()
+            self.node.until(producer.init())
         self.offset = 0
 
     @rule(group=groups, partition=partitions)

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 from oncelog.core.config import Settings
 from oncelog.core.ids import GROUP_METADATA_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
+from oncelog.core.topic_config import TOPIC_CONFIG
+
+_SEGMENT_BYTES: Final = "segment.bytes"
+_INTERNAL: Final = f"internal.{_SEGMENT_BYTES}"
 
 
 def internal_topic_configs(name: str, settings: Settings) -> dict[str, str]:
@@ -13,7 +20,7 @@ def internal_topic_configs(name: str, settings: Settings) -> dict[str, str]:
     configs = {
         "cleanup.policy": "compact",
         "compression.type": "producer" if name == GROUP_METADATA_TOPIC else "uncompressed",
-        "internal.segment.bytes": str(settings.integer(f"{_prefix(name)}.segment.bytes")),
+        _INTERNAL: str(settings.integer(f"{_prefix(name)}.segment.bytes")),
     }
     if name == TRANSACTION_STATE_TOPIC:
         configs["unclean.leader.election.enable"] = "false"
@@ -26,3 +33,12 @@ def internal_partition_count(name: str, settings: Settings) -> int:
 
 def _prefix(name: str) -> str:
     return "offsets.topic" if name == GROUP_METADATA_TOPIC else "transaction.state.log"
+
+
+def as_for_controllers(configs: Mapping[str, str]) -> dict[str, str]:
+    """With Kafka's name for the size of segments, unless it is below the limit of that setting."""
+    wanted = dict(configs)
+    size = wanted.get(_INTERNAL)
+    if size is not None and int(size) >= int(TOPIC_CONFIG[_SEGMENT_BYTES].low or 0):
+        wanted[_SEGMENT_BYTES] = wanted.pop(_INTERNAL)
+    return wanted

@@ -17,6 +17,7 @@ from typing import Final
 from uuid import UUID
 
 from oncelog.cluster.image_security import acls_of, scram_users
+from oncelog.cluster.internal_topics import as_for_controllers
 from oncelog.cluster.journal import JournalDamaged, JournalEntry, read_journal
 from oncelog.cluster.metadata import Metadata
 from oncelog.cluster.metadata_entries import (
@@ -51,9 +52,6 @@ from oncelog.protocol.messages.cluster_metadata import (
 )
 from oncelog.protocol.schema import Message
 
-_SEGMENT_BYTES: Final = "segment.bytes"
-_INTERNAL: Final = f"internal.{_SEGMENT_BYTES}"
-"""An earlier name for the setting of the coordinators' topics."""
 NO_CONFIGS: Final[Mapping[str, str]] = MappingProxyType({})
 PRODUCER_IDS_APART: Final = 1 << 40
 """More than are handed out in practice. Where the last one handed out is not known, the next multiple comes next."""
@@ -312,9 +310,7 @@ class MetadataDraft(Metadata):
 
     def _of_topic(self, topic: Topic, directory_id: UUID) -> Iterator[Message]:
         yield TopicRecord(name=topic.name, topic_id=topic.topic_id)
-        configs = topic.configs
-        if topic.name in INTERNAL_TOPICS:
-            configs = {_SEGMENT_BYTES if key == _INTERNAL else key: value for key, value in configs.items()}
+        configs = as_for_controllers(topic.configs) if topic.name in INTERNAL_TOPICS else topic.configs
         yield from _settings(ResourceType.TOPIC, topic.name, configs)
         for index in range(topic.partition_count):
             state = self.partition_state(topic, index)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from oncelog.cluster.internal_topics import as_for_controllers
 from oncelog.cluster.metadata_entries import Topic
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import GROUP_METADATA_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
@@ -55,9 +56,7 @@ class ClusterTopics:
 
     def _wanted(self, name: str, partition_count: int, configs: Mapping[str, str]) -> CreatableTopic:
         settings = self._broker.settings
-        wanted = dict(configs)
-        if name in INTERNAL_TOPICS:
-            wanted["segment.bytes"] = wanted.pop("internal.segment.bytes")
+        wanted = as_for_controllers(configs) if name in INTERNAL_TOPICS else dict(configs)
         is_alone = not self._broker.is_in_cluster
         if name == TRANSACTION_STATE_TOPIC and not is_alone:
             wanted["min.insync.replicas"] = str(settings.integer("transaction.state.log.min.isr"))

@@ -22,7 +22,16 @@ from typing import Any, Final, NoReturn
 MESSAGE_BYTES_MAX: Final = 1 << 20
 _DESCRIPTORS: Final = 4
 _PROGRAM: Final = "oncelog.cli.main"
-_MODULES: Final = (_PROGRAM, "oncelog.cli.serve", "oncelog.server.main", "oncelog.server.orders")
+_MODULES: Final = (
+    _PROGRAM,
+    "oncelog.cli.serve",
+    "oncelog.server.main",
+    "oncelog.server.orders",
+    "oncelog.server.own_controller",
+    "oncelog.server.membership",
+    "oncelog.server.replication",
+    "oncelog.server.cluster_topics",
+)
 _HANDLERS: Final = "oncelog.server.handlers"
 _PR_SET_PDEATHSIG: Final = 1
 
