@@ -38,7 +38,6 @@ from oncelog.protocol.messages.delete_topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
-    DeleteTopicState,
 )
 from oncelog.protocol.schema import Message
 from oncelog.security.acl import Operation, Resource
@@ -308,8 +307,13 @@ class TopicChanges:
             is_known = self._who.api_version >= _DISABLED_SINCE
             code = ErrorCode.TOPIC_DELETION_DISABLED if is_known else ErrorCode.INVALID_REQUEST
             raise KafkaError(code, "Topic deletion is disabled.")
-        wanted = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
-        counts = Counter((topic.name, topic.topic_id) for topic in wanted)
+        counts: Counter[tuple[str | None, UUID]] = Counter()
+        for asked in request.topic_names if not request.topics else ():
+            counts[asked, NULL_UUID] += 1
+            yield
+        for state in request.topics:
+            counts[state.name, state.topic_id] += 1
+            yield
         gone: dict[UUID, None] = {}
         answer = DeleteTopicsResponse()
         for (name, topic_id), count in counts.items():
