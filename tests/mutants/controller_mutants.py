@@ -159,8 +159,8 @@ CONTROLLER_MUTANTS = [
     Mutant(
         "a controller answers before its decision is committed",
         "oncelog.server.controller_node",
-        "            self.append(current.records).then(committed)",
-        "            self.append(current.records)\n            committed(0)",
+        "            self.log.append(values).then(committed)",
+        "            self.log.append(values)\n            committed(0)",
         (_NODE,),
     ),
     Mutant(

@@ -34,7 +34,7 @@ def elect_leaders(view: View, request: ElectLeadersRequest) -> Deciding:
     results = []
     for name, indexes in asked:
         result = ReplicaElectionResult(topic=name)
-        for index in indexes:
+        for index in dict.fromkeys(indexes):
             yield
             error = _elect(view, name, index, election, records)
             if wanted is not None or error is None or error.code is not ErrorCode.ELECTION_NOT_NEEDED:

@@ -29,7 +29,11 @@ Changes = list[tuple[Entity, str, float | None]]
 def alter_quotas(view: View, request: AlterClientQuotasRequest) -> Deciding:
     records: list[Message] = []
     answered = []
-    for entry, checked in checked_entries(request.entries, [named_entity(entry) for entry in request.entries]):
+    entities = []
+    for entry in request.entries:
+        entities.append(named_entity(entry))
+        yield
+    for entry, checked in checked_entries(request.entries, entities):
         yield
         if isinstance(checked, KafkaError):
             answered.append(altered_entry(entry, checked))

@@ -5,6 +5,7 @@ The broker that passed a request on tells it, because it knows the client, and b
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +18,7 @@ from oncelog.protocol.api_keys import ApiKey
 from oncelog.security.acl import Acl
 from oncelog.security.scram import ScramMechanism
 from oncelog.server.config_resources import warn_of_no_effect
+from oncelog.server.turns import Steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,17 +26,24 @@ if TYPE_CHECKING:
     from oncelog.server.broker import Broker
     from oncelog.server.context import RequestContext
 
+log = logging.getLogger("oncelog.server")
+
 HIDDEN: Final = "(hidden)"
 
 
-def report(broker: Broker, context: RequestContext, request: Any, answer: Any) -> None:
+def report(broker: Broker, context: RequestContext, request: Any, answer: Any) -> Steps[None]:
     """`answer` is that of a controller."""
     tell = _REPORTS.get(context.api_key or 0)
-    if tell is not None and not getattr(request, "validate_only", False):
-        tell(broker, context, request, answer)
+    if tell is None or getattr(request, "validate_only", False):
+        return
+    try:
+        yield from tell(broker, context, request, answer)
+    except Exception:
+        # What was changed is changed: the client has to know.
+        log.exception("what was changed by a request with API key %s cannot be told to the log", context.api_key)
 
 
-def _created(broker: Broker, context: RequestContext, request: Any, answer: Any) -> None:
+def _created(broker: Broker, context: RequestContext, request: Any, answer: Any) -> Steps[None]:
     wanted = {topic.name: topic for topic in request.topics}
     for result in answer.topics:
         if result.error_code or result.name not in wanted:
@@ -42,24 +51,27 @@ def _created(broker: Broker, context: RequestContext, request: Any, answer: Any)
         # Who may not describe the topic is not told its size.
         count = f" with {result.num_partitions} partition(s)" if result.num_partitions > 0 else ""
         context.tell_change("TOPIC", result.name, f"created{count}")
+        yield
         given = {config.name: config.value for config in wanted[result.name].configs if config.value is not None}
         _warn(broker, TOPIC_CONFIG, f"topic {result.name}", given)
 
 
-def _deleted(_: Broker, context: RequestContext, request: Any, answer: Any) -> None:
+def _deleted(_: Broker, context: RequestContext, request: Any, answer: Any) -> Steps[None]:
     for result in answer.responses:
         if not result.error_code:
             context.tell_change("TOPIC", result.name or str(result.topic_id), "deleted")
+            yield
 
 
-def _grown(_: Broker, context: RequestContext, request: Any, answer: Any) -> None:
+def _grown(_: Broker, context: RequestContext, request: Any, answer: Any) -> Steps[None]:
     counts = {topic.name: topic.count for topic in request.topics}
     for result in answer.results:
         if not result.error_code and result.name in counts:
             context.tell_change("TOPIC", result.name, f"has {counts[result.name]} partition(s) now")
+            yield
 
 
-def _configured(broker: Broker, context: RequestContext, request: Any, answer: Any) -> None:
+def _configured(broker: Broker, context: RequestContext, request: Any, answer: Any) -> Steps[None]:
     changed = {(each.resource_type, each.resource_name) for each in answer.responses if not each.error_code}
     for resource in request.resources:
         kind, name = resource.resource_type, resource.resource_name
@@ -70,6 +82,7 @@ def _configured(broker: Broker, context: RequestContext, request: Any, answer: A
         detail = ", ".join(_change(table, config) for config in resource.configs) or "the defaults"
         verb = "settings are now" if context.api_key == ApiKey.ALTER_CONFIGS else "settings changed"
         context.tell_change(_kind_name(kind), name, f"{verb}: {detail}")
+        yield
         if kind in (ResourceType.TOPIC, ResourceType.BROKER):
             whose = f"{'topic' if is_topic else 'broker'} {name}".strip()
             _warn(broker, table, whose, {config.name: config.value for config in resource.configs if _is_set(config)})
@@ -106,53 +119,62 @@ def _warn(broker: Broker, table: ConfigTable, whose: str, given: Mapping[str, st
     warn_of_no_effect(whose, table.parse(known_settings(table, given, whose)), broker.settings)
 
 
-def _limited(_: Broker, context: RequestContext, request: Any, answer: Any) -> None:
-    failed = {_entity(entry) for entry in answer.entries if entry.error_code}
+def _limited(_: Broker, context: RequestContext, request: Any, answer: Any) -> Steps[None]:
+    failed = set()
+    for entry in answer.entries:
+        if entry.error_code:
+            failed.add(_entity(entry))
+        yield
     for entry in request.entries:
+        yield
         if _entity(entry) in failed:
             continue
         name = ", ".join(f"{kind} {name or '(default)'}" for kind, name in _entity(entry))
         for change in entry.ops:
             context.tell_change("QUOTA", name, f"{change.key} is {'removed' if change.remove else f'{change.value:g}'}")
+            yield
 
 
 def _entity(entry: Any) -> tuple[tuple[str, str | None], ...]:
     return tuple(sorted((part.entity_type, part.entity_name) for part in entry.entity))
 
 
-def _users(_: Broker, context: RequestContext, request: Any, answer: Any) -> None:
+def _users(_: Broker, context: RequestContext, request: Any, answer: Any) -> Steps[None]:
     changed = {result.user for result in answer.results if not result.error_code}
     for done, users in (("set", request.upsertions), ("deleted", request.deletions)):
         for user in users:
             if user.name in changed:
                 mechanism = ScramMechanism(user.mechanism).sasl_name
                 context.tell_change("USER", user.name, f"{done} its {mechanism} credential")
+                yield
 
 
-def _acls_added(_: Broker, context: RequestContext, request: Any, answer: Any) -> None:
+def _acls_added(_: Broker, context: RequestContext, request: Any, answer: Any) -> Steps[None]:
     done = zip(request.creations, answer.results, strict=True)
-    _tell_of_acls(context, [acl_of(creation) for creation, result in done if not result.error_code], "added")
+    yield from _tell_of_acls(context, [acl_of(creation) for creation, result in done if not result.error_code], "added")
 
 
-def _acls_deleted(_: Broker, context: RequestContext, request: Any, answer: Any) -> None:
+def _acls_deleted(_: Broker, context: RequestContext, request: Any, answer: Any) -> Steps[None]:
     found = [each for result in answer.filter_results if not result.error_code for each in result.matching_acls]
     gone = (acl_of_record(each) for each in found if not each.error_code)
-    _tell_of_acls(context, dict.fromkeys(gone), "deleted")
+    yield from _tell_of_acls(context, dict.fromkeys(gone), "deleted")
 
 
-def _tell_of_acls(context: RequestContext, acls: Iterable[Acl], done: str) -> None:
+def _tell_of_acls(context: RequestContext, acls: Iterable[Acl], done: str) -> Steps[None]:
     for acl in acls:
         context.tell_change(acl.resource.name, acl.name, f"{done} {acl}")
+        yield
 
 
-def _features(_: Broker, context: RequestContext, request: Any, answer: Any) -> None:
+def _features(_: Broker, context: RequestContext, request: Any, answer: Any) -> Steps[None]:
     failed = {result.feature for result in answer.results if result.error_code}
     for update in request.feature_updates if not answer.error_code else ():
         if update.feature not in failed:
             context.tell_change("FEATURE", update.feature, f"has level {update.max_version_level} now")
+            yield
 
 
-def _reassigned(_: Broker, context: RequestContext, request: Any, answer: Any) -> None:
+def _reassigned(_: Broker, context: RequestContext, request: Any, answer: Any) -> Steps[None]:
     results = ((topic.name, each) for topic in answer.responses for each in topic.partitions)
     failed = {(name, each.partition_index) for name, each in results if each.error_code}
     for topic in request.topics if not answer.error_code else ():
@@ -160,33 +182,38 @@ def _reassigned(_: Broker, context: RequestContext, request: Any, answer: Any) -
             if (topic.name, each.partition_index) not in failed:
                 place = "stays where it is" if each.replicas is None else f"moves to brokers {each.replicas}"
                 context.tell_change("TOPIC", topic.name, f"partition {each.partition_index} {place}")
+                yield
 
 
-def _elected(_: Broker, context: RequestContext, request: Any, answer: Any) -> None:
+def _elected(_: Broker, context: RequestContext, request: Any, answer: Any) -> Steps[None]:
     """Those that have another leader now. An unclean election may have cost records."""
     kind = "an unclean" if request.election_type else "the preferred"
     for topic in answer.replica_election_results:
         for each in topic.partition_result:
             if not each.error_code:
                 context.tell_change("TOPIC", topic.topic, f"partition {each.partition_id} got {kind} leader")
+                yield
 
 
-def _unregistered(_: Broker, context: RequestContext, request: Any, answer: Any) -> None:
+def _unregistered(_: Broker, context: RequestContext, request: Any, answer: Any) -> Steps[None]:
     if not answer.error_code:
         context.tell_change("BROKER", str(request.broker_id), "unregistered")
+        yield
 
 
-def _voter_added(_: Broker, context: RequestContext, request: Any, answer: Any) -> None:
+def _voter_added(_: Broker, context: RequestContext, request: Any, answer: Any) -> Steps[None]:
     if not answer.error_code:
         context.tell_change("CONTROLLER", str(request.voter_id), "has a vote now")
+        yield
 
 
-def _voter_removed(_: Broker, context: RequestContext, request: Any, answer: Any) -> None:
+def _voter_removed(_: Broker, context: RequestContext, request: Any, answer: Any) -> Steps[None]:
     if not answer.error_code:
         context.tell_change("CONTROLLER", str(request.voter_id), "has no vote any more")
+        yield
 
 
-_REPORTS: Final[dict[int, Callable[[Broker, RequestContext, Any, Any], None]]] = {
+_REPORTS: Final[dict[int, Callable[[Broker, RequestContext, Any, Any], Steps[None]]]] = {
     ApiKey.CREATE_TOPICS: _created,
     ApiKey.DELETE_TOPICS: _deleted,
     ApiKey.CREATE_PARTITIONS: _grown,

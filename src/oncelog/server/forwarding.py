@@ -220,16 +220,19 @@ class _Passing:
         return decode_response(self.key, self._version, data[position:])
 
     def _finished(self, buffers: Buffers | None, answer: Any, worker: Worker | OneAtATime) -> Promise[Buffers | None]:
-        is_complete = True
-        try:
-            if isinstance(answer, Exception):
-                raise answer
-            is_complete = not self._silence(answer) and not self._refused
-            if buffers is not None:
-                report(self._broker, self._context, self._request, answer)
-        except Exception:
-            # What was changed is changed: the client has to know.
-            log.exception("what was changed by a request with API key %d cannot be told to the log", self.key)
+        if isinstance(answer, Exception):
+            log.error("the answer to a request with API key %d cannot be read", self.key, exc_info=answer)
+            return Promise.resolved(buffers or [])
+        is_complete = not self._silence(answer) and not self._refused
+        told: Promise[Any] = Promise.resolved(None)
+        if buffers is not None:
+            steps = report(self._broker, self._context, self._request, answer)
+            told = self._broker.turns.begin(steps, self.peer, to_the_end=True)
+        return told.chain(lambda _: self._complete(buffers, answer, worker, is_complete=is_complete))
+
+    def _complete(
+        self, buffers: Buffers | None, answer: Any, worker: Worker | OneAtATime, *, is_complete: bool
+    ) -> Promise[Buffers | None]:
         if is_complete:
             return Promise.resolved(buffers or [])
 

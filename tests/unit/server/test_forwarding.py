@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.errors import ErrorCode
+from oncelog.core.topic_config import TOPIC_CONFIG
 from oncelog.core.worker import InlineWorker
 from oncelog.protocol.api import encode_request
 from oncelog.protocol.api_keys import ApiKey
@@ -45,6 +47,7 @@ from oncelog.protocol.messages.incremental_alter_configs import (
 from oncelog.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest
 from oncelog.server import turns
 from oncelog.server.change_report import report
+from oncelog.server.config_resources import warn_of_no_effect
 from oncelog.server.context import RequestContext
 from tests.unit.server.harness import BrokerInProcess
 
@@ -210,8 +213,8 @@ def test_the_audit_log_is_told_of_elections(node: BrokerInProcess, caplog: pytes
     results = [PartitionResult(partition_id=0), PartitionResult(partition_id=1, error_code=84)]
     answer = ElectLeadersResponse(replica_election_results=[ReplicaElectionResult(topic="t", partition_result=results)])
     with caplog.at_level(logging.INFO):
-        report(node.broker, context, ElectLeadersRequest(election_type=1), answer)
-        report(node.broker, context, ElectLeadersRequest(election_type=0), answer)
+        for kind in (1, 0):
+            turns.at_once(report(node.broker, context, ElectLeadersRequest(election_type=kind), answer))
         assert told(caplog) == [
             ("TOPIC", "t", "partition 0 got an unclean leader"),
             ("TOPIC", "t", "partition 0 got the preferred leader"),
@@ -233,16 +236,11 @@ def test_settings_without_effect_are_warned_of(node: BrokerInProcess, caplog: py
 
 
 @pytest.mark.parametrize("roles", ["broker", "broker,controller"])
-def test_settings_of_replicas_have_their_effect_in_a_cluster(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, roles: str
-) -> None:
-    node = BrokerInProcess(tmp_path / "data", {"process.roles": roles})
-    node.create("t", min_insync_replicas="1")
-    alter(node, resource(TOPIC, "t", min_insync_replicas="1"))
-    alter(node, resource(BROKER, "", min_insync_replicas="1"))
+def test_settings_of_replicas_have_their_effect_in_a_cluster(caplog: pytest.LogCaptureFixture, roles: str) -> None:
+    given = TOPIC_CONFIG.parse({"min.insync.replicas": "1"})
+    warn_of_no_effect("topic t", given, BROKER_CONFIG.parse({"process.roles": roles}))
     warned = [each.getMessage() for each in caplog.records if "min.insync.replicas has no effect" in each.getMessage()]
-    assert len(warned) == (0 if roles == "broker" else 3)
-    node.stop()
+    assert len(warned) == (0 if roles == "broker" else 1)
 
 
 def test_a_quota_of_changes_holds_for_what_a_controller_decides(node: BrokerInProcess) -> None:
