@@ -6,14 +6,9 @@ twice.
 
 from __future__ import annotations
 
-from typing import Final
-
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import ProducerId
 from oncelog.core.promise import Promise
-
-PRODUCER_ID_BLOCK: Final = 1000
-_SUBJECT: Final = "producer ids"
 
 
 class ProducerIds:
