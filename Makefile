@@ -104,7 +104,7 @@ bench-quick: setup ## the main figures of both, in under two minutes
 bench-spark: setup ## the Spark pipeline against Spark's own Kafka connector on Apache Kafka
 	$(BIN)/python -m peers.spark.compare
 
-bench-connectors: ## connectors between PostgreSQL and topics, a minute or two
+bench-connectors: ## connectors between PostgreSQL and topics, two minutes
 	$(MAKE) bench ONLY=connectors
 
 SECONDS ?= 600
