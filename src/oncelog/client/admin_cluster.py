@@ -100,7 +100,7 @@ class ClusterAdmin(AdminBase):
         )
 
     async def describe_quorum(self) -> QuorumDescription:
-        """The controllers. Raises UNSUPPORTED_VERSION where brokers know no quorum, as one node of Oncelog."""
+        """The controllers. Raises UNSUPPORTED_VERSION where brokers know no quorum, as those of Kafka on ZooKeeper."""
         wanted = RequestTopicData(topic_name="__cluster_metadata", partitions=[RequestPartitionData(partition_index=0)])
         response = await self._ask_any(DescribeQuorumRequest(topics=[wanted]), DescribeQuorumResponse)
         raise_first([(response.error_code, "the quorum", response.error_message)])

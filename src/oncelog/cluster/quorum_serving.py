@@ -15,6 +15,7 @@ from oncelog.cluster.quorum_log import TOPIC, TOPIC_ID
 from oncelog.core.errors import ErrorCode
 from oncelog.protocol.messages import describe_quorum as quorum
 from oncelog.protocol.messages import fetch_snapshot as snapshots
+from oncelog.protocol.messages.cluster_metadata import VotersVoter
 from oncelog.protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from oncelog.protocol.messages.fetch import (
     EpochEndOffset,
@@ -193,7 +194,8 @@ class QuorumServing:
         if leader is None or not self._log.is_active:
             return DescribeQuorumResponse(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER, error_message=None)
         known = self._log.committed.quorum.voters
-        voters = [] if known is None else known.voters
+        # One node keeps no record of its voters, as Apache Kafka does not where they are settings: it is the only one.
+        voters = [VotersVoter(voter_id=leader.node_id)] if known is None else known.voters
         end_offset = self._log.committed.end_offset
         ids = {voter.voter_id for voter in voters}
         partition = quorum.PartitionData(
@@ -230,6 +232,7 @@ class QuorumServing:
                 listeners=[quorum.Listener(name=each.name, host=each.host, port=each.port) for each in voter.endpoints],
             )
             for voter in voters
+            if voter.endpoints
         ]
         topic = quorum.TopicData(topic_name=TOPIC, partitions=[partition])
         return DescribeQuorumResponse(error_message=None, topics=[topic], nodes=nodes)

@@ -65,7 +65,7 @@ def replica_counts(topics: Iterable[TopicInfo]) -> dict[int, ReplicaCounts]:
 
 
 def quorum(admin: Admin) -> QuorumDescription | None:
-    """The controllers; None where there are none, as on one node of Oncelog."""
+    """The controllers; None where brokers know of none, as those of Kafka on ZooKeeper."""
     try:
         return admin.describe_quorum()
     except KafkaError as error:

@@ -17,6 +17,7 @@ from oncelog.cluster.journal import JournalDamaged
 from oncelog.cluster.metadata_draft import MetadataDraft
 from oncelog.cluster.metadata_entries import ScramUser
 from oncelog.cluster.node_facts import JOURNAL_FILE, NodeFacts
+from oncelog.cluster.quorum_log import TOPIC
 from oncelog.controller import metadata_batches
 from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.errors import ErrorCode
@@ -25,6 +26,7 @@ from oncelog.protocol.messages import cluster_metadata
 from oncelog.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from oncelog.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from oncelog.protocol.messages.describe_quorum import DescribeQuorumRequest, RequestPartitionData, RequestTopicData
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
 from oncelog.security.scram import ScramCredential, ScramMechanism
 from oncelog.server import server
@@ -60,6 +62,16 @@ def test_a_start_waits_for_nothing_but_the_disk(node: BrokerInProcess) -> None:
     node.broker.stop(clean=False)
     node.restart(clean=False)
     assert node.clock.monotonic_ms() - before_ms < 10
+
+
+def test_the_quorum_is_the_node_itself(node: BrokerInProcess) -> None:
+    topics = [RequestTopicData(topic_name=TOPIC, partitions=[RequestPartitionData(partition_index=0)])]
+    [topic] = node.call(DescribeQuorumRequest(topics=topics), 2).topics
+    [partition] = topic.partitions
+    [voter] = partition.current_voters
+    assert (partition.leader_id, voter.replica_id) == (node.broker.node_id, node.broker.node_id)
+    assert voter.log_end_offset == partition.high_watermark > 0
+    assert not partition.observers
 
 
 def test_a_topic_is_there_when_its_creation_is_answered(node: BrokerInProcess) -> None:
