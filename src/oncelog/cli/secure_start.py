@@ -20,13 +20,19 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from oncelog.cluster.metadata_entries import ScramUser
 from oncelog.core.address import ALL_ADDRESSES, Address
 from oncelog.core.broker_config import STANDARD_AUTHORIZER
 from oncelog.core.config import ConfigError, Settings
 from oncelog.core.properties import decode_properties, parse_properties
 from oncelog.security.jaas import parse_jaas
-from oncelog.security.scram import ITERATIONS_MIN, SALT_BYTES, ScramCredential, ScramMechanism, make_credential
+from oncelog.security.scram import (
+    ITERATIONS_MIN,
+    SALT_BYTES,
+    ScramCredential,
+    ScramMechanism,
+    ScramUser,
+    make_credential,
+)
 from oncelog.server.listener import address_of
 
 if TYPE_CHECKING:

@@ -53,7 +53,7 @@ def add_command(
     password = _password(password_file)
     wanted = [ScramMechanism.of(mechanism.upper()) for mechanism in mechanisms or _MECHANISMS]
     if data_dir is not None:
-        from oncelog.cluster.metadata_entries import ScramUser
+        from oncelog.security.scram import ScramUser
 
         salt = secrets.token_bytes(SALT_BYTES)
         with stopped_broker(data_dir, node_id) as broker:

@@ -20,25 +20,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from oncelog.cluster.internal_topics import internal_partition_count, internal_topic_configs
+from oncelog.cluster.image_security import known_acls, scram_users
+from oncelog.cluster.internal_topics import as_for_controllers, internal_partition_count, internal_topic_configs
 from oncelog.cluster.log_survey import LogSurvey
-from oncelog.cluster.metadata_draft import MetadataDraft
-from oncelog.cluster.metadata_entries import (
-    Topic,
-    acls_entry,
-    partitions_entry,
-    quotas_entry,
-    topic_config_entry,
-    users_entry,
-)
+from oncelog.cluster.metadata_draft import MetadataDraft, config_records, found_partition, found_topic
+from oncelog.controller.image import ScramCredentialKey, TopicImage
+from oncelog.controller.image_records import quota_records
 from oncelog.core.config import Settings
+from oncelog.core.config_resources import ResourceType
 from oncelog.core.errors import KafkaError
 from oncelog.core.ids import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, TopicPartition
 from oncelog.core.topic_config import TOPIC_CONFIG
 from oncelog.core.topic_settings import known_settings
 from oncelog.protocol.batch import decode_records
 from oncelog.protocol.compiler import decode_versioned
+from oncelog.protocol.messages.cluster_metadata import RemoveTopicRecord
 from oncelog.protocol.messages.transaction_log import TransactionLogValue
+from oncelog.protocol.schema import Message
 from oncelog.storage.intact_batches import intact_batches
 from oncelog.storage.log import Log
 from oncelog.storage.log_dir import LogDir
@@ -55,40 +53,38 @@ _KEPT: Final = {"retention.ms": "-1", "retention.bytes": "-1"}
 _Found = Mapping[str, Mapping[int, Log]]
 
 
-def complete_internal_topics(metadata: MetadataDraft, settings: Settings) -> None:
+def complete_internal_topics(draft: MetadataDraft, settings: Settings) -> None:
     """Give internal topics without settings, as an earlier version adopted them, their settings: retention would delete
     their records."""
-    for name in INTERNAL_TOPICS & metadata.topics.keys():
-        configs = metadata.topics[name].configs
+    for name in INTERNAL_TOPICS & draft.image.topic_ids.keys():
+        configs = draft.image.topic_settings(name)
         if "cleanup.policy" not in configs:
             log.warning("topic %s had no cleanup policy and gets the settings of an internal topic", name)
-            metadata.commit(topic_config_entry(name, internal_topic_configs(name, settings) | configs))
+            completed = {**as_for_controllers(internal_topic_configs(name, settings)), **configs}
+            draft.apply(config_records(ResourceType.TOPIC, name, completed))
 
 
-def adopt_folders(
-    log_dir: LogDir, metadata: MetadataDraft, settings: Settings, survey: LogSurvey | None
-) -> list[Topic]:
-    """Adopt folders that the journal does not know at a first start, or if it has lost its end. Else set them aside.
+def adopt_folders(log_dir: LogDir, draft: MetadataDraft, settings: Settings, survey: LogSurvey | None) -> None:
+    """Adopt folders that the metadata does not know at a first start, or if it has lost its end. Else set them aside.
 
-    Returns what was adopted. The logs were opened before their settings were known, and still have the defaults.
-    `survey` is None when there is no reason to doubt the journal.
+    The logs were opened before their settings were known, and still have the defaults. `survey` is None when there is
+    no reason to doubt the metadata.
     """
-    if survey is not None and not metadata.is_new and not metadata.is_cut:
-        _doubt_journal(metadata, survey)
-    found = _unknown_logs(log_dir, metadata)
-    if metadata.is_new or metadata.is_cut:
-        left = _left_by_controllers(log_dir.path) if metadata.is_new else None
-        _adopt(found, metadata, settings, left)
+    if survey is not None and not draft.is_new and not draft.is_cut:
+        _doubt(draft, survey)
+    found = _unknown_logs(log_dir, draft)
+    if draft.is_new or draft.is_cut:
+        left = _left_by_controllers(log_dir.path) if draft.is_new else None
+        _adopt(found, draft, settings, left)
         if left is not None:
-            _adopt_security(metadata, left.image)
-        _adopt_partitions(log_dir, metadata)
+            _adopt_security(draft, left.image)
+        _adopt_partitions(log_dir, draft)
     else:
         _set_aside(found, log_dir)
     if survey is not None:
-        _go_above(log_dir, metadata, survey)
-    if metadata.is_new or metadata.is_cut:
-        metadata.finish_adoption()
-    return [metadata.topics[topic] for topic in found.keys() & metadata.topics.keys()]
+        _go_above(log_dir, draft, survey)
+    if draft.is_new or draft.is_cut:
+        draft.finish_adoption()
 
 
 def _left_by_controllers(data_folder: Path) -> LoadedImage | None:
@@ -100,30 +96,28 @@ def _left_by_controllers(data_folder: Path) -> LoadedImage | None:
     return load_image(data_folder)
 
 
-def _doubt_journal(metadata: MetadataDraft, survey: LogSurvey) -> None:
-    """This start's epochs are above those of all starts before it, as far as the journal knows of them.
+def _doubt(draft: MetadataDraft, survey: LogSurvey) -> None:
+    """This start's epochs are above those of all starts before it, as far as the metadata knows of them.
 
-    A topic that it does not know is no reason for doubt, since it may be left of a deletion. But if the journal knows
+    A topic that it does not know is no reason for doubt, since it may be left of a deletion. But if the metadata knows
     nothing of the producers of a log either, it has forgotten both.
     """
     for name, epoch in survey.leader_epochs.items():
-        topic = metadata.topics.get(name)
-        if topic is not None and epoch >= metadata.partition_state(topic, 0).leader_epoch:
-            metadata.mark_cut(f"the log of {name} has leader epoch {epoch}, which it has not come to")
+        topic = draft.topic(name)
+        if topic is not None and epoch >= draft.epoch_of(topic):
+            draft.mark_cut(f"the log of {name} has leader epoch {epoch}, which it has not come to")
             return
-        if topic is None and not metadata.has_given_out(survey.producer_id):
-            metadata.mark_cut(
-                f"it knows neither topic {name} nor producer id {survey.producer_id}, which is in the logs"
-            )
+        if topic is None and not draft.has_given_out(survey.producer_id):
+            draft.mark_cut(f"it knows neither topic {name} nor producer id {survey.producer_id}, which is in the logs")
             return
 
 
-def _unknown_logs(log_dir: LogDir, metadata: MetadataDraft) -> _Found:
-    """The logs of topics that the journal does not know. Without its end it may know an older topic by that name."""
+def _unknown_logs(log_dir: LogDir, draft: MetadataDraft) -> _Found:
+    """The logs of topics that the metadata does not know. Without its end it may know an older topic by that name."""
     found: dict[str, dict[int, Log]] = defaultdict(dict)
     for (name, index), partition_log in log_dir.logs.items():
-        topic = metadata.topics.get(name)
-        if topic is None or (metadata.is_cut and _is_of_another(partition_log, topic)):
+        topic = draft.topic(name)
+        if topic is None or (draft.is_cut and _is_of_another(partition_log, topic)):
             found[name][index] = partition_log
     return found
 
@@ -137,74 +131,80 @@ def known_topic_id(partition_log: Log) -> UUID | None:
         return None
 
 
-def _is_of_another(partition_log: Log, topic: Topic) -> bool:
+def _is_of_another(partition_log: Log, topic: TopicImage) -> bool:
     return known_topic_id(partition_log) not in (None, topic.topic_id)
 
 
-def _adopt_partitions(log_dir: LogDir, metadata: MetadataDraft) -> None:
+def _adopt_partitions(log_dir: LogDir, draft: MetadataDraft) -> None:
+    counts: dict[str, int] = defaultdict(int)
     for name, index in log_dir.logs:
-        topic = metadata.topics.get(name)
-        if topic is not None and index >= topic.partition_count:
-            log.warning("topic %s has a partition %d, which the journal did not know", name, index)
-            metadata.commit(partitions_entry(name, index + 1))
+        counts[name] = max(counts[name], index + 1)
+    records: list[Message] = []
+    for name, count in counts.items():
+        topic = draft.topic(name)
+        if topic is None:
+            continue
+        for index in range(len(topic.partitions), count):
+            log.warning("topic %s has a partition %d, which the metadata did not know", name, index)
+            records.append(found_partition(topic.topic_id, index, -1))
+    if records:
+        draft.apply(records)
 
 
-def _go_above(log_dir: LogDir, metadata: MetadataDraft, survey: LogSurvey) -> None:
-    """Make sure that no number is given out that a log has seen. With an intact journal this changes nothing."""
+def _go_above(log_dir: LogDir, draft: MetadataDraft, survey: LogSurvey) -> None:
+    """Make sure that no number is given out that a log has seen. With intact metadata this changes nothing."""
     highest_id = survey.producer_id
-    if metadata.is_new or metadata.is_cut:
+    if draft.is_new or draft.is_cut:
         logs = [each for (topic, _), each in log_dir.logs.items() if topic == TRANSACTION_STATE_TOPIC]
         highest_id = max(chain([highest_id], _producer_ids_of_transactions(logs)))
     if log_dir.logs:
-        metadata.skip_producer_ids_above(highest_id)
-    for topic in metadata.topics.values():
-        epoch = survey.leader_epochs[topic.name]
-        if topic.name == TRANSACTION_STATE_TOPIC:
-            epoch = max(epoch, survey.coordinator_epoch)
-        metadata.raise_incarnation(topic.born + epoch + 1)
+        draft.skip_producer_ids_above(highest_id)
+    epochs = dict(survey.leader_epochs)
+    if TRANSACTION_STATE_TOPIC in draft.image.topic_ids:
+        epochs[TRANSACTION_STATE_TOPIC] = max(epochs.get(TRANSACTION_STATE_TOPIC, -1), survey.coordinator_epoch)
+    draft.go_above(epochs)
 
 
 def _set_aside(found: _Found, log_dir: LogDir) -> None:
     for topic, logs in found.items():
         for index in logs:
-            # It may be left of a deletion, or be all that is left after damage to the journal: not ours to say.
+            # It may be left of a deletion, or be all that is left after damage to the metadata: not ours to say.
             target = log_dir.set_aside(TopicPartition(topic, index))
             log.warning(
                 "%s-%d belongs to no topic and is set aside; remove %s if it is not missed", topic, index, target
             )
 
 
-def _adopt(found: _Found, metadata: MetadataDraft, settings: Settings, left: LoadedImage | None) -> None:
-    for topic, logs in found.items():
+def _adopt(found: _Found, draft: MetadataDraft, settings: Settings, left: LoadedImage | None) -> None:
+    records: list[Message] = []
+    for name, logs in found.items():
         topic_id = known_topic_id(logs[min(logs)])
         if topic_id is None:
-            log.warning("the folders of %s have no partition.metadata and are left alone", topic)
+            log.warning("the folders of %s have no partition.metadata and are left alone", name)
             continue
         epoch = max(partition_log.leader_epochs.latest_epoch for partition_log in logs.values())
         # A log knows only the epochs in which something was appended. Clients take no leader of an older one.
         epoch = max([epoch, *_epochs(topic_id, left)])
         count = max(logs) + 1
-        if topic in INTERNAL_TOPICS and len(logs) < count:
-            count = max(count, internal_partition_count(topic, settings))
-        configs = internal_topic_configs(topic, settings) | _configs(topic, left)
-        metadata.adopt_topic(topic, count, topic_id, epoch, configs)
-        log.info("topic %s is adopted with %d partition(s)", topic, count)
+        if name in INTERNAL_TOPICS and len(logs) < count:
+            count = max(count, internal_partition_count(name, settings))
+        configs = as_for_controllers(internal_topic_configs(name, settings)) | _configs(name, left)
+        if (known := draft.topic(name)) is not None:
+            records.append(RemoveTopicRecord(topic_id=known.topic_id))
+        records += found_topic(name, topic_id, count, epoch, configs)
+        log.info("topic %s is adopted with %d partition(s)", name, count)
+    if records:
+        draft.apply(records)
 
 
-def _adopt_security(metadata: MetadataDraft, image: Image) -> None:
-    from oncelog.cluster.image_security import acls_of, scram_users
-
-    users, acls = scram_users(image), acls_of(image)
-    if users:
-        metadata.commit(users_entry(users))
-        log.info("%d SCRAM credential(s) are taken over", len(users))
-    if acls:
-        metadata.commit(acls_entry(acls))
-        log.info("%d ACL(s) are taken over", len(acls))
-    quotas = [(entity, key, rate) for entity, rates in image.quotas.items() for key, rate in rates.items()]
-    if quotas:
-        metadata.commit(quotas_entry(quotas))
-        log.info("%d quota(s) are taken over", len(quotas))
+def _adopt_security(draft: MetadataDraft, image: Image) -> None:
+    users = [image.scram[ScramCredentialKey(*user)] for user in scram_users(image)]
+    acls = [image.acls[acl_id] for acl_id in known_acls(image)]
+    quotas = list(quota_records(image))
+    for records, name in ((users, "SCRAM credential"), (acls, "ACL"), (quotas, "quota")):
+        if records:
+            draft.apply(records)
+            log.info("%d %s(s) are taken over", len(records), name)
 
 
 def _epochs(topic_id: UUID, left: LoadedImage | None) -> Iterator[int]:

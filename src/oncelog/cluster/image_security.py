@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
+from uuid import UUID
 
-from oncelog.cluster.metadata_entries import ScramUser
 from oncelog.controller.acl_changes import acl_of_record
 from oncelog.controller.image import Image
 from oncelog.security.acl import Acl
-from oncelog.security.scram import ScramCredential, ScramMechanism
+from oncelog.security.scram import ScramCredential, ScramMechanism, ScramUser
 
 log = logging.getLogger("oncelog.server")
 
@@ -25,11 +25,15 @@ def scram_users(image: Image) -> dict[ScramUser, ScramCredential]:
     return users
 
 
-def acls_of(image: Image) -> list[Acl]:
-    acls: list[Acl] = []
-    for entry in image.acls.values():
+def known_acls(image: Image) -> dict[UUID, Acl]:
+    acls: dict[UUID, Acl] = {}
+    for acl_id, entry in image.acls.items():
         try:
-            acls.append(acl_of_record(entry))
+            acls[acl_id] = acl_of_record(entry)
         except ValueError as error:
             log.error("an ACL of %s on %r is not taken over: %s", entry.principal, entry.resource_name, error)
     return acls
+
+
+def acls_of(image: Image) -> list[Acl]:
+    return list(known_acls(image).values())

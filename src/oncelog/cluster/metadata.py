@@ -1,52 +1,85 @@
-"""What a broker knows of topics, settings, users, ACLs and quotas, wherever that comes from."""
+"""What a broker knows of topics, settings, users, ACLs and quotas: what its controllers have decided, up to some offset
+of their log.
+
+Nothing is changed here. Changes are sent to the controller, and come back with the metadata log.
+"""
 
 from __future__ import annotations
 
-import logging
 import uuid
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Final
 
-from oncelog.cluster.metadata_entries import ScramUser, Topic
+from oncelog.cluster.image_security import acls_of, scram_users
 from oncelog.cluster.partition_state import PartitionState
+from oncelog.controller.delta import Delta
+from oncelog.controller.image import EMPTY_IMAGE, Image, TopicImage
 from oncelog.controller.topic_rules import unknown_topic
-from oncelog.core.ids import NodeId, TopicPartition
+from oncelog.core.broker_config import BROKER_CONFIG
+from oncelog.core.config_resources import ResourceType
+from oncelog.core.ids import LeaderEpoch, NodeId, TopicPartition
+from oncelog.core.topic_config import TOPIC_CONFIG
+from oncelog.core.topic_settings import known_settings
 from oncelog.security.acl import Acl
 from oncelog.security.quotas import Entity
-from oncelog.security.scram import ScramCredential
+from oncelog.security.scram import ScramCredential, ScramUser
 
-log = logging.getLogger("oncelog.server")
+_GONE: Final = PartitionState(NodeId(-1), LeaderEpoch(-1), replicas=(), in_sync=())
 
 
-class MetadataChange(NamedTuple):
-    """What has been applied, for those who follow the metadata."""
-
-    kind: str
-    topic: Topic | None = None
-    """The one that it is about, as it is now; one that is deleted, as it was."""
+@dataclass(slots=True)
+class Topic:
+    name: str
+    topic_id: uuid.UUID
+    partition_count: int
+    configs: dict[str, str] = field(default_factory=dict)
 
 
 class Metadata:
-    """What a broker knows of topics, settings, users and ACLs, and who is told when it changes.
-
-    It comes from the controllers (`image_metadata.ImageMetadata`); at the start of a node that is alone, it is what is
-    found in its folder (`metadata_draft.MetadataDraft`).
-    """
-
     def __init__(self) -> None:
-        self.followers: list[Callable[[MetadataChange], None]] = []
-        """Called with each change."""
+        self.image: Image = EMPTY_IMAGE
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[uuid.UUID, Topic] = {}
-        self.partitions_in_all = 0
-        self.metric_names: dict[str, str] = {}
-        """Topics by their name with '_' for '.': Kafka's metrics do not tell them apart."""
         self.broker_configs: dict[str, dict[str, str]] = {}
         self.users: dict[ScramUser, ScramCredential] = {}
         self.acls: dict[Acl, None] = {}
         """A set that keeps its order."""
         self.quotas: dict[Entity, dict[str, float]] = {}
+        # What a node that is alone knows for itself, see `node_facts`.
         self.secret: bytes | None = None
+        self.doubtful_epoch = 0
+
+    def become(self, image: Image, delta: Delta) -> None:
+        """What handlers see changes at once, before anything acts on it."""
+        self.image = image
+        for topic_id, change in delta.topics.items():
+            if change.after is None and (gone := self.topics_by_id.pop(topic_id, None)) is not None:
+                self.topics.pop(gone.name, None)
+        names = (resource.name for resource in delta.settings if resource.type == ResourceType.TOPIC)
+        configured = (image.topic_ids[name] for name in names if name in image.topic_ids)
+        for topic_id in dict.fromkeys(chain((key.topic_id for key in delta.partitions), configured)):
+            if topic_id in image.topics:
+                topic = self._topic(image.topics[topic_id])
+                self.topics[topic.name] = self.topics_by_id[topic_id] = topic
+        if delta.has_broker_settings:
+            self.broker_configs = {
+                resource.name: known_settings(BROKER_CONFIG, configs, f"broker {resource.name}".strip())
+                for resource, configs in image.settings.items()
+                if resource.type == ResourceType.BROKER
+            }
+        if delta.scram:
+            self.users = scram_users(image)
+        if delta.acls:
+            self.acls = dict.fromkeys(acls_of(image))
+        if delta.quotas:
+            self.quotas.clear()
+            self.quotas |= {entity: dict(rates) for entity, rates in image.quotas.items()}
+
+    def _topic(self, image: TopicImage) -> Topic:
+        configs = known_settings(TOPIC_CONFIG, self.image.topic_settings(image.name), f"topic {image.name}")
+        return Topic(image.name, image.topic_id, len(image.partitions), configs)
 
     def has_partition(self, topic: str, index: int) -> bool:
         known = self.topics.get(topic)
@@ -64,7 +97,10 @@ class Metadata:
         return {name: self.topics[name].topic_id for name in names if name in self.topics}
 
     def partition_state(self, topic: Topic, index: int) -> PartitionState:
-        raise NotImplementedError
+        """Without a leader for one that was deleted meanwhile."""
+        known = self.image.topics.get(topic.topic_id)
+        found = None if known is None else known.partitions.get(index)
+        return _GONE if found is None else PartitionState.from_image(found)
 
     def leader_of(self, partition: TopicPartition) -> NodeId | None:
         """None when there is no such partition, or no longer."""
@@ -72,14 +108,3 @@ class Metadata:
         if topic is None or not 0 <= partition.partition < topic.partition_count:
             return None
         return self.partition_state(topic, partition.partition).leader
-
-    def doubtful_below_epoch(self, topic: Topic) -> int:
-        """Batches of the topic with a lower leader epoch were the last of a log that may have lost its end; 0: none."""
-        return 0
-
-    def _tell(self, change: MetadataChange) -> None:
-        for follower in self.followers:
-            try:
-                follower(change)
-            except Exception:
-                log.exception("a change of the metadata is applied, but acting on it failed: %s", change.kind)

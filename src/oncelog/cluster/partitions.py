@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 
-from oncelog.cluster.metadata import Metadata
-from oncelog.cluster.metadata_entries import Topic
+from oncelog.cluster.metadata import Metadata, Topic
 from oncelog.cluster.partition import ALONE, CommitPolicy, Partition
 from oncelog.cluster.partition_state import Role
 from oncelog.cluster.replicas import ReplicaRules

@@ -16,9 +16,8 @@ from typing import Final
 from oncelog.cluster.committed_log import Snapshot
 from oncelog.cluster.file_metadata_log import OWN_ADDRESS, FileMetadataLog
 from oncelog.cluster.image_security import acls_of, scram_users
+from oncelog.cluster.journal_entries import JournalState
 from oncelog.cluster.kraft_metadata import load_image
-from oncelog.cluster.metadata_draft import MetadataDraft
-from oncelog.cluster.metadata_entries import ScramUser
 from oncelog.cluster.node_facts import JOURNAL_FILE, NodeFacts
 from oncelog.cluster.quorum_log import TOPIC, Leader
 from oncelog.controller.acl_changes import acl_of_record, acl_record
@@ -32,7 +31,6 @@ from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.config import ConfigError
 from oncelog.core.config_resources import ConfigSource, ResourceType
 from oncelog.core.errors import KafkaError
-from oncelog.core.ids import NodeId
 from oncelog.core.topic_settings import dynamic_settings
 from oncelog.core.worker import InlineWorker
 from oncelog.protocol.messages.cluster_metadata import (
@@ -42,7 +40,7 @@ from oncelog.protocol.messages.cluster_metadata import (
 )
 from oncelog.protocol.schema import Message
 from oncelog.security.acl import Acl
-from oncelog.security.scram import ScramCredential
+from oncelog.security.scram import ScramCredential, ScramUser
 from oncelog.storage.clean_shutdown import NO_BROKER_EPOCH, write_clean_stop
 from oncelog.storage.folder_lock import FolderInUseError, FolderLock
 from oncelog.storage.log_dir import LogDirError
@@ -231,7 +229,7 @@ def open_folder(folder: Path) -> Iterator[StoppedNode]:
             raise LogDirError(f"{folder} has no meta.properties: not the data folder of a broker")
         facts = NodeFacts.read(path)
         if facts is None:
-            MetadataDraft(folder, NodeId(meta.node_id)).load()  # raises what its start would
+            JournalState.read(path)  # raises what its start would
             raise LogDirError(f"{path} is of an earlier version: start the broker once, which takes the folder over")
         yield _node(folder, meta, facts)
     except MetaPropertiesError as error:

@@ -14,6 +14,7 @@ from uuid import UUID
 from oncelog.controller.image import ConfigResource, Image, QuotaEntity, ScramCredentialKey, TopicImage
 from oncelog.controller.partition_image import PartitionImage
 from oncelog.controller.registrations import BrokerRegistration
+from oncelog.core.config_resources import ResourceType
 from oncelog.core.ids import NodeId
 from oncelog.protocol.messages.cluster_metadata import (
     AccessControlEntryRecord,
@@ -75,6 +76,10 @@ class Delta:
             scram=_changes(before.scram, after.scram),
             delegation_tokens=_changes(before.delegation_tokens, after.delegation_tokens),
         )
+
+    @property
+    def has_broker_settings(self) -> bool:
+        return any(resource.type == ResourceType.BROKER for resource in self.settings)
 
 
 def _changes(before: Mapping[K, V], after: Mapping[K, V]) -> dict[K, Change[V]]:

@@ -71,7 +71,7 @@ def _messages(image: Image) -> Iterator[Message]:
     for resource, settings in image.settings.items():
         for key, value in settings.items():
             yield ConfigRecord(resource_type=resource.type, resource_name=resource.name, name=key, value=value)
-    yield from _of_quotas(image)
+    yield from quota_records(image)
     if image.next_producer_id >= 0:
         yield ProducerIdsRecord(broker_id=-1, broker_epoch=-1, next_producer_id=image.next_producer_id)
     yield from chain(image.acls.values(), image.scram.values(), image.delegation_tokens.values())
@@ -83,7 +83,7 @@ def _of_topic(topic: TopicImage) -> Iterator[Message]:
         yield partition.to_record(topic.topic_id, index)
 
 
-def _of_quotas(image: Image) -> Iterator[Message]:
+def quota_records(image: Image) -> Iterator[Message]:
     for entity, quotas in image.quotas.items():
         parts = [QuotaEntity(entity_type=kind, entity_name=name) for kind, name in entity]
         for key, value in quotas.items():

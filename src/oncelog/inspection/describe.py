@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from oncelog.cluster.metadata_entries import without_secrets
+from oncelog.cluster.journal_entries import without_secrets
 from oncelog.coordinator.txn.state import NAME_OF, TxnState
 from oncelog.core.content import shown
 from oncelog.core.errors import KafkaError

@@ -91,6 +91,11 @@ class ScramMechanism(IntEnum):
         return hashlib.pbkdf2_hmac(self.hash_name, password.encode(), salt, iterations)
 
 
+class ScramUser(NamedTuple):
+    name: str
+    mechanism: ScramMechanism
+
+
 class ScramCredential(NamedTuple):
     salt: bytes
     stored_key: bytes

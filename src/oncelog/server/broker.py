@@ -15,11 +15,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from oncelog.cluster.adoption import adopt_folders, complete_internal_topics, known_topic_id
 from oncelog.cluster.cluster_config import FEATURES, check_folder
-from oncelog.cluster.image_metadata import ImageMetadata
 from oncelog.cluster.internal_topics import internal_partition_count, internal_topic_configs
 from oncelog.cluster.log_survey import LogSurvey, survey_logs
-from oncelog.cluster.metadata import MetadataChange
-from oncelog.cluster.metadata_entries import Topic
+from oncelog.cluster.metadata import Metadata, Topic
 from oncelog.cluster.partition import EndOfLog, Partition
 from oncelog.cluster.partition_state import PartitionState, Role
 from oncelog.cluster.partitions import PartitionTable
@@ -27,6 +25,7 @@ from oncelog.core.address import ALL_ADDRESSES, LOOPBACK, Address
 from oncelog.core.broker_config import is_in_cluster
 from oncelog.core.clock import JUMP_BELIEVED_AFTER_MS, CautiousClock, Scheduler, SteadyClock
 from oncelog.core.config import Settings
+from oncelog.core.config_resources import ResourceType
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import (
     CLUSTER_METADATA_TOPIC,
@@ -43,7 +42,6 @@ from oncelog.security.scram_decoys import Decoys, shared_secret
 from oncelog.server.authorization import AllowClients, Authorizer, acl_authorizer
 from oncelog.server.cleaning import LogCleaner
 from oncelog.server.context import RequestContext
-from oncelog.server.controller_producer_ids import ControllerProducerIds
 from oncelog.server.dispatch import Dispatcher
 from oncelog.server.fetch_session import FetchSessionCache
 from oncelog.server.flusher import Flusher
@@ -55,6 +53,7 @@ from oncelog.server.login import Logins
 from oncelog.server.markers import MarkerSender
 from oncelog.server.memory_budget import MemoryBudget
 from oncelog.server.metrics import Metrics
+from oncelog.server.producer_ids import ProducerIds
 from oncelog.server.producer_room import ProducerRoom
 from oncelog.server.quotas import FORGOTTEN_AFTER_MS, Quotas
 from oncelog.server.recurring import RecurringWork
@@ -149,8 +148,8 @@ class Broker:
         self.previous_epoch = clean_shutdown.NO_BROKER_EPOCH
         if self.is_in_cluster:
             check_folder(data_dir, settings)
-        self.metadata = ImageMetadata()
-        self.producer_ids = ControllerProducerIds(self)
+        self.metadata = Metadata()
+        self.producer_ids = ProducerIds(self)
         self.log_dir = LogDir.open(
             data_dir,
             node_id=self.node_id,
@@ -190,7 +189,6 @@ class Broker:
         self.cleaner = LogCleaner(self)
         self.upkeep = LogUpkeep(self)
         self.log_starts = LogStarts(self.upkeep.write_checkpoint)
-        self.metadata.followers.append(self._follow_metadata)
         self.dispatcher = Dispatcher(self)
         self.logins = Logins(
             self.dispatcher,
@@ -380,7 +378,7 @@ class Broker:
         metadata.become(image, delta)
         if is_first:
             self._set_strays_aside()
-        metadata.tell(delta)
+        self._follow_settings(delta)
         self.transactions.follow_features(image.features)
         replication.take_roles(image, delta)
         for topic in deleted:
@@ -443,18 +441,21 @@ class Broker:
         self.settings = self.broker_settings.settings
         self.fetch_max_bytes = self.settings.integer("fetch.max.bytes")
 
-    def _follow_metadata(self, change: MetadataChange) -> None:
-        if change.kind == "broker_config":
+    def _follow_settings(self, delta: Delta) -> None:
+        """And ACLs, quotas and users."""
+        topics = self.metadata.topics
+        if delta.has_broker_settings:
             self._load_settings()
-            for topic in self.metadata.topics.values():
-                self.partitions.reconfigure(topic)
-        elif change.topic is not None and change.kind == "topic_config":
-            self.partitions.reconfigure(change.topic)
-        elif change.kind == "acls" and self.acls is not None:
+            changed = list(topics)
+        else:
+            changed = [each.name for each in delta.settings if each.type == ResourceType.TOPIC and each.name in topics]
+        for name in changed:
+            self.partitions.reconfigure(topics[name])
+        if delta.acls and self.acls is not None:
             self.acls.become(self.metadata.acls)
-        elif change.kind == "quotas":
+        if delta.quotas:
             self.quotas.changed()
-        elif change.kind == "users":
+        if delta.scram:
             self._decoys = None
 
     def log_config(self, topic: Topic) -> LogConfig:

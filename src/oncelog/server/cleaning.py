@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from oncelog.cluster.metadata_entries import Topic
+from oncelog.cluster.metadata import Topic
 from oncelog.cluster.partition import Partition
 from oncelog.core.clock import Timer
 from oncelog.core.errors import ErrorCode, KafkaError

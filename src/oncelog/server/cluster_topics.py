@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from oncelog.cluster.internal_topics import as_for_controllers
-from oncelog.cluster.metadata_entries import Topic
+from oncelog.cluster.metadata import Topic
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import GROUP_METADATA_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
 from oncelog.core.promise import Promise

@@ -14,7 +14,6 @@ from typing import Final
 from oncelog.cluster.cluster_config import FEATURES
 from oncelog.cluster.file_metadata_log import FileMetadataLog
 from oncelog.cluster.image_security import acls_of, scram_users
-from oncelog.cluster.metadata_entries import ScramUser
 from oncelog.cluster.metadata_log import MetadataLog
 from oncelog.cluster.zookeeper_log import ZooKeeperMetadataLog
 from oncelog.controller.errors import InvalidMetadata
@@ -27,7 +26,7 @@ from oncelog.core.worker import OneAtATime
 from oncelog.protocol.messages.broker_registration import Listener as Endpoint
 from oncelog.protocol.messages.cluster_metadata import VersionRange, VoterEndpoint, VotersRecord, VotersVoter
 from oncelog.security.acl import Acl, AclAuthorizer
-from oncelog.security.scram import ScramCredential
+from oncelog.security.scram import ScramCredential, ScramUser
 from oncelog.security.scram_decoys import Decoys, shared_secret
 from oncelog.server.authorization import AllowClients, Authorizer, acl_authorizer
 from oncelog.server.connection import Connection, close_idle

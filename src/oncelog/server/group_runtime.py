@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from oncelog.cluster.metadata_entries import Topic
+from oncelog.cluster.metadata import Topic
 from oncelog.cluster.partition import Partition
 from oncelog.coordinator.failed_append import error_for_failed_append
 from oncelog.coordinator.group.config import GroupConfig

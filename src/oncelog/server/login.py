@@ -21,7 +21,6 @@ from enum import Enum, auto
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
-from oncelog.cluster.metadata_entries import ScramUser
 from oncelog.core.errors import ErrorCode
 from oncelog.core.promise import Promise
 from oncelog.protocol.api import decode_request, encode_response, response_header_version
@@ -40,7 +39,7 @@ from oncelog.security.oauthbearer import (
 )
 from oncelog.security.plain import PlainServer
 from oncelog.security.sasl import OAUTHBEARER, PLAIN, AuthenticationFailed, ServerMechanism, Step
-from oncelog.security.scram import ScramCredential, ScramMechanism, ScramServer
+from oncelog.security.scram import ScramCredential, ScramMechanism, ScramServer, ScramUser
 from oncelog.security.scram_decoys import Decoys
 from oncelog.server import audit
 from oncelog.server.context import Peer

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from oncelog.cluster.cluster_config import FEATURES, METADATA_LEVEL
 from oncelog.cluster.file_metadata_log import OWN_ADDRESS, FileMetadataLog
+from oncelog.cluster.journal_entries import draft_of_journal
 from oncelog.cluster.metadata_draft import MetadataDraft, ids_apart_from
 from oncelog.cluster.node_facts import JOURNAL_FILE, NodeFacts
 from oncelog.controller.errors import InvalidMetadata
-from oncelog.controller.image import METADATA_VERSION
+from oncelog.controller.image import EMPTY_IMAGE, METADATA_VERSION
 from oncelog.controller.machine import ControllerConfig, Machine
 from oncelog.controller.registration import RESERVED_DIRECTORIES_BELOW
 from oncelog.controller.scram_changes import ScramChange, scram_record
@@ -34,11 +35,10 @@ from oncelog.server.controller_node import ControllerNode
 from oncelog.storage.log_dir import LogDirError
 
 if TYPE_CHECKING:
-    from oncelog.cluster.metadata_entries import ScramUser
     from oncelog.cluster.quorum_log import QuorumLog
     from oncelog.controller.image import Image
     from oncelog.core.config import Settings
-    from oncelog.security.scram import ScramCredential
+    from oncelog.security.scram import ScramCredential, ScramUser
     from oncelog.server.broker import Broker, Environment
     from oncelog.server.peers import Answer
 
@@ -98,22 +98,27 @@ class OwnController:
 
     def draft(self, *, stopped_epoch: int | None, was_clean: bool, boot_id: str | None) -> MetadataDraft:
         """What is in the folder. Raises LogDirError or OSError."""
-        draft = MetadataDraft(self._folder, self._broker.node_id)
         known = NodeFacts.read(self._path)
         if known is not None:
             self._read()
             went_down = not was_clean and (boot_id is None or boot_id != known.boot_id)
             image = self.node.machine.view.image
-            draft.begin(image, known, went_down=went_down)
+            draft = MetadataDraft(image, known, went_down=went_down)
             draft.has_changed = image.features != self._features or self._is_of_another_folder(image)
             if self.log.torn_bytes:
                 draft.mark_cut(f"its last {self.log.torn_bytes} bytes are torn or damaged")
             elif self.log.committed.end_offset < known.end_offset:
                 draft.mark_cut(f"it ends at offset {self.log.committed.end_offset} and was longer")
         elif self._path.exists():
-            draft.open(stopped_incarnation=stopped_epoch, was_clean=was_clean, boot_id=boot_id)
+            draft = draft_of_journal(
+                self._path,
+                stopped_incarnation=stopped_epoch,
+                was_clean=was_clean,
+                boot_id=boot_id,
+                new_uuid=self._new_uuid,
+            )
         else:
-            draft.begin(None, NodeFacts())
+            draft = MetadataDraft(None, NodeFacts())
         return draft
 
     def _is_of_another_folder(self, image: Image) -> bool:
@@ -132,11 +137,12 @@ class OwnController:
     def take_over(self, draft: MetadataDraft, boot_id: str | None) -> None:
         """What was found, if it is not what this controller knows. Until the last step the folder is as it was."""
         is_known = NodeFacts.read(self._path) is not None
-        if draft.has_changed and (draft.topics or self.log.exists or draft.has_settings):
+        if draft.has_changed and (self.log.exists or draft.image != EMPTY_IMAGE):
             directory_id = self._broker.log_dir.meta.directory_id
             invariant(directory_id is not None, "meta.properties has a directory id")
-            image = draft.image(self._features, directory_id, self._new_uuid)  # type: ignore[arg-type]  # checked
-            self.log.begin_anew(image)
+            self.log.begin_anew(
+                draft.led_by(self._broker.node_id, directory_id, self._features)  # type: ignore[arg-type]  # checked
+            )
         if not is_known:
             self._read()
         self.facts = NodeFacts(boot_id, draft.doubtful_epoch, self.log.committed.end_offset, draft.secret)

@@ -11,12 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from oncelog.cluster.metadata_entries import ScramUser
 from oncelog.core.address import ALL_ADDRESSES, LOOPBACK, Address
 from oncelog.core.broker_config import is_in_cluster
 from oncelog.core.config import ConfigError, Settings
 from oncelog.core.promise import Promise
-from oncelog.security.scram import ScramCredential
+from oncelog.security.scram import ScramCredential, ScramUser
 from oncelog.server.allocator import give_freed_memory_back
 from oncelog.server.broker import Broker, Environment
 from oncelog.server.connection import Connection, close_idle

@@ -172,7 +172,7 @@ class TxnRuntime:
     def _doubtful_below_offset(self, live: LiveShard[TxnShard]) -> int:
         """Where the log ended when the machine last went down under a broker that did not wait for the disk."""
         broker = self._broker
-        epoch = broker.metadata.doubtful_below_epoch(broker.metadata.topics[TRANSACTION_STATE_TOPIC])
+        epoch = broker.metadata.doubtful_epoch
         if broker.acks_fsync or epoch <= 0:
             return 0
         return live.partition.log.leader_epochs.start_offset_from(epoch, live.partition.log.log_end_offset)

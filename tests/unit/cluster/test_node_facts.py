@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 
 from oncelog.cluster.journal import JournalDamaged, format_line, parse_line
-from oncelog.cluster.metadata_draft import MetadataDraft
-from oncelog.cluster.metadata_entries import without_secrets
+from oncelog.cluster.journal_entries import JournalState, without_secrets
 from oncelog.cluster.node_facts import JOURNAL_FILE, NodeFacts
-from oncelog.core.ids import NodeId
 
 FACTS = NodeFacts("a boot", 3, 120, b"secret")
 
@@ -36,7 +34,7 @@ def test_a_journal_is_something_else(tmp_path: Path) -> None:
 def test_an_earlier_version_does_not_take_it_for_a_journal(tmp_path: Path) -> None:
     FACTS.write(tmp_path / JOURNAL_FILE)
     with pytest.raises(JournalDamaged, match="a newer Oncelog"):
-        MetadataDraft(tmp_path, NodeId(1)).load()
+        JournalState.read(tmp_path / JOURNAL_FILE)
 
 
 def test_the_secret_is_not_shown_to_whoever_inspects_the_folder(tmp_path: Path) -> None:

@@ -11,14 +11,13 @@ from oncelog.cli.main import cli
 from oncelog.cluster.cluster_config import check_folder
 from oncelog.cluster.image_security import acls_of, scram_users
 from oncelog.cluster.kraft_metadata import load_image
-from oncelog.cluster.metadata_entries import ScramUser
 from oncelog.cluster.node_split import split_node
 from oncelog.cluster.stopped_node import open_folder
 from oncelog.controller.image import ConfigResource, Image
 from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.config_resources import ResourceType
 from oncelog.security.acl import Acl, Operation, Pattern, Permission, Resource
-from oncelog.security.scram import ScramCredential, ScramMechanism
+from oncelog.security.scram import ScramCredential, ScramMechanism, ScramUser
 from oncelog.storage.log_dir import LogDirError
 from oncelog.storage.meta_properties import read_meta_properties
 from tests.unit.server.harness import BrokerInProcess

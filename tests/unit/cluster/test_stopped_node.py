@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from oncelog.cluster.metadata_entries import ScramUser
 from oncelog.cluster.stopped_node import open_folder
 from oncelog.core.config import ConfigError
 from oncelog.core.config_resources import ConfigSource
@@ -14,7 +13,7 @@ from oncelog.core.errors import KafkaError
 from oncelog.inspection.verification import Severity, verify_path
 from oncelog.protocol.batch import iter_headers
 from oncelog.security.acl import Acl, Operation, Pattern, Permission, Resource
-from oncelog.security.scram import ScramCredential, ScramMechanism
+from oncelog.security.scram import ScramCredential, ScramMechanism, ScramUser
 from oncelog.storage.log_dir import LogDirError
 from tests.unit.server.harness import BrokerInProcess
 

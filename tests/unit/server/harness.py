@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from oncelog.cluster.metadata_entries import ScramUser
 from oncelog.controller.scram_changes import ScramChange, scram_record
 from oncelog.core.address import Address
 from oncelog.core.broker_config import BROKER_CONFIG
@@ -24,7 +23,7 @@ from oncelog.protocol.messages.cluster_metadata import ConfigRecord, RemoveTopic
 from oncelog.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from oncelog.protocol.schema import Message
-from oncelog.security.scram import ScramCredential
+from oncelog.security.scram import ScramCredential, ScramUser
 from oncelog.server.broker import Broker, Environment
 from oncelog.server.context import Peer
 from tests.virtual_clock import VirtualScheduler

@@ -194,7 +194,7 @@ def killed(*_: Any) -> None:
     "where",
     [
         (LogDir, "_open_logs"),
-        (MetadataDraft, "adopt_topic"),
+        (MetadataDraft, "apply"),
         (MetadataDraft, "skip_producer_ids_above"),
         (MetadataDraft, "finish_adoption"),
         (FileMetadataLog, "begin_anew"),

@@ -6,12 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from oncelog.cluster.metadata_entries import ScramUser
 from oncelog.core.address import Address
 from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.errors import KafkaError
 from oncelog.protocol.messages.cluster_metadata import UserScramCredentialRecord
-from oncelog.security.scram import ScramMechanism
+from oncelog.security.scram import ScramMechanism, ScramUser
 from oncelog.security.scram_decoys import Decoys, shared_secret
 from oncelog.server.controller_server import ControllerServer
 

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from oncelog.cluster.metadata_entries import ScramUser
 from oncelog.core.address import Address
 from oncelog.core.promise import Promise
 from oncelog.protocol.api import decode_response, encode_request, response_header_version
@@ -26,7 +25,7 @@ from oncelog.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from oncelog.protocol.primitives import MalformedRequest
 from oncelog.security.plain import PlainClient
 from oncelog.security.sasl import OAUTHBEARER, PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, ClientMechanism
-from oncelog.security.scram import ScramClient, ScramMechanism, make_credential
+from oncelog.security.scram import ScramClient, ScramMechanism, ScramUser, make_credential
 from oncelog.server.broker import Broker
 from oncelog.server.context import Peer
 from oncelog.server.dispatch import LastAnswer, UnservedRequest

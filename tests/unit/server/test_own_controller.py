@@ -9,26 +9,25 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
 from oncelog.cluster.journal import JournalDamaged
-from oncelog.cluster.metadata_draft import MetadataDraft
-from oncelog.cluster.metadata_entries import ScramUser
+from oncelog.cluster.journal_entries import JournalState
 from oncelog.cluster.node_facts import JOURNAL_FILE, NodeFacts
 from oncelog.cluster.quorum_log import TOPIC
 from oncelog.controller import metadata_batches
 from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.errors import ErrorCode
-from oncelog.core.ids import INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, NodeId
+from oncelog.core.ids import INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
 from oncelog.protocol.messages import cluster_metadata
 from oncelog.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from oncelog.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from oncelog.protocol.messages.describe_quorum import DescribeQuorumRequest, RequestPartitionData, RequestTopicData
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
-from oncelog.security.scram import ScramCredential, ScramMechanism
+from oncelog.security.scram import ScramCredential, ScramMechanism, ScramUser
 from oncelog.server import server
 from oncelog.server.authorization import Operation, Resource
 from oncelog.storage.flush_work import FlushWork
@@ -126,10 +125,10 @@ def check_taken_over(node: BrokerInProcess, topic_id: UUID, epoch: int, secret: 
 
 
 def last_state(folder: Path) -> tuple[UUID, int, bytes | None]:
-    draft = MetadataDraft(folder, NodeId(1))
-    draft.load()
-    topic = draft.topics["t"]
-    return topic.topic_id, draft.partition_state(topic, 0).leader_epoch, draft.secret
+    state = JournalState.read(folder / JOURNAL_FILE)
+    image = state.image(uuid4)
+    topic = image.topics[image.topic_ids["t"]]
+    return topic.topic_id, topic.partitions[0].leader_epoch, state.secret
 
 
 def test_a_journal_is_taken_over_once_and_an_earlier_version_refuses_the_folder(journalled: Path) -> None:
@@ -199,14 +198,13 @@ def test_transactions_of_before_a_crash_of_the_machine_are_doubted(tmp_path: Pat
     init(node, "id")
     epoch = leader_epoch(node, TRANSACTION_STATE_TOPIC)
     node.restart(clean=False)
-    topic = node.broker.metadata.topics[TRANSACTION_STATE_TOPIC]
-    assert node.broker.metadata.doubtful_below_epoch(topic) == 0, "the broker was killed, the machine went on"
+    assert node.broker.metadata.doubtful_epoch == 0, "the broker was killed, the machine went on"
     node.boot_id = "another boot"
     node.restart(clean=False)
-    doubtful = node.broker.metadata.doubtful_below_epoch(topic)
+    doubtful = node.broker.metadata.doubtful_epoch
     assert epoch < doubtful <= leader_epoch(node, TRANSACTION_STATE_TOPIC)
     node.restart()
-    assert node.broker.metadata.doubtful_below_epoch(topic) == doubtful
+    assert node.broker.metadata.doubtful_epoch == doubtful
 
 
 def test_the_secret_is_the_same_after_a_restart_and_for_the_owner_alone(node: BrokerInProcess) -> None:
@@ -391,18 +389,21 @@ def test_a_start_decodes_each_record_once_and_a_clean_stop_leaves_no_more_than_t
     assert node.produce("wide", [b"one"], partition=999).error_code == ErrorCode.NONE
 
 
-def test_topics_and_partitions_are_counted_as_they_come_and_go(node: BrokerInProcess) -> None:
-    metadata = node.broker.metadata
+def test_topics_and_partitions_are_known_as_they_come_and_go(node: BrokerInProcess) -> None:
+    def known() -> dict[str, int]:
+        return {topic.name: topic.partition_count for topic in node.broker.metadata.topics.values()}
+
     create(node, "a.b", 3)
     create(node, "c", 2)
     growth = CreatePartitionsTopic(name="c", count=5, assignments=None)
     node.call(CreatePartitionsRequest(topics=[growth], timeout_ms=1000), 3)
-    assert (metadata.partitions_in_all, metadata.metric_names) == (8, {"a_b": "a.b", "c": "c"})
+    assert known() == {"a.b": 3, "c": 5}
+    assert create(node, "a_b").error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
     node.call(DeleteTopicsRequest(topics=[DeleteTopicState(name="a.b")], timeout_ms=1000), 6)
     create(node, "a_b", 1)
-    assert (metadata.partitions_in_all, metadata.metric_names) == (6, {"a_b": "a_b", "c": "c"})
+    assert known() == {"a_b": 1, "c": 5}
     node.restart()
-    assert node.broker.metadata.partitions_in_all == 6
+    assert known() == {"a_b": 1, "c": 5}
 
 
 def test_clients_may_not_do_what_brokers_do(node: BrokerInProcess) -> None:

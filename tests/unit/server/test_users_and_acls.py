@@ -15,7 +15,6 @@ import pytest
 
 from oncelog.cluster.adoption import _adopt_security
 from oncelog.cluster.metadata_draft import MetadataDraft
-from oncelog.cluster.metadata_entries import ScramUser
 from oncelog.cluster.node_facts import NodeFacts
 from oncelog.controller.image import Image, ScramCredentialKey
 from oncelog.core.broker_config import STANDARD_AUTHORIZER
@@ -37,7 +36,7 @@ from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestT
 from oncelog.security import acl
 from oncelog.security import quotas as quota_rules
 from oncelog.security.acl import AclAuthorizer
-from oncelog.security.scram import ScramMechanism, make_credential
+from oncelog.security.scram import ScramMechanism, ScramUser, make_credential
 from oncelog.server import audit, authorization, quotas
 from oncelog.server.context import Peer
 from tests.unit.server.harness import BrokerInProcess
@@ -286,7 +285,7 @@ def test_secrets_in_settings_are_shown_to_nobody(tmp_path: Path) -> None:
     node.broker.stop(clean=False)
 
 
-def test_users_acls_and_quotas_of_apache_kafka_are_taken_over(tmp_path: Path) -> None:
+def test_users_acls_and_quotas_of_apache_kafka_are_taken_over() -> None:
     user = UserScramCredentialRecord(
         name="eve", mechanism=1, salt=b"s", stored_key=b"a", server_key=b"b", iterations=4096
     )
@@ -300,12 +299,9 @@ def test_users_acls_and_quotas_of_apache_kafka_are_taken_over(tmp_path: Path) ->
         acls={UUID(int=1): kept, UUID(int=2): strange},
         quotas={(("client-id", None), ("user", "eve")): {"producer_byte_rate": 5.0}},
     )
-    draft = MetadataDraft(tmp_path, NodeId(1))
-    draft.begin(None, NodeFacts())
+    draft = MetadataDraft(None, NodeFacts())
     _adopt_security(draft, image)
-    assert list(draft.users) == [ScramUser("eve", ScramMechanism.SHA_256)]
-    assert [acl.name for acl in draft.acls] == ["tea"]
-    taken_over = draft.image({}, uuid4(), uuid4)
+    taken_over = draft.led_by(NodeId(1), uuid4(), {})
     assert list(taken_over.scram) == [ScramCredentialKey("eve", 1)]
     assert [record.resource_name for record in taken_over.acls.values()] == ["tea"]
     assert taken_over.quotas == {(("client-id", None), ("user", "eve")): {"producer_byte_rate": 5.0}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
 
-from oncelog.cluster.metadata_entries import Topic
+from oncelog.cluster.metadata import Topic
 from oncelog.cluster.partition_state import PartitionState
 from oncelog.controller.topic_rules import name_problem
 from oncelog.core.errors import ErrorCode, KafkaError

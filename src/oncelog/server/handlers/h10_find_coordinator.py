@@ -6,7 +6,7 @@ while it makes it, here the answer waits for it.
 
 from __future__ import annotations
 
-from oncelog.cluster.metadata_entries import Topic
+from oncelog.cluster.metadata import Topic
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.hashing import coordinator_partition
 from oncelog.core.ids import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, NodeId

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from heapq import merge
 
-from oncelog.cluster.metadata_entries import Topic
+from oncelog.cluster.metadata import Topic
 from oncelog.controller.topic_rules import name_problem
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import INTERNAL_TOPICS

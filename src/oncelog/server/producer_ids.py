@@ -1,0 +1,86 @@
+"""Producer ids, handed out from blocks that the controller gives to this broker, and never an id twice.
+
+The controller has noted a block before the first of its ids is handed out, so that a crash can waste some.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.ids import ProducerId
+from oncelog.core.promise import Promise
+from oncelog.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+
+if TYPE_CHECKING:
+    from oncelog.server.broker import Broker
+
+_TIMEOUT_MS: Final = 5_000
+
+
+class ProducerIds:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._block = range(0)
+        self._reservation: Promise[KafkaError | None] | None = None
+        self._refusal: KafkaError | None = None
+
+    def take(self) -> ProducerId:
+        """Raises KafkaError if there is none: then the next block is on its way, or could not be reserved."""
+        if not self._block:
+            refusal = self._refusal
+            self.available()
+        if not self._block:
+            waiting = KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "a block of producer ids is being reserved")
+            raise refusal or waiting
+        producer_id, self._block = self._block[0], self._block[1:]
+        return ProducerId(producer_id)
+
+    def available(self) -> Promise[KafkaError | None]:
+        """Promises that `take` has an id to give, or the reason why it has not."""
+        if self._block:
+            return Promise.resolved(None)
+        if self._reservation is None:
+            self._refusal = None
+            reservation = self._reserve().map(self._reserved)
+            self._reservation = None if reservation.done else reservation
+            return reservation
+        return self._reservation
+
+    def _reserve(self) -> Promise[range | KafkaError]:
+        membership = self._broker.membership
+        if membership is None:
+            return Promise.resolved(_refusal("the broker has not joined its cluster yet"))
+        request = AllocateProducerIdsRequest(broker_id=self._broker.node_id, broker_epoch=membership.lifecycle.epoch)
+        answer = membership.ask_controller("producer ids", request, AllocateProducerIdsResponse, _TIMEOUT_MS)
+        return answer.map(_block)
+
+    def _reserved(self, block: range | KafkaError) -> KafkaError | None:
+        self._reservation = None
+        self._refusal = block if isinstance(block, KafkaError) else None
+        if not isinstance(block, KafkaError):
+            self._block = block
+        return self._refusal
+
+    def skip_above(self, highest: int) -> None:
+        """Give out no id up to `highest`, which is in use. Nothing changes if that is the case anyway.
+
+        Controllers of a cluster know what they have given out; one in this process may have lost it with the end of
+        its log.
+        """
+        controller = self._broker.own_controller
+        if controller is not None and controller.skip_producer_ids_above(highest):
+            self._block = range(0)
+
+
+def _block(answer: AllocateProducerIdsResponse | KafkaError) -> range | KafkaError:
+    if isinstance(answer, KafkaError):
+        return _refusal(answer.message)
+    if answer.error_code != ErrorCode.NONE:
+        return _refusal(f"the controller answered with error {answer.error_code}")
+    return range(answer.producer_id_start, answer.producer_id_start + answer.producer_id_len)
+
+
+def _refusal(reason: str) -> KafkaError:
+    """Retriable for every client."""
+    return KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"there is no block of producer ids: {reason}")
