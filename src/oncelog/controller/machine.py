@@ -4,7 +4,7 @@ No clock, no I/O. The owner
 
 1. applies every committed record (`apply`, or `apply_in_steps` for many; `load` for a snapshot), whether this
    controller is active or not;
-2. calls `activate` when it has become active, and `resign` when it is not any more;
+2. calls `activate` when it has become active;
 3. while it is active, opens a `Round`, asks it all that waits, appends the records of the round as one batch, and gives
    the answers when that is committed. Then comes the next round. If the batch is not committed, the round is forgotten.
 

@@ -19,7 +19,7 @@ from oncelog.controller.errors import InvalidMetadata
 from oncelog.controller.image import EMPTY_IMAGE, METADATA_VERSION
 from oncelog.controller.machine import ControllerConfig, Machine
 from oncelog.controller.registration import RESERVED_DIRECTORIES_BELOW
-from oncelog.controller.scram_changes import ScramChange, scram_record
+from oncelog.controller.scram_changes import scram_record
 from oncelog.core.address import Address
 from oncelog.core.errors import KafkaError
 from oncelog.core.invariant import invariant
@@ -206,10 +206,7 @@ class OwnController:
 
     def add_users(self, users: Mapping[ScramUser, ScramCredential]) -> Promise[KafkaError | None]:
         """Credentials that are ready, as no request has them."""
-        records = [
-            scram_record(ScramChange(user.name, user.mechanism, credential), credential)
-            for user, credential in users.items()
-        ]
+        records = [scram_record(user, credential) for user, credential in users.items()]
         result = self.node.append(records).map(lambda result: result if isinstance(result, KafkaError) else None)
         return result.chain(self._when_applied)
 
