@@ -152,9 +152,9 @@ class BrokerInProcess:
         """The metadata changes without a request: to what no request could ask for."""
         controller = self.broker.own_controller
         assert controller is not None
-        stored = controller.node.append(records)
-        self.clock.advance_ms(0)
-        assert isinstance(stored.value, int)
+        stored = controller.node.add(lambda _: records)
+        self.until(stored)
+        assert stored.value is None
         self.clock.advance_ms(0)
 
     def configure(self, kind: ResourceType, name: str, configs: Mapping[str, str | None]) -> None:
