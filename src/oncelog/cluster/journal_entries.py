@@ -37,7 +37,7 @@ from oncelog.cluster.node_facts import NodeFacts
 from oncelog.controller.acl_changes import acl_record
 from oncelog.controller.image import EMPTY_IMAGE, Image
 from oncelog.controller.replay import Replay
-from oncelog.controller.scram_changes import ScramChange, scram_record
+from oncelog.controller.scram_changes import scram_record
 from oncelog.core.config_resources import ResourceType
 from oncelog.core.ids import INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, uuid_from_text
 from oncelog.protocol.messages.cluster_metadata import ClientQuotaRecord, ProducerIdsRecord, QuotaEntity
@@ -178,7 +178,7 @@ class JournalState:
         for node, configs in self._broker_configs.items():
             yield from config_records(ResourceType.BROKER, node, configs)
         for user, credential in self._users.items():
-            yield scram_record(ScramChange(user.name, user.mechanism, credential), credential)
+            yield scram_record(user, credential)
         for acl in self._acls:
             yield acl_record(acl, new_uuid())
         for entity, rates in self._quotas.items():

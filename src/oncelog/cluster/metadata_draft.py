@@ -100,8 +100,7 @@ class MetadataDraft:
         While it is not known which ones were given out, there may be others above it.
         """
         if not self.has_given_out(highest) or self.is_new or self.is_cut:
-            following = ids_apart_from(max(highest, self.image.next_producer_id - 1))
-            self.apply([ProducerIdsRecord(broker_id=-1, broker_epoch=-1, next_producer_id=following)])
+            self.apply(skipped_producer_ids(max(highest, self.image.next_producer_id), self.image))
 
     # What the controller begins with
 
@@ -151,6 +150,9 @@ def config_records(kind: ResourceType, name: str, configs: Mapping[str, str]) ->
         yield ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value)
 
 
-def ids_apart_from(highest: int) -> int:
+def skipped_producer_ids(highest: int, image: Image) -> list[Message]:
     """Where producer ids go on if `highest` was given out and others above it may have been."""
-    return (highest // PRODUCER_IDS_APART + 1) * PRODUCER_IDS_APART
+    if highest < image.next_producer_id:
+        return []
+    following = (highest // PRODUCER_IDS_APART + 1) * PRODUCER_IDS_APART
+    return [ProducerIdsRecord(broker_id=-1, broker_epoch=-1, next_producer_id=following)]

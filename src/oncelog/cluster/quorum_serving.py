@@ -30,8 +30,6 @@ from oncelog.protocol.messages.fetch import (
 )
 from oncelog.protocol.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
 
-UNKNOWN_HIGH_WATERMARK: Final = 2**63 - 1
-"""Of those who do not tell theirs."""
 _WITH_REPLICA_STATE: Final = 15
 _BY_TOPIC_ID: Final = 13
 _OBSERVERS_MAX: Final = 10_000

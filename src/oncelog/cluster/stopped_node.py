@@ -25,7 +25,7 @@ from oncelog.controller.errors import InvalidMetadata
 from oncelog.controller.image import EMPTY_IMAGE, ConfigResource, Image
 from oncelog.controller.image_records import versioned
 from oncelog.controller.replay import Replay
-from oncelog.controller.scram_changes import ScramChange, scram_record
+from oncelog.controller.scram_changes import scram_record
 from oncelog.controller.topic_rules import check_configs
 from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.config import ConfigError
@@ -111,10 +111,7 @@ class StoppedNode:
         records: list[Message] = [
             RemoveUserScramCredentialRecord(name=user.name, mechanism=user.mechanism) for user in removed
         ]
-        records += [
-            scram_record(ScramChange(user.name, user.mechanism, credential), credential)
-            for user, credential in given.items()
-        ]
+        records += [scram_record(user, credential) for user, credential in given.items()]
         self._append(records)
 
     @property

@@ -138,7 +138,6 @@ class ZooKeeperMetadataLog:
         self._wants_office = False
         self._is_in_office = False
         self._must_check_office = False
-        self._is_connected = False
         self._epoch = 0
         self._epoch_version = 0
         """Of the node /epoch, since this controller won."""
@@ -213,11 +212,9 @@ class ZooKeeperMetadataLog:
 
     def on_connected(self) -> None:
         self._leave("the connection is a new one")
-        self._is_connected = True
         self._restart()
 
     def on_disconnected(self, reason: str) -> None:
-        self._is_connected = False
         self._stop_following()
         self._leave(reason)
 

@@ -86,8 +86,6 @@ class Visit:
 
 
 class Visits(Protocol):
-    needs_log_in: bool
-
     def find(self, cookies: Mapping[str, str]) -> Visit | None:
         """None: whoever asks must log in."""
 
@@ -98,8 +96,6 @@ class Visits(Protocol):
 
 class OneVisit:
     """Everybody has the rights of the console's own client."""
-
-    needs_log_in = False
 
     def __init__(self, console: Console) -> None:
         self._visit = Visit(console, EventStreams(console.watch))
@@ -134,8 +130,6 @@ class _Session:
 
 class Sessions:
     """Log-ins by the cluster's own users. Nothing of them is on disk: a console that is started anew asks again."""
-
-    needs_log_in = True
 
     def __init__(self, settings: ConsoleSettings, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from enum import IntEnum
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol, TypedDict, TypeVar
 from uuid import UUID
 
 from oncelog.controller.decision import Deciding, Decision
@@ -38,6 +38,18 @@ class FilterFields(Protocol):
     pattern_type_filter: int
     principal_filter: str | None
     host_filter: str | None
+    operation: int
+    permission_type: int
+
+
+class AclFields(TypedDict):
+    """Of AccessControlEntryRecord and DeleteAclsMatchingAcl."""
+
+    resource_type: int
+    resource_name: str
+    pattern_type: int
+    principal: str
+    host: str
     operation: int
     permission_type: int
 
@@ -141,8 +153,11 @@ def acl_of_record(record: AccessControlEntryRecord) -> Acl:
 
 
 def acl_record(acl: Acl, acl_id: UUID) -> AccessControlEntryRecord:
-    return AccessControlEntryRecord(
-        id=acl_id,
+    return AccessControlEntryRecord(id=acl_id, **_fields(acl))
+
+
+def _fields(acl: Acl) -> AclFields:
+    return AclFields(
         resource_type=acl.resource,
         resource_name=acl.name,
         pattern_type=acl.pattern,
@@ -167,19 +182,7 @@ def deleted(acls: list[Acl]) -> DeleteAclsFilterResult:
     return DeleteAclsFilterResult(
         error_code=ErrorCode.NONE,
         error_message=None,
-        matching_acls=[
-            DeleteAclsMatchingAcl(
-                error_message=None,
-                resource_type=acl.resource,
-                resource_name=acl.name,
-                pattern_type=acl.pattern,
-                principal=acl.principal,
-                host=acl.host,
-                operation=acl.operation,
-                permission_type=acl.permission,
-            )
-            for acl in acls
-        ],
+        matching_acls=[DeleteAclsMatchingAcl(error_message=None, **_fields(acl)) for acl in acls],
     )
 
 

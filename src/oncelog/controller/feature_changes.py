@@ -25,8 +25,6 @@ _UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
 _MIN_ISR: Final = "min.insync.replicas"
 _NEEDED: Final = {ELR_FEATURE: 23, "transaction.version": 0}
 """The metadata.version from which on a feature can be used."""
-_WITHOUT_RESULTS = 2
-"""The first version whose answer is one for all."""
 
 
 def update_features(

@@ -4,7 +4,7 @@ No clock, no I/O. The owner
 
 1. applies every committed record (`apply`, or `apply_in_steps` for many; `load` for a snapshot), whether this
    controller is active or not;
-2. calls `activate` when it has become active, and `resign` when it is not any more;
+2. calls `activate` when it has become active;
 3. while it is active, opens a `Round`, asks it all that waits, appends the records of the round as one batch, and gives
    the answers when that is committed. Then comes the next round. If the batch is not committed, the round is forgotten.
 
@@ -200,6 +200,10 @@ class Round:
         yield from self._take_in_steps(decision.records)
         return decision.answer
 
+    def take(self, records: Callable[[Image], Sequence[Message]]) -> Generator[None, None, None]:
+        """What follows from the metadata as it is then, in steps as `decide`."""
+        yield from self._take_in_steps(records(self._view.image))
+
     def fence_silent(self, now_ms: int) -> None:
         """Brokers that have not sent a heartbeat for the time of a session.
 
@@ -300,6 +304,11 @@ class Round:
         )
         return Decision(records, answer)
 
+    def _unregister(self, request: UnregisterBrokerRequest, who: Requester, now_ms: int) -> Decision:
+        if self._machine.config.is_alone:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "The only broker of a node that is alone stays registered.")
+        return unregister_broker(self._view, request)
+
     def _topics(self, who: Requester) -> TopicChanges:
         machine = self._machine
         return TopicChanges(self._view, who, machine.new_uuid, machine.below, is_alone=machine.config.is_alone)
@@ -340,7 +349,7 @@ _DECISIONS: Final[dict[type[Message], Callable[[Round, Any, Requester, int], Dec
     BrokerRegistrationRequest: Round._register,
     BrokerHeartbeatRequest: Round._heartbeat,
     ControllerRegistrationRequest: lambda _, request, who, now_ms: register_controller(request),
-    UnregisterBrokerRequest: lambda self, request, who, now_ms: unregister_broker(self._view, request),
+    UnregisterBrokerRequest: Round._unregister,
     CreateTopicsRequest: lambda self, request, who, now_ms: self._topics(who).create(request),
     CreatePartitionsRequest: lambda self, request, who, now_ms: self._topics(who).grow(request),
     DeleteTopicsRequest: lambda self, request, who, now_ms: self._topics(who).delete(request),

@@ -24,6 +24,7 @@ from oncelog.security.scram import (
     ITERATIONS_MIN,
     ScramCredential,
     ScramMechanism,
+    ScramUser,
     credential_of_salted,
 )
 
@@ -48,7 +49,7 @@ def alter_credentials(view: View, request: AlterUserScramCredentialsRequest) -> 
         if isinstance(change, KafkaError):
             results[name] = change
         elif change.credential is not None:
-            records.append(scram_record(change, change.credential))
+            records.append(scram_record(ScramUser(name, change.mechanism), change.credential))
         elif ScramCredentialKey(name, change.mechanism) in view.image.scram:
             records.append(RemoveUserScramCredentialRecord(name=name, mechanism=change.mechanism))
         else:
@@ -56,10 +57,10 @@ def alter_credentials(view: View, request: AlterUserScramCredentialsRequest) -> 
     return Decision(records, scram_answer(results))
 
 
-def scram_record(change: ScramChange, credential: ScramCredential) -> UserScramCredentialRecord:
+def scram_record(user: ScramUser, credential: ScramCredential) -> UserScramCredentialRecord:
     return UserScramCredentialRecord(
-        name=change.name,
-        mechanism=change.mechanism,
+        name=user.name,
+        mechanism=user.mechanism,
         salt=credential.salt,
         stored_key=credential.stored_key,
         server_key=credential.server_key,

@@ -36,7 +36,9 @@ _IDENTITY = [
     ConfigKey("listeners", _STRING, "PLAINTEXT://127.0.0.1:9092",
               "Where clients are accepted: NAME://HOST:PORT, separated by commas."),
     ConfigKey("advertised.listeners", _STRING, None, "What clients are told to connect to."),
-    ConfigKey("transaction.version", _SHORT, 2, "The transaction protocol, 0, 1 or 2; in a cluster controllers decide.",
+    ConfigKey("transaction.version", _SHORT, 2,
+              "The transaction protocol of one node, 0, 1 or 2; where it is not set, a level that was finalised stays. "
+              "In a cluster controllers decide.",
               low=0, high=2),
 ]  # fmt: skip
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from oncelog.cluster.committed_log import Snapshot
@@ -22,6 +22,7 @@ from oncelog.cluster.metadata_log import MetadataLog, no_longer_active
 from oncelog.cluster.quorum_log import Leader
 from oncelog.controller.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
 from oncelog.controller.decision import Requester
+from oncelog.controller.image import Image
 from oncelog.controller.image_records import versioned
 from oncelog.controller.machine import Machine, Round
 from oncelog.controller.metadata_batches import each_record
@@ -59,13 +60,14 @@ _UNCLEAN: Final = "unclean.leader.election.enable"
 
 
 class _Asked(NamedTuple):
-    request: Message
-    who: Requester
-    promise: Promise[Message | KafkaError]
+    what: object
+    decide: Callable[[Round, int], Generator[None, None, Any]]
+    """In a round that began at a time. Returns the answer, or raises KafkaError."""
+    promise: Promise[Any]
 
 
 _Steps = Generator[None, None, None]
-_Answers = list[tuple[Promise[Message | KafkaError], Message | KafkaError]]
+_Answers = list[tuple[Promise[Any], Any]]
 
 
 class ControllerNode:
@@ -198,7 +200,9 @@ class ControllerNode:
                 self.active.resolve(None)
 
         # In one append: a cluster without its features is none.
-        self.append([*machine.bootstrap_records(), registration]).then(begun)
+        level = machine.view.image.metadata_version
+        records = [*machine.bootstrap_records(), registration]
+        self.log.append([versioned(record, level) for record in records]).then(begun)
 
     def _begin_again(self) -> None:
         if self.log.is_active and not self._is_serving:
@@ -213,19 +217,6 @@ class ControllerNode:
         for asked in waiting:
             asked.promise.resolve(no_longer_active())
         self._do_what_waits()
-
-    def append(self, records: Sequence[Message]) -> Promise[int | KafkaError]:
-        """Records that follow from nothing else."""
-        if self._deciding is None:
-            return self._append(records)
-        # What is being decided has its offsets already.
-        promise: Promise[int | KafkaError] = Promise()
-        self._when_idle.append(lambda: self._append(records).then(promise.resolve))
-        return promise
-
-    def _append(self, records: Sequence[Message]) -> Promise[int | KafkaError]:
-        level = self.machine.view.image.metadata_version
-        return self.log.append([versioned(record, level) for record in records])
 
     # Slices
 
@@ -250,14 +241,21 @@ class ControllerNode:
 
     def ask(self, request: Message, who: Requester) -> Promise[Message | KafkaError]:
         """The answer, when what it says is committed."""
-        if not self._is_serving:
-            return Promise.resolved(no_longer_active())
         if len(self._waiting) >= WAITING_MAX:
             return Promise.resolved(
                 KafkaError(ErrorCode.REQUEST_TIMED_OUT, "too many requests wait for the controller")
             )
-        promise: Promise[Message | KafkaError] = Promise()
-        self._waiting.append(_Asked(request, who, promise))
+        return self._wait(request, lambda current, now_ms: current.decide(request, who, now_ms))
+
+    def add(self, records: Callable[[Image], Sequence[Message]]) -> Promise[KafkaError | None]:
+        """Records that nobody asks for. What they are is decided in a round, by all that came before."""
+        return self._wait(records, lambda current, _: current.take(records))
+
+    def _wait(self, what: object, decide: Callable[[Round, int], Generator[None, None, Any]]) -> Promise[Any]:
+        if not self._is_serving:
+            return Promise.resolved(no_longer_active())
+        promise: Promise[Any] = Promise()
+        self._waiting.append(_Asked(what, decide, promise))
         self._rounds.kick()
         return promise
 
@@ -406,13 +404,13 @@ class ControllerNode:
         return encode
 
 
-def _answer(current: Round, asked: _Asked, now_ms: int) -> Generator[None, None, Message | KafkaError]:
+def _answer(current: Round, asked: _Asked, now_ms: int) -> Generator[None, None, Any]:
     try:
-        return (yield from current.decide(asked.request, asked.who, now_ms))
+        return (yield from asked.decide(current, now_ms))
     except KafkaError as error:
         return error
     except Exception:
-        log.exception("a request to the controller failed: %r", asked.request)
+        log.exception("a request to the controller failed: %r", asked.what)
         return _failed()
 
 

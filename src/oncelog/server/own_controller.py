@@ -8,24 +8,24 @@ the data folder is as Apache Kafka keeps it with `process.roles=broker,controlle
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from oncelog.cluster.cluster_config import FEATURES, METADATA_LEVEL
 from oncelog.cluster.file_metadata_log import OWN_ADDRESS, FileMetadataLog
 from oncelog.cluster.journal_entries import draft_of_journal
-from oncelog.cluster.metadata_draft import MetadataDraft, ids_apart_from
+from oncelog.cluster.metadata_draft import MetadataDraft, skipped_producer_ids
 from oncelog.cluster.node_facts import JOURNAL_FILE, NodeFacts
 from oncelog.controller.errors import InvalidMetadata
 from oncelog.controller.image import EMPTY_IMAGE, METADATA_VERSION
 from oncelog.controller.machine import ControllerConfig, Machine
 from oncelog.controller.registration import RESERVED_DIRECTORIES_BELOW
-from oncelog.controller.scram_changes import ScramChange, scram_record
+from oncelog.controller.scram_changes import scram_record
 from oncelog.core.address import Address
 from oncelog.core.errors import KafkaError
 from oncelog.core.invariant import invariant
 from oncelog.core.promise import Promise
 from oncelog.protocol.messages.broker_registration import Listener
-from oncelog.protocol.messages.cluster_metadata import ProducerIdsRecord
 from oncelog.protocol.messages.create_topics import CreateTopicsRequest
 from oncelog.protocol.messages.envelope import EnvelopeRequest
 from oncelog.protocol.primitives import MalformedRequest
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from oncelog.server.peers import Answer
 
 LISTENER: Final = "CONTROLLER"
+_TRANSACTION_VERSION: Final = "transaction.version"
 _SEEN_BY_CLIENTS: Final = (EnvelopeRequest, CreateTopicsRequest)
 _LOOK_MS: Final = 1
 LONG_LOG_BYTES: Final = 32 << 10
@@ -68,16 +69,14 @@ class OwnController:
             worker=environment.worker,
             on_fault=self._failed,
         )
-        # A level of 0 is none.
-        levels = {METADATA_VERSION: METADATA_LEVEL, "transaction.version": settings.integer("transaction.version")}
-        self._features = {name: level for name, level in levels.items() if level}
+        self._settings = settings
         config = ControllerConfig(
             broker.cluster_id,
             broker.node_id,
             settings,
             session_ms=settings.integer("broker.session.timeout.ms"),
             features=FEATURES,
-            levels=self._features,
+            levels=self._levels({}),
             is_alone=True,
         )
         machine = Machine(config, environment.new_uuid, environment.random_below)
@@ -104,7 +103,7 @@ class OwnController:
             went_down = not was_clean and (boot_id is None or boot_id != known.boot_id)
             image = self.node.machine.view.image
             draft = MetadataDraft(image, known, went_down=went_down)
-            draft.has_changed = image.features != self._features or self._is_of_another_folder(image)
+            draft.has_changed = image.features != self._levels(image.features) or self._is_of_another_folder(image)
             if self.log.torn_bytes:
                 draft.mark_cut(f"its last {self.log.torn_bytes} bytes are torn or damaged")
             elif self.log.committed.end_offset < known.end_offset:
@@ -120,6 +119,13 @@ class OwnController:
         else:
             draft = MetadataDraft(None, NodeFacts())
         return draft
+
+    def _levels(self, found: Mapping[str, int]) -> dict[str, int]:
+        """Of features. Those that were found stay, unless a level is in the settings of the node."""
+        levels = {**found, METADATA_VERSION: METADATA_LEVEL}
+        if not found or _TRANSACTION_VERSION in self._settings.values:
+            levels[_TRANSACTION_VERSION] = self._settings.integer(_TRANSACTION_VERSION)
+        return {name: level for name, level in levels.items() if level}  # one of 0 is none
 
     def _is_of_another_folder(self, image: Image) -> bool:
         """Whether `meta.properties` has lost the id of the folder that replicas are in. Nobody would lead them."""
@@ -141,7 +147,11 @@ class OwnController:
             directory_id = self._broker.log_dir.meta.directory_id
             invariant(directory_id is not None, "meta.properties has a directory id")
             self.log.begin_anew(
-                draft.led_by(self._broker.node_id, directory_id, self._features)  # type: ignore[arg-type]  # checked
+                draft.led_by(
+                    self._broker.node_id,
+                    directory_id,  # type: ignore[arg-type]  # checked
+                    self._levels(draft.image.features),
+                )
             )
         if not is_known:
             self._read()
@@ -155,12 +165,10 @@ class OwnController:
             image = self.node.machine.view.image
             follower.begin_with(image, committed.quorum, end_offset=committed.end_offset, epoch=committed.last_epoch)
 
-    def skip_producer_ids_above(self, highest: int) -> bool:
-        """Whether it was not known that `highest` is given out. No id up to it is given out from here on."""
-        if highest < self.node.machine.view.image.next_producer_id:
-            return False
-        self.node.append([ProducerIdsRecord(broker_id=-1, broker_epoch=-1, next_producer_id=ids_apart_from(highest))])
-        return True
+    def skip_producer_ids_above(self, highest: int) -> None:
+        """No id up to `highest` is in blocks that are asked for from here on. Nothing changes if that is so anyway."""
+        if highest >= self.node.machine.view.image.next_producer_id:
+            self.node.add(partial(skipped_producer_ids, highest))
 
     def keep_secret(self, secret: bytes) -> None:
         self.facts = self.facts._replace(secret=secret)
@@ -206,12 +214,8 @@ class OwnController:
 
     def add_users(self, users: Mapping[ScramUser, ScramCredential]) -> Promise[KafkaError | None]:
         """Credentials that are ready, as no request has them."""
-        records = [
-            scram_record(ScramChange(user.name, user.mechanism, credential), credential)
-            for user, credential in users.items()
-        ]
-        result = self.node.append(records).map(lambda result: result if isinstance(result, KafkaError) else None)
-        return result.chain(self._when_applied)
+        records = [scram_record(user, credential) for user, credential in users.items()]
+        return self.node.add(lambda _: records).chain(self._when_applied)
 
     def _failed(self, problem: str) -> None:
         """What is on disk of the last changes is unknown. The next start finds out."""

@@ -22,6 +22,7 @@ class ProducerIds:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._block = range(0)
+        self._skipped_up_to = -1
         self._reservation: Promise[KafkaError | None] | None = None
         self._refusal: KafkaError | None = None
 
@@ -42,7 +43,7 @@ class ProducerIds:
             return Promise.resolved(None)
         if self._reservation is None:
             self._refusal = None
-            reservation = self._reserve().map(self._reserved)
+            reservation = self._reserve().chain(self._reserved)
             self._reservation = None if reservation.done else reservation
             return reservation
         return self._reservation
@@ -51,26 +52,37 @@ class ProducerIds:
         membership = self._broker.membership
         if membership is None:
             return Promise.resolved(_refusal("the broker has not joined its cluster yet"))
+        self._skip()
         request = AllocateProducerIdsRequest(broker_id=self._broker.node_id, broker_epoch=membership.lifecycle.epoch)
         answer = membership.ask_controller("producer ids", request, AllocateProducerIdsResponse, _TIMEOUT_MS)
         return answer.map(_block)
 
-    def _reserved(self, block: range | KafkaError) -> KafkaError | None:
+    def _reserved(self, block: range | KafkaError) -> Promise[KafkaError | None]:
+        if not isinstance(block, KafkaError) and block.start <= self._skipped_up_to:
+            return self._reserve().chain(self._reserved)
         self._reservation = None
         self._refusal = block if isinstance(block, KafkaError) else None
         if not isinstance(block, KafkaError):
             self._block = block
-        return self._refusal
+        return Promise.resolved(self._refusal)
 
     def skip_above(self, highest: int) -> None:
         """Give out no id up to `highest`, which is in use. Nothing changes if that is the case anyway.
 
-        Controllers of a cluster know what they have given out; one in this process may have lost it with the end of
-        its log.
+        Controllers of a cluster know what they have given out, also to others; one in this process may have lost it
+        with the end of its log.
         """
-        controller = self._broker.own_controller
-        if controller is not None and controller.skip_producer_ids_above(highest):
+        if self._broker.own_controller is None:
+            return
+        self._skipped_up_to = max(self._skipped_up_to, highest)
+        self._skip()
+        if self._block and self._block.start <= self._skipped_up_to:
             self._block = range(0)
+
+    def _skip(self) -> None:
+        """Again with each reservation: it may have come to nothing."""
+        if self._broker.own_controller is not None:
+            self._broker.own_controller.skip_producer_ids_above(self._skipped_up_to)
 
 
 def _block(answer: AllocateProducerIdsResponse | KafkaError) -> range | KafkaError:

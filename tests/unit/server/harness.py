@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from oncelog.controller.scram_changes import ScramChange, scram_record
+from oncelog.controller.scram_changes import scram_record
 from oncelog.core.address import Address
 from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.config_resources import ResourceType
@@ -152,9 +152,9 @@ class BrokerInProcess:
         """The metadata changes without a request: to what no request could ask for."""
         controller = self.broker.own_controller
         assert controller is not None
-        stored = controller.node.append(records)
-        self.clock.advance_ms(0)
-        assert isinstance(stored.value, int)
+        stored = controller.node.add(lambda _: records)
+        self.until(stored)
+        assert stored.value is None
         self.clock.advance_ms(0)
 
     def configure(self, kind: ResourceType, name: str, configs: Mapping[str, str | None]) -> None:
@@ -166,7 +166,7 @@ class BrokerInProcess:
         )
 
     def add_users(self, users: Mapping[ScramUser, ScramCredential]) -> None:
-        self.change(*[scram_record(ScramChange(user.name, user.mechanism, each), each) for user, each in users.items()])
+        self.change(*[scram_record(user, each) for user, each in users.items()])
 
 
 def batch_of(values: list[bytes], *, timestamp_ms: int, **batch: Any) -> bytes:

@@ -27,6 +27,8 @@ from oncelog.protocol.messages.create_topics import CreatableTopic, CreatableTop
 from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from oncelog.protocol.messages.describe_quorum import DescribeQuorumRequest, RequestPartitionData, RequestTopicData
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
+from oncelog.protocol.messages.unregister_broker import UnregisterBrokerRequest
+from oncelog.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from oncelog.security.scram import ScramCredential, ScramMechanism, ScramUser
 from oncelog.server import server
 from oncelog.server.authorization import Operation, Resource
@@ -191,6 +193,50 @@ def test_nothing_is_given_out_again_by_a_metadata_log_that_lost_its_end(tmp_path
     assert leader_epoch(node, "orders") > epoch
     assert init(node) > producer_id
     assert node.produce("later", [b"two"]).base_offset == 1
+
+
+def skipping(node: BrokerInProcess, *highest: int) -> None:
+    """Coordinators have found these producer ids in their logs, which the metadata does not know of."""
+    for each in highest:
+        node.broker.producer_ids.skip_above(each)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [((5000,), ()), ((), (5000,)), ((1 << 40, 5000), ()), ((1 << 40,), (5000,))]
+)
+def test_producer_ids_that_are_skipped_while_others_are_asked_for_are_not_given_out(
+    node: BrokerInProcess, before: tuple[int, ...], after: tuple[int, ...]
+) -> None:
+    skipping(node, *before)
+    answer = node.send(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000), 4)
+    skipping(node, *after)
+    node.until(answer)
+    assert answer.value.error_code == ErrorCode.NONE
+    assert answer.value.producer_id > max(before + after)
+    given = {answer.value.producer_id, init(node)}
+    assert len(given) == 2
+    node.restart(clean=False)
+    assert init(node) not in given
+
+
+def test_levels_of_features_that_were_changed_stay_so_unless_the_settings_name_one(node: BrokerInProcess) -> None:
+    update = FeatureUpdateKey(feature="transaction.version", max_version_level=1, upgrade_type=2)
+    answer = node.call(UpdateFeaturesRequest(feature_updates=[update]), 1)
+    assert (answer.error_code, answer.results[0].error_code) == (ErrorCode.NONE, ErrorCode.NONE)
+    for clean in (True, False):
+        node.restart(clean=clean)
+        assert node.broker.finalised_features().levels["transaction.version"] == 1
+    node.stop()
+    node = BrokerInProcess(node.folder, {"transaction.version": "2"})
+    assert node.broker.finalised_features().levels["transaction.version"] == 2
+
+
+def test_the_only_broker_cannot_be_unregistered(node: BrokerInProcess) -> None:
+    create(node, "t")
+    answer = node.call(UnregisterBrokerRequest(broker_id=1), 0)
+    assert answer.error_code == ErrorCode.INVALID_REQUEST
+    node.clock.advance_ms(60_000)
+    assert node.produce("t", [b"one"]).error_code == ErrorCode.NONE
 
 
 def test_transactions_of_before_a_crash_of_the_machine_are_doubted(tmp_path: Path) -> None:

@@ -248,11 +248,6 @@ class Stage:
                     f"{value.producer_epoch}"
                 )
 
-    def show_files(self, topic: str, partition: int = 0) -> None:
-        self.say(f"   files of {topic}-{partition}:")
-        for file in self.folder(topic, partition).files:
-            self.say(f"     {file.path.stat().st_size:>8} bytes  {file.path.name}")
-
     def show_readers(self, topic: str, partition: int = 0) -> None:
         self.say(f"   read_committed   gets: {_shown(self.values(topic, partition))}")
         self.say(f"   read_uncommitted gets: {_shown(self.values(topic, partition, committed=False))}")
