@@ -14,7 +14,6 @@ from oncelog.cluster.metadata_entries import Topic
 from oncelog.cluster.partition_state import PartitionState
 from oncelog.controller.delta import Delta
 from oncelog.controller.image import EMPTY_IMAGE, Image, TopicImage
-from oncelog.controller.topic_rules import metric_name
 from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.config_resources import ResourceType
 from oncelog.core.ids import LeaderEpoch, NodeId
@@ -37,7 +36,6 @@ class ImageMetadata(Metadata):
         for topic_id, change in delta.topics.items():
             if change.after is None and (gone := self.topics_by_id.pop(topic_id, None)) is not None:
                 self.topics.pop(gone.name, None)
-                self.metric_names.pop(metric_name(gone.name), None)
                 self.partitions_in_all -= gone.partition_count
         names = (resource.name for resource in delta.settings if resource.type == ResourceType.TOPIC)
         configured = (image.topic_ids[name] for name in names if name in image.topic_ids)
@@ -46,7 +44,6 @@ class ImageMetadata(Metadata):
                 continue
             topic, before = self._topic(image.topics[topic_id]), self.topics_by_id.get(topic_id)
             self.topics[topic.name] = self.topics_by_id[topic_id] = topic
-            self.metric_names[metric_name(topic.name)] = topic.name
             self.partitions_in_all += topic.partition_count - (0 if before is None else before.partition_count)
         if any(resource.type == ResourceType.BROKER for resource in delta.settings):
             self.broker_configs = {

@@ -39,8 +39,6 @@ class Metadata:
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[uuid.UUID, Topic] = {}
         self.partitions_in_all = 0
-        self.metric_names: dict[str, str] = {}
-        """Topics by their name with '_' for '.': Kafka's metrics do not tell them apart."""
         self.broker_configs: dict[str, dict[str, str]] = {}
         self.users: dict[ScramUser, ScramCredential] = {}
         self.acls: dict[Acl, None] = {}

@@ -37,7 +37,6 @@ from oncelog.controller.acl_changes import acl_record
 from oncelog.controller.image import Image
 from oncelog.controller.replay import Replay
 from oncelog.controller.scram_changes import ScramChange, scram_record
-from oncelog.controller.topic_rules import metric_name
 from oncelog.core.config_resources import ResourceType
 from oncelog.core.ids import INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, LeaderEpoch, NodeId
 from oncelog.core.invariant import invariant
@@ -155,7 +154,6 @@ class MetadataDraft(Metadata):
             born = self.incarnation - epochs[found.topic_id]
             topic = Topic(found.name, found.topic_id, len(found.partitions), configs, born)
             self.topics[topic.name] = self.topics_by_id[topic.topic_id] = topic
-            self.metric_names[metric_name(topic.name)] = topic.name
             self.partitions_in_all += topic.partition_count
         self.broker_configs = {
             resource.name: dict(configs)
@@ -251,7 +249,6 @@ class MetadataDraft(Metadata):
                 topic = topic_of(entry)
                 self.topics[topic.name] = self.topics_by_id[topic.topic_id] = topic
                 self.partitions_in_all += topic.partition_count
-                self.metric_names[metric_name(topic.name)] = topic.name
             case "partitions":
                 topic = self.topics[entry["name"]]
                 self.partitions_in_all += entry["count"] - topic.partition_count
@@ -263,7 +260,6 @@ class MetadataDraft(Metadata):
                 topic = self.topics.pop(entry["name"])
                 del self.topics_by_id[topic.topic_id]
                 self.partitions_in_all -= topic.partition_count
-                self.metric_names.pop(metric_name(topic.name), None)
             case "broker_config":
                 self.broker_configs[entry["node"]] = dict(entry["configs"])
             case "producer_ids":
