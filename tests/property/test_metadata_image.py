@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
@@ -17,6 +17,7 @@ from oncelog.controller.errors import InvalidMetadata
 from oncelog.controller.image import EMPTY_IMAGE, Image, TopicImage
 from oncelog.controller.image_records import image_records
 from oncelog.controller.replay import Replay
+from oncelog.controller.topic_rules import is_like_others, metric_name
 from oncelog.protocol.messages.cluster_metadata import (
     RECORD_TYPES,
     AbortTransactionRecord,
@@ -35,7 +36,7 @@ from tests.unit.protocol import strategies
 FEW_UUIDS = st.sampled_from([uuid.UUID(int=number) for number in range(1, 5)])
 FEW_IDS = st.integers(1, 3)
 NODES = st.lists(FEW_IDS, min_size=1, max_size=3, unique=True)
-FEW_NAMES = st.sampled_from(["a", "b", "c"])
+FEW_NAMES = st.sampled_from(["a", "b", "c.d", "c_d"])
 SMALL = {
     "broker_id": FEW_IDS,
     "broker_epoch": st.integers(10, 11),
@@ -45,7 +46,7 @@ SMALL = {
     "topic_id": FEW_UUIDS,
     "partition_id": st.integers(0, 2),
     "name": FEW_NAMES,
-    "topic_name": st.sampled_from(["", "a", "b", "c"]),
+    "topic_name": st.sampled_from(["", "a", "b", "c.d"]),
     "resource_name": FEW_NAMES,
     "token_id": FEW_NAMES,
     "mechanism": st.integers(1, 2),
@@ -169,14 +170,23 @@ def applied(image: Image, delta: Delta) -> Image:
     names = [
         field.name
         for field in dataclasses.fields(Image)
-        if field.name not in ("topics", "topic_ids", "next_producer_id")
+        if field.name not in ("topics", "topic_ids", "similar_names", "next_producer_id")
     ]
     return Image(
         topics=topics,
         topic_ids={topic.name: topic_id for topic_id, topic in topics.items()},
+        similar_names=similar(topic.name for topic in topics.values()),
         next_producer_id=image.next_producer_id if delta.next_producer_id is None else delta.next_producer_id,
         **{name: changed(getattr(image, name), getattr(delta, name)) for name in names},
     )
+
+
+def similar(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for name in names:
+        if is_like_others(name):
+            found[metric_name(name)] = (*found.get(metric_name(name), ()), name)
+    return found
 
 
 NOTHING = Delta.between(EMPTY_IMAGE, EMPTY_IMAGE)
@@ -210,6 +220,26 @@ def test_a_delta_leads_to_the_newer_image_and_changes_nothing_when_applied_again
         assert Delta.between(after, restored(after)) == NOTHING
         assert Delta.between(before, restored(after)) == delta
         assert all(change.before != change.after for change in delta.partitions.values())
+
+
+@SLOW
+@given(LOGS, st.lists(st.booleans(), min_size=60, max_size=60))
+def test_what_a_replay_tells_of_its_changes_is_all_that_differs(log: list[Message], looks: list[bool]) -> None:
+    replay = Replay()
+    image = EMPTY_IMAGE
+    for record, looks_now in zip(log, itertools.cycle(looks)):
+        replay.apply(record)
+        if looks_now:
+            before, (image, delta) = image, replay.image_after(image)
+            assert delta == Delta.between(before, image)
+            for part in dataclasses.fields(delta):
+                changes = getattr(delta, part.name)
+                if isinstance(changes, dict):
+                    are_left = [change.after is not None for change in changes.values()]
+                    assert are_left == sorted(are_left), "what is gone comes first"
+    replay.image()
+    last, delta = replay.image_after(image)
+    assert (last, delta) == (replayed(log), Delta.between(image, last)), "also from an image that is not the last"
 
 
 @SLOW

@@ -118,13 +118,14 @@ class QuorumLog:
         """None while nobody is known to lead."""
         self.quorum = Quorum()
         self.image = EMPTY_IMAGE
-        """The image of the last update."""
+        """The image of the last update, or that it began with."""
         self.last_offset = _NO_OFFSET
         """The last offset that the image contains."""
 
     def begin_with(self, image: Image, quorum: Quorum, *, end_offset: int, epoch: int) -> None:
-        """What the controller in the same process has committed: it is not decoded again."""
-        self._replay, self.quorum = Replay(image), quorum
+        """What the controller in the same process has committed: it is not decoded again. The first update tells what
+        has changed since."""
+        self._replay, self.image, self.quorum = Replay(image), image, quorum
         self._applied_end, self._applied_epoch, self._high_watermark = end_offset, epoch, end_offset
         self._epoch = epoch
         self._has_news = True
@@ -319,9 +320,9 @@ class QuorumLog:
         if not self._has_news or not is_caught_up or self._replay.is_in_transaction:
             return None
         self._has_news = False
-        before, self.image = self.image, self._replay.image()
+        self.image, delta = self._replay.image_after(self.image)
         self.last_offset = self._applied_end - 1
-        return Update(self.image, Delta.between(before, self.image), self.last_offset)
+        return Update(self.image, delta, self.last_offset)
 
     def _restart_download(self, now_ms: int) -> None:
         """The snapshot is deleted, or the controller is not the leader any more. The next Fetch tells which."""

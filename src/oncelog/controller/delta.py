@@ -1,12 +1,13 @@
 """What changed between two images, for brokers to act on.
 
 It makes no difference how the newer image was made: by records that follow the older one, or from a snapshot, in which
-everything that is missing is gone. Entries that are the same object in both are not compared.
+everything that is missing is gone. Entries that are the same object in both are not compared. Whoever knows which
+entries can differ, as a replay does, has only these compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, Self, TypeVar
 from uuid import UUID
@@ -41,6 +42,21 @@ class TopicIdPartition(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Touched:
+    """Keys of entries that can differ, by part of the image. All others are the same."""
+
+    features: Iterable[str]
+    brokers: Iterable[NodeId]
+    controllers: Iterable[NodeId]
+    topics: Iterable[UUID]
+    settings: Iterable[ConfigResource]
+    quotas: Iterable[QuotaEntity]
+    acls: Iterable[UUID]
+    scram: Iterable[ScramCredentialKey]
+    delegation_tokens: Iterable[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Delta:
     """In every part what is gone comes first: a topic of the same name may have come in the same delta."""
 
@@ -60,21 +76,23 @@ class Delta:
     delegation_tokens: Mapping[str, Change[DelegationTokenRecord]]
 
     @classmethod
-    def between(cls, before: Image, after: Image) -> Self:
-        topics = _changes(before.topics, after.topics)
+    def between(cls, before: Image, after: Image, touched: Touched | None = None) -> Self:
+        """Without `touched`, everything is compared."""
+        at = touched or _all_of(before, after)
+        topics = _changes(before.topics, after.topics, at.topics)
         is_same_id = before.next_producer_id == after.next_producer_id
         return cls(
-            features=_changes(before.features, after.features),
-            brokers=_changes(before.brokers, after.brokers),
-            controllers=_changes(before.controllers, after.controllers),
+            features=_changes(before.features, after.features, at.features),
+            brokers=_changes(before.brokers, after.brokers, at.brokers),
+            controllers=_changes(before.controllers, after.controllers, at.controllers),
             topics={key: change for key, change in topics.items() if None in change},
             partitions=_partition_changes(topics),
-            settings=_changes(before.settings, after.settings),
-            quotas=_changes(before.quotas, after.quotas),
+            settings=_changes(before.settings, after.settings, at.settings),
+            quotas=_changes(before.quotas, after.quotas, at.quotas),
             next_producer_id=None if is_same_id else after.next_producer_id,
-            acls=_changes(before.acls, after.acls),
-            scram=_changes(before.scram, after.scram),
-            delegation_tokens=_changes(before.delegation_tokens, after.delegation_tokens),
+            acls=_changes(before.acls, after.acls, at.acls),
+            scram=_changes(before.scram, after.scram, at.scram),
+            delegation_tokens=_changes(before.delegation_tokens, after.delegation_tokens, at.delegation_tokens),
         )
 
     @property
@@ -82,15 +100,32 @@ class Delta:
         return any(resource.type == ResourceType.BROKER for resource in self.settings)
 
 
-def _changes(before: Mapping[K, V], after: Mapping[K, V]) -> dict[K, Change[V]]:
-    if before is after:
-        return {}
-    changes: dict[K, Change[V]] = {key: Change(old, None) for key, old in before.items() if key not in after}
-    for key, new in after.items():
-        old = before.get(key)
-        if old is not new and old != new:
-            changes[key] = Change(old, new)
-    return changes
+def _all_of(before: Image, after: Image) -> Touched:
+    return Touched(
+        features=_all_keys(before.features, after.features),
+        brokers=_all_keys(before.brokers, after.brokers),
+        controllers=_all_keys(before.controllers, after.controllers),
+        topics=_all_keys(before.topics, after.topics),
+        settings=_all_keys(before.settings, after.settings),
+        quotas=_all_keys(before.quotas, after.quotas),
+        acls=_all_keys(before.acls, after.acls),
+        scram=_all_keys(before.scram, after.scram),
+        delegation_tokens=_all_keys(before.delegation_tokens, after.delegation_tokens),
+    )
+
+
+def _all_keys(before: Mapping[K, V], after: Mapping[K, V]) -> Iterable[K]:
+    return () if before is after else {**dict.fromkeys(before), **dict.fromkeys(after)}
+
+
+def _changes(before: Mapping[K, V], after: Mapping[K, V], keys: Iterable[K]) -> dict[K, Change[V]]:
+    gone: dict[K, Change[V]] = {}
+    changes: dict[K, Change[V]] = {}
+    for key in keys:
+        old, new = before.get(key), after.get(key)
+        if old is not new and (old is None or new is None or old != new):
+            (gone if new is None else changes)[key] = Change(old, new)
+    return {**gone, **changes} if gone else changes
 
 
 def _partition_changes(
@@ -100,7 +135,13 @@ def _partition_changes(
         TopicIdPartition(topic_id, topic.name, index): change
         for topic_id, (before, after) in topics.items()
         if (topic := after or before) is not None
-        for index, change in _changes(
-            before.partitions if before is not None else {}, after.partitions if after is not None else {}
-        ).items()
+        for index, change in _changes_of_partitions(before, after).items()
     }
+
+
+def _changes_of_partitions(before: TopicImage | None, after: TopicImage | None) -> dict[int, Change[PartitionImage]]:
+    if before is None:
+        return {} if after is None else {index: Change(None, new) for index, new in after.partitions.items()}
+    if after is None:
+        return {index: Change(old, None) for index, old in before.partitions.items()}
+    return _changes(before.partitions, after.partitions, _all_keys(before.partitions, after.partitions))

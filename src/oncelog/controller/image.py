@@ -56,6 +56,8 @@ class Image:
     controllers: Mapping[NodeId, RegisterControllerRecord] = field(default_factory=dict)
     topics: Mapping[UUID, TopicImage] = field(default_factory=dict)
     topic_ids: Mapping[str, UUID] = field(default_factory=dict)
+    similar_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Topics that Kafka's metrics might not tell apart, by their `topic_rules.metric_name`."""
     settings: Mapping[ConfigResource, Mapping[str, str]] = field(default_factory=dict)
     quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
     next_producer_id: int = -1

@@ -2,7 +2,8 @@
 
 Records are applied one by one in the order of the log. Those between BeginTransactionRecord and EndTransactionRecord
 are held back and applied together, or dropped by AbortTransactionRecord. `image()` gives what is there by then; parts
-that did not change are the same objects as in the image before, which makes finding the difference cheap.
+that did not change are the same objects as in the image before. `image_after()` tells the difference too, and compares
+only what records have touched.
 
 A record that cannot follow those before it raises InvalidMetadata: an unknown topic or broker, a broker's epoch that is
 not the registered one, an epoch or a producer id that goes back. What the replay holds by then should not be used.
@@ -15,10 +16,12 @@ from dataclasses import replace
 from typing import Any, Final, Generic, TypeVar
 from uuid import UUID
 
+from oncelog.controller.delta import Delta, Touched
 from oncelog.controller.errors import InvalidMetadata
 from oncelog.controller.image import EMPTY_IMAGE, ConfigResource, Image, ScramCredentialKey, TopicImage
 from oncelog.controller.partition_image import PartitionImage
 from oncelog.controller.registrations import BrokerRegistration
+from oncelog.controller.topic_rules import is_like_others, metric_name
 from oncelog.core.config_resources import ResourceType
 from oncelog.core.ids import NodeId, uuid_to_text
 from oncelog.protocol.messages.cluster_metadata import (
@@ -62,15 +65,30 @@ class _Section(Generic[K, V]):
 
     def __init__(self, original: Mapping[K, V]) -> None:
         self.current: Mapping[K, V] = original
+        self.touched: dict[K, None] = {}
+        """What was put or dropped since it was given away, in this order."""
         self._own: dict[K, V] | None = None
 
-    def writable(self) -> dict[K, V]:
+    def put(self, key: K, value: V) -> None:
+        self._writable()[key] = value
+        self.touched[key] = None
+
+    def drop(self, key: K) -> bool:
+        """Whether it was there."""
+        if key not in self.current:
+            return False
+        del self._writable()[key]
+        self.touched[key] = None
+        return True
+
+    def _writable(self) -> dict[K, V]:
         if self._own is None:
             self.current = self._own = dict(self.current)
         return self._own
 
     def give_away(self) -> Mapping[K, V]:
         self._own = None
+        self.touched = {}
         return self.current
 
 
@@ -81,6 +99,7 @@ class Replay:
         self._controllers = _Section(image.controllers)
         self._topics = _Section(image.topics)
         self._topic_ids = _Section(image.topic_ids)
+        self._similar_names = _Section(image.similar_names)
         self._settings = _Section(image.settings)
         self._quotas = _Section(image.quotas)
         self._acls = _Section(image.acls)
@@ -90,8 +109,14 @@ class Replay:
         self._own_partitions: dict[UUID, dict[int, PartitionImage]] = {}
         """The partitions of topics that changed since the last image."""
         self._transaction: list[Message] | None = None
+        self._given = image
+        """The last image, which all that was touched came after."""
 
     def apply(self, record: Message) -> None:
+        apply_one = _REPLAY.get(type(record))
+        if self._transaction is None and apply_one is not None:
+            apply_one(self, record)
+            return
         for _ in self.apply_in_steps(record):
             pass
 
@@ -113,18 +138,40 @@ class Replay:
     def image(self) -> Image:
         """The image, without the records of a transaction that has not ended."""
         self._own_partitions.clear()
-        return Image(
+        self._given = Image(
             features=self._features.give_away(),
             brokers=self._brokers.give_away(),
             controllers=self._controllers.give_away(),
             topics=self._topics.give_away(),
             topic_ids=self._topic_ids.give_away(),
+            similar_names=self._similar_names.give_away(),
             settings=self._settings.give_away(),
             quotas=self._quotas.give_away(),
             next_producer_id=self._next_producer_id,
             acls=self._acls.give_away(),
             scram=self._scram.give_away(),
             delegation_tokens=self._delegation_tokens.give_away(),
+        )
+        return self._given
+
+    def image_after(self, before: Image) -> tuple[Image, Delta]:
+        """The image, and how it differs from another: if that is the last one that was given, at the cost of what has
+        changed since."""
+        touched = self._touched() if before is self._given else None
+        image = self.image()
+        return image, Delta.between(before, image, touched)
+
+    def _touched(self) -> Touched:
+        return Touched(
+            features=self._features.touched,
+            brokers=self._brokers.touched,
+            controllers=self._controllers.touched,
+            topics=self._topics.touched,
+            settings=self._settings.touched,
+            quotas=self._quotas.touched,
+            acls=self._acls.touched,
+            scram=self._scram.touched,
+            delegation_tokens=self._delegation_tokens.touched,
         )
 
     def _begin(self, record: BeginTransactionRecord) -> None:
@@ -149,28 +196,28 @@ class Replay:
         if record.name == _KRAFT_VERSION:
             return
         if record.feature_level == 0:
-            self._features.writable().pop(record.name, None)
+            self._features.drop(record.name)
         else:
-            self._features.writable()[record.name] = record.feature_level
+            self._features.put(record.name, record.feature_level)
 
     def _register_broker(self, record: RegisterBrokerRecord) -> None:
-        self._brokers.writable()[NodeId(record.broker_id)] = BrokerRegistration.from_record(record)
+        self._brokers.put(NodeId(record.broker_id), BrokerRegistration.from_record(record))
 
     def _unregister_broker(self, record: UnregisterBrokerRecord) -> None:
         self._broker(record.broker_id, record.broker_epoch)
-        del self._brokers.writable()[NodeId(record.broker_id)]
+        self._brokers.drop(NodeId(record.broker_id))
 
     def _change_broker(self, record: BrokerRegistrationChangeRecord) -> None:
         broker = self._broker(record.broker_id, record.broker_epoch)
-        self._brokers.writable()[broker.broker_id] = broker.merged(record)
+        self._brokers.put(broker.broker_id, broker.merged(record))
 
     def _fence_broker(self, record: FenceBrokerRecord) -> None:
         broker = self._broker(record.id, record.epoch)
-        self._brokers.writable()[broker.broker_id] = replace(broker, is_fenced=True)
+        self._brokers.put(broker.broker_id, replace(broker, is_fenced=True))
 
     def _unfence_broker(self, record: UnfenceBrokerRecord) -> None:
         broker = self._broker(record.id, record.epoch)
-        self._brokers.writable()[broker.broker_id] = replace(broker, is_fenced=False)
+        self._brokers.put(broker.broker_id, replace(broker, is_fenced=False))
 
     def _broker(self, broker_id: int, epoch: int) -> BrokerRegistration:
         broker = self._brokers.current.get(NodeId(broker_id))
@@ -181,24 +228,35 @@ class Replay:
         return broker
 
     def _register_controller(self, record: RegisterControllerRecord) -> None:
-        self._controllers.writable()[NodeId(record.controller_id)] = record
+        self._controllers.put(NodeId(record.controller_id), record)
 
     def _make_topic(self, record: TopicRecord) -> None:
         if record.topic_id in self._topics.current or record.name in self._topic_ids.current:
             raise InvalidMetadata(
                 f"topic {record.name} is made with id {uuid_to_text(record.topic_id)}, but its name or id is taken"
             )
-        self._topics.writable()[record.topic_id] = TopicImage(record.name, record.topic_id, {})
-        self._topic_ids.writable()[record.name] = record.topic_id
+        own = self._own_partitions[record.topic_id] = {}
+        self._topics.put(record.topic_id, TopicImage(record.name, record.topic_id, own))
+        self._topic_ids.put(record.name, record.topic_id)
+        if is_like_others(record.name):
+            shared = metric_name(record.name)
+            self._similar_names.put(shared, (*self._similar_names.current.get(shared, ()), record.name))
 
     def _remove_topic(self, record: RemoveTopicRecord) -> None:
         topic = self._topic(record.topic_id)
         self._own_partitions.pop(topic.topic_id, None)
-        del self._topics.writable()[topic.topic_id]
-        del self._topic_ids.writable()[topic.name]
-        resource = ConfigResource(ResourceType.TOPIC, topic.name)
-        if resource in self._settings.current:
-            del self._settings.writable()[resource]
+        self._topics.drop(topic.topic_id)
+        self._topic_ids.drop(topic.name)
+        self._forget_similar(topic.name)
+        self._settings.drop(ConfigResource(ResourceType.TOPIC, topic.name))
+
+    def _forget_similar(self, name: str) -> None:
+        shared = metric_name(name)
+        left = tuple(other for other in self._similar_names.current.get(shared, ()) if other != name)
+        if left:
+            self._similar_names.put(shared, left)
+        else:
+            self._similar_names.drop(shared)
 
     def _set_partition(self, record: PartitionRecord) -> None:
         partitions = self._partitions(record.topic_id)
@@ -244,7 +302,7 @@ class Replay:
         if own is None:
             topic = self._topic(topic_id)
             own = self._own_partitions[topic_id] = dict(topic.partitions)
-            self._topics.writable()[topic_id] = replace(topic, partitions=own)
+            self._topics.put(topic_id, TopicImage(topic.name, topic_id, own))
         return own
 
     def _config(self, record: ConfigRecord) -> None:
@@ -264,23 +322,23 @@ class Replay:
         self._next_producer_id = record.next_producer_id
 
     def _set_acl(self, record: AccessControlEntryRecord) -> None:
-        self._acls.writable()[record.id] = record
+        self._acls.put(record.id, record)
 
     def _remove_acl(self, record: RemoveAccessControlEntryRecord) -> None:
-        if self._acls.writable().pop(record.id, None) is None:
+        if not self._acls.drop(record.id):
             raise InvalidMetadata(f"the ACL with id {uuid_to_text(record.id)} is removed, but is not there")
 
     def _set_scram(self, record: UserScramCredentialRecord) -> None:
-        self._scram.writable()[ScramCredentialKey(record.name, record.mechanism)] = record
+        self._scram.put(ScramCredentialKey(record.name, record.mechanism), record)
 
     def _remove_scram(self, record: RemoveUserScramCredentialRecord) -> None:
-        self._scram.writable().pop(ScramCredentialKey(record.name, record.mechanism), None)
+        self._scram.drop(ScramCredentialKey(record.name, record.mechanism))
 
     def _set_delegation_token(self, record: DelegationTokenRecord) -> None:
-        self._delegation_tokens.writable()[record.token_id] = record
+        self._delegation_tokens.put(record.token_id, record)
 
     def _remove_delegation_token(self, record: RemoveDelegationTokenRecord) -> None:
-        self._delegation_tokens.writable().pop(record.token_id, None)
+        self._delegation_tokens.drop(record.token_id)
 
 
 def _set_entry(section: _Section[K, Mapping[str, V]], key: K, name: str, value: V | None) -> None:
@@ -291,9 +349,9 @@ def _set_entry(section: _Section[K, Mapping[str, V]], key: K, name: str, value: 
     else:
         entries[name] = value
     if entries:
-        section.writable()[key] = entries
+        section.put(key, entries)
     else:
-        section.writable().pop(key, None)
+        section.drop(key)
 
 
 _REPLAY: Final[dict[type[Message], Callable[[Replay, Any], None]]] = {

@@ -60,7 +60,8 @@ class TopicChanges:
         self._is_alone = is_alone
         self._added_in_all = 0
         self._descriptions: dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]] = {}
-        self._colliding = {metric_name(name): name for name in view.image.topic_ids}
+        self._new_names: dict[str, str] = {}
+        """Of this request, by their metric names."""
 
     # CreateTopics
 
@@ -109,7 +110,7 @@ class TopicChanges:
         for index, partition in enumerate(assignments):
             records.append(partition.to_record(topic_id, index))
             yield
-        self._colliding[metric_name(name)] = name
+        self._new_names[metric_name(name)] = name
         result = CreatableTopicResult(name=name, topic_id=topic_id, error_message=None)
         if self._who.may(Operation.DESCRIBE_CONFIGS, Resource.TOPIC, name):
             result.num_partitions, result.replication_factor = len(assignments), len(assignments[0].replicas)
@@ -124,7 +125,9 @@ class TopicChanges:
         check_name(name)
         if name in self._view.image.topic_ids:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-        other = self._colliding.get(metric_name(name))
+        shared = metric_name(name)
+        others = self._view.image.similar_names.get(shared, ())
+        other = self._new_names.get(shared, others[-1] if others else None)
         if other is not None:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
 

@@ -20,6 +20,11 @@ def metric_name(topic: str) -> str:
     return topic.replace(".", "_")
 
 
+def is_like_others(topic: str) -> bool:
+    """Whether there can be another name with the same `metric_name`."""
+    return "." in topic or "_" in topic
+
+
 def check_name(name: str) -> None:
     problem = name_problem(name)
     if problem is not None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from oncelog.cluster.adoption import adopt_folders, complete_internal_topics, known_topic_id
 from oncelog.cluster.cluster_config import FEATURES, check_folder
 from oncelog.cluster.internal_topics import internal_partition_count, internal_topic_configs
+from oncelog.cluster.log_configs import LogConfigs
 from oncelog.cluster.log_survey import LogSurvey, survey_logs
 from oncelog.cluster.metadata import Metadata, Topic
 from oncelog.cluster.partition import EndOfLog, Partition
@@ -439,6 +440,7 @@ class Broker:
     def _load_settings(self) -> None:
         self.broker_settings = BrokerSettings(self._static_settings, self.metadata.broker_configs, str(self.node_id))
         self.settings = self.broker_settings.settings
+        self._log_configs = LogConfigs(self.broker_settings)
         self.fetch_max_bytes = self.settings.integer("fetch.max.bytes")
 
     def _follow_settings(self, delta: Delta) -> None:
@@ -459,7 +461,7 @@ class Broker:
             self._decoys = None
 
     def log_config(self, topic: Topic) -> LogConfig:
-        return LogConfig.from_settings(self.broker_settings.topic_settings(topic.configs), self.settings)
+        return self._log_configs.of(topic.configs)
 
     def _log_config_by_name(self, name: str) -> LogConfig:
         topic = self.metadata.topics.get(name)

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from oncelog.controller import replay
+from oncelog.controller import delta, replay
 from oncelog.controller.errors import InvalidMetadata
 from oncelog.controller.image import EMPTY_IMAGE, ConfigResource, ScramCredentialKey
 from oncelog.controller.replay import Replay
@@ -266,3 +266,24 @@ def test_a_partition_of_many_in_one_topic_is_not_a_copy_of_all_others() -> None:
     assert running._partitions(TOPIC) is owned
     running.image()
     assert running._partitions(TOPIC) is not owned
+
+
+def test_only_what_was_touched_is_compared_with_the_image_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change must not cost what all topics together cost."""
+    replayed = Replay(image_of(topic(), partition(), partition(1)))
+    before = replayed.image()
+    monkeypatch.setattr(delta, "_all_of", lambda *_: pytest.fail("everything is compared"))
+    replayed.apply(change(1, leader=2))
+    image, found = replayed.image_after(before)
+    assert [(key.partition, each.after) for key, each in found.partitions.items()] == [
+        (1, image.topics[TOPIC].partitions[1])
+    ]
+    replayed.apply(RemoveTopicRecord(topic_id=TOPIC))
+    gone, found = replayed.image_after(image)
+    assert (list(found.topics), len(found.partitions), dict(gone.topics)) == ([TOPIC], 2, {})
+
+
+def test_an_image_that_is_not_the_last_one_is_compared_as_a_whole() -> None:
+    replayed = Replay(image_of(topic(), partition()))
+    _, found = replayed.image_after(EMPTY_IMAGE)
+    assert list(found.topics) == [TOPIC]

@@ -224,3 +224,13 @@ def test_replicas_are_spread_over_racks_and_brokers(seed: int) -> None:
 def test_the_stripes_of_three_racks_with_three_brokers_each() -> None:
     brokers = [UsableBroker(10 * rack + number, f"r{rack}", False) for rack in (1, 2, 3) for number in range(3)]
     assert list(Placement(brokers, lambda _: 0).place(3, 3)) == [[10, 20, 30], [21, 31, 11], [32, 12, 22]]
+
+
+def test_names_that_metrics_would_not_tell_apart_exclude_each_other_until_one_is_gone() -> None:
+    rig = three_brokers()
+    collides = ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert create(rig, placed("a.b"), placed("a_b"), placed("a-b"), placed("ab")) == [0, collides, 0, 0]
+    assert create(rig, placed("a_b")) == [collides]
+    rig.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="a.b")]))
+    assert create(rig, placed("a_b")) == [0]
+    assert create(rig, placed("a.b")) == [collides]
