@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import ipaddress
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
@@ -16,6 +17,7 @@ from oncelog.cli.stopped import data_dir_option, new_data_dir_options, stopped_b
 from oncelog.security.acl import (
     ANY,
     CLUSTER_NAME,
+    WILDCARD,
     Acl,
     AclAuthorizer,
     AclFilter,
@@ -126,12 +128,12 @@ def add_command(
     permission = Permission.DENY if deny else Permission.ALLOW
     pattern = Pattern.PREFIXED if prefixed else Pattern.LITERAL
     wanted = [
-        Acl(named.resource, named.name, _pattern_of(named, pattern), principal, host or "*", operation, permission)
+        Acl(named.resource, named.name, _pattern_of(named, pattern), principal, host or WILDCARD, operation, permission)
         for named in resources
         for operation in _operations_on(named.resource, operations, sets)
     ]
     for acl in wanted:
-        problem = acl.problem()
+        problem = acl.problem() or _host_problem(acl.host)
         if problem is not None:
             raise click.ClickException(problem)
     if data_dir is not None:
@@ -142,6 +144,17 @@ def add_command(
             admin.create_acls(wanted)
     for acl in wanted:
         click.echo(f"added {acl}")
+
+
+def _host_problem(host: str) -> str | None:
+    """One with a name or a network would be about nobody, also where it denies."""
+    if host == WILDCARD:
+        return None
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return f"host {host!r} is no address: ACLs are about single addresses, or * for all"
+    return None
 
 
 def _pattern_of(named: Named, pattern: Pattern) -> Pattern:
@@ -279,6 +292,8 @@ def explain_command(access: ClusterAccess, principal: str, operation: str, resou
     """
     if not resources:
         raise click.UsageError("name a resource: --topic, --group, --transactional-id or --cluster")
+    if ":" not in principal:
+        raise click.UsageError(f"principal {principal!r} has no type, as User:{principal} has")
     authorizer = _authorizer_of(access)
     denied = 0
     for named in resources:

@@ -6,7 +6,8 @@
 | broker.pem | key and certificate of the broker, for localhost, the host name and the address that is listened on |
 | client.properties | how a client connects as `admin`, who may do everything; password included |
 
-All but ca.pem are for their owner alone. What is there is used again. Without the folder all of it is made anew.
+All but ca.pem are for their owner alone. What is there is used again. Without the folder all of it is made anew, also
+the password of a user that the data have already.
 """
 
 from __future__ import annotations
@@ -25,15 +26,9 @@ from oncelog.core.broker_config import STANDARD_AUTHORIZER
 from oncelog.core.config import ConfigError, Settings
 from oncelog.core.properties import decode_properties, parse_properties
 from oncelog.security.jaas import parse_jaas
-from oncelog.security.scram import (
-    ITERATIONS_MIN,
-    SALT_BYTES,
-    ScramCredential,
-    ScramMechanism,
-    ScramUser,
-    make_credential,
-)
+from oncelog.security.scram import ITERATIONS_MIN, SALT_BYTES, ScramMechanism, ScramUser, make_credential
 from oncelog.server.listener import address_of
+from oncelog.server.server import FirstUsers
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -50,7 +45,8 @@ _MADE_HERE: Final = ("ssl.", "sasl.", "listener.name.", "authorizer.class.name",
 class SecureStart:
     def __init__(self, data_dir: Path) -> None:
         self._folder = data_dir.with_name(data_dir.name + "-secure").absolute()
-        self._password = self._known_password() or secrets.token_urlsafe(18)
+        known = self._known_password()
+        self._is_new, self._password = known is None, known or secrets.token_urlsafe(18)
 
     @property
     def client_file(self) -> Path:
@@ -84,9 +80,11 @@ class SecureStart:
         }
 
     @property
-    def users(self) -> dict[ScramUser, ScramCredential]:
+    def users(self) -> FirstUsers:
+        """A password that was changed since stays so. One that nobody has any more gives way to the one made now."""
         salt = secrets.token_bytes(SALT_BYTES)
-        return {ScramUser(USER, MECHANISM): make_credential(MECHANISM, self._password, salt, ITERATIONS_MIN)}
+        credential = make_credential(MECHANISM, self._password, salt, ITERATIONS_MIN)
+        return FirstUsers({ScramUser(USER, MECHANISM): credential}, are_replaced=self._is_new)
 
     def servers(self, settings: Settings, bound: Address) -> Address:
         """Where clients find the broker."""
@@ -94,6 +92,20 @@ class SecureStart:
         if advertised:
             return address_of("advertised.listeners", advertised)
         return Address(socket.gethostname(), bound.port) if bound.host in ALL_ADDRESSES else bound
+
+    def certificate_problem(self, servers: Address) -> str | None:
+        """Why clients will refuse the broker. A certificate that an earlier start made may be for other addresses."""
+        from cryptography import x509
+
+        found = x509.load_pem_x509_certificate(self._broker_file.read_bytes())
+        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        if found.not_valid_after_utc < datetime.now(UTC):
+            problem = "has expired"
+        elif _general_name(servers.host) not in names:
+            problem = f"is not for {servers.host}"
+        else:
+            return None
+        return f"{self._broker_file} {problem}: remove {self._folder} to have another one made"
 
     def write_client_file(self, servers: Address) -> None:
         lines = (

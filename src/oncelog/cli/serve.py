@@ -67,7 +67,7 @@ def serve_command(
     from oncelog.core.address import Address
     from oncelog.server import main as server_main
     from oncelog.server.operator_log import set_up_logging
-    from oncelog.server.server import ClusterRefusal
+    from oncelog.server.server import NO_USERS, ClusterRefusal
     from oncelog.storage.log_dir import LogDirError
 
     if console_listen is not None:
@@ -102,6 +102,9 @@ def serve_command(
             def ready(address: Address) -> None:
                 if secured is not None:
                     servers = secured.servers(settings, address)
+                    problem = secured.certificate_problem(servers)
+                    if problem is not None:
+                        logging.getLogger("oncelog.server").warning("clients will refuse this broker: %s", problem)
                     secured.write_client_file(servers)
                     click.echo(secured.instructions(servers))
                 click.echo(f"oncelog ready on {address}")
@@ -110,7 +113,7 @@ def serve_command(
                     client_file = secured.client_file if secured is not None else None
                     children.enter_context(console_process(str(address), console_listen, client_file))
 
-            users = secured.users if secured is not None else None
+            users = secured.users if secured is not None else NO_USERS
             server_main.run(folder, settings, ready, users, takes_orders=takes_orders)
     except (ConfigError, LogDirError, ClusterRefusal) as error:
         raise click.ClickException(str(error)) from error

@@ -50,6 +50,8 @@ def add_command(
 
     Asks for the password; it is never an argument, because others can see those.
     """
+    if not name:
+        raise click.UsageError("the name of the user is empty")
     password = _password(password_file)
     wanted = [ScramMechanism.of(mechanism.upper()) for mechanism in mechanisms or _MECHANISMS]
     if data_dir is not None:

@@ -366,6 +366,12 @@ _DYNAMIC_WITHOUT_EFFECT = [
                     "sasl.login.refresh.window.factor", "sasl.login.refresh.window.jitter", dynamic=True),
 ]  # fmt: skip
 
+_OF_MECHANISMS = refused(
+    "it belongs to a listener and a mechanism, in lower case: "
+    "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config is one of SASL_SSL",
+    "sasl.jaas.config",
+)
+
 # A topic's key is known by name where a broker's is expected, to be told which one is meant.
 _OF_TOPICS = [
     refusal
@@ -379,7 +385,7 @@ _OF_TOPICS = [
 BROKER_CONFIG = ConfigTable(
     "broker",
     [*_IDENTITY, *_CLUSTER, *_ZOOKEEPER, *_SECURITY, *_TLS, *_TOPICS, *_LOG, *_GROUPS, *_TRANSACTIONS, *_LIMITS],
-    others=[*_OF_LISTENERS, *_WITHOUT_EFFECT, *_DYNAMIC_WITHOUT_EFFECT, *_OF_TOPICS],
+    others=[*_OF_LISTENERS, *_WITHOUT_EFFECT, *_DYNAMIC_WITHOUT_EFFECT, *_OF_MECHANISMS, *_OF_TOPICS],
     aliases={
         "broker.id": ("node.id", 1),
         "log.retention.minutes": ("log.retention.ms", 60_000),

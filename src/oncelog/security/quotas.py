@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from oncelog.core.config import INT_MAX
+from oncelog.security.acl import normal_host
 
 USER: Final = "user"
 CLIENT_ID: Final = "client-id"
@@ -98,12 +99,18 @@ class QuotaTable:
     def __init__(self, entries: Mapping[Entity, Mapping[str, float]]) -> None:
         self._entries = entries
         self._found: dict[tuple[str, str, str], Limit | None] = {}
+        self._addresses: dict[str | None, float] = {}
         self.keys: frozenset[str] = frozenset()
         self.changed()
 
     def changed(self) -> None:
         self._found.clear()
         self.keys = frozenset(key for quotas in self._entries.values() for key in quotas)
+        self._addresses = {
+            None if name is None else normal_host(name): quotas[CONNECTIONS]
+            for ((kind, name), *_), quotas in self._entries.items()
+            if kind == IP and CONNECTIONS in quotas
+        }
 
     def limit(self, key: str, user: str, client_id: str) -> Limit | None:
         asked = (key, user, client_id)
@@ -114,11 +121,8 @@ class QuotaTable:
         return self._found[asked]
 
     def limit_of_address(self, address: str) -> float | None:
-        for name in (address, None):
-            rate = self._entries.get(((IP, name),), {}).get(CONNECTIONS)
-            if rate is not None:
-                return rate
-        return None
+        """An address of IPv6 is the same in each way to write it."""
+        return self._addresses.get(normal_host(address), self._addresses.get(None))
 
     def _look_up(self, key: str, user: str, client_id: str) -> Limit | None:
         for user_name in (user, None):

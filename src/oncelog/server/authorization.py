@@ -94,8 +94,12 @@ def acl_authorizer(settings: Settings, acls: Iterable[Acl]) -> AclAuthorizer | N
             if settings.get(name):
                 raise ConfigError(f"{name}: has no meaning without authorizer.class.name={STANDARD_AUTHORIZER}")
         return None
+    super_users = parse_super_users(settings.text("super.users"))
+    for principal in super_users:
+        if ":" not in principal:
+            raise ConfigError(f"super.users: {principal!r} has no type and would be nobody; write User:{principal}")
     return AclAuthorizer(
         acls,
-        super_users=parse_super_users(settings.text("super.users")),
+        super_users=super_users,
         allow_everyone_if_no_acl_found=settings.boolean("allow.everyone.if.no.acl.found"),
     )

@@ -11,11 +11,13 @@ client that was silent for longest makes some.
 
 from __future__ import annotations
 
+import socket
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from oncelog.core.config import INT_MAX, ConfigError, Settings
+from oncelog.security.acl import normal_host
 from oncelog.security.quotas import WINDOW_MS, Rate
 from oncelog.server.memory_budget import connections_max
 
@@ -136,11 +138,21 @@ def _refusal(*limits: tuple[int, int, str]) -> str | None:
 
 
 def parse_overrides(settings: Settings) -> dict[str, int]:
-    """By address: 127.0.0.1:200,... Raises ConfigError."""
+    """By address: 127.0.0.1:200,localhost:200,... Raises ConfigError."""
     found: dict[str, int] = {}
     for part in filter(None, (part.strip() for part in settings.text("max.connections.per.ip.overrides").split(","))):
         address, colon, count = part.rpartition(":")
         if not colon or not (count.isascii() and count.isdecimal()):
             raise ConfigError(f"max.connections.per.ip.overrides: {part!r} is not ADDRESS:NUMBER")
-        found[address.strip("[]")] = int(count)
+        found[_address(address.strip().strip("[]"))] = int(count)
     return found
+
+
+def _address(host: str) -> str:
+    """As connections have it. Names are looked up once, as Kafka does, which prefers IPv4."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise ConfigError(f"max.connections.per.ip.overrides: there is no host {host!r} ({error.strerror})") from None
+    best = min(found, key=lambda each: each[0] != socket.AF_INET)
+    return normal_host(str(best[4][0]))

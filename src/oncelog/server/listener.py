@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import importlib.util
+import ipaddress
 import re
 import socket
 from collections.abc import Iterator, Mapping
@@ -141,6 +142,7 @@ def listener_of_controller(settings: Settings) -> Listener:
 
 
 def _listeners(settings: Settings, bound: Mapping[str, Address]) -> list[Listener]:
+    _check_ports(bound)
     advertised = _advertised(settings, bound)
     protocols = _protocols(settings)
     overrides = _overrides(settings, bound)
@@ -160,6 +162,29 @@ def _listeners(settings: Settings, bound: Mapping[str, Address]) -> list[Listene
         for key in settings.values.keys() & set(_TLS_KEYS):
             raise ConfigError(f"{key}: no listener is SSL or SASL_SSL")
     return listeners
+
+
+def _check_ports(bound: Mapping[str, Address]) -> None:
+    """The system may bind both of two listeners, and then it is left to chance by which one a client comes in."""
+    by_port: dict[int, list[str]] = {}
+    for name, address in bound.items():
+        if address.port:
+            by_port.setdefault(address.port, []).append(name)
+    for port, names in by_port.items():
+        versions = [_ip_version(bound[name].host) for name in names]
+        if len(names) > 1 and sorted(versions) != [4, 6]:
+            raise ConfigError(
+                f"listeners: {' and '.join(names)} have port {port}; each needs one of its own, unless one has an "
+                "address of IPv4 and the other one of IPv6"
+            )
+
+
+def _ip_version(host: str) -> int:
+    """0 for a name."""
+    try:
+        return ipaddress.ip_address(host).version
+    except ValueError:
+        return 0
 
 
 def _controller_names(settings: Settings) -> list[str]:
@@ -431,7 +456,8 @@ def _passwords(name: str, mechanisms: tuple[str, ...], overrides: Mapping[str, s
         line = parse_jaas(text, key=key)
         if line.family != mechanism.partition("-")[0]:
             raise ConfigError(f"{key}: the login module is one of {line.family}")
-        passwords |= line.users
+        if mechanism == PLAIN:  # those of another line are not for this mechanism, as in Kafka
+            passwords = line.users
     if PLAIN in mechanisms and not passwords:
         key = f"{PREFIX}{name.lower()}.plain.{JAAS}"
         raise ConfigError(f'{key}: PLAIN needs users there: PlainLoginModule required user_NAME="PASSWORD";')

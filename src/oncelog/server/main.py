@@ -17,7 +17,7 @@ from oncelog.core.broker_config import BROKER_CONFIG, check_roles, is_controller
 from oncelog.core.config import ConfigError, Settings
 from oncelog.core.properties import decode_properties, parse_properties
 from oncelog.server.allocator import collect_garbage_rarely, keep_freed_memory
-from oncelog.server.server import Server, Users
+from oncelog.server.server import NO_USERS, FirstUsers, Server
 
 if TYPE_CHECKING:
     from oncelog.server.controller_server import ControllerServer
@@ -75,7 +75,7 @@ def run(
     data_dir: Path,
     settings: Settings,
     on_ready: Callable[[Address], None],
-    first_users: Users | None = None,
+    first_users: FirstUsers = NO_USERS,
     *,
     takes_orders: bool = False,
 ) -> None:
@@ -84,7 +84,7 @@ def run(
     keep_freed_memory()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_serve(data_dir, settings, on_ready, first_users or {}, takes_orders))
+        runner.run(_serve(data_dir, settings, on_ready, first_users, takes_orders))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -96,7 +96,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-def _server(data_dir: Path, settings: Settings, first_users: Users) -> Server | ControllerServer:
+def _server(data_dir: Path, settings: Settings, first_users: FirstUsers) -> Server | ControllerServer:
     check_roles(settings)
     if not is_controller(settings):
         return Server(data_dir, settings, first_users)
@@ -109,7 +109,7 @@ async def _serve(
     data_dir: Path,
     settings: Settings,
     on_ready: Callable[[Address], None],
-    first_users: Users,
+    first_users: FirstUsers,
     takes_orders: bool,
 ) -> None:
     loop = asyncio.get_running_loop()

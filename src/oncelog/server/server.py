@@ -9,7 +9,8 @@ import shutil
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from oncelog.core.address import ALL_ADDRESSES, LOOPBACK, Address
 from oncelog.core.broker_config import is_in_cluster
@@ -61,13 +62,23 @@ T = TypeVar("T")
 Users = Mapping[ScramUser, ScramCredential]
 
 
+class FirstUsers(NamedTuple):
+    """Those that a broker has from its start on."""
+
+    credentials: Users = MappingProxyType({})
+    are_replaced: bool = False
+    """Whether they get these credentials even if they exist."""
+
+
+NO_USERS: Final = FirstUsers()
+
+
 class ClusterRefusal(Exception):
     """The cluster does not take this broker, or not any more. The text says why and what to do."""
 
 
 class Server:
-    def __init__(self, data_dir: Path, settings: Settings, first_users: Users | None = None) -> None:
-        """`first_users` are added unless they exist."""
+    def __init__(self, data_dir: Path, settings: Settings, first_users: FirstUsers = NO_USERS) -> None:
         loop = asyncio.get_running_loop()
         self._loop = loop
         self._worker = LoopWorker(loop)
@@ -83,7 +94,7 @@ class Server:
         self._data_dir = data_dir
         self._broker: Broker | None = None
         self._settings = settings
-        self._first_users = first_users or {}
+        self._first_users = first_users
         self._connections: set[Connection] = set()
         self._connections_peak = 0
         """Since memory was last given back."""
@@ -152,7 +163,10 @@ class Server:
 
     async def _add_users(self) -> None:
         known, controller = self.broker.metadata.users, self.broker.own_controller
-        new = {user: credential for user, credential in self._first_users.items() if user not in known}
+        given, are_replaced = self._first_users
+        new = {user: credential for user, credential in given.items() if are_replaced or user not in known}
+        for user in new.keys() & known.keys():
+            log.warning("user %s exists, and gets another password for %s", user.name, user.mechanism.sasl_name)
         if not new or controller is None:
             return
         error = await self._future(controller.add_users(new))

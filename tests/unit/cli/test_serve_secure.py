@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import ssl
 import stat
 import subprocess
@@ -18,7 +19,11 @@ from click.testing import CliRunner
 
 from oncelog.cli.console_process import console_process
 from oncelog.cli.main import cli
-from oncelog.client import Admin, Producer
+from oncelog.cli.secure_start import SecureStart
+from oncelog.client import Admin, KafkaError, Producer
+from oncelog.client.admin import ScramMechanism, ScramUpsertion
+from oncelog.core.address import Address
+from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.properties import parse_properties
 from oncelog.security.jaas import parse_jaas
 from peers.kafka.kafka import free_port
@@ -198,6 +203,42 @@ def test_another_start_keeps_certificates_and_password(tmp_path: Path) -> None:
             producer.send("tea", b"a").result(20)
     finally:
         secured.stop()
+
+
+def test_a_lost_password_is_made_anew_and_one_that_was_changed_stays(tmp_path: Path) -> None:
+    secured = Secured(tmp_path)
+    secured.start()
+    lost = secured.login
+    secured.stop()
+    shutil.rmtree(secured.made)
+    secured.start()
+    assert secured.login != lost
+    with Admin(secured.client_settings) as admin:
+        admin.alter_user_scram_credentials([ScramUpsertion("admin", ScramMechanism.SHA_512, "changed")])
+    secured.stop()
+    secured.start()
+    settings = secured.client_settings
+    try:
+        with pytest.raises(KafkaError, match="invalid credentials"), Admin(settings) as admin:
+            admin.list_topics()
+        del settings["sasl.jaas.config"]
+        with Admin({**settings, "sasl.username": "admin", "sasl.password": "changed"}) as admin:
+            admin.list_topics()
+    finally:
+        secured.stop()
+
+
+def test_a_certificate_of_an_earlier_start_that_clients_will_refuse_is_told_of(tmp_path: Path) -> None:
+    given = BROKER_CONFIG.parse({"listeners": "127.0.0.1:9092", "advertised.listeners": "one.example.org:9092"})
+    SecureStart(tmp_path / "data").settings(given)
+    again = SecureStart(tmp_path / "data")
+    again.settings(given)
+    for host in ("one.example.org", "127.0.0.1", "localhost"):
+        assert again.certificate_problem(Address(host, 9092)) is None
+    for host in ("two.example.org", "192.0.2.7"):
+        told = again.certificate_problem(Address(host, 9092))
+        made = tmp_path / "data-secure"
+        assert told == f"{made}/broker.pem is not for {host}: remove {made} to have another one made"
 
 
 @pytest.mark.parametrize(

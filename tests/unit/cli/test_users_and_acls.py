@@ -139,8 +139,14 @@ def test_quotas_are_set_listed_and_removed(admin: Run) -> None:
         (["acl", "add", "--principal", "User:x", "--topic", "t", "--producer", "--operation", "read"], "either"),
         (["acl", "add", "--principal", "x", "--topic", "t", "--operation", "read"], "has no type"),
         (["acl", "add", "--principal", "User:x", "--group", "g", "--producer"], "neither needs anything of a group"),
+        (["acl", "add", "--principal", "User:x", "--topic", "t", "--operation", "read", "--host", "a.example.org"],
+         "host 'a.example.org' is no address"),
+        (["acl", "add", "--principal", "User:x", "--topic", "t", "--operation", "read", "--host", "10.0.0.0/8"],
+         "host '10.0.0.0/8' is no address"),
         (["acl", "remove", "--yes"], "say which"),
         (["acl", "explain", "User:x", "read"], "name a resource"),
+        (["acl", "explain", "x", "read", "--topic", "t"], "principal 'x' has no type, as User:x has"),
+        (["user", "add", "", "--password-file", "/dev/null"], "the name of the user is empty"),
         (["quota", "set", "producer_byte_rate=1"], "say whom it is for"),
         (["quota", "set", "--user", "x", "producer_byte_rate=much"], "'much' is not a number"),
         (["quota", "set", "--user", "x", "producer_byte_rate=0"], "must be greater than 0"),
@@ -148,7 +154,7 @@ def test_quotas_are_set_listed_and_removed(admin: Run) -> None:
         (["quota", "set", "--user", "x", "--default-user", "producer_byte_rate=1"], "either --user or --default-user"),
         (["quota", "set", "--user", "x", "--ip", "192.0.2.7", "connection_creation_rate=1"], "stands alone"),
     ],
-)
+)  # fmt: skip
 def test_what_is_not_said_is_asked_for(admin: Run, arguments: list[str], why: str) -> None:
     result = admin(*arguments)
     assert result.exit_code != 0

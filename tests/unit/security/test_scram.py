@@ -101,6 +101,20 @@ def test_an_unknown_user_looks_like_a_known_one_until_the_proof() -> None:
     assert firsts[0][1] == b"i=4096"
 
 
+@pytest.mark.parametrize("user", ["user", "nobody"])
+def test_a_known_user_takes_the_work_of_an_unknown_one(user: str) -> None:
+    mechanism, made_up = ScramMechanism.SHA_256, []
+    kept = make_credential(mechanism, "pencil", SALT, 4096)
+
+    def make_up(name: str) -> ScramCredential:
+        made_up.append(name)
+        return Decoys(b"cluster secret", [(mechanism, kept)]).credential(mechanism, name)
+
+    server = ScramServer(mechanism, {"user": kept}.get, nonce=SERVER_NONCE, make_up=make_up)
+    server.step(ScramClient(mechanism, user, "pencil", nonce="abc").first())
+    assert made_up == [user], "else the time of the answer tells who is known"
+
+
 def test_a_recorded_proof_is_of_no_use_on_another_connection() -> None:
     client = ScramClient(ScramMechanism.SHA_256, "user", "pencil", nonce=CLIENT_NONCE)
     recorded = client.step(a_server().step(client.first()).token)

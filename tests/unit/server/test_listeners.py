@@ -62,6 +62,19 @@ def test_several_with_names_protocols_and_what_is_advertised() -> None:
     assert "pw" not in repr(secure)
 
 
+def test_passwords_in_the_line_of_another_mechanism_let_nobody_in_with_plain() -> None:
+    settings = {
+        "listeners": "IN://:9094",
+        "listener.security.protocol.map": "IN:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
+        "listener.name.in.scram-sha-256.sasl.jaas.config": 'ScramLoginModule required username="a" user_bob="x";',
+    }
+    (only,) = parse_listeners(BROKER_CONFIG.parse({**settings, JAAS: PLAIN_USERS}))
+    assert only.passwords == {"eve": "pw"}
+    with pytest.raises(ConfigError, match="PLAIN needs users"):
+        parse_listeners(BROKER_CONFIG.parse(settings))
+
+
 def test_each_mechanism_can_have_a_time_to_log_in_again_of_its_own() -> None:
     given = {
         "listeners": "IN://:1",
@@ -111,12 +124,21 @@ def test_an_address_alone_is_advertised_for_the_only_listener() -> None:
           "sasl.enabled.mechanisms": "PLAIN", JAAS: 'PlainLoginModule required user_a="";'}, "empty password"),
         ({"listeners": "IN://:1", "listener.security.protocol.map": "IN:SASL_PLAINTEXT",
           "sasl.enabled.mechanisms": "PLAIN", JAAS: 'ScramLoginModule required user_a="b";'}, "login module is one of"),
+        ({"listeners": "PLAINTEXT://127.0.0.1:9,SSL://:9"}, "PLAINTEXT and SSL have port 9"),
+        ({"listeners": "PLAINTEXT://127.0.0.1:9,SSL://localhost:9"}, "PLAINTEXT and SSL have port 9"),
         ({"sasl.client.callback.handler.class": "x"}, "Unknown broker config"),
+        ({"sasl.jaas.config": PLAIN_USERS}, r"listener\.name\.sasl_ssl\.scram-sha-512\.sasl\.jaas\.config"),
     ],
 )  # fmt: skip
 def test_what_is_half_said_is_refused(settings: dict[str, str], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         parse_listeners(BROKER_CONFIG.parse(settings))
+
+
+def test_listeners_may_share_a_port_where_the_system_tells_them_apart() -> None:
+    two = listeners(listeners="A://127.0.0.1:9,B://[::1]:9", listener_security_protocol_map="A:PLAINTEXT,B:PLAINTEXT")
+    assert {each.address.port for each in two} == {9}
+    assert len(listeners(listeners="A://:0,B://:0", listener_security_protocol_map="A:PLAINTEXT,B:PLAINTEXT")) == 2
 
 
 def test_what_others_can_reach_without_security_is_warned_about() -> None:

@@ -249,9 +249,22 @@ def test_an_address_above_its_quota_is_held_and_closed() -> None:
     assert made.admit("10.0.0.2", "LARGE").refusal is None
 
 
-def test_overrides_that_are_not_understood_are_refused() -> None:
-    with pytest.raises(ConfigError, match="ADDRESS:NUMBER"):
-        limits(max_connections_per_ip_overrides="10.0.0.9")
+@pytest.mark.parametrize("written", ["2001:DB8:0:0:0:0:0:1", "2001:db8::1", "2001:0db8::0001"])
+def test_an_address_is_the_same_in_each_way_to_write_it(written: str) -> None:
+    made, _ = limits(QuotaTable({(("ip", written),): {"connection_creation_rate": 1.0}}))
+    assert [made.admit("2001:db8::1", "LARGE").refusal is None for _ in range(12)] == [True] * 10 + [False] * 2
+    made, _ = limits(max_connections_per_ip="1", max_connections_per_ip_overrides=f"[{written}]:2,localhost:3")
+    assert [made.admit("2001:db8::1", "LARGE").refusal is None for _ in range(3)] == [True, True, False]
+    assert [made.admit("127.0.0.1", "LARGE").refusal is None for _ in range(4)] == [True, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("10.0.0.9", "ADDRESS:NUMBER"), ("10.0.0.9:x", "NUMBER"), ("no.host.invalid:2", "no host")],
+)
+def test_overrides_that_are_not_understood_are_refused(text: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        limits(max_connections_per_ip_overrides=text)
 
 
 # On sockets

@@ -193,6 +193,12 @@ def test_settings_of_the_authorizer_without_it_are_refused(tmp_path: Path, name:
         BrokerInProcess(tmp_path / "data", {name: "true"})
 
 
+def test_a_super_user_without_a_type_is_refused(tmp_path: Path) -> None:
+    settings = {"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": "User:root;admin"}
+    with pytest.raises(ConfigError, match=r"super\.users: 'admin' has no type.*User:admin"):
+        BrokerInProcess(tmp_path / "data", settings)
+
+
 def test_authorized_operations_tell_what_the_acls_say(node: BrokerInProcess) -> None:
     create(node, creation("tea", READ))
     request = MetadataRequest(topics=[MetadataRequestTopic(name="tea")], include_topic_authorized_operations=True)
