@@ -297,15 +297,19 @@ class KafkaPython:
             producer.close(0)
 
     def _poll(self, consumer: Any, topic: str) -> int:
-        def poll() -> None:
-            deadline_s = time.monotonic() + WAIT_S
-            # It logs that it may not read a topic, and polls on.
-            while not consumer.poll(200) and topic not in consumer._client.cluster.unauthorized_topics:
-                assert time.monotonic() < deadline_s
-
+        """In one call, and not before it knows the topic: a poll that ends while it joins its group makes it forget
+        what it is assigned, and a consumer that is closed then leaves a member behind that the next one waits for."""
+        cluster = consumer._client.cluster
         try:
-            code = self.code(poll)
-            return NO_TOPIC if topic in consumer._client.cluster.unauthorized_topics else code
+            # It logs that it may not read a topic, and would poll on.
+            eventually(lambda: topic in cluster.unauthorized_topics or topic in cluster.topics(), f"it knows {topic}")
+            if topic in cluster.unauthorized_topics:
+                return NO_TOPIC
+
+            def poll() -> None:
+                assert consumer.poll(WAIT_S * 1000), f"no record of {topic}"
+
+            return self.code(poll)
         finally:
             consumer.close(autocommit=False)
 
