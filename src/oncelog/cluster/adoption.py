@@ -17,14 +17,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from uuid import UUID
 
 from oncelog.cluster.image_security import known_acls, scram_users
 from oncelog.cluster.internal_topics import as_for_controllers, internal_partition_count, internal_topic_configs
+from oncelog.cluster.kraft_metadata import LoadedImage, load_image
 from oncelog.cluster.log_survey import LogSurvey
+from oncelog.cluster.metadata import broker_configs
 from oncelog.cluster.metadata_draft import MetadataDraft, config_records, found_partition, found_topic
-from oncelog.controller.image import ScramCredentialKey, TopicImage
+from oncelog.controller.image import Image, ScramCredentialKey, TopicImage
 from oncelog.controller.image_records import quota_records
 from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.config import Settings
@@ -42,10 +44,6 @@ from oncelog.storage.intact_batches import intact_batches
 from oncelog.storage.log import Log
 from oncelog.storage.log_dir import LogDir
 from oncelog.storage.partition_metadata import CorruptPartitionMetadataError
-
-if TYPE_CHECKING:
-    from oncelog.cluster.kraft_metadata import LoadedImage
-    from oncelog.controller.image import Image
 
 log = logging.getLogger("oncelog.server")
 
@@ -89,12 +87,8 @@ def adopt_folders(log_dir: LogDir, draft: MetadataDraft, settings: Settings, sur
 
 
 def _left_by_controllers(data_folder: Path) -> LoadedImage | None:
-    """None if no controllers wrote to this folder: then nothing of what reads their metadata is imported."""
-    if not (data_folder / f"{CLUSTER_METADATA_TOPIC}-0").is_dir():
-        return None
-    from oncelog.cluster.kraft_metadata import load_image
-
-    return load_image(data_folder)
+    """None if no controllers wrote to this folder."""
+    return load_image(data_folder) if (data_folder / f"{CLUSTER_METADATA_TOPIC}-0").is_dir() else None
 
 
 def _doubt(draft: MetadataDraft, survey: LogSurvey) -> None:
@@ -220,9 +214,8 @@ def _adopt_others(draft: MetadataDraft, image: Image) -> None:
     """What is not about topics."""
     settings = [
         record
-        for resource, configs in image.settings.items()
-        if resource.type == ResourceType.BROKER
-        for record in config_records(ResourceType.BROKER, resource.name, _dynamic(resource.name, configs))
+        for broker, configs in broker_configs(image).items()
+        for record in config_records(ResourceType.BROKER, broker, _dynamic(configs))
     ]
     users = [image.scram[ScramCredentialKey(*user)] for user in scram_users(image)]
     acls = [image.acls[acl_id] for acl_id in known_acls(image)]
@@ -240,9 +233,8 @@ def _adopt_others(draft: MetadataDraft, image: Image) -> None:
         draft.apply([ProducerIdsRecord(broker_id=-1, broker_epoch=-1, next_producer_id=image.next_producer_id)])
 
 
-def _dynamic(broker: str, configs: Mapping[str, str]) -> dict[str, str]:
-    known = known_settings(BROKER_CONFIG, configs, f"broker {broker}".strip())
-    return {name: value for name, value in known.items() if BROKER_CONFIG.key(name).dynamic}
+def _dynamic(configs: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in configs.items() if BROKER_CONFIG.key(name).dynamic}
 
 
 def _epochs(topic_id: UUID, left: LoadedImage | None) -> Iterator[int]:
