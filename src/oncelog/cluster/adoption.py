@@ -1,10 +1,10 @@
-"""Taking over a data folder that another broker wrote: Apache Kafka's, or ours without its journal or the end of it.
+"""Taking over a data folder that another broker wrote: Apache Kafka's, or ours without its metadata or the end of it.
 
-The folders give a topic's name, id and partitions; its settings are in Kafka's metadata log, which lies beside them.
-Where that is missing or damaged, nothing of a topic is deleted by age or size until its retention is set: it may have
-been a compacted one, or one that is kept for ever. Internal topics have settings of their own. Producer ids go on far
-above any that a log knows, or a transactional id has: how many more were handed out is written elsewhere, in Kafka's
-own metadata log or in the journal that is missing.
+The folders give a topic's name, id and partitions; its settings are in Kafka's metadata log, which lies beside them. So
+are topics of this broker alone to which nothing was written yet. Where that log is missing or damaged, nothing of a
+topic is deleted by age or size until its retention is set: it may have been a compacted one, or one that is kept for
+ever. Internal topics have settings of their own. Producer ids go on far above any that a log knows, a transactional id
+has or the metadata tells of: more may have been handed out.
 
 An internal topic of which folders are missing has at least as many partitions as a new one would get: folders are made
 when they are first written to, and those of a cluster lie on many brokers, but the hash that leads to them is one.
@@ -17,15 +17,18 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from uuid import UUID
 
 from oncelog.cluster.image_security import known_acls, scram_users
 from oncelog.cluster.internal_topics import as_for_controllers, internal_partition_count, internal_topic_configs
+from oncelog.cluster.kraft_metadata import LoadedImage, load_image
 from oncelog.cluster.log_survey import LogSurvey
+from oncelog.cluster.metadata import broker_configs
 from oncelog.cluster.metadata_draft import MetadataDraft, config_records, found_partition, found_topic
-from oncelog.controller.image import ScramCredentialKey, TopicImage
+from oncelog.controller.image import Image, ScramCredentialKey, TopicImage
 from oncelog.controller.image_records import quota_records
+from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.config import Settings
 from oncelog.core.config_resources import ResourceType
 from oncelog.core.errors import KafkaError
@@ -34,17 +37,13 @@ from oncelog.core.topic_config import TOPIC_CONFIG
 from oncelog.core.topic_settings import known_settings
 from oncelog.protocol.batch import decode_records
 from oncelog.protocol.compiler import decode_versioned
-from oncelog.protocol.messages.cluster_metadata import RemoveTopicRecord
+from oncelog.protocol.messages.cluster_metadata import ProducerIdsRecord, RemoveTopicRecord
 from oncelog.protocol.messages.transaction_log import TransactionLogValue
 from oncelog.protocol.schema import Message
 from oncelog.storage.intact_batches import intact_batches
 from oncelog.storage.log import Log
 from oncelog.storage.log_dir import LogDir
 from oncelog.storage.partition_metadata import CorruptPartitionMetadataError
-
-if TYPE_CHECKING:
-    from oncelog.cluster.kraft_metadata import LoadedImage
-    from oncelog.controller.image import Image
 
 log = logging.getLogger("oncelog.server")
 
@@ -77,7 +76,7 @@ def adopt_folders(log_dir: LogDir, draft: MetadataDraft, settings: Settings, sur
         left = _left_by_controllers(log_dir.path) if draft.is_new else None
         _adopt(found, draft, settings, left)
         if left is not None:
-            _adopt_security(draft, left.image)
+            _adopt_others(draft, left.image)
         _adopt_partitions(log_dir, draft)
     else:
         _set_aside(found, log_dir)
@@ -88,12 +87,8 @@ def adopt_folders(log_dir: LogDir, draft: MetadataDraft, settings: Settings, sur
 
 
 def _left_by_controllers(data_folder: Path) -> LoadedImage | None:
-    """None if no controllers wrote to this folder: then nothing of what reads their metadata is imported."""
-    if not (data_folder / f"{CLUSTER_METADATA_TOPIC}-0").is_dir():
-        return None
-    from oncelog.cluster.kraft_metadata import load_image
-
-    return load_image(data_folder)
+    """None if no controllers wrote to this folder."""
+    return load_image(data_folder) if (data_folder / f"{CLUSTER_METADATA_TOPIC}-0").is_dir() else None
 
 
 def _doubt(draft: MetadataDraft, survey: LogSurvey) -> None:
@@ -176,6 +171,7 @@ def _set_aside(found: _Found, log_dir: LogDir) -> None:
 
 
 def _adopt(found: _Found, draft: MetadataDraft, settings: Settings, left: LoadedImage | None) -> None:
+    own = {} if left is None else _kept_here_alone(left.image, settings.integer("node.id"))
     records: list[Message] = []
     for name, logs in found.items():
         topic_id = known_topic_id(logs[min(logs)])
@@ -188,29 +184,67 @@ def _adopt(found: _Found, draft: MetadataDraft, settings: Settings, left: Loaded
         count = max(logs) + 1
         if name in INTERNAL_TOPICS and len(logs) < count:
             count = max(count, internal_partition_count(name, settings))
-        configs = as_for_controllers(internal_topic_configs(name, settings)) | _configs(name, left)
+        same = own.get(name)
+        if same is not None and same.topic_id == topic_id:
+            count = max(count, len(same.partitions))
         if (known := draft.topic(name)) is not None:
             records.append(RemoveTopicRecord(topic_id=known.topic_id))
-        records += found_topic(name, topic_id, count, epoch, configs)
+        records += found_topic(name, topic_id, count, epoch, _all_configs(name, settings, left))
         log.info("topic %s is adopted with %d partition(s)", name, count)
+    for name in own.keys() - found.keys():
+        # Folders are made when they are first written to.
+        topic_id, count = own[name].topic_id, len(own[name].partitions)
+        epoch = max(_epochs(topic_id, left), default=-1)
+        records += found_topic(name, topic_id, count, epoch, _all_configs(name, settings, left))
+        log.info("topic %s is adopted from the metadata, with %d partition(s) and no records", name, count)
     if records:
         draft.apply(records)
 
 
-def _adopt_security(draft: MetadataDraft, image: Image) -> None:
+def _kept_here_alone(image: Image, node_id: int) -> dict[str, TopicImage]:
+    """Topics of which no other broker has a replica, as on a node that was alone."""
+    return {
+        topic.name: topic
+        for topic in image.topics.values()
+        if all(partition.replicas == (node_id,) for partition in topic.partitions.values())
+    }
+
+
+def _adopt_others(draft: MetadataDraft, image: Image) -> None:
+    """What is not about topics."""
+    settings = [
+        record
+        for broker, configs in broker_configs(image).items()
+        for record in config_records(ResourceType.BROKER, broker, _dynamic(configs))
+    ]
     users = [image.scram[ScramCredentialKey(*user)] for user in scram_users(image)]
     acls = [image.acls[acl_id] for acl_id in known_acls(image)]
     quotas = list(quota_records(image))
-    for records, name in ((users, "SCRAM credential"), (acls, "ACL"), (quotas, "quota")):
+    for records, name in (
+        (settings, "setting of brokers"),
+        (users, "SCRAM credential"),
+        (acls, "ACL"),
+        (quotas, "quota"),
+    ):
         if records:
             draft.apply(records)
-            log.info("%d %s(s) are taken over", len(records), name)
+            log.info("taken over: %d x %s", len(records), name)
+    if image.next_producer_id >= 0:
+        draft.apply([ProducerIdsRecord(broker_id=-1, broker_epoch=-1, next_producer_id=image.next_producer_id)])
+
+
+def _dynamic(configs: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in configs.items() if BROKER_CONFIG.key(name).dynamic}
 
 
 def _epochs(topic_id: UUID, left: LoadedImage | None) -> Iterator[int]:
     """That controllers have told of."""
     found = None if left is None else left.image.topics.get(topic_id)
     return (partition.leader_epoch for partition in (found.partitions.values() if found is not None else ()))
+
+
+def _all_configs(topic: str, settings: Settings, left: LoadedImage | None) -> dict[str, str]:
+    return as_for_controllers(internal_topic_configs(topic, settings)) | _configs(topic, left)
 
 
 def _configs(topic: str, left: LoadedImage | None) -> dict[str, str]:

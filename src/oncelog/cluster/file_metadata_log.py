@@ -16,7 +16,6 @@ import json
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -24,6 +23,7 @@ from uuid import UUID
 
 from oncelog.cluster.committed_log import CommittedLog, Snapshot, data_batches
 from oncelog.cluster.kraft_metadata import SnapshotName, segment_files, snapshot_files
+from oncelog.cluster.metadata_damage import damage_before_the_end
 from oncelog.cluster.metadata_log import Follower, no_longer_active
 from oncelog.cluster.quorum_log import TOPIC, TOPIC_ID, Leader
 from oncelog.controller.checkpoint import Checkpoint, Quorum, encode_checkpoint
@@ -37,7 +37,7 @@ from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import TopicPartition, uuid_to_text
 from oncelog.core.promise import Promise
 from oncelog.core.worker import Worker
-from oncelog.protocol.batch import crc_of, iter_headers
+from oncelog.protocol.batch import iter_headers
 from oncelog.protocol.messages.cluster_metadata import VotersRecord
 from oncelog.protocol.primitives import MalformedRequest
 from oncelog.storage.atomic_file import replace_file
@@ -52,9 +52,6 @@ FLUSH_RETRY_MS: Final = 100
 _OWNER_ONLY: Final = 0o700
 """The log has the keys of users, with which one could pose as the broker."""
 _READ_BYTES: Final = 1 << 20
-_MAGIC: Final = b"\2"
-_MAGIC_AT: Final = 16
-"""Where a batch has the version of its format."""
 _CONFIG: Final = LogConfig(segment_bytes=1 << 30, record_validation="batch")
 
 logger = logging.getLogger("oncelog.server")
@@ -149,7 +146,7 @@ class FileMetadataLog:
     def begin_anew(self, image: Image) -> None:
         """An image replaces all that the log says, at once: in a folder of other controllers, or one that has lost its
         end. Before `campaign`."""
-        self._log = log = self._log or self._open()
+        self._log = log = self._log or self._open(is_own=False)
         newest = max(snapshot_files(self._folder), default=SnapshotName(0, 0))
         epochs = (log.leader_epochs.latest_epoch, newest.epoch, self._epoch, read_quorum_epoch(self._folder))
         name = SnapshotName(max(log.log_end_offset, newest.end_offset, 1), max(epochs) + 1)
@@ -177,10 +174,11 @@ class FileMetadataLog:
         voters = [] if quorum.voters is None else [each.voter_id for each in quorum.voters.voters]
         return quorum if voters == [self.node_id] else Quorum()
 
-    def _open(self) -> Log:
+    def _open(self, *, is_own: bool = True) -> Log:
         place = LogPlace(self._folder, TopicPartition(TOPIC, 0), self._scheduler.now_ms())
         if self._folder.is_dir():
-            check_not_damaged(self._folder)
+            if is_own:
+                self._check_not_damaged()
             found_bytes = _segment_bytes(self._folder)
             log = Log(place, _CONFIG, clean=False)
             self.torn_bytes = found_bytes - _segment_bytes(self._folder)
@@ -188,6 +186,19 @@ class FileMetadataLog:
         log = Log.create(place, _CONFIG, TOPIC_ID)
         self._folder.chmod(_OWNER_ONLY)
         return log
+
+    def _check_not_damaged(self) -> None:
+        """A log that is broken in the middle is no trace of a crash, so not ours to repair by guessing."""
+        damage = damage_before_the_end(segment_files(self._folder))
+        if damage is not None:
+            path, position = damage
+            raise InvalidMetadata(
+                f"{path} is damaged at byte {position}, with intact changes behind it. Restore {self._folder} from a "
+                "copy, or give up every change from there on: remove the segments after this one, and "
+                f"'truncate -s {position + 1} {path}'. Settings are then as before these changes, also those of "
+                "retention, and so are users and ACLs; topics that were deleted are back, without records; topics "
+                "that were created keep their records and lose their settings. Producer ids and epochs are not affected"
+            )
 
     def _newest_snapshot(self) -> Snapshot | None:
         files = snapshot_files(self._folder) if self._folder.is_dir() else {}
@@ -358,46 +369,6 @@ class FileMetadataLog:
             log.close(clean)
         except (KafkaError, OSError) as error:
             logger.error("the metadata log could not be closed in order: %s", error)
-
-
-def check_not_damaged(folder: Path) -> None:
-    """A log that is broken in the middle is no trace of a crash, so not ours to repair by guessing.
-
-    Raises InvalidMetadata.
-    """
-    segments = segment_files(folder)
-    for path in segments:
-        data = path.read_bytes()
-        end = _intact_bytes(data)
-        if end < len(data) and (path != segments[-1] or _has_batch_behind(data, end)):
-            raise InvalidMetadata(
-                f"{path} is damaged at byte {end}, with intact changes behind it. Restore {folder} from a copy, or "
-                "give up every change from there on: remove the segments after this one, and "
-                f"'truncate -s {end + 1} {path}'. Settings are then as before these changes, also those of "
-                "retention, and so are users and ACLs; topics that were deleted are back, without records; topics "
-                "that were created keep their records and lose their settings. Producer ids and epochs are not affected"
-            )
-
-
-def _intact_bytes(data: bytes, position: int = 0) -> int:
-    """How far batches are whole, from `position` on."""
-    end = position
-    with suppress(KafkaError):
-        for start, header in iter_headers(data, position):
-            if crc_of(data, start, header.size_bytes) != header.crc:
-                break
-            end = start + header.size_bytes
-    return end
-
-
-def _has_batch_behind(data: bytes, position: int) -> bool:
-    magic = data.find(_MAGIC, position + 1 + _MAGIC_AT)
-    while magic >= 0:
-        start = magic - _MAGIC_AT
-        if _intact_bytes(data, start) > start:
-            return True
-        magic = data.find(_MAGIC, magic + 1)
-    return False
 
 
 def _segment_bytes(folder: Path) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from oncelog.cluster.metadata_damage import damage_before_the_end
 from oncelog.controller.checkpoint import decode_checkpoint
 from oncelog.controller.errors import InvalidMetadata
 from oncelog.controller.image import EMPTY_IMAGE, Image
@@ -88,7 +89,8 @@ class _Loader:
         except (KafkaError, MalformedRequest, InvalidMetadata) as error:
             log.warning("what Kafka's controllers wrote in %s is not read to its end: %s", self._folder, error)
             self._is_complete = False
-        return LoadedImage(self._replay.image(), self._is_complete, self._end_offset, self._is_torn)
+        is_complete = self._is_complete and self._end_offset > 0  # there is always a level of metadata.version
+        return LoadedImage(self._replay.image(), is_complete, self._end_offset, self._is_torn)
 
     def _read(self) -> None:
         snapshots, segments = snapshot_files(self._folder), segment_files(self._folder)
@@ -102,6 +104,8 @@ class _Loader:
             for path in segments[-1:]:
                 self._read_segment(path, newest.end_offset)
         except CorruptBatchError as error:
+            if damage_before_the_end(segments[-1:]) is not None:
+                raise
             # A torn end is what a kill leaves, and nobody was told that it is there.
             self._is_torn = True
             log.info("%s does not end with a whole batch: %s", segments[-1], error)

@@ -64,11 +64,7 @@ class Metadata:
                 topic = self._topic(image.topics[topic_id])
                 self.topics[topic.name] = self.topics_by_id[topic_id] = topic
         if delta.has_broker_settings:
-            self.broker_configs = {
-                resource.name: known_settings(BROKER_CONFIG, configs, f"broker {resource.name}".strip())
-                for resource, configs in image.settings.items()
-                if resource.type == ResourceType.BROKER
-            }
+            self.broker_configs = broker_configs(image)
         if delta.scram:
             self.users = scram_users(image)
         if delta.acls:
@@ -108,3 +104,12 @@ class Metadata:
         if topic is None or not 0 <= partition.partition < topic.partition_count:
             return None
         return self.partition_state(topic, partition.partition).leader
+
+
+def broker_configs(image: Image) -> dict[str, dict[str, str]]:
+    """The settings of brokers that mean something here, by their number, "" for all."""
+    return {
+        resource.name: known_settings(BROKER_CONFIG, configs, f"broker {resource.name}".strip())
+        for resource, configs in image.settings.items()
+        if resource.type == ResourceType.BROKER
+    }

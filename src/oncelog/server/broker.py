@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from oncelog.cluster.adoption import adopt_folders, complete_internal_topics, known_topic_id
 from oncelog.cluster.cluster_config import FEATURES, check_folder
 from oncelog.cluster.internal_topics import internal_partition_count, internal_topic_configs
+from oncelog.cluster.kraft_metadata import load_image
 from oncelog.cluster.log_configs import LogConfigs
 from oncelog.cluster.log_survey import LogSurvey, survey_logs
-from oncelog.cluster.metadata import Metadata, Topic
+from oncelog.cluster.metadata import Metadata, Topic, broker_configs
 from oncelog.cluster.partition import EndOfLog, Partition
 from oncelog.cluster.partition_state import PartitionState, Role
 from oncelog.cluster.partitions import PartitionTable
@@ -408,6 +409,9 @@ class Broker:
         self._stopped_epoch = clean_shutdown.read_broker_epoch(self._data_dir)
         if self._stopped_epoch is not None:
             self.previous_epoch = self._stopped_epoch
+        if not self.is_in_cluster and not clean_shutdown.has_clean_stop(self._data_dir):
+            # All logs are read before there is a controller: by what was set for this broker while it ran.
+            self.metadata.broker_configs = broker_configs(load_image(self._data_dir).image)
         self._load_settings()
         self.budget.max_bytes = self.settings.integer("oncelog.connections.max.bytes")
 

@@ -7,7 +7,8 @@ the data folder is as Apache Kafka keeps it with `process.roles=broker,controlle
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -135,8 +136,13 @@ class OwnController:
         return any(each != own and each.int >= RESERVED_DIRECTORIES_BELOW for each in found)
 
     def _read(self) -> None:
-        try:
+        with self._in_words():
             self.log.start(self.node)
+
+    @contextmanager
+    def _in_words(self) -> Iterator[None]:
+        try:
+            yield
         except (KafkaError, InvalidMetadata, MalformedRequest) as error:
             raise LogDirError(f"the metadata log in {self._folder} cannot be read: {error}") from error
 
@@ -146,13 +152,10 @@ class OwnController:
         if draft.has_changed and (self.log.exists or draft.image != EMPTY_IMAGE):
             directory_id = self._broker.log_dir.meta.directory_id
             invariant(directory_id is not None, "meta.properties has a directory id")
-            self.log.begin_anew(
-                draft.led_by(
-                    self._broker.node_id,
-                    directory_id,  # type: ignore[arg-type]  # checked
-                    self._levels(draft.image.features),
-                )
-            )
+            levels = self._levels(draft.image.features)
+            image = draft.led_by(self._broker.node_id, directory_id, levels)  # type: ignore[arg-type]  # checked
+            with self._in_words():
+                self.log.begin_anew(image)
         if not is_known:
             self._read()
         self.facts = NodeFacts(boot_id, draft.doubtful_epoch, self.log.committed.end_offset, draft.secret)

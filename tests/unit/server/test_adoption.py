@@ -21,7 +21,7 @@ from oncelog.protocol.messages.describe_transactions import DescribeTransactions
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
 from oncelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
-from oncelog.storage.log_dir import LogDir
+from oncelog.storage.log_dir import LogDir, LogDirError
 from tests.data import kafka
 from tests.unit.cluster.test_kraft_metadata import batch, config
 from tests.unit.server.harness import BrokerInProcess
@@ -348,6 +348,79 @@ def test_a_topic_whose_settings_are_not_known_loses_nothing(
     end = log.log_end_offset
     node.clock.advance_ms(60_000)
     assert (log.log_start_offset, log.log_end_offset) == (0, end)
+
+
+def damage_the_middle(folder: Path) -> None:
+    path = min((folder / "__cluster_metadata-0").glob("*.log"))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_topic_of_kafka_whose_metadata_is_damaged_before_its_end_loses_nothing(
+    kafka_data: Callable[[str], Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = kafka_data("tv2")
+    damage_the_middle(folder)
+    node = BrokerInProcess(folder, clock=VirtualScheduler(kafka.contents("tv2")["written_at_ms"]))
+    assert "is not read to its end" in caplog.text
+    for _ in range(2):
+        assert configs_of(node, "append-time")["retention.ms"] == "-1"
+        node.restart()
+
+
+def test_topics_beside_an_empty_metadata_folder_lose_nothing(lost_metadata: BrokerInProcess) -> None:
+    node = lost_metadata
+    (node.folder / "__cluster_metadata-0").mkdir()
+    node.broker = node._new()
+    assert configs_of(node, "orders") == {"retention.ms": "-1", "retention.bytes": "-1"}
+
+
+def lose_facts(path: Path) -> None:
+    path.unlink()
+
+
+def damage_facts(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+@pytest.mark.parametrize("lose", [lose_facts, damage_facts])
+def test_a_node_that_has_its_metadata_log_and_nothing_else_keeps_its_settings(
+    tmp_path: Path, lose: Callable[[Path], None]
+) -> None:
+    node = BrokerInProcess(tmp_path / "data")
+    node.create("t", 3)
+    node.create("wide", 5)
+    assert node.produce("wide", [b"one"], partition=1).error_code == ErrorCode.NONE
+    given = new_producer_id(node)
+    node.configure(ResourceType.BROKER, "", {"log.retention.ms": "-1"})
+    node.configure(ResourceType.BROKER, "1", {"log.retention.bytes": "123456"})
+    node.configure(ResourceType.TOPIC, "t", {"segment.ms": "123456"})
+    node.stop()
+    lose(node.folder / JOURNAL_FILE)
+    node = BrokerInProcess(node.folder)
+    assert configs_of(node, "t") == {"segment.ms": "123456"}
+    assert node.broker.settings.integer("log.retention.ms") == -1
+    assert node.broker.settings.integer("log.retention.bytes") == 123456
+    counts = {topic.name: topic.partition_count for topic in node.broker.metadata.topics.values()}
+    assert counts == {"t": 3, "wide": 5}
+    assert node.produce("wide", [b"two"], partition=1).base_offset == 1
+    after = new_producer_id(node)
+    assert after > given
+    node.stop()
+    lose(node.folder / JOURNAL_FILE)
+    assert new_producer_id(BrokerInProcess(node.folder)) > after
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_quorum_state_that_cannot_be_read_is_said_in_words(tmp_path: Path, is_known: bool) -> None:
+    node = BrokerInProcess(tmp_path / "data")
+    node.stop()
+    (node.folder / "__cluster_metadata-0" / "quorum-state").write_bytes(b"")
+    if not is_known:
+        (node.folder / JOURNAL_FILE).unlink()
+    with pytest.raises(LogDirError, match=r"quorum-state cannot be read"):
+        BrokerInProcess(node.folder)
 
 
 def configs_of(node: BrokerInProcess, topic: str) -> Mapping[str, str]:

@@ -19,6 +19,7 @@ from oncelog.cluster.node_facts import JOURNAL_FILE, NodeFacts
 from oncelog.cluster.quorum_log import TOPIC
 from oncelog.controller import metadata_batches
 from oncelog.core.broker_config import BROKER_CONFIG
+from oncelog.core.config_resources import ResourceType
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
 from oncelog.protocol.messages import cluster_metadata
@@ -237,6 +238,19 @@ def test_the_only_broker_cannot_be_unregistered(node: BrokerInProcess) -> None:
     assert answer.error_code == ErrorCode.INVALID_REQUEST
     node.clock.advance_ms(60_000)
     assert node.produce("t", [b"one"]).error_code == ErrorCode.NONE
+
+
+def test_logs_are_read_after_a_kill_by_the_settings_that_were_changed_before(node: BrokerInProcess) -> None:
+    day_ms = 86_400_000
+    node.configure(ResourceType.BROKER, "", {"producer.id.expiration.ms": str(7 * day_ms)})
+    create(node, "t", internal_segment_bytes="100")
+    batch = {"producer_id": init(node), "producer_epoch": 0, "base_sequence": 0}
+    assert node.produce("t", [b"one"], **batch).base_offset == 0
+    node.restart()
+    assert node.produce("t", [b"two"]).base_offset == 1
+    node.stop(clean=False)
+    node = BrokerInProcess(node.folder, clock=VirtualScheduler(node.clock.now_ms() + 2 * day_ms))
+    assert node.produce("t", [b"one"], **batch).base_offset == 0, "its producer is still known"
 
 
 def test_transactions_of_before_a_crash_of_the_machine_are_doubted(tmp_path: Path) -> None:

@@ -73,9 +73,8 @@ async def settled(promise: Promise[Any]) -> None:
 
 async def delete(broker: Broker, topic: str) -> None:
     assert broker.own_controller is not None
-    await settled(
-        broker.own_controller.node.append([RemoveTopicRecord(topic_id=broker.metadata.topics[topic].topic_id)])
-    )
+    removal = RemoveTopicRecord(topic_id=broker.metadata.topics[topic].topic_id)
+    await settled(broker.own_controller.node.add(lambda _: [removal]))
     while topic in broker.metadata.topics:
         await asyncio.sleep(0.001)
     await settled(broker.removals.settled)

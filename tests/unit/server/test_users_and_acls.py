@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from oncelog.cluster.adoption import _adopt_security
+from oncelog.cluster.adoption import _adopt_others
 from oncelog.cluster.metadata_draft import MetadataDraft
 from oncelog.cluster.node_facts import NodeFacts
 from oncelog.controller.image import Image, ScramCredentialKey
@@ -306,7 +306,7 @@ def test_users_acls_and_quotas_of_apache_kafka_are_taken_over() -> None:
         quotas={(("client-id", None), ("user", "eve")): {"producer_byte_rate": 5.0}},
     )
     draft = MetadataDraft(None, NodeFacts())
-    _adopt_security(draft, image)
+    _adopt_others(draft, image)
     taken_over = draft.led_by(NodeId(1), uuid4(), {})
     assert list(taken_over.scram) == [ScramCredentialKey("eve", 1)]
     assert [record.resource_name for record in taken_over.acls.values()] == ["tea"]
