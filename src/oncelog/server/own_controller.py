@@ -131,16 +131,18 @@ class OwnController:
 
     def take_over(self, draft: MetadataDraft, boot_id: str | None) -> None:
         """What was found, if it is not what this controller knows. Until the last step the folder is as it was."""
-        is_known = NodeFacts.read(self._path) is not None
+        known = NodeFacts.read(self._path)
         if draft.has_changed and (draft.topics or self.log.exists or draft.has_settings):
             directory_id = self._broker.log_dir.meta.directory_id
             invariant(directory_id is not None, "meta.properties has a directory id")
             image = draft.image(self._features, directory_id, self._new_uuid)  # type: ignore[arg-type]  # checked
             self.log.begin_anew(image)
-        if not is_known:
+        if known is None:
             self._read()
         self.facts = NodeFacts(boot_id, draft.doubtful_epoch, self.log.committed.end_offset, draft.secret)
-        self.facts.write(self._path)
+        if self.facts != known:
+            # Nothing is committed before the log's first fsync, which has the name of this file too.
+            self.facts.write(self._path, folder_follows=True)
 
     def hand_over(self, follower: QuorumLog) -> None:
         """The broker begins with what was read here. A transaction that is open is for its own eyes."""

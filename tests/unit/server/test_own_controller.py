@@ -143,7 +143,7 @@ def test_a_take_over_that_is_killed_is_made_up_for_by_the_next(
     class Killed(Exception):
         pass
 
-    def kill(*_: object) -> None:
+    def kill(*_: object, **__: object) -> None:
         raise Killed
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
@@ -195,6 +195,29 @@ def test_transactions_of_before_a_crash_of_the_machine_are_doubted(tmp_path: Pat
     assert epoch < doubtful <= leader_epoch(node, TRANSACTION_STATE_TOPIC)
     node.restart()
     assert node.broker.metadata.doubtful_below_epoch(topic) == doubtful
+
+
+def test_a_start_on_which_nothing_is_new_does_not_write_what_the_node_knows_of_itself(tmp_path: Path) -> None:
+    path = tmp_path / JOURNAL_FILE
+    node = BrokerInProcess(tmp_path)
+    node.stop()
+    left = path.stat().st_ino
+    again = BrokerInProcess(tmp_path)
+    assert path.stat().st_ino == left
+    again.stop(clean=False)
+    # How long the log is by now is noted, and so is another boot.
+    known = NodeFacts.read(path)
+    after_kill = BrokerInProcess(tmp_path)
+    noted = NodeFacts.read(path)
+    assert known is not None
+    assert noted is not None
+    assert noted.end_offset > known.end_offset
+    after_kill.stop()
+    other_boot = BrokerInProcess(tmp_path, boot_id="another boot")
+    found = NodeFacts.read(path)
+    assert found is not None
+    assert found.boot_id == "another boot"
+    other_boot.stop()
 
 
 def test_the_secret_is_the_same_after_a_restart_and_for_the_owner_alone(node: BrokerInProcess) -> None:
