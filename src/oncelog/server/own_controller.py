@@ -46,7 +46,10 @@ LISTENER: Final = "CONTROLLER"
 _SEEN_BY_CLIENTS: Final = (EnvelopeRequest, CreateTopicsRequest)
 _LOOK_MS: Final = 1
 LONG_LOG_BYTES: Final = 32 << 10
-"""A log that is longer, and longer than its snapshot, is replaced by a new one at a clean stop. A start reads both."""
+"""A log that is longer, and longer than its snapshot, is replaced by a new one at a clean stop, or when the next start
+has found it so. A start reads both."""
+SHORTENED_AFTER_MS: Final = 1_000
+"""A start comes first."""
 
 T = TypeVar("T")
 
@@ -165,14 +168,21 @@ class OwnController:
     def note_stop(self) -> None:
         """Before a clean stop. If the log is found shorter than this, it has lost its end. Raises OSError."""
         committed = self.log.committed
-        snapshot_bytes = 0 if committed.snapshot is None else len(committed.snapshot.data)
-        is_long = committed.bytes_since_snapshot > max(snapshot_bytes, LONG_LOG_BYTES)
-        if is_long and self.log.is_active and not committed.is_in_transaction:
+        if self._is_long and self.log.is_active and not committed.is_in_transaction:
             self.log.write_last_snapshot(self.node.snapshot())
         self.facts = self.facts._replace(end_offset=self.log.committed.end_offset)
         self.facts.write(self._path)
 
+    @property
+    def _is_long(self) -> bool:
+        committed = self.log.committed
+        snapshot_bytes = 0 if committed.snapshot is None else len(committed.snapshot.data)
+        return committed.bytes_since_snapshot > max(snapshot_bytes, LONG_LOG_BYTES)
+
     def start(self) -> None:
+        if self._is_long:
+            # Each start after a kill adds a change of every partition, and would have more to read than the one before.
+            self._broker.later(SHORTENED_AFTER_MS, self.node.store_snapshot)
         self.log.campaign()
 
     def call(self, purpose: str, address: Address, request: Message, timeout_ms: int) -> Promise[Answer]:

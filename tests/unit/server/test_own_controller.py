@@ -29,6 +29,7 @@ from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
 from oncelog.security.scram import ScramCredential, ScramMechanism
 from oncelog.server import server
 from oncelog.server.authorization import Operation, Resource
+from oncelog.server.own_controller import SHORTENED_AFTER_MS
 from oncelog.storage.flush_work import FlushWork
 from tests.data import journal, kafka
 from tests.unit.server.harness import BrokerInProcess
@@ -400,6 +401,29 @@ def test_a_start_decodes_each_record_once_and_a_clean_stop_leaves_no_more_than_t
     assert 1000 < decoded < 1050
     assert node.broker.metadata.topics["wide"].configs == {"retention.ms": "1"}
     assert node.produce("wide", [b"one"], partition=999).error_code == ErrorCode.NONE
+
+
+def test_a_node_that_is_killed_again_and_again_has_no_more_to_read_each_time(
+    node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.create("wide", 400)
+    node.restart(clean=False)
+    decode = cluster_metadata.decode_metadata_record
+    decoded: list[int] = []
+
+    def count(value: Any) -> Any:
+        decoded[-1] += 1
+        return decode(value)
+
+    monkeypatch.setattr(metadata_batches, "decode_metadata_record", count)
+    for _ in range(7):
+        node.clock.advance_ms(SHORTENED_AFTER_MS)
+        decoded.append(0)
+        node.restart(clean=False)
+    # Each start changes all partitions, until the log is as long as its snapshot.
+    assert decoded[1] < decoded[2] < decoded[3]
+    assert decoded[4:] == decoded[1:4]
+    assert node.produce("wide", [b"one"], partition=399).error_code == ErrorCode.NONE
 
 
 def test_topics_and_partitions_are_counted_as_they_come_and_go(node: BrokerInProcess) -> None:
