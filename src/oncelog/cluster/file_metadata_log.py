@@ -6,8 +6,13 @@
 
     {"leaderId":1,"leaderEpoch":3,"votedId":-1,"votedDirectoryId":"AAAAAAAAAAAAAAAAAAAAAA","data_version":1}
 
-Each campaign is won, under a new epoch that is on disk before anything is appended with it. A batch is committed when
-it is on disk. Batches that are appended while an fsync runs share the next one.
+Each campaign is won, under a new epoch: nobody else can win one. A batch is committed when it is on disk. Batches that
+are appended while an fsync runs share the next one.
+
+The first fsync of an epoch has its first batches and, behind them, the names in the folder and in the data folder. So
+nothing is committed in an epoch before `quorum-state` has it for good, and what a start has put into the data folder.
+After a power cut before that, the epoch may be won again, and the log says nothing of the first time. If the log has a
+higher epoch than `quorum-state`, it counts, here as for Kafka.
 """
 
 from __future__ import annotations
@@ -227,19 +232,18 @@ class FileMetadataLog:
             return
         epoch = max(self._epoch, self.committed.last_epoch) + 1
         try:
-            write_quorum_state(self._folder, self.node_id, epoch)
+            write_quorum_state(self._folder, self.node_id, epoch, folder_follows=True)
         except OSError as error:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{QUORUM_STATE} cannot be written: {error}") from error
+        self._log.note_new_name()
         self._epoch = epoch
         now_ms = self._scheduler.now_ms()
         batches = self.committed.first_batches(self.node_id, epoch, self._voters, timestamp_ms=now_ms)
         first = self._write(batches)
         if first.done and isinstance(first.value, KafkaError):
             raise first.value
-        first.then(partial(self._elected, epoch))
-
-    def _elected(self, epoch: int, result: int | KafkaError) -> None:
-        if isinstance(result, int) and epoch == self._epoch and self._follower is not None:
+        # At once: what the controller appends first shares the fsync of these batches. If that fails, the office ends.
+        if self._follower is not None:
             self.leader = Leader(self.node_id, epoch, self.address)
             self._follower.on_leader(self.leader)
 
@@ -390,7 +394,8 @@ def read_quorum_epoch(folder: Path) -> int:
         raise InvalidMetadata(f"{path} cannot be read: {error}") from error
 
 
-def write_quorum_state(folder: Path, leader_id: int, epoch: int) -> None:
+def write_quorum_state(folder: Path, leader_id: int, epoch: int, *, folder_follows: bool = False) -> None:
+    """`folder_follows`: see `replace_file`."""
     state = {
         "leaderId": leader_id,
         "leaderEpoch": epoch,
@@ -398,4 +403,5 @@ def write_quorum_state(folder: Path, leader_id: int, epoch: int) -> None:
         "votedDirectoryId": uuid_to_text(UUID(int=0)),
         "data_version": 1,
     }
-    replace_file(folder / QUORUM_STATE, json.dumps(state, separators=(",", ":")).encode())
+    content = json.dumps(state, separators=(",", ":")).encode()
+    replace_file(folder / QUORUM_STATE, content, folder_follows=folder_follows)

@@ -43,7 +43,8 @@ class NodeFacts(NamedTuple):
         secret = None if entry["secret"] is None else base64.b64decode(entry["secret"])
         return cls(entry["boot"], entry["doubtful_epoch"], entry["end_offset"], secret)
 
-    def write(self, path: Path) -> None:
+    def write(self, path: Path, *, folder_follows: bool = False) -> None:
+        """`folder_follows`: see `replace_file`."""
         entry: JournalEntry = {
             "kind": _KIND,
             "boot": self.boot_id,
@@ -51,4 +52,4 @@ class NodeFacts(NamedTuple):
             "end_offset": self.end_offset,
             "secret": None if self.secret is None else base64.b64encode(self.secret).decode(),
         }
-        replace_file(path, format_line(entry), mode=OWNER_ONLY)
+        replace_file(path, format_line(entry), folder_follows=folder_follows, mode=OWNER_ONLY)

@@ -365,8 +365,12 @@ class ControllerNode:
 
     def _store_snapshot_if_long(self) -> None:
         committed = self.log.committed
-        is_long = committed.bytes_since_snapshot > SNAPSHOT_BYTES or committed.batches_since_snapshot > SNAPSHOT_BATCHES
-        if not is_long or self._is_storing or not self.log.is_active or committed.is_in_transaction:
+        if committed.bytes_since_snapshot > SNAPSHOT_BYTES or committed.batches_since_snapshot > SNAPSHOT_BATCHES:
+            self.store_snapshot()
+
+    def store_snapshot(self) -> None:
+        """It replaces the log before it. Nothing happens while that cannot be, or if it has just failed."""
+        if self._is_storing or not self.log.is_active or self.log.committed.is_in_transaction:
             return
         if self._scheduler.monotonic_ms() < self._next_snapshot_ms:
             return

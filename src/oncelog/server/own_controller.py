@@ -48,7 +48,10 @@ _TRANSACTION_VERSION: Final = "transaction.version"
 _SEEN_BY_CLIENTS: Final = (EnvelopeRequest, CreateTopicsRequest)
 _LOOK_MS: Final = 1
 LONG_LOG_BYTES: Final = 32 << 10
-"""A log that is longer, and longer than its snapshot, is replaced by a new one at a clean stop. A start reads both."""
+"""A log that is longer, and longer than its snapshot, is replaced by a new one at a clean stop, or when the next start
+has found it so. A start reads both."""
+SHORTENED_AFTER_MS: Final = 1_000
+"""A start comes first."""
 
 T = TypeVar("T")
 
@@ -148,7 +151,7 @@ class OwnController:
 
     def take_over(self, draft: MetadataDraft, boot_id: str | None) -> None:
         """What was found, if it is not what this controller knows. Until the last step the folder is as it was."""
-        is_known = NodeFacts.read(self._path) is not None
+        known = NodeFacts.read(self._path)
         if draft.has_changed and (self.log.exists or draft.image != EMPTY_IMAGE):
             directory_id = self._broker.log_dir.meta.directory_id
             invariant(directory_id is not None, "meta.properties has a directory id")
@@ -156,10 +159,12 @@ class OwnController:
             image = draft.led_by(self._broker.node_id, directory_id, levels)  # type: ignore[arg-type]  # checked
             with self._in_words():
                 self.log.begin_anew(image)
-        if not is_known:
+        if known is None:
             self._read()
         self.facts = NodeFacts(boot_id, draft.doubtful_epoch, self.log.committed.end_offset, draft.secret)
-        self.facts.write(self._path)
+        if self.facts != known:
+            # Nothing is committed before the log's first fsync, which has the name of this file too.
+            self.facts.write(self._path, folder_follows=True)
 
     def hand_over(self, follower: QuorumLog) -> None:
         """The broker begins with what was read here. A transaction that is open is for its own eyes."""
@@ -180,14 +185,21 @@ class OwnController:
     def note_stop(self) -> None:
         """Before a clean stop. If the log is found shorter than this, it has lost its end. Raises OSError."""
         committed = self.log.committed
-        snapshot_bytes = 0 if committed.snapshot is None else len(committed.snapshot.data)
-        is_long = committed.bytes_since_snapshot > max(snapshot_bytes, LONG_LOG_BYTES)
-        if is_long and self.log.is_active and not committed.is_in_transaction:
+        if self._is_long and self.log.is_active and not committed.is_in_transaction:
             self.log.write_last_snapshot(self.node.snapshot())
         self.facts = self.facts._replace(end_offset=self.log.committed.end_offset)
         self.facts.write(self._path)
 
+    @property
+    def _is_long(self) -> bool:
+        committed = self.log.committed
+        snapshot_bytes = 0 if committed.snapshot is None else len(committed.snapshot.data)
+        return committed.bytes_since_snapshot > max(snapshot_bytes, LONG_LOG_BYTES)
+
     def start(self) -> None:
+        if self._is_long:
+            # Each start after a kill adds a change of every partition, and would have more to read than the one before.
+            self._broker.later(SHORTENED_AFTER_MS, self.node.store_snapshot)
         self.log.campaign()
 
     def call(self, purpose: str, address: Address, request: Message, timeout_ms: int) -> Promise[Answer]:

@@ -12,9 +12,12 @@ TEMPORARY_SUFFIX = ".tmp"
 _numbers = itertools.count()
 
 
-def replace_file(path: Path, content: bytes, *, durable: bool = True, mode: int = 0o644) -> None:
+def replace_file(
+    path: Path, content: bytes, *, durable: bool = True, folder_follows: bool = False, mode: int = 0o644
+) -> None:
     """Write a temporary file and rename it. With `durable`, a power cut after the return cannot bring the old one back.
 
+    With `folder_follows` it can, until the caller has synced the folder; it is the old one or the new one in any case.
     Its name has a number, because the loop and a worker may be at the same file at the same time.
     """
     temporary = path.with_name(f"{path.name}.{next(_numbers)}{TEMPORARY_SUFFIX}")
@@ -23,7 +26,7 @@ def replace_file(path: Path, content: bytes, *, durable: bool = True, mode: int 
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
-    if durable:
+    if durable and not folder_follows:
         sync_path(path.parent)
 
 

@@ -525,6 +525,10 @@ class Log:
         else:
             self._health.fail_fsync(error)
 
+    def note_new_name(self) -> None:
+        """The owner has put or replaced a file in the folder, or beside it: the next flush syncs both folders too."""
+        self.durability.folder_changes += 1
+
     def is_flush_due(self, now_ms: int) -> bool:
         """Whether the oldest append that is not flushed is older than `flush.ms`."""
         return self.durability.is_due(now_ms, self.config.flush_ms)

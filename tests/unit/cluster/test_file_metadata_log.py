@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -122,7 +123,7 @@ def test_an_epoch_that_was_won_is_not_won_again_even_if_nothing_was_written_in_i
     node = Node(tmp_path, worker)
     node.log.campaign()
     node.settle()
-    assert not node.log.is_active
+    assert node.log.committed.end_offset == 0
     log_file = tmp_path / "__cluster_metadata-0" / "00000000000000000000.log"
     log_file.write_bytes(b"")
     assert Node(tmp_path).lead().log.epoch == 2
@@ -150,6 +151,53 @@ def test_nothing_is_committed_before_it_is_on_disk_and_appends_share_an_fsync(tm
     worker.finish()
     assert (second.value, third.value) == (4, 5)
     assert node.retention == "3"
+
+
+def test_what_a_controller_appends_first_shares_the_fsync_of_its_election(tmp_path: Path) -> None:
+    worker = HeldWorker()
+    node = Node(tmp_path, worker)
+    node.log.campaign()
+    first = node.log.append([setting("1")])
+    node.settle()
+    assert (len(worker.jobs), node.log.committed.end_offset, first.done) == (1, 0, False)
+    worker.finish()
+    assert (worker.jobs, first.value, node.retention) == ([], 3, "1")
+
+
+def test_an_election_that_is_not_on_disk_ends_the_office(tmp_path: Path) -> None:
+    worker = HeldWorker()
+    worker.failure = OSError(5, "Input/output error")
+    node = Node(tmp_path, worker)
+    node.log.campaign()
+    first = node.log.append([setting("1")])
+    node.settle()
+    worker.finish()
+    assert isinstance(first.value, KafkaError)
+    assert (node.log.is_active, node.follower.leaders[-1], node.follower.batches) == (False, None, [])
+    assert node.faults == ["the metadata log cannot be written: [Errno 5] Input/output error"]
+
+
+def test_nothing_is_committed_in_an_epoch_before_its_name_and_those_of_its_folder_are_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Node(tmp_path).lead().log.close()
+    synced: list[str] = []
+    node = Node(tmp_path)
+    original = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        assert node.log.committed.last_epoch == 1
+        synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()).removeprefix(str(tmp_path)))
+        original(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    node.lead()
+    assert node.log.committed.last_epoch == 2
+    assert [name.partition(".")[0] for name in synced] == [
+        "/__cluster_metadata-0/quorum-state",
+        "/__cluster_metadata-0",
+        "",
+    ]
 
 
 def test_the_follower_has_a_batch_before_its_append_is_answered(tmp_path: Path) -> None:

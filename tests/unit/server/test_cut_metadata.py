@@ -153,7 +153,7 @@ def test_a_start_on_a_cut_log_that_is_killed_is_made_up_for_by_the_next(
     follow_the_error_message(history)
     node = history.node
 
-    def killed(*_: object) -> None:
+    def killed(*_: object, **__: object) -> None:
         raise Killed
 
     with monkeypatch.context() as patch, pytest.raises(Killed):

@@ -33,6 +33,7 @@ from oncelog.protocol.messages.update_features import FeatureUpdateKey, UpdateFe
 from oncelog.security.scram import ScramCredential, ScramMechanism, ScramUser
 from oncelog.server import server
 from oncelog.server.authorization import Operation, Resource
+from oncelog.server.own_controller import SHORTENED_AFTER_MS
 from oncelog.storage.flush_work import FlushWork
 from tests.data import journal, kafka
 from tests.unit.server.harness import BrokerInProcess
@@ -157,7 +158,7 @@ def test_a_take_over_that_is_killed_is_made_up_for_by_the_next(
     class Killed(Exception):
         pass
 
-    def kill(*_: object) -> None:
+    def kill(*_: object, **__: object) -> None:
         raise Killed
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
@@ -265,6 +266,29 @@ def test_transactions_of_before_a_crash_of_the_machine_are_doubted(tmp_path: Pat
     assert epoch < doubtful <= leader_epoch(node, TRANSACTION_STATE_TOPIC)
     node.restart()
     assert node.broker.metadata.doubtful_epoch == doubtful
+
+
+def test_a_start_on_which_nothing_is_new_does_not_write_what_the_node_knows_of_itself(tmp_path: Path) -> None:
+    path = tmp_path / JOURNAL_FILE
+    node = BrokerInProcess(tmp_path)
+    node.stop()
+    left = path.stat().st_ino
+    again = BrokerInProcess(tmp_path)
+    assert path.stat().st_ino == left
+    again.stop(clean=False)
+    # How long the log is by now is noted, and so is another boot.
+    known = NodeFacts.read(path)
+    after_kill = BrokerInProcess(tmp_path)
+    noted = NodeFacts.read(path)
+    assert known is not None
+    assert noted is not None
+    assert noted.end_offset > known.end_offset
+    after_kill.stop()
+    other_boot = BrokerInProcess(tmp_path, boot_id="another boot")
+    found = NodeFacts.read(path)
+    assert found is not None
+    assert found.boot_id == "another boot"
+    other_boot.stop()
 
 
 def test_the_secret_is_the_same_after_a_restart_and_for_the_owner_alone(node: BrokerInProcess) -> None:
@@ -447,6 +471,29 @@ def test_a_start_decodes_each_record_once_and_a_clean_stop_leaves_no_more_than_t
     assert 1000 < decoded < 1050
     assert node.broker.metadata.topics["wide"].configs == {"retention.ms": "1"}
     assert node.produce("wide", [b"one"], partition=999).error_code == ErrorCode.NONE
+
+
+def test_a_node_that_is_killed_again_and_again_has_no_more_to_read_each_time(
+    node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.create("wide", 400)
+    node.restart(clean=False)
+    decode = cluster_metadata.decode_metadata_record
+    decoded: list[int] = []
+
+    def count(value: Any) -> Any:
+        decoded[-1] += 1
+        return decode(value)
+
+    monkeypatch.setattr(metadata_batches, "decode_metadata_record", count)
+    for _ in range(7):
+        node.clock.advance_ms(SHORTENED_AFTER_MS)
+        decoded.append(0)
+        node.restart(clean=False)
+    # Each start changes all partitions, until the log is as long as its snapshot.
+    assert decoded[1] < decoded[2] < decoded[3]
+    assert decoded[4:] == decoded[1:4]
+    assert node.produce("wide", [b"one"], partition=399).error_code == ErrorCode.NONE
 
 
 def test_topics_and_partitions_are_known_as_they_come_and_go(node: BrokerInProcess) -> None:
