@@ -121,5 +121,8 @@ def test_apache_kafka_goes_on_with_the_folder_and_the_node_with_what_kafka_left(
     assert "by-kafka" in found
     assert node.produce("t", [b"four"], partition=1).base_offset == 4, "behind Kafka's record and its marker"
     assert committed(node, "readers")[1] == 1
-    assert [user.name for user in node.broker.metadata.users] == ["eve"]
+    metadata = node.broker.metadata
+    assert [user.name for user in metadata.users] == ["eve"]
+    assert [(acl.principal, acl.name) for acl in metadata.acls] == [("User:eve", "t")]
+    assert metadata.quotas == {(("user", "eve"),): {"producer_byte_rate": 1e6}}
     node.stop()

@@ -28,6 +28,12 @@ RELOGIN_SHARES: Final = (0.85, 0.95)
 """Of the session, when a login is repeated: not by all clients at once."""
 
 
+_OTHER_NAME: Final = "the broker's certificate needs the address by which clients reach it"
+_OTHER_TIME: Final = "the broker needs another certificate, unless the clock of this machine is wrong"
+_TRUST_HINTS: Final = {9: _OTHER_TIME, 10: _OTHER_TIME, 62: _OTHER_NAME, 64: _OTHER_NAME}
+"""By OpenSSL's codes: not yet valid, expired, for another name, for another address."""
+
+
 class Connection(asyncio.BufferedProtocol):
     """Made by `Connection.open`, which also learns the broker's versions and features."""
 
@@ -55,7 +61,11 @@ class Connection(asyncio.BufferedProtocol):
         except TimeoutError:
             raise ConnectionLost(f"{host}:{port} did not accept a connection within {timeout_s:g} s") from None
         except ssl.SSLCertVerificationError as error:
-            text = f"{host}:{port} is not trusted: {error.verify_message}; see ssl.truststore.location"
+            why, see = (
+                error.verify_message.rstrip("."),
+                _TRUST_HINTS.get(error.verify_code, "see ssl.truststore.location"),
+            )
+            text = f"{host}:{port} is not trusted: {why}; {see}"
             raise KafkaError(ErrorCode.SASL_AUTHENTICATION_FAILED, text) from error
         except OSError as error:
             why = str(error) or "it has closed the connection"

@@ -316,11 +316,12 @@ def _is_wildcard(acl: Acl) -> bool:
 
 
 def normal_host(host: str) -> str:
-    """Java writes IPv6 addresses in full, Python does not; an IPv4 address may come as one of IPv6."""
+    """Java writes IPv6 addresses in full, Python does not; an IPv4 address may come as one of IPv6. Which interface
+    a link-local one belongs to (`%eth0`) is left out: controllers, who ask too, are not told of it."""
     if ":" not in host:
         return host
     try:
-        address = ipaddress.IPv6Address(host)
+        address = ipaddress.IPv6Address(host.partition("%")[0])
     except ValueError:
         return host
     return str(address.ipv4_mapped or address)

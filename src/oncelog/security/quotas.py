@@ -11,6 +11,7 @@ A rate is measured over ten whole seconds and the one that runs. Who is above it
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import math
 from collections import deque
@@ -90,7 +91,7 @@ def quota_problem(entity: Entity, key: str, value: float | None) -> str | None:
 class Limit(NamedTuple):
     rate: float
     shared_by: tuple[str | None, str | None]
-    """User and client id, as far as the quota tells them apart."""
+    """User and client id, as far as the quota tells them apart; a digest of a name that is long."""
 
 
 class QuotaTable:
@@ -114,6 +115,8 @@ class QuotaTable:
 
     def limit(self, key: str, user: str, client_id: str) -> Limit | None:
         asked = (key, user, client_id)
+        if len(user) + len(client_id) > NAME_CHARS_MAX:
+            return self._look_up(*asked)
         if asked not in self._found:
             if len(self._found) >= _REMEMBERED_MAX:
                 self._found.clear()
@@ -125,25 +128,32 @@ class QuotaTable:
         return self._addresses.get(normal_host(address), self._addresses.get(None))
 
     def _look_up(self, key: str, user: str, client_id: str) -> Limit | None:
+        users, clients = _short(user), _short(client_id)
         for user_name in (user, None):
             for client_name in (client_id, None):
                 rate = self._rate(key, ((CLIENT_ID, client_name), (USER, user_name)))
                 if rate is not None:
-                    return Limit(rate, (user, client_id))
+                    return Limit(rate, (users, clients))
             rate = self._rate(key, ((USER, user_name),))
             if rate is not None:
-                return Limit(rate, (user, None))
+                return Limit(rate, (users, None))
         for client_name in (client_id, None):
             rate = self._rate(key, ((CLIENT_ID, client_name),))
             if rate is not None:
-                return Limit(rate, (None, client_id))
+                return Limit(rate, (None, clients))
         return None
 
     def _rate(self, key: str, entity: Entity) -> float | None:
         return self._entries.get(entity, {}).get(key)
 
 
+def _short(name: str) -> str:
+    """It is kept for an hour, and clients choose it."""
+    return name if len(name) <= NAME_CHARS_MAX else hashlib.sha256(name.encode()).hexdigest()
+
+
 _REMEMBERED_MAX: Final = 10_000
+NAME_CHARS_MAX: Final = 256
 
 
 class Rate:

@@ -6,8 +6,9 @@ connection, whether it heeds that or not. While there are no quotas, nothing is 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.protocol.api_keys import ApiKey
@@ -29,9 +30,12 @@ if TYPE_CHECKING:
     from oncelog.server.context import RequestContext
 
 FORGOTTEN_AFTER_MS: Final = 3_600_000
-_BUCKETS_MANY: Final = 1_000
+MEASURED_MAX: Final = 10_000
+"""Most that are measured at a time, of a kind. Where clients choose what they are called, those that were silent for
+longest are forgotten before their time."""
 _STRICT_SINCE: Final = {ApiKey.CREATE_TOPICS: 6, ApiKey.DELETE_TOPICS: 5, ApiKey.CREATE_PARTITIONS: 3}
 """The first versions whose clients understand THROTTLING_QUOTA_EXCEEDED."""
+M = TypeVar("M", Rate, TokenBucket)
 _Measured = tuple[str, tuple[str | None, str | None]]
 
 
@@ -39,8 +43,9 @@ class Quotas:
     def __init__(self, entries: Mapping[Entity, Mapping[str, float]], now_ms: Callable[[], int]) -> None:
         self.table = QuotaTable(entries)
         self._now_ms = now_ms
-        self._rates: dict[_Measured, Rate] = {}
-        self._buckets: dict[_Measured, TokenBucket] = {}
+        self._rates: OrderedDict[_Measured, Rate] = OrderedDict()
+        self._buckets: OrderedDict[_Measured, TokenBucket] = OrderedDict()
+        """Both with the one that was used last at the end."""
         self.are_set = bool(self.table.keys)
 
     def become(self, entries: Mapping[Entity, Mapping[str, float]]) -> None:
@@ -56,8 +61,8 @@ class Quotas:
 
     def forget_idle(self) -> None:
         before_ms = self._now_ms() - FORGOTTEN_AFTER_MS
-        self._rates = {key: rate for key, rate in self._rates.items() if rate.used_ms > before_ms}
-        self._buckets = {key: bucket for key, bucket in self._buckets.items() if bucket.used_ms > before_ms}
+        _forget(self._rates, before_ms)
+        _forget(self._buckets, before_ms)
 
     def charge_request(self, api_key: int, context: RequestContext, request_bytes: int, spent_s: float) -> None:
         """For what every request costs."""
@@ -97,9 +102,7 @@ class Quotas:
         if limit is None:
             return
         key, now_ms = (MUTATIONS, limit.shared_by), self._now_ms()
-        if len(self._buckets) > _BUCKETS_MANY:
-            self.forget_idle()
-        bucket = self._buckets.setdefault(key, TokenBucket(limit.rate, now_ms))
+        bucket = _last_used(self._buckets, key, lambda: TokenBucket(limit.rate, now_ms))
         bucket.fill(limit.rate, now_ms)
         is_refused = is_strict and bucket.is_overdrawn
         if not is_refused:
@@ -125,4 +128,20 @@ class Quotas:
         return self.table.limit(key, context.peer.principal.partition(":")[2], context.client_id)
 
     def _rate(self, key: str, limit: Limit) -> Rate:
-        return self._rates.setdefault((key, limit.shared_by), Rate(self._now_ms()))
+        return _last_used(self._rates, (key, limit.shared_by), lambda: Rate(self._now_ms()))
+
+
+def _last_used(measured: OrderedDict[_Measured, M], key: _Measured, new: Callable[[], M]) -> M:
+    found = measured.get(key)
+    if found is None:
+        if len(measured) >= MEASURED_MAX:
+            measured.popitem(last=False)
+        found = measured[key] = new()
+    else:
+        measured.move_to_end(key)
+    return found
+
+
+def _forget(measured: OrderedDict[_Measured, M], before_ms: int) -> None:
+    while measured and next(iter(measured.values())).used_ms <= before_ms:
+        measured.popitem(last=False)

@@ -105,10 +105,20 @@ def test_allow_everyone_counts_where_no_acl_is_about_the_resource() -> None:
 
 @pytest.mark.parametrize(
     ("written", "seen"),
-    [("0:0:0:0:0:0:0:1", "::1"), ("::1", "0:0:0:0:0:0:0:1"), ("10.0.0.1", "::ffff:10.0.0.1")],
+    [
+        ("0:0:0:0:0:0:0:1", "::1"),
+        ("::1", "0:0:0:0:0:0:0:1"),
+        ("2001:DB8::A", "2001:db8:0:0::a"),
+        ("10.0.0.1", "::ffff:10.0.0.1"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("fe80::1", "fe80::1%eth0"),
+        ("fe80:0:0:0:0:0:0:1%2", "fe80::1"),
+    ],
 )
 def test_addresses_are_compared_whatever_way_they_are_written(written: str, seen: str) -> None:
     assert AclAuthorizer([acl("t", READ, host=written)]).allows(ALICE, seen, READ, Resource.TOPIC, "t")
+    denied = [acl("t", READ), acl("t", READ, DENY, host=written, principal="User:*")]
+    assert not AclAuthorizer(denied).allows(ALICE, seen, READ, Resource.TOPIC, "t")
 
 
 ANY_RULES: list[tuple[str, list[Acl], bool]] = [

@@ -7,17 +7,23 @@ from typing import Any, cast
 
 import pytest
 
+from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.protocol.api import decode_response, encode_request, response_header_version
 from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.batch import Record, build_batch
 from oncelog.protocol.framing import encode_request_frame, parse_response_header
+from oncelog.protocol.messages.api_versions import ApiVersionsRequest
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from oncelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from oncelog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from oncelog.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from oncelog.server import turns
-from oncelog.server.connection import Connection
+from oncelog.server.connection import LOGIN_MS_MAX, Connection
 from oncelog.server.connection_limits import Admission
 from oncelog.server.descriptors import RESERVED, share
+from oncelog.server.listener import parse_listeners
+from oncelog.server.login import Login
 from oncelog.server.memory_budget import ROOM_WAIT_MS, SMALL_ANSWER_BYTES
 from oncelog.server.outgoing import PIECE_BYTES
 from oncelog.storage.record_examination import SHORT_RECORDS_MAX
@@ -89,11 +95,16 @@ def running(tmp_path: Path) -> BrokerInProcess:
     return running
 
 
-def connect(running: BrokerInProcess, admission: Admission = Admission()) -> StuckTransport:  # noqa: B008  immutable
+def connect(
+    running: BrokerInProcess,
+    admission: Admission = Admission(),  # noqa: B008  immutable
+    login: Login | None = None,
+) -> StuckTransport:
     transport = StuckTransport()
     transport.connection = Connection(
-        running.broker.dispatcher,
+        login or running.broker.dispatcher,
         frame_max_bytes=1 << 20,
+        login_max_bytes=None if login is None else 1 << 10,
         budget=running.broker.budget,
         scheduler=running.clock,
         accept=lambda _: admission,
@@ -130,6 +141,22 @@ def fetched_bytes(answer: bytes) -> int:
     _, position = parse_response_header(memoryview(answer)[4:], response_header_version(1, FETCH_VERSION))
     response = decode_response(1, FETCH_VERSION, memoryview(answer)[4 + position :])
     return len(response.responses[0].partitions[0].records)
+
+
+def test_a_login_has_a_time_however_much_is_said_in_it(tmp_path: Path) -> None:
+    running = BrokerInProcess(tmp_path)
+    users = {"listener.name.in.plain.sasl.jaas.config": 'PlainLoginModule required user_eve="pw";'}
+    mapped = {"listener.security.protocol.map": "IN:SASL_PLAINTEXT", "sasl.enabled.mechanisms": "PLAIN"}
+    (listener,) = parse_listeners(BROKER_CONFIG.parse({"listeners": "IN://:1", **mapped, **users}))
+    asking, known = (connect(running, login=Login(running.broker.logins, listener)) for _ in range(2))
+    send(known, SaslHandshakeRequest(mechanism="PLAIN"), 1)
+    send(known, SaslAuthenticateRequest(auth_bytes=b"\0eve\0pw"), 1)
+    for _ in range(5):
+        running.clock.advance_ms(LOGIN_MS_MAX // 6)
+        send(asking, ApiVersionsRequest(), 0)
+        assert asking.take(), "it may ask which requests there are"
+    running.clock.advance_ms(LOGIN_MS_MAX // 6)
+    assert (asking.aborted, known.aborted) == (True, False)
 
 
 def test_many_slow_readers_get_little_until_somebody_reads(running: BrokerInProcess) -> None:

@@ -143,7 +143,9 @@ def test_listeners_may_share_a_port_where_the_system_tells_them_apart() -> None:
 
 def test_what_others_can_reach_without_security_is_warned_about() -> None:
     (open_to_all,) = listeners(listeners="0.0.0.0:1")
-    assert "sasl.enabled.mechanisms" in str(exposed(open_to_all))
+    warning = str(exposed(open_to_all))
+    assert "listener.security.protocol.map" in warning
+    assert "sasl.enabled.mechanisms" in warning
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import time
+import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,6 +16,7 @@ import pytest
 from oncelog.client import Admin, Consumer, Producer
 from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.config import INT_MAX, ConfigError
+from oncelog.core.errors import KafkaError
 from oncelog.core.ids import TopicPartition
 from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.messages.alter_client_quotas import (
@@ -35,6 +37,7 @@ from oncelog.server.connection_limits import ConnectionLimits, ListenerLimits, p
 from oncelog.server.context import Peer, RequestContext
 from oncelog.server.listener import parse_listeners
 from oncelog.server.memory_budget import CONNECTION_BYTES, CONNECTIONS_MIN
+from oncelog.server.quotas import FORGOTTEN_AFTER_MS, MEASURED_MAX, Quotas
 from oncelog.server.replication_throttle import ReplicationThrottle
 from oncelog.server.server import Server
 from oncelog.server.turns import SLICE_MS, Steps
@@ -168,6 +171,34 @@ def test_quotas_outlive_a_restart_and_are_gone_when_removed(node: BrokerInProces
     assert not node.broker.quotas.are_set
     node.restart()
     assert node.call(DescribeClientQuotasRequest(), 1).entries == []
+
+
+def test_clients_with_many_and_long_names_are_measured_in_bounded_memory() -> None:
+    clock = VirtualScheduler()
+    entries = {(("client-id", None),): {"producer_byte_rate": 1.0, "controller_mutation_rate": 1.0}}
+    quotas = Quotas(entries, clock.monotonic_ms)
+
+    def silenced_ms(client_id: str) -> int:
+        context = RequestContext(7, client_id, Peer("127.0.0.1", "127.0.0.1"), api_key=ApiKey.CREATE_TOPICS)
+        with contextlib.suppress(KafkaError):
+            quotas.take_mutations(context, 100)
+        quotas.charge_request(ApiKey.PRODUCE, context, 1000, 0.0)
+        return context.throttle_ms
+
+    tracemalloc.start()
+    try:
+        for number in range(MEASURED_MAX + 1000):
+            silenced_ms(f"{number}{'x' * 10_000}")
+            if number % 1000 == 0:
+                assert silenced_ms("busy") >= number, "whoever goes on is not forgotten"
+        held_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held_bytes < 50_000_000, "half of what the names alone would take"
+    clock.advance_ms(FORGOTTEN_AFTER_MS)
+    quotas.forget_idle()
+    assert not quotas._rates
+    assert not quotas._buckets
 
 
 # Connections
