@@ -477,6 +477,31 @@ def test_tables_may_change(bank: Bank) -> None:
     assert (last.op, last.key, last.value) == ("t", {}, None)
 
 
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ("alter table transfers rename to moves", {"id": 500}),
+        ("create schema other; alter table transfers set schema other", {"id": 500}),
+        ("alter table transfers rename id to number", {"id": 500, "amount": 2}),
+        ("drop table transfers", {"id": 500, "amount": 2}),
+    ],
+    ids=["renamed", "moved", "key-renamed", "dropped"],
+)
+def test_a_table_with_full_identity_may_be_another_one_when_its_changes_are_read(
+    bank: Bank, change: str, key: dict[str, int]
+) -> None:
+    """The stream does not say what its primary key was."""
+    bank.execute("alter table transfers replica identity full")
+    bank.copy()
+    bank.execute("insert into transfers values (500, 1)")
+    bank.execute("update transfers set amount = 2 where id = 500")
+    bank.execute(*change.split(";"))
+    bank.copy()
+    records = read_all(bank.servers, f"{bank.name}.transfers")
+    assert records[-1].key == key and records[-1].value == {"id": 500, "amount": 2}
+    assert [record.op for record in records] == (["c", "u"] if len(key) == 1 else ["c", "d", "c"])
+
+
 @pytest.mark.long
 def test_a_large_value_that_was_not_changed_is_left_out_and_named(bank: Bank) -> None:
     bank.execute("alter table accounts alter column note set storage external")
@@ -625,6 +650,24 @@ def test_events_of_an_outbox_go_to_their_topics_if_and_only_if_their_transaction
     bank.execute("select pg_logical_emit_message(true, 'events', 'no JSON')")
     with pytest.raises(BadRecord, match="is not JSON"):
         run()
+
+
+def test_a_payload_of_bytes_is_written_as_it_is(bank: Bank) -> None:
+    given = {"outbox_table": "public.outbox", "outbox_topic": f"{bank.name}.{{aggregatetype}}"}
+    insert = "insert into outbox values ('\\x01ff', 'order', 'k', '\\x00000000010e')"
+    bank.execute("create table outbox (id bytea, aggregatetype text, aggregateid text, payload bytea)",
+                 "alter publication bank add table outbox", insert)  # fmt: skip
+    bank.copy(**given)
+    bank.execute(insert, "insert into outbox values (null, 'order', 'k', null)")
+    bank.copy(**given)
+    with Consumer({"bootstrap.servers": bank.servers}) as consumer:
+        consumer.assign([TopicPartition(f"{bank.name}.order", 0)])
+        consumer.seek_to_beginning()
+        found = []
+        while len(found) < 3:
+            found += consumer.poll(timeout_ms=500)
+    assert [record.value for record in found] == [b"\0\0\0\0\1\x0e"] * 2 + [None]
+    assert [dict(record.headers).get("id") for record in found] == [b"\1\xff"] * 2 + [None]
 
 
 @pytest.mark.long

@@ -46,6 +46,8 @@ CHECK_EVERY_S: Final = 60.0
 RELEASE_TIMEOUT_S: Final = 20.0
 EVENTS_MAX: Final = 2000
 """Of one read, so that memory stays bounded however large a transaction is."""
+MESSAGES_SINCE: Final = 140000
+"""The version of the server."""
 _SLOT: Final = """
     select coalesce(confirmed_flush_lsn, '0/0')::text, coalesce(wal_status, 'lost'), active_pid, plugin, database
     from pg_replication_slots where slot_name = %s
@@ -68,6 +70,7 @@ class PostgresSource:
             replication="database",
         )
         self._pg = self._replication.pgconn
+        self._server_version = self._sql.info.server_version
         [(self._database,)] = self._sql.execute("select current_database()").fetchall()
         self._format = change_format_of(settings, self._database)
         self.tables = PublishedTables(self._sql, settings, self._database, self._format)
@@ -106,8 +109,12 @@ class PostgresSource:
             )
 
     def require_outbox(self) -> None:
-        """A name that fits no table would have its events copied as rows."""
+        """A name that fits no table would have its events copied as rows; messages that do not come would be missed."""
         name, publication = self.settings.outbox_table, self.settings.publication
+        if self.settings.outbox_prefix is not None and self._server_version < MESSAGES_SINCE:
+            raise Refused(
+                "outbox_prefix needs PostgreSQL 14: older servers do not send messages. Use outbox_table instead"
+            )
         if name is not None and name not in {relation.full_name for relation, _ in self.tables.published()}:
             raise Refused(
                 f"outbox_table is {name}, and the publication {publication} has no such table",
@@ -193,7 +200,7 @@ class PostgresSource:
             f"START_REPLICATION SLOT {quoted(self.settings.slot)} LOGICAL {lsn_text(position)} "
             f"(proto_version '1', publication_names '\"{publication}\"', messages 'true')"
         )
-        if self._sql.info.server_version < 140000:
+        if self._server_version < MESSAGES_SINCE:
             command = command.replace(", messages 'true'", "")
         result = self._pg.exec_(command.encode())
         if result.status != pq.ExecStatus.COPY_BOTH:

@@ -31,12 +31,11 @@ _COLUMNS: Final = """
     select a.attname, a.atttypid::bigint, a.attgenerated <> '',
         coalesce(a.attnum = any((p.indkey::int2[])[0:p.indnkeyatts - 1]), false),
         c.relreplident = 'f' or coalesce(a.attnum = any((i.indkey::int2[])[0:i.indnkeyatts - 1]), false)
-    from pg_class c join pg_namespace n on n.oid = c.relnamespace
-    join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+    from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
     left join pg_index p on p.indrelid = c.oid and p.indisprimary
     left join pg_index i on i.indrelid = c.oid and i.indimmediate and case c.relreplident
         when 'd' then i.indisprimary when 'i' then i.indisreplident else false end
-    where n.nspname = %s and c.relname = %s
+    where c.oid = %s
     order by a.attnum
 """
 """The last one is whether it is of the replica identity, as the stream says it. The index of a constraint that can be
@@ -102,25 +101,26 @@ class PublishedTables:
         version = self._sql.info.server_version
         more = "attnames, rowfilter" if version >= 150000 else "null::name[], null"
         query = f"""
-            select t.schemaname, t.tablename, c.relreplident::text, {more} from pg_publication_tables t
+            select c.oid::bigint, t.schemaname, t.tablename, c.relreplident::text, {more} from pg_publication_tables t
             join pg_namespace n on n.nspname = t.schemaname
             join pg_class c on c.relnamespace = n.oid and c.relname = t.tablename
-            where t.pubname = %s order by 1, 2
+            where t.pubname = %s order by 2, 3
         """
         found = self._sql.execute(query.encode(), (self.settings.publication,)).fetchall()
         tables = []
-        for schema, name, identity, names, condition in found:
+        for oid, schema, name, identity, names, condition in found:
             # Before version 18 columns that are generated are never sent; then the publication says which ones are.
             wanted = tuple(
                 known.column
-                for known in self._columns(schema, name)
+                for known in self._columns(oid)
                 if (names is None or known.column.name in names) and (version >= 180000 or not known.is_generated)
             )
-            tables.append((Relation(0, schema, name, identity, wanted), condition or ""))
+            tables.append((Relation(oid, schema, name, identity, wanted), condition or ""))
         return tables
 
-    def _columns(self, schema: str, name: str) -> list[_TableColumn]:
-        found = self._sql.execute(_COLUMNS, (schema, name)).fetchall()
+    def _columns(self, oid: int) -> list[_TableColumn]:
+        """As they are now. The table may have another name than the one that the stream is at."""
+        found = self._sql.execute(_COLUMNS, (oid,)).fetchall()
         return [
             _TableColumn(Column(column, type_oid, is_identity), is_generated, is_primary)
             for column, type_oid, is_generated, is_primary, is_identity in found
@@ -154,8 +154,16 @@ class PublishedTables:
     def key(self, relation: Relation) -> list[str]:
         if relation.identity == "d" and (identity := identity_columns(relation.columns)):
             return identity
-        columns = self._columns(relation.schema, relation.name)
-        return key_columns(relation, [known.column.name for known in columns if known.is_primary])
+        columns = self._columns(relation.oid)
+        primary = [known.column.name for known in columns if known.is_primary]
+        found = key_columns(relation, primary)
+        names = [column.name for column in relation.columns]
+        is_former = not set(names) <= {known.column.name for known in columns}
+        if not found and relation.identity == "f" and is_former and (primary or not columns):
+            # What the key was is not in the stream, and the table has since been dropped, or the key renamed. A whole
+            # row has the key in it.
+            return names
+        return found
 
     def is_outbox(self, table: Table) -> bool:
         return table.name == self.settings.outbox_table
