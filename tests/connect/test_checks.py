@@ -22,6 +22,7 @@ from oncelog.connect.settings import ConnectorConfigError, SourceSettings, sink_
 from oncelog.connect.supervisor import SupervisedConnector
 from tests.connect.postgres import postgres_server
 from tests.connect.test_sinks import send
+from tests.connect.topic_reader import read_all
 
 
 def execute(url: str, *statements: str) -> None:
@@ -93,6 +94,20 @@ def test_a_source_is_told_what_its_user_may_not_read(
     assert connector.status.state == "stopped" and "row-level security" in connector.status.error
     execute(database, f'alter role "{role}" bypassrls')
     run(PostgresSourceKind(settings))
+
+
+def test_a_source_may_have_the_right_to_some_columns_only(
+    database: str, role: str, servers: str, unique: Callable[[str], str]
+) -> None:
+    execute(database, "create table t (id int primary key, secret text)", "insert into t values (1, 'x')",
+            "create publication p for table t (id)", f'alter role "{role}" replication',
+            f'grant usage on schema public to "{role}"', f'grant select (id) on t to "{role}"')  # fmt: skip
+    name = unique("columns")
+    given = {"name": name, "url": as_role(database, role), "publication": "p", "topic": f"{name}.{{table}}"}
+    kind = PostgresSourceKind(source_settings(given, {"bootstrap.servers": servers}))
+    assert not missing(kind.check())
+    run(kind)
+    assert [record.value for record in read_all(servers, f"{name}.t")] == [{"id": 1}]
 
 
 @pytest.mark.parametrize("mode", ["upsert", "append"])
@@ -213,6 +228,19 @@ def test_an_outbox_is_named_with_its_schema_and_is_published(database: str) -> N
         source.resume(None)
     source.close()
     assert mended(database, lambda: check_source(settings)) == ['alter publication "p" add table "public"."outbox";']
+
+
+def test_tables_whose_names_no_topic_can_have_do_not_meet_in_one(database: str) -> None:
+    """A sink would take their rows for rows of one table."""
+    execute(database, 'create table "a b" (id int primary key)', "create table a_b (id int primary key)",
+            'create publication p for table "a b", a_b')  # fmt: skip
+    given = {"name": "c", "url": database, "publication": "p"}
+    settings = source_settings(given, {})
+    [finding] = missing(check_source(settings))
+    assert "'public.a b' and 'public.a_b' would be one topic" in finding.text
+    with closing(PostgresSource(settings, lambda topic: 1)) as source, pytest.raises(Refused, match="one topic"):
+        source.resume(None)
+    assert not missing(check_source(source_settings({**given, "topic": "all"}, {}))), "they may, if that is wanted"
 
 
 def test_messages_that_an_old_server_does_not_send_are_not_waited_for(database: str) -> None:

@@ -190,6 +190,43 @@ def test_a_kill_during_the_snapshot_begins_it_again(bank: Bank, point: str) -> N
     assert {record.snapshot for record in records} == ({0, 1} if is_done else {2})
 
 
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [("alter balance type numeric", "accounts"), ("rename to others", "others")],
+    ids=["rewritten", "renamed"],
+)
+def test_a_table_that_is_made_anew_behind_the_snapshot_is_not_taken_for_empty(
+    bank: Bank, change: str, name: str
+) -> None:
+    """A snapshot does not see rows that were written again since, and the stream does not bring them."""
+
+    def alter() -> None:
+        bank.execute(f"alter table accounts {change}")
+
+    failpoints.arm("source.snapshot.slot_made", failpoints.on_nth_hit(1, alter))
+    connector = SupervisedConnector(bank.kind(), lambda status: None, until_current=True)
+    connector.start()
+    assert connector.join(60)
+    assert (connector.status.state, connector.status.restarts) == ("ended", 1), connector.status
+    found = read_all(bank.servers, f"{bank.name}.{name}")
+    assert [(record.value["id"], record.snapshot) for record in found] == [(n, 2) for n in range(1, 11)]
+
+
+def test_tables_are_not_made_anew_while_their_snapshot_is_read(bank: Bank) -> None:
+    refused = []
+
+    def alter() -> None:
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            bank.execute("set local lock_timeout = '50ms'", "alter table transfers alter amount type numeric")
+        refused.append(True)
+
+    bank.execute("insert into transfers (amount) values (1)")
+    failpoints.arm("source.snapshot.table", failpoints.on_nth_hit(1, alter))
+    bank.copy()
+    assert refused
+    bank.check()
+
+
 @pytest.mark.long
 def test_parts_of_a_snapshot_that_is_begun_again_are_marked(bank: Bank) -> None:
     assert dying_at("source.snapshot.part", lambda: bank.copy(snapshot_rows=4), 2).wait() == -signal.SIGKILL
@@ -546,6 +583,20 @@ def test_values_of_all_kinds_are_the_same_in_snapshot_and_stream(bank: Bank) -> 
     assert first["b"] is True and first["f"] == 0.1 and first["n"] == "1.50" and first["j"] == {"x": [1, None]}
     assert first["t"] == "2026-01-02 01:04:05.678+00" and first["y"] == "\\x00ff" and first["s"] == 'q"\\\n\té'
     assert [record.value["f"] for record in records[1:4]] == ["NaN", "-Infinity", 1e300]
+
+
+def test_the_encoding_of_the_environment_does_not_change_texts(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one is another text if its bytes are taken for UTF-8, the second one is none in LATIN1."""
+    texts = ["\u00c3\u00a9", "\u20ac"]
+    for first in (100, 200):
+        for number, text in enumerate(texts, first):
+            bank.execute(f"insert into accounts values ({number}, 0, '{text}')")
+        with monkeypatch.context() as patch:
+            patch.setenv("PGCLIENTENCODING", "LATIN1")
+            bank.copy()
+    records = [record for record in read_all(bank.servers, bank.topic) if record.key["id"] >= 100]
+    assert [record.value["note"] for record in records] == texts * 2
+    assert [record.op for record in records] == ["r", "r", "c", "c"]
 
 
 @pytest.mark.long

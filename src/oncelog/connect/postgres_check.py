@@ -104,10 +104,11 @@ def _check_tables(source: PostgresSource, rights: Rights) -> Iterator[Finding]:
             by = "the index of its replica identity" if is_by_index else "its primary key"
             yield Finding(True, f"table {name} is keyed by {by}, {', '.join(key)}")
         yield from rights.read_all(name)
-    try:
-        source.require_outbox()
-    except ConnectorStopped as error:
-        yield Finding(False, error.problem, error.fix)
+    for require in (source.require_outbox, source.tables.require_topics):
+        try:
+            require()
+        except ConnectorStopped as error:
+            yield Finding(False, error.problem, error.fix)
 
 
 def _check_outbox(relation: Relation) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import psycopg
@@ -35,7 +36,7 @@ from oncelog.connect.pgoutput import (
     parse_lsn,
 )
 from oncelog.connect.progress import SnapshotProgress
-from oncelog.connect.published_tables import SESSION_OPTIONS, PublishedTables, Snapshot, change_format_of
+from oncelog.connect.published_tables import ENCODING, SESSION_OPTIONS, PublishedTables, Snapshot, change_format_of
 from oncelog.connect.settings import SourceSettings
 from oncelog.connect.source import Event, Idle, Resume, SourceCommit, SourceRecord, Stored
 from oncelog.connect.source_resume import Server, Slot, check_slot, decide
@@ -60,12 +61,17 @@ class PostgresSource:
         self._partitions_of = partitions_of
         self._application = f"oncelog-connect-{settings.name}"
         self._sql = psycopg.connect(
-            settings.url, autocommit=True, options=SESSION_OPTIONS, application_name=f"{self._application}-sql"
+            settings.url,
+            autocommit=True,
+            options=SESSION_OPTIONS,
+            client_encoding=ENCODING,
+            application_name=f"{self._application}-sql",
         )
         self._replication = psycopg.connect(
             settings.url,
             autocommit=True,
             options=SESSION_OPTIONS,
+            client_encoding=ENCODING,
             application_name=self._application,
             replication="database",
         )
@@ -94,6 +100,7 @@ class PostgresSource:
     def resume(self, stored: Stored | None) -> Resume:
         self.require_publication()
         self.require_outbox()
+        self.tables.require_topics()
         self._release_slot()
         resume = decide(self.settings.name, self.settings.slot, stored, self.server(), self.settings.accept_timeline)
         if resume.snapshot is not None:
@@ -166,9 +173,7 @@ class PostgresSource:
     # The snapshot
 
     def snapshot(self) -> Iterator[SourceRecord]:
-        snapshot = self.begin_snapshot()
-        with self._sql.transaction():
-            snapshot.enter(self._sql)
+        with self.held_snapshot() as snapshot:
             snapshot.begin(self._format)
             for relation, condition in self.tables.published():
                 progress = self.snapshot_progress
@@ -178,6 +183,14 @@ class PostgresSource:
                     progress.rows += 1
                     yield record
                 hit("source.snapshot.table")
+
+    @contextmanager
+    def held_snapshot(self) -> Iterator[Snapshot]:
+        """For others to read, each by a connection of their own. See `PublishedTables.hold`."""
+        snapshot = self.begin_snapshot()
+        with self._sql.transaction():
+            self.tables.hold(snapshot)
+            yield snapshot
 
     def begin_snapshot(self) -> Snapshot:
         """Make the slot. Its snapshot can be read, also by others, as long as this connection does nothing else."""

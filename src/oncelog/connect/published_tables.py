@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import psycopg
 
 from oncelog.connect.change_format import ChangeFormat, Table, Transaction, identity_columns, key_columns
+from oncelog.connect.errors import Refused
 from oncelog.connect.identifiers import quoted
 from oncelog.connect.outbox import OutboxEvent, outbox_event
 from oncelog.connect.pgoutput import Column, Relation
@@ -24,9 +25,11 @@ PART_INDEX_BITS: Final = 32
 """The header `index` of a row in a part: the number of the part, and so many bits of its place in it."""
 SESSION_OPTIONS: Final = (
     "-c datestyle=ISO -c intervalstyle=postgres -c timezone=UTC -c extra_float_digits=1 -c bytea_output=hex "
-    "-c client_encoding=UTF8 -c statement_timeout=0 -c idle_in_transaction_session_timeout=0 -c row_security=off"
+    "-c statement_timeout=0 -c idle_in_transaction_session_timeout=0 -c row_security=off"
 )
 """The last one: a snapshot that would lack the rows that a policy hides is refused."""
+ENCODING: Final = "utf8"
+"""Said as a parameter of connections: an option would stand behind PGCLIENTENCODING."""
 _COLUMNS: Final = """
     select a.attname, a.atttypid::bigint, a.attgenerated <> '',
         coalesce(a.attnum = any((p.indkey::int2[])[0:p.indnkeyatts - 1]), false),
@@ -40,6 +43,14 @@ _COLUMNS: Final = """
 """
 """The last one is whether it is of the replica identity, as the stream says it. The index of a constraint that can be
 deferred is none, and columns that an index only includes are not of it."""
+
+
+_MADE_ANEW: Final = """
+    select c.oid::regclass::text from pg_class c where c.relfilenode <> coalesce(pg_relation_filenode(c.oid), 0)
+        and c.oid in (select o from unnest(%s::oid[]) o
+                      union select relid from unnest(%s::oid[]) o, pg_partition_tree(o::regclass))
+"""
+"""The catalog as of the snapshot says where rows were, the function where they are."""
 
 
 class Snapshot(NamedTuple):
@@ -79,6 +90,26 @@ class PublishedTables:
         self._database = database
         self._format = change_format
         self.settings = settings
+
+    def hold(self, snapshot: Snapshot) -> None:
+        """Enter a snapshot, first thing in a transaction, and let nobody make its tables anew until that ends.
+
+        Rows that `alter table` or `truncate` have written again, or dropped, since the snapshot was made are not in it,
+        and the stream does not bring them. Raises OperationalError if that has happened before they were locked: then
+        another snapshot is needed.
+        """
+        snapshot.enter(self._sql)
+        tables = [relation for relation, _ in self.published()]
+        try:
+            for relation in tables:
+                # Locks them as `lock table` does, which needs the right to read all columns.
+                self._sql.execute(f"select from {quoted(relation.schema, relation.name)} limit 0".encode())
+        except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
+            raise psycopg.OperationalError(f"a table has changed since the snapshot was made: {error}") from error
+        oids = [relation.oid for relation in tables]
+        anew = [name for (name,) in self._sql.execute(_MADE_ANEW, (oids, oids)).fetchall()]
+        if anew:
+            raise psycopg.OperationalError(f"{', '.join(anew)} was made anew since the snapshot was made")
 
     def parts(self, pages: int) -> list[Part]:
         """All rows, in parts of so many pages of 8 KiB or less. What a table has grown by since is in its last part."""
@@ -144,12 +175,27 @@ class PublishedTables:
                     yield from self._format.insert(table, list(row), "r")
 
     def table(self, relation: Relation) -> Table:
+        topic, json_as_text = _topic_name(self._wanted_topic(relation)), self._format.is_debezium
+        return Table(relation, topic, self.key(relation), json_as_text=json_as_text)
+
+    def _wanted_topic(self, relation: Relation) -> str:
         topic = self.settings.topic
         parts = {"database": self._database, "schema": relation.schema, "table": relation.name}
         for name, value in parts.items():
             topic = topic.replace("{" + name + "}", value)
-        json_as_text = self._format.is_debezium
-        return Table(relation, _topic_name(topic), self.key(relation), json_as_text=json_as_text)
+        return topic
+
+    def require_topics(self) -> None:
+        """Tables are together in a topic if the settings say so, and not because a topic cannot have their names."""
+        wanted: dict[str, str] = {}
+        for relation, _ in self.published():
+            name = self._wanted_topic(relation)
+            other = wanted.setdefault(_topic_name(name), name)
+            if other != name:
+                raise Refused(
+                    f"{other!r} and {name!r} would be one topic, {_topic_name(name)}: a topic's name has letters, "
+                    "digits, dots, underscores and hyphens only. Rename one of the tables"
+                )
 
     def key(self, relation: Relation) -> list[str]:
         if relation.identity == "d" and (identity := identity_columns(relation.columns)):
@@ -185,7 +231,9 @@ def change_format_of(settings: SourceSettings, database: str) -> ChangeFormat:
 def read_part(settings: SourceSettings, snapshot: Snapshot, part: Part) -> Iterator[SourceRecord]:
     """By a connection of its own, wherever this runs."""
     name = f"oncelog-connect-{settings.name}-part"
-    with psycopg.connect(settings.url, autocommit=True, options=SESSION_OPTIONS, application_name=name) as connection:
+    with psycopg.connect(
+        settings.url, autocommit=True, options=SESSION_OPTIONS, client_encoding=ENCODING, application_name=name
+    ) as connection:
         [(database,)] = connection.execute("select current_database()").fetchall()
         change_format = change_format_of(settings, database)
         snapshot.begin(change_format, part.number << PART_INDEX_BITS)
