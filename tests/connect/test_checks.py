@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from oncelog.connect.settings import ConnectorConfigError, SourceSettings, sink_
 from oncelog.connect.supervisor import SupervisedConnector
 from tests.connect.postgres import postgres_server
 from tests.connect.test_sinks import send
+from tests.connect.topic_reader import read_all
 
 
 def execute(url: str, *statements: str) -> None:
@@ -92,6 +94,20 @@ def test_a_source_is_told_what_its_user_may_not_read(
     assert connector.status.state == "stopped" and "row-level security" in connector.status.error
     execute(database, f'alter role "{role}" bypassrls')
     run(PostgresSourceKind(settings))
+
+
+def test_a_source_may_have_the_right_to_some_columns_only(
+    database: str, role: str, servers: str, unique: Callable[[str], str]
+) -> None:
+    execute(database, "create table t (id int primary key, secret text)", "insert into t values (1, 'x')",
+            "create publication p for table t (id)", f'alter role "{role}" replication',
+            f'grant usage on schema public to "{role}"', f'grant select (id) on t to "{role}"')  # fmt: skip
+    name = unique("columns")
+    given = {"name": name, "url": as_role(database, role), "publication": "p", "topic": f"{name}.{{table}}"}
+    kind = PostgresSourceKind(source_settings(given, {"bootstrap.servers": servers}))
+    assert not missing(kind.check())
+    run(kind)
+    assert [record.value for record in read_all(servers, f"{name}.t")] == [{"id": 1}]
 
 
 @pytest.mark.parametrize("mode", ["upsert", "append"])
@@ -212,6 +228,60 @@ def test_an_outbox_is_named_with_its_schema_and_is_published(database: str) -> N
         source.resume(None)
     source.close()
     assert mended(database, lambda: check_source(settings)) == ['alter publication "p" add table "public"."outbox";']
+
+
+def test_tables_whose_names_no_topic_can_have_do_not_meet_in_one(database: str) -> None:
+    """A sink would take their rows for rows of one table."""
+    execute(database, 'create table "a b" (id int primary key)', "create table a_b (id int primary key)",
+            'create publication p for table "a b", a_b')  # fmt: skip
+    given = {"name": "c", "url": database, "publication": "p"}
+    settings = source_settings(given, {})
+    [finding] = missing(check_source(settings))
+    assert "'public.a b' and 'public.a_b' would be one topic" in finding.text
+    with closing(PostgresSource(settings, lambda topic: 1)) as source, pytest.raises(Refused, match="one topic"):
+        source.resume(None)
+    assert not missing(check_source(source_settings({**given, "topic": "all"}, {}))), "they may, if that is wanted"
+
+
+def test_messages_that_an_old_server_does_not_send_are_not_waited_for(database: str) -> None:
+    settings = source_settings({"name": "c", "url": database, "publication": "p", "outbox_prefix": "events"}, {})
+    with closing(PostgresSource(settings, lambda topic: 1)) as source:
+        source.require_outbox()
+        source._server_version = 130010
+        with pytest.raises(Refused, match="needs PostgreSQL 14"):
+            source.require_outbox()
+
+
+def test_an_outbox_without_its_columns_is_a_finding(database: str) -> None:
+    execute(database, "create table outbox (id int primary key, payload text)", "create publication p for table outbox")
+    assert mended(database, lambda: check_source(outbox(database, "public.outbox"))) == [
+        'alter table "public"."outbox" add column aggregatetype text, add column aggregateid text;'
+    ]
+
+
+def test_a_position_that_a_run_would_refuse_is_a_finding(
+    database: str, servers: str, unique: Callable[[str], str]
+) -> None:
+    """And what it would go on with is not, before and between runs."""
+    name = unique("check")
+    slot = f"oncelog_{name.replace('-', '_')}"
+    execute(database, "create table t (id int primary key)", "create publication p for table t")
+    given = {"name": name, "url": database, "publication": "p", "topic": f"{name}.{{table}}"}
+
+    def made() -> PostgresSourceKind:
+        return PostgresSourceKind(source_settings(given, {"bootstrap.servers": servers}))
+
+    assert [finding.text for finding in made().check()][-1] == "the next start takes a snapshot"
+    run(made())
+    execute(database, "insert into t values (1)")
+    findings = [*made().check()]
+    assert not missing(findings) and "the next start goes on behind" in findings[-1].text
+    execute(database, f"select pg_replication_slot_advance('{slot}', pg_current_wal_lsn())")
+    [finding] = missing(made().check())
+    assert "somebody else has moved it" in finding.text
+    execute(database, f"select pg_drop_replication_slot('{slot}')")
+    [finding] = missing(made().check())
+    assert f"the replication slot {slot} is gone" in finding.text and "new snapshot" in finding.text
 
 
 def test_the_slot_of_something_else_is_a_finding(database: str, unique: Callable[[str], str]) -> None:

@@ -190,6 +190,43 @@ def test_a_kill_during_the_snapshot_begins_it_again(bank: Bank, point: str) -> N
     assert {record.snapshot for record in records} == ({0, 1} if is_done else {2})
 
 
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [("alter balance type numeric", "accounts"), ("rename to others", "others")],
+    ids=["rewritten", "renamed"],
+)
+def test_a_table_that_is_made_anew_behind_the_snapshot_is_not_taken_for_empty(
+    bank: Bank, change: str, name: str
+) -> None:
+    """A snapshot does not see rows that were written again since, and the stream does not bring them."""
+
+    def alter() -> None:
+        bank.execute(f"alter table accounts {change}")
+
+    failpoints.arm("source.snapshot.slot_made", failpoints.on_nth_hit(1, alter))
+    connector = SupervisedConnector(bank.kind(), lambda status: None, until_current=True)
+    connector.start()
+    assert connector.join(60)
+    assert (connector.status.state, connector.status.restarts) == ("ended", 1), connector.status
+    found = read_all(bank.servers, f"{bank.name}.{name}")
+    assert [(record.value["id"], record.snapshot) for record in found] == [(n, 2) for n in range(1, 11)]
+
+
+def test_tables_are_not_made_anew_while_their_snapshot_is_read(bank: Bank) -> None:
+    refused = []
+
+    def alter() -> None:
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            bank.execute("set local lock_timeout = '50ms'", "alter table transfers alter amount type numeric")
+        refused.append(True)
+
+    bank.execute("insert into transfers (amount) values (1)")
+    failpoints.arm("source.snapshot.table", failpoints.on_nth_hit(1, alter))
+    bank.copy()
+    assert refused
+    bank.check()
+
+
 @pytest.mark.long
 def test_parts_of_a_snapshot_that_is_begun_again_are_marked(bank: Bank) -> None:
     assert dying_at("source.snapshot.part", lambda: bank.copy(snapshot_rows=4), 2).wait() == -signal.SIGKILL
@@ -477,6 +514,31 @@ def test_tables_may_change(bank: Bank) -> None:
     assert (last.op, last.key, last.value) == ("t", {}, None)
 
 
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ("alter table transfers rename to moves", {"id": 500}),
+        ("create schema other; alter table transfers set schema other", {"id": 500}),
+        ("alter table transfers rename id to number", {"id": 500, "amount": 2}),
+        ("drop table transfers", {"id": 500, "amount": 2}),
+    ],
+    ids=["renamed", "moved", "key-renamed", "dropped"],
+)
+def test_a_table_with_full_identity_may_be_another_one_when_its_changes_are_read(
+    bank: Bank, change: str, key: dict[str, int]
+) -> None:
+    """The stream does not say what its primary key was."""
+    bank.execute("alter table transfers replica identity full")
+    bank.copy()
+    bank.execute("insert into transfers values (500, 1)")
+    bank.execute("update transfers set amount = 2 where id = 500")
+    bank.execute(*change.split(";"))
+    bank.copy()
+    records = read_all(bank.servers, f"{bank.name}.transfers")
+    assert records[-1].key == key and records[-1].value == {"id": 500, "amount": 2}
+    assert [record.op for record in records] == (["c", "u"] if len(key) == 1 else ["c", "d", "c"])
+
+
 @pytest.mark.long
 def test_a_large_value_that_was_not_changed_is_left_out_and_named(bank: Bank) -> None:
     bank.execute("alter table accounts alter column note set storage external")
@@ -521,6 +583,20 @@ def test_values_of_all_kinds_are_the_same_in_snapshot_and_stream(bank: Bank) -> 
     assert first["b"] is True and first["f"] == 0.1 and first["n"] == "1.50" and first["j"] == {"x": [1, None]}
     assert first["t"] == "2026-01-02 01:04:05.678+00" and first["y"] == "\\x00ff" and first["s"] == 'q"\\\n\té'
     assert [record.value["f"] for record in records[1:4]] == ["NaN", "-Infinity", 1e300]
+
+
+def test_the_encoding_of_the_environment_does_not_change_texts(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one is another text if its bytes are taken for UTF-8, the second one is none in LATIN1."""
+    texts = ["\u00c3\u00a9", "\u20ac"]
+    for first in (100, 200):
+        for number, text in enumerate(texts, first):
+            bank.execute(f"insert into accounts values ({number}, 0, '{text}')")
+        with monkeypatch.context() as patch:
+            patch.setenv("PGCLIENTENCODING", "LATIN1")
+            bank.copy()
+    records = [record for record in read_all(bank.servers, bank.topic) if record.key["id"] >= 100]
+    assert [record.value["note"] for record in records] == texts * 2
+    assert [record.op for record in records] == ["r", "r", "c", "c"]
 
 
 @pytest.mark.long
@@ -625,6 +701,24 @@ def test_events_of_an_outbox_go_to_their_topics_if_and_only_if_their_transaction
     bank.execute("select pg_logical_emit_message(true, 'events', 'no JSON')")
     with pytest.raises(BadRecord, match="is not JSON"):
         run()
+
+
+def test_a_payload_of_bytes_is_written_as_it_is(bank: Bank) -> None:
+    given = {"outbox_table": "public.outbox", "outbox_topic": f"{bank.name}.{{aggregatetype}}"}
+    insert = "insert into outbox values ('\\x01ff', 'order', 'k', '\\x00000000010e')"
+    bank.execute("create table outbox (id bytea, aggregatetype text, aggregateid text, payload bytea)",
+                 "alter publication bank add table outbox", insert)  # fmt: skip
+    bank.copy(**given)
+    bank.execute(insert, "insert into outbox values (null, 'order', 'k', null)")
+    bank.copy(**given)
+    with Consumer({"bootstrap.servers": bank.servers}) as consumer:
+        consumer.assign([TopicPartition(f"{bank.name}.order", 0)])
+        consumer.seek_to_beginning()
+        found = []
+        while len(found) < 3:
+            found += consumer.poll(timeout_ms=500)
+    assert [record.value for record in found] == [b"\0\0\0\0\1\x0e"] * 2 + [None]
+    assert [dict(record.headers).get("id") for record in found] == [b"\1\xff"] * 2 + [None]
 
 
 @pytest.mark.long

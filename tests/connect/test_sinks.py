@@ -500,6 +500,38 @@ def test_dead_letters_are_part_of_the_batch(target: Target, topic: str) -> None:
     assert "no value for the key column id" in letters[3][1]
 
 
+@pytest.mark.parametrize("batch_rows", [1, 100])
+def test_a_row_is_not_made_without_the_values_that_its_record_does_not_know(
+    target: Target, topic: str, batch_rows: int
+) -> None:
+    """As of a row whose key changed, or whose former records compaction took away."""
+    send(target.servers, topic, ({"id": 1}, {"id": 1, "name": "large", "amount": 1}))
+    send(target.servers, topic, ({"id": 1}, {"id": 1, "amount": 2}), headers=[("unchanged", b"name")])
+    send(target.servers, topic, ({"id": 1}, None))
+    end = send(target.servers, topic, ({"id": 2}, {"id": 2, "amount": 2}), headers=[("unchanged", b"name,elsewhere")])
+    with pytest.raises(BadRecord, match=r"offset 3 .*not changed"):
+        target.drain(topic, end, batch_rows=batch_rows)
+    target.execute("insert into items (id, name) values (2, 'large')")
+    target.drain(topic, end, batch_rows=batch_rows)
+    assert target.execute("select id, name, amount from items") == [(2, "large", 2)]
+    end = send(target.servers, topic, ({"id": 3}, {"id": 3, "amount": 3}), headers=[("unchanged", b"elsewhere")])
+    target.drain(topic, end, batch_rows=batch_rows)
+    assert target.execute("select id from items order by id") == [(2,), (3,)]
+
+
+def test_a_tombstone_with_a_plain_text_for_a_key_deletes_its_row(target: Target, topic: str) -> None:
+    """Also if it looks like a number that is another one, or none."""
+    keys = ["12345e67", "1234e567", "1.0", "NaN", "007", "7", "abc"]
+    target.execute("create table codes (code text primary key)")
+    with Producer({"bootstrap.servers": target.servers}) as producer:
+        for key in keys:
+            producer.send(topic, json.dumps({"code": key}), key)
+        for key in keys:
+            producer.send(topic, None, key)
+    target.drain(topic, end_of(target.servers, topic), table="codes", batch_rows=7)
+    assert target.execute("select * from codes") == []
+
+
 def test_a_topic_that_was_made_again_is_refused(target: Target, topic: str, admin: Admin) -> None:
     target.drain(topic, send(target.servers, topic, *((n, {"id": n}) for n in range(3))))
     with target.task(topic) as running:

@@ -11,6 +11,7 @@ _SOURCE_KILLS = suite("tests/connect/test_postgres_source.py", "-k", "kill or ra
 _SOURCE_PAUSES = suite("tests/connect/test_time.py", "-k", "stands_still")
 _SOURCE_OWNERS = suite("tests/connect/test_postgres_source.py", "-k", "older_instance or fenced_is_told")
 _SOURCE_IDLES = suite("tests/connect/test_postgres_source.py", "-k", "never_asks")
+_SNAPSHOT_TABLES = suite("tests/connect/test_postgres_source.py", "-k", "made_anew")
 _KEYS = suite("tests/unit/connect/test_change_format.py")
 _STATES = suite("tests/unit/connect/test_sqlstates.py")
 _CHECKS = suite("tests/connect/test_checks.py", "-k", "may_not_read or (unique_index and sqlite)")
@@ -91,6 +92,20 @@ CONNECT_MUTANTS = [
         "            self._report(reply_wanted=True)\n",
         "            self._report()\n",
         (_SOURCE_IDLES,),
+    ),
+    Mutant(
+        "tables may be made anew while their snapshot is read",
+        _CONNECT + "postgres_source",
+        "            self.tables.hold(snapshot)\n",
+        "            snapshot.enter(self._sql)\n",
+        (_SNAPSHOT_TABLES,),
+    ),
+    Mutant(
+        "a row is made without the values that its record does not know",
+        _CONNECT + "row_changes",
+        "    return TablePlan(empties, list(deleted), _by_columns(rows.values()), needed)\n",
+        "    return TablePlan(empties, list(deleted), _by_columns(rows.values()))\n",
+        (_ROWS,),
     ),
     Mutant(
         "a snapshot leaves out what a policy hides",

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import psycopg
 import pytest
 
 import oncelog.spark
@@ -50,10 +51,18 @@ def die() -> None:
 
 
 def test_the_connector_goes_on_behind_the_snapshot(spark: Any, bank: Bank) -> None:
-    dice = random.Random(1)
+    dice, refused = random.Random(1), []
+
+    def alter() -> None:
+        """It would write the rows of tables that are being read to other places."""
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            bank.execute("set local lock_timeout = '50ms'", "alter table transfers alter amount type numeric")
+        refused.append(True)
+
+    failpoints.arm("spark.snapshot.begun", alter)
     failpoints.arm("spark.snapshot.written", lambda: [bank.transfer(dice) for _ in range(5)] and None)
     written = snapshot(spark, bank)
-    assert written.records == Bank.ACCOUNTS + ROWS
+    assert written.records == Bank.ACCOUNTS + ROWS and refused
     assert snapshot(spark, bank) is None
     bank.transfer(dice)
     bank.copy()

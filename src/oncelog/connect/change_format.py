@@ -32,6 +32,7 @@ BOOLEAN: Final = 16
 NUMBERS: Final = frozenset((20, 21, 23, 26))
 FLOATS: Final = frozenset((700, 701))
 JSON_TYPES: Final = frozenset((114, 3802))
+BYTEA: Final = 17
 _OPERATIONS: Final = {operation: header("op", operation) for operation in "cudrt"}
 UNAVAILABLE: Final = '"__debezium_unavailable_value"'
 
@@ -109,9 +110,14 @@ class Table:
             parts.append(name + ("null" if value is None else encode(value)))  # type: ignore[arg-type]
         return ("{" + ",".join(parts) + "}").encode()
 
-    def fields(self, values: Values) -> dict[str, str | None]:
-        """The columns as PostgreSQL shows them."""
-        return {name: value for name, value in zip(self._names, values, strict=True) if value is not UNCHANGED}
+    def fields(self, values: Values) -> dict[str, str | bytes | None]:
+        """The columns as PostgreSQL shows them, and those of bytes as bytes."""
+        found: dict[str, str | bytes | None] = {}
+        for column, value in zip(self.relation.columns, values, strict=True):
+            if value is not UNCHANGED:
+                is_hex = column.type_oid == BYTEA and value is not None
+                found[column.name] = bytes.fromhex(str(value).removeprefix("\\x")) if is_hex else value
+        return found
 
     @property
     def key_columns(self) -> list[Column]:

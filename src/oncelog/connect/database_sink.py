@@ -25,7 +25,7 @@ from oncelog.connect.collector import paused_collector
 from oncelog.connect.errors import BadRecord, Fenced, Refused
 from oncelog.connect.finding import Finding
 from oncelog.connect.identifiers import quoted, quoted_table
-from oncelog.connect.row_changes import RowChange, TablePlan, Unusable
+from oncelog.connect.row_changes import JsonText, RowChange, TablePlan, Unusable
 from oncelog.connect.schema_records import SchemaRecords
 from oncelog.connect.settings import SinkSettings
 from oncelog.connect.sink import Batch, Claimed, Instance, Move, Start
@@ -48,6 +48,7 @@ class TableWrites(NamedTuple):
     deletes: list[tuple[Any, ...]]
     writes: list[tuple[tuple[str, ...], Any]]
     """What `_encode` has made of rows, by their columns."""
+    needed: Sequence[tuple[Any, ...]]
 
 
 Prepared = dict[str, TableWrites]
@@ -66,6 +67,11 @@ class TableFacts(NamedTuple):
     """Those whose type is JSON."""
     unique: frozenset[frozenset[str]] | None = None
     """Columns with a unique index that an upsert can use. None where that is not known, of views."""
+
+    @property
+    def of_json(self) -> frozenset[str]:
+        """Those whose values are written as JSON; keys are compared as they are."""
+        return self.json - set(self.key)
 
 
 class DatabaseSink(ABC):
@@ -112,6 +118,10 @@ class DatabaseSink(ABC):
 
     @abstractmethod
     def _delete(self, table: str, key: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None: ...
+
+    @abstractmethod
+    def _count(self, table: str, key: tuple[str, ...], rows: Sequence[tuple[Any, ...]]) -> int:
+        """How many of these keys the table has."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -295,9 +305,9 @@ class DatabaseSink(ABC):
         for columns, found in plan.writes:
             rows = found
             if self.settings.format == "rows" and not facts.json.isdisjoint(columns):
-                rows = row_changes.with_json_texts(columns, found, facts.json - set(facts.key))
+                rows = row_changes.with_json_texts(columns, found, facts.of_json)
             writes.append((columns, self._encode(rows)))
-        return TableWrites(plan.empties, plan.deletes, writes)
+        return TableWrites(plan.empties, plan.deletes, writes, plan.needed)
 
     def _plans(self, records: Sequence[ConsumerRecord]) -> dict[str, TablePlan]:
         if isinstance(records, RecordColumns) and self.settings.format == "rows" and self._schemas is None:
@@ -308,18 +318,29 @@ class DatabaseSink(ABC):
                 return plans
         changes: dict[str, list[RowChange]] = {}
         for record in records:
-            plain_record = record if self._schemas is None else self._schemas.plain(record)
-            change = row_changes.decode(plain_record, self.settings.format)
+            table = self._table_of(record.topic)
+            change = self._change(record, self.facts(table).of_json)
             if change is not None:
-                changes.setdefault(self._table_of(record.topic), []).append(change)
+                changes.setdefault(table, []).append(change)
         return {table: self._plan(table, of_table) for table, of_table in changes.items()}
+
+    def _change(self, record: ConsumerRecord, of_json: frozenset[str]) -> RowChange | None:
+        if self._schemas is None:
+            return row_changes.decode(record, self.settings.format, of_json)
+        change = row_changes.decode(self._schemas.plain(record), self.settings.format, of_json)
+        row = None if change is None or self.settings.format != "rows" else change.row
+        texts = [] if row is None else [name for name in of_json if type(row.get(name)) is str]
+        if row is not None and texts and self._schemas.has_json_in_texts(record):
+            row.update({name: JsonText(row[name]) for name in texts})
+        return change
 
     def _plain_plan(self, topic: str, records: RecordColumns) -> TablePlan | None:
         facts = self.facts(self._table_of(topic))
         if self.settings.mode == "append":
-            plan = row_changes.plan_plain_appends(records)
+            plan = row_changes.plan_plain_appends(records, facts.of_json)
         else:
-            plan = row_changes.plan_plain_upserts(records, facts.key[0]) if len(facts.key) == 1 else None
+            is_single = len(facts.key) == 1
+            plan = row_changes.plan_plain_upserts(records, facts.key[0], facts.of_json) if is_single else None
         known = plan is not None and all(facts.columns.issuperset(columns) for columns, _ in plan.writes)
         return plan if known else None
 
@@ -376,7 +397,9 @@ class DatabaseSink(ABC):
                 self._check_columns(table, change.row, facts)
         if self.settings.mode == "append":
             return row_changes.plan_appends(changes)
-        return row_changes.plan_upserts(changes, facts.key)
+        # What the table has no column for is not missing in it.
+        known = (c._replace(unchanged=c.unchanged & facts.columns) if c.unchanged else c for c in changes)
+        return row_changes.plan_upserts(known, facts.key)
 
     def _partitions_of(self, topic: str) -> int:
         return sum(1 for partition in self._owners if partition.topic == topic)
@@ -399,6 +422,8 @@ class DatabaseSink(ABC):
             self._execute(f"delete from {quoted_table(table)}")
         if changes.deletes:
             self._delete(table, facts.key, changes.deletes)
+        if changes.needed and self._count(table, facts.key, changes.needed) < len(changes.needed):
+            raise RowRefused(row_changes.NO_ROW)
         for columns, rows in changes.writes:
             if self.settings.mode == "append":
                 self._insert(table, columns, rows)

@@ -179,8 +179,13 @@ class PostgresSourceKind(Kind):
     def _check(self) -> Iterator[Finding]:
         from oncelog.connect.postgres_check import check_source
 
-        yield from check_topics(self._settings.client, ())
-        yield from check_source(self._settings)
+        problems = [*check_topics(self._settings.client, ())]
+        yield from problems
+        if problems:
+            yield from check_source(self._settings)
+            return
+        with closing(open_source_log(self._settings)) as log:
+            yield from check_source(self._settings, log.read)
 
 
 def open_source_log(settings: SourceSettings) -> SourceLog:

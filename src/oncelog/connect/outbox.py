@@ -2,7 +2,8 @@
 
 An event has the columns of Debezium's outbox: `aggregatetype` (chooses the topic), `aggregateid` (the key), `payload`
 (the value), and if it likes `id` and `type` (headers). It is a row that is inserted into the outbox table, or a JSON
-object with these fields, given to `pg_logical_emit_message(true, PREFIX, ...)`.
+object with these fields, given to `pg_logical_emit_message(true, PREFIX, ...)`. Columns of the type bytea are taken as
+the bytes that they are: so the payload can be Avro or Protobuf.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ def outbox_event(fields: Mapping[str, Any], topic: str, where: str) -> OutboxEve
     missing = [name for name in NEEDED if name not in fields]
     if missing or fields["aggregatetype"] is None:
         raise BadRecord(f"an event of the outbox ({where}) has no {' and no '.join(missing or ['aggregatetype'])}")
-    headers = [header(name, fields[name]) for name in ("id", "type") if fields.get(name) is not None]
+    given = {name: fields[name] for name in ("id", "type") if fields.get(name) is not None}
+    headers = [(name, value) if isinstance(value, bytes) else header(name, value) for name, value in given.items()]
     return OutboxEvent(
         topic.replace("{aggregatetype}", str(fields["aggregatetype"])),
         _bytes(fields["aggregateid"]),
@@ -49,6 +51,6 @@ def message_event(content: bytes, topic: str, where: str) -> OutboxEvent:
 
 
 def _bytes(value: Any) -> bytes | None:
-    if value is None:
-        return None
+    if value is None or isinstance(value, bytes):
+        return value
     return (value if isinstance(value, str) else json.dumps(value)).encode()

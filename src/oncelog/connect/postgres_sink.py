@@ -159,6 +159,13 @@ class PostgresSink(DatabaseSink):
             stage = self._filled_stage(table, key, self._encode(rows))
             self._execute(f"delete from {quoted_table(table)} t using {stage} s where {same}")
 
+    def _count(self, table: str, key: tuple[str, ...], rows: Sequence[tuple[Any, ...]]) -> int:
+        same = " and ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in key)
+        with self._faults():
+            stage = self._filled_stage(table, key, self._encode(rows))
+            [(count,)] = self._execute(f"select count(*) from {quoted_table(table)} t join {stage} s on {same}")
+        return int(count)
+
     def _filled_stage(self, table: str, columns: tuple[str, ...], rows: bytes) -> str:
         stage = self._stage(table, columns)
         if stage in self._filled:

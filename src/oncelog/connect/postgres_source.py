@@ -9,6 +9,7 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import psycopg
@@ -35,7 +36,7 @@ from oncelog.connect.pgoutput import (
     parse_lsn,
 )
 from oncelog.connect.progress import SnapshotProgress
-from oncelog.connect.published_tables import SESSION_OPTIONS, PublishedTables, Snapshot, change_format_of
+from oncelog.connect.published_tables import ENCODING, SESSION_OPTIONS, PublishedTables, Snapshot, change_format_of
 from oncelog.connect.settings import SourceSettings
 from oncelog.connect.source import Event, Idle, Resume, SourceCommit, SourceRecord, Stored
 from oncelog.connect.source_resume import Server, Slot, check_slot, decide
@@ -46,6 +47,8 @@ CHECK_EVERY_S: Final = 60.0
 RELEASE_TIMEOUT_S: Final = 20.0
 EVENTS_MAX: Final = 2000
 """Of one read, so that memory stays bounded however large a transaction is."""
+MESSAGES_SINCE: Final = 140000
+"""The version of the server."""
 _SLOT: Final = """
     select coalesce(confirmed_flush_lsn, '0/0')::text, coalesce(wal_status, 'lost'), active_pid, plugin, database
     from pg_replication_slots where slot_name = %s
@@ -58,16 +61,22 @@ class PostgresSource:
         self._partitions_of = partitions_of
         self._application = f"oncelog-connect-{settings.name}"
         self._sql = psycopg.connect(
-            settings.url, autocommit=True, options=SESSION_OPTIONS, application_name=f"{self._application}-sql"
+            settings.url,
+            autocommit=True,
+            options=SESSION_OPTIONS,
+            client_encoding=ENCODING,
+            application_name=f"{self._application}-sql",
         )
         self._replication = psycopg.connect(
             settings.url,
             autocommit=True,
             options=SESSION_OPTIONS,
+            client_encoding=ENCODING,
             application_name=self._application,
             replication="database",
         )
         self._pg = self._replication.pgconn
+        self._server_version = self._sql.info.server_version
         [(self._database,)] = self._sql.execute("select current_database()").fetchall()
         self._format = change_format_of(settings, self._database)
         self.tables = PublishedTables(self._sql, settings, self._database, self._format)
@@ -91,6 +100,7 @@ class PostgresSource:
     def resume(self, stored: Stored | None) -> Resume:
         self.require_publication()
         self.require_outbox()
+        self.tables.require_topics()
         self._release_slot()
         resume = decide(self.settings.name, self.settings.slot, stored, self.server(), self.settings.accept_timeline)
         if resume.snapshot is not None:
@@ -106,8 +116,12 @@ class PostgresSource:
             )
 
     def require_outbox(self) -> None:
-        """A name that fits no table would have its events copied as rows."""
+        """A name that fits no table would have its events copied as rows; messages that do not come would be missed."""
         name, publication = self.settings.outbox_table, self.settings.publication
+        if self.settings.outbox_prefix is not None and self._server_version < MESSAGES_SINCE:
+            raise Refused(
+                "outbox_prefix needs PostgreSQL 14: older servers do not send messages. Use outbox_table instead"
+            )
         if name is not None and name not in {relation.full_name for relation, _ in self.tables.published()}:
             raise Refused(
                 f"outbox_table is {name}, and the publication {publication} has no such table",
@@ -159,9 +173,7 @@ class PostgresSource:
     # The snapshot
 
     def snapshot(self) -> Iterator[SourceRecord]:
-        snapshot = self.begin_snapshot()
-        with self._sql.transaction():
-            snapshot.enter(self._sql)
+        with self.held_snapshot() as snapshot:
             snapshot.begin(self._format)
             for relation, condition in self.tables.published():
                 progress = self.snapshot_progress
@@ -171,6 +183,14 @@ class PostgresSource:
                     progress.rows += 1
                     yield record
                 hit("source.snapshot.table")
+
+    @contextmanager
+    def held_snapshot(self) -> Iterator[Snapshot]:
+        """For others to read, each by a connection of their own. See `PublishedTables.hold`."""
+        snapshot = self.begin_snapshot()
+        with self._sql.transaction():
+            self.tables.hold(snapshot)
+            yield snapshot
 
     def begin_snapshot(self) -> Snapshot:
         """Make the slot. Its snapshot can be read, also by others, as long as this connection does nothing else."""
@@ -193,7 +213,7 @@ class PostgresSource:
             f"START_REPLICATION SLOT {quoted(self.settings.slot)} LOGICAL {lsn_text(position)} "
             f"(proto_version '1', publication_names '\"{publication}\"', messages 'true')"
         )
-        if self._sql.info.server_version < 140000:
+        if self._server_version < MESSAGES_SINCE:
             command = command.replace(", messages 'true'", "")
         result = self._pg.exec_(command.encode())
         if result.status != pq.ExecStatus.COPY_BOTH:

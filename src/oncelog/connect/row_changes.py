@@ -8,6 +8,9 @@ Formats of values:
 
 A record's key is a JSON object of the key columns; for a single key column a JSON value or plain text will do.
 
+Large values that an update did not change may be unknown: the header `unchanged` names their columns, and Debezium has
+a text in their place. Such a record is a change of a row that is there, and never makes one.
+
 A batch becomes, for each table, deletes and then upserts, with one row per key: a statement must not touch a row twice.
 That gives what one statement per record would: what follows a delete starts from an empty row, what follows an upsert
 goes on from it. Keys are compared as JSON gives them; a batch with keys of several types is not planned.
@@ -22,6 +25,7 @@ from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from oncelog.client import ConsumerRecord
+from oncelog.connect.json_fields import fields_of
 from oncelog.connect.sink_records import RecordColumns
 
 Row = dict[str, Any]
@@ -29,6 +33,7 @@ FORMATS: Final = ("rows", "debezium")
 _NOT_JSON: Final = (StopIteration, ValueError, RecursionError)
 """The last one is raised for what is nested too deeply."""
 _PLAIN_KEYS: Final = frozenset((int, str))
+_UNAVAILABLE: Final = "__debezium_unavailable_value"
 _MARK: Final = secrets.token_hex(8)
 _BETWEEN: Final = f',"{_MARK}",'.encode()
 _DECODED_TOGETHER: Final = 500
@@ -39,12 +44,20 @@ class Unusable(ValueError):
     """A record that is no change of a row. The text says why."""
 
 
+class JsonText(str):
+    """A JSON value, for a column of that type, as it was written: its numbers keep all their digits."""
+
+    __slots__ = ()
+
+
 class RowChange(NamedTuple):
     """One record: `row` None deletes; `empties` takes all rows away."""
 
     record: ConsumerRecord
     row: Row | None
     empties: bool = False
+    unchanged: frozenset[str] = frozenset()
+    """Columns that are left out because they are not known."""
 
     @property
     def key(self) -> Any:
@@ -52,8 +65,11 @@ class RowChange(NamedTuple):
         return _key(self.record.key)
 
 
-def decode(record: ConsumerRecord, value_format: str) -> RowChange | None:
-    """None for a record that says nothing new: the tombstone behind Debezium's delete."""
+def decode(record: ConsumerRecord, value_format: str, of_json: Collection[str] = ()) -> RowChange | None:
+    """None for a record that says nothing new: the tombstone behind Debezium's delete.
+
+    `of_json` are columns whose type is JSON.
+    """
     value = _json(record.value)
     if value_format == "debezium":
         return _decode_envelope(record, value)
@@ -61,7 +77,32 @@ def decode(record: ConsumerRecord, value_format: str) -> RowChange | None:
         return RowChange(record, None, empties=_header(record, "op") == b"t")
     if not isinstance(value, dict):
         raise Unusable(f"its value is a {type(value).__name__}, not a JSON object of columns")
-    return RowChange(record, value)
+    _keep_digits(value, record.value or b"", of_json)
+    return RowChange(record, value, unchanged=_unchanged(record))
+
+
+def _unchanged(record: ConsumerRecord) -> frozenset[str]:
+    names = _header(record, "unchanged")
+    return frozenset(names.decode(errors="replace").split(",")) if names else frozenset()
+
+
+def _keep_digits(row: Row, data: bytes, of_json: Collection[str]) -> None:
+    """Numbers inside of JSON columns as they were written, where Python has read them as double precision."""
+    if any(_has_fraction(row.get(name)) for name in of_json):
+        text = data.decode(json.detect_encoding(data)).strip(" \t\r\n")
+        kept = {name: JsonText(value) for name, _, value in fields_of(text) if name in of_json}
+        row.update({name: value for name, value in kept.items() if row[name] is not None})
+
+
+def _has_fraction(value: Any) -> bool:
+    waiting = [value]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, float):
+            return True
+        if isinstance(found, dict | list):
+            waiting += found.values() if isinstance(found, dict) else found
+    return False
 
 
 def _decode_envelope(record: ConsumerRecord, value: Any) -> RowChange | None:
@@ -72,8 +113,9 @@ def _decode_envelope(record: ConsumerRecord, value: Any) -> RowChange | None:
         raise Unusable("its value is no Debezium envelope: there is no field op")
     operation = envelope["op"]
     if operation in ("c", "u", "r") and isinstance(envelope.get("after"), dict):
-        after = {name: v for name, v in envelope["after"].items() if v != "__debezium_unavailable_value"}
-        return RowChange(record, after)
+        unchanged = frozenset(name for name, value in envelope["after"].items() if value == _UNAVAILABLE)
+        after = {name: value for name, value in envelope["after"].items() if name not in unchanged}
+        return RowChange(record, after, unchanged=unchanged)
     if operation == "d":
         return RowChange(record, None)
     if operation == "t":
@@ -101,11 +143,13 @@ def _json(data: bytes | None) -> Any:
 
 
 def _key(data: bytes | None) -> Any:
-    """Plain text that is not JSON stands for itself."""
+    """Plain text that is not JSON stands for itself. So does one that only looks like a number: 12e34 may be a name."""
     if data is None:
         return None
     try:
         found = json.loads(data)
+        if isinstance(found, float):
+            return data.decode()
         # Connect's JSON converter wraps a key with its schema.
         return found["payload"] if isinstance(found, dict) and set(found) == {"schema", "payload"} else found
     except _NOT_JSON:
@@ -141,6 +185,13 @@ def _with_key(row: Row, key: Any, columns: Sequence[str]) -> list[Any]:
     return [row.get(name) for name in columns]
 
 
+NO_ROW: Final = (
+    "it leaves out large values that were not changed, and there is no row with its key that has them. PostgreSQL's "
+    "log does not have such values, even if the key changes, and what an earlier record had is lost by compaction: "
+    "`alter table ... replica identity full` brings them from then on"
+)
+
+
 class TablePlan(NamedTuple):
     """What a batch does to one table, in this order."""
 
@@ -149,6 +200,8 @@ class TablePlan(NamedTuple):
     """By key."""
     writes: list[tuple[tuple[str, ...], list[Collection[Any]]]]
     """Rows by their columns."""
+    needed: tuple[tuple[Any, ...], ...] = ()
+    """Keys of rows that must be there behind the deletes: some of their columns are not known."""
 
 
 def plan_appends(changes: Iterable[RowChange]) -> TablePlan:
@@ -168,6 +221,7 @@ def plan_upserts(changes: Iterable[RowChange], key_columns: Sequence[str]) -> Ta
     """One row per key; see above."""
     empties = False
     key_set = set(key_columns)
+    unknown: dict[tuple[Any, ...], frozenset[str]] = {}
     deleted: dict[tuple[Any, ...], None] = {}
     rows: dict[tuple[Any, ...], Row] = {}
     kinds = set()
@@ -176,13 +230,18 @@ def plan_upserts(changes: Iterable[RowChange], key_columns: Sequence[str]) -> Ta
             empties = True
             deleted.clear()
             rows.clear()
+            unknown.clear()
             continue
         key = key_values(change, key_columns)
         kinds.add(tuple(map(type, key)))
         if change.row is None:
             deleted[key] = None
             rows.pop(key, None)
-        elif key in rows:
+            unknown.pop(key, None)
+            continue
+        if change.unchanged:
+            unknown[key] = unknown.get(key, change.unchanged) | change.unchanged
+        if key in rows:
             rows[key].update(change.row)
         else:
             has_key = key_set <= change.row.keys()
@@ -190,7 +249,10 @@ def plan_upserts(changes: Iterable[RowChange], key_columns: Sequence[str]) -> Ta
     if len(kinds) > 1:
         # 1 and "1" may be one row or two: the type of the column decides, when they are written one after the other.
         raise Unusable("its batch has keys of several types")
-    return TablePlan(empties, list(deleted), _by_columns(rows.values()))
+    needed = tuple(key for key, names in unknown.items() if not names <= rows[key].keys())
+    if (empties and needed) or not deleted.keys().isdisjoint(needed):
+        raise Unusable(NO_ROW)
+    return TablePlan(empties, list(deleted), _by_columns(rows.values()), needed)
 
 
 def _by_columns(rows: Collection[Row]) -> list[tuple[tuple[str, ...], list[Collection[Any]]]]:
@@ -203,12 +265,15 @@ def _by_columns(rows: Collection[Row]) -> list[tuple[tuple[str, ...], list[Colle
     return list(grouped.items())
 
 
-def plan_plain_upserts(records: RecordColumns, key: str) -> TablePlan | None:
+def plan_plain_upserts(records: RecordColumns, key: str, of_json: Collection[str] = ()) -> TablePlan | None:
     """What `plan_upserts` gives for most batches, in half the time.
 
-    They have the format `rows`, their key is one column, and their rows have it. None for others.
+    They have the format `rows`, their key is one column, their rows have it, and all their columns are known. None for
+    others.
     """
-    found = _decoded_together(records.values)
+    if records.have_header("unchanged"):
+        return None
+    found = _decoded_together(records.values, of_json)
     kinds = set(map(type, found))
     if kinds == {dict}:
         return _plan_without_deletes(found, key)
@@ -256,16 +321,16 @@ def _are_plain(keys: Iterable[Any]) -> bool:
     return len(kinds) <= 1 and kinds <= _PLAIN_KEYS
 
 
-def plan_plain_appends(records: RecordColumns) -> TablePlan | None:
+def plan_plain_appends(records: RecordColumns, of_json: Collection[str] = ()) -> TablePlan | None:
     """What `plan_appends` gives for batches of the format `rows` without deletes. None for others."""
-    rows = _decoded_together(records.values)
+    rows = _decoded_together(records.values, of_json)
     if set(map(type, rows)) != {dict}:
         return None
     runs = groupby(rows, key=tuple)
     return TablePlan(False, [], [(columns, [row.values() for row in run]) for columns, run in runs])
 
 
-def _decoded_together(values: Sequence[bytes | None]) -> list[Any]:
+def _decoded_together(values: Sequence[bytes | None], of_json: Collection[str]) -> list[Any]:
     """What the values say, None for no value. Empty if one of them is not JSON.
 
     Many are decoded with one call, as one list: so the scanner makes the names of fields once. A mark between any two
@@ -283,6 +348,10 @@ def _decoded_together(values: Sequence[bytes | None]) -> list[Any]:
         if end != len(text) or len(found) != 2 * len(part) - 1 or found[1::2].count(_MARK) != len(part) - 1:
             return []
         decoded += found[::2]
+    if of_json:
+        for value, row in zip(values, decoded, strict=True):
+            if isinstance(row, dict):
+                _keep_digits(row, value or b"", of_json)
     return decoded
 
 
@@ -291,7 +360,13 @@ def with_json_texts(
 ) -> list[Collection[Any]]:
     """Values of JSON columns as JSON: a text "5" is no number there, and `true` is no `t`."""
     is_json = [name in of_json for name in columns]
-    return [[json.dumps(v) if j and v is not None else v for v, j in zip(row, is_json, strict=True)] for row in rows]
+    return [[_json_text(v) if j else v for v, j in zip(row, is_json, strict=True)] for row in rows]
+
+
+def _json_text(value: Any) -> str | None:
+    if value is None:
+        return None
+    return str(value) if type(value) is JsonText else json.dumps(value)
 
 
 def unknown_columns(row: Mapping[str, Any], known: Iterable[str]) -> list[str]:

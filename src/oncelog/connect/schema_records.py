@@ -14,9 +14,9 @@ from oncelog.client import ConsumerRecord
 from oncelog.connect.errors import Refused
 from oncelog.connect.row_changes import Unusable
 from oncelog.schemas.registry_client import RegistryClient, RegistryError
-from oncelog.schemas.schema import InvalidSchema
+from oncelog.schemas.schema import JSON, InvalidSchema
 from oncelog.schemas.serialization import Deserializer
-from oncelog.schemas.wire_format import with_header
+from oncelog.schemas.wire_format import unframe, with_header
 
 UNKNOWN_SCHEMA: Final = 40403
 _FRAMED: Final = b"\0"
@@ -24,7 +24,8 @@ _FRAMED: Final = b"\0"
 
 class SchemaRecords:
     def __init__(self, url: str) -> None:
-        self._deserialize = Deserializer(RegistryClient(url))
+        self._registry = RegistryClient(url)
+        self._deserialize = Deserializer(self._registry)
 
     def plain(self, record: ConsumerRecord) -> ConsumerRecord:
         """Raises Unusable for a record at fault, Refused for a schema, OSError if the registry does not answer."""
@@ -37,6 +38,11 @@ class SchemaRecords:
             found = self._decoded("value", record.topic, with_header(record.headers, "value", value))
             value = _json("value", _without(found, _unchanged(record)))
         return record._replace(key=key, value=value)
+
+    def has_json_in_texts(self, record: ConsumerRecord) -> bool:
+        """Of a record that was read before: Avro and Protobuf have no type for JSON, and sources write its text."""
+        framed = with_header(record.headers, "value", record.value or b"")
+        return self._registry.schema(unframe(framed).schema).kind != JSON
 
     def _decoded(self, name: str, topic: str, data: bytes) -> Any:
         try:

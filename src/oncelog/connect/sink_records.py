@@ -61,6 +61,13 @@ class RecordColumns(Sequence[ConsumerRecord]):
             return {topics[0]: self}
         return {topic: RecordColumns(self.columns.filter(pc.equal(column, topic))) for topic in topics}
 
+    def have_header(self, name: str) -> bool:
+        """Whether one of them has it."""
+        import pyarrow.compute as pc
+
+        names = pc.struct_field(pc.list_flatten(self.columns.column("headers")), "key")
+        return pc.any(pc.equal(names, name)).as_py() is True
+
     def first_offsets(self) -> dict[TopicPartition, int]:
         """Of each partition."""
         groups = _table(self.columns).group_by(["topic", "partition"]).aggregate([("offset", "min")])

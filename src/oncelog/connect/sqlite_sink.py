@@ -100,6 +100,11 @@ class SqliteSink(DatabaseSink):
         same = " and ".join(f"{quoted(name)} = ?" for name in key)
         self._many(f"delete from {quoted_table(table)} where {same}", rows)
 
+    def _count(self, table: str, key: tuple[str, ...], rows: Sequence[tuple[Any, ...]]) -> int:
+        same = " and ".join(f"{quoted(name)} = ?" for name in key)
+        query = f"select count(*) from {quoted_table(table)} where {same}"
+        return sum(self._execute(query, row)[0][0] for row in rows)
+
     def _many(self, sql: str, rows: Sequence[Collection[Any]]) -> None:
         try:
             self._connection.executemany(sql, ([plain(value) for value in row] for row in rows))

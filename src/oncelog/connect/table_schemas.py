@@ -14,17 +14,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from oncelog.connect.change_format import BOOLEAN, FLOATS, JSON_TYPES, NUMBERS, Table
 from oncelog.connect.errors import Refused
+from oncelog.connect.json_fields import fields_of
 from oncelog.connect.pgoutput import Column
 from oncelog.schemas.registry_client import RegistryClient, RegistryError, RegistryUnavailable
 from oncelog.schemas.schema import ParsedSchema, Schema
 from oncelog.schemas.wire_format import frame
 
-_DECODER: Final = json.JSONDecoder()
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -38,25 +38,6 @@ class _Registered(NamedTuple):
         fields = fields_of(data.decode())
         row = {name: text if name in self.texts and value is not None else value for name, value, text in fields}
         return frame(self.id, self.parsed.encode(row))
-
-
-def fields_of(text: str) -> Iterator[tuple[str, Any, str]]:
-    """Of a JSON object: name, value, and the text of the value, whose numbers keep all their digits."""
-    at = _behind_space(text, 1)
-    while text[at] != "}":
-        name, at = _DECODER.raw_decode(text, at)
-        start = _behind_space(text, _behind_space(text, at) + 1)
-        value, at = _DECODER.raw_decode(text, start)
-        yield name, value, text[start:at]
-        at = _behind_space(text, at)
-        if text[at] == ",":
-            at = _behind_space(text, at + 1)
-
-
-def _behind_space(text: str, at: int) -> int:
-    while text[at] in " \t\r\n":
-        at += 1
-    return at
 
 
 class TableSchemas:

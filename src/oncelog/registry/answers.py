@@ -186,15 +186,19 @@ def delete_version(call: Call) -> Any:
 
 
 def check_compatibility(call: Call) -> Any:
-    """With one version as if it were the last; without one, with those that the level asks for."""
+    """With one version as if it were the last; without one, with those that the level asks for.
+
+    What would be the first version of a subject fits `latest`, as Confluent's registry has it.
+    """
     subject, schema = call.names[0], _schema(call)
     number = _version(call.names[1]) if len(call.names) > 1 else None
 
     def answer(state: State) -> list[str]:
-        if len(call.names) > 1:
+        if number is not None:
             versions = [state.version(subject, number).version]
         else:
-            versions = [version.version for version in state.live_versions(subject)]
+            live = [version.version for version in state.live_versions(subject)]
+            versions = live[-1:] if len(call.names) > 1 else live
         kept, parsed = decisions.prepared(state, schema)
         return decisions.check(state, subject, kept, parsed, versions)
 

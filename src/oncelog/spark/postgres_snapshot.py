@@ -1,7 +1,8 @@
 """The first snapshot of a `postgres-source` connector by tasks of Spark: large tables, in one transaction of the log.
 
 1. Take over the connector's transactional id and read its stored position, as the connector does at a start. Note that
-   a snapshot was begun; make the slot, whose snapshot stays as long as its connection.
+   a snapshot was begun; make the slot, whose snapshot stays as long as its connection. Lock the tables: what moves
+   their rows, as `vacuum full` does, would tear parts apart.
 2. Each task reads a part of a table by a connection of its own, as of that snapshot, and makes records of the rows.
 3. One transaction has all records and the position of the slot. The connector goes on from there.
 
@@ -91,13 +92,13 @@ class BulkSnapshot:
             if resume.snapshot is None:
                 return None
             self._log.commit(Stored(0, resume.snapshot))
-            snapshot = source.begin_snapshot()
-            parts = source.tables.parts(part_pages)
-            for part in parts:
-                self._log.partitions_of(source.tables.table(part.relation).topic)
-            failpoints.hit("spark.snapshot.begun")
-            done = Stored(snapshot.position, resume.snapshot._replace(is_snapshot=False))
-            return self._write(self._rows(snapshot, parts), done)
+            with source.held_snapshot() as snapshot:
+                parts = source.tables.parts(part_pages)
+                for part in parts:
+                    self._log.partitions_of(source.tables.table(part.relation).topic)
+                failpoints.hit("spark.snapshot.begun")
+                done = Stored(snapshot.position, resume.snapshot._replace(is_snapshot=False))
+                return self._write(self._rows(snapshot, parts), done)
 
     def _rows(self, snapshot: Snapshot, parts: list[Part]) -> DataFrame:
         """A task for each part."""

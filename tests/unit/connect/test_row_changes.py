@@ -23,6 +23,7 @@ from oncelog.connect.row_changes import (
     plan_plain_appends,
     plan_plain_upserts,
     plan_upserts,
+    with_json_texts,
 )
 from oncelog.connect.sink_records import RecordColumns, joined
 
@@ -82,9 +83,55 @@ def test_a_plan_is_what_one_statement_per_record_would_do(changes: list[Any], be
     assert table == expected
 
 
+UNKNOWN = st.lists(
+    st.tuples(st.sampled_from(["full", "partial", "delete", "empty"]), st.integers(0, 2), st.integers(0, 9)), max_size=6
+)
+
+
+@settings(deadline=None)
+@given(st.sets(st.integers(0, 2)), UNKNOWN)
+def test_a_record_with_unknown_columns_never_makes_a_row(
+    present: set[int], changes: list[tuple[str, int, int]]
+) -> None:
+    """One after the other, `partial` needs a row that is there; a plan must not take a batch that would not."""
+    there, decoded, fits = set(present), [], True
+    for kind, key, number in changes:
+        if kind == "empty":
+            there.clear()
+            decoded.append(RowChange(record(None, None), None, empties=True))
+        elif kind == "delete":
+            there.discard(key)
+            decoded.append(RowChange(record({"id": key}, None), None))
+        elif kind == "full":
+            there.add(key)
+            decoded.append(RowChange(record({"id": key}, None), {"n": number, "large": "x"}))
+        else:
+            fits = fits and key in there
+            decoded.append(RowChange(record({"id": key}, None), {"n": number}, unchanged=frozenset({"large"})))
+    try:
+        plan = plan_upserts(decoded, ["id"])
+    except Unusable:
+        assert not fits
+        return
+    left = set() if plan.empties else present - {key for (key,) in plan.deletes}
+    if not {key for (key,) in plan.needed} <= left:
+        assert not fits
+        return
+    for names, rows in plan.writes:
+        for row in rows:
+            found = dict(zip(names, row, strict=True))
+            assert "large" in found or found["id"] in left, "a row was made without a column that is not known"
+
+
+def test_an_unavailable_value_of_debezium_is_an_unknown_column() -> None:
+    change = decode(record(1, {"op": "u", "after": {"id": 1, "large": "__debezium_unavailable_value"}}), "debezium")
+    assert change is not None
+    assert (change.row, change.unchanged) == ({"id": 1}, {"large"})
+
+
 ROWS = st.dictionaries(st.sampled_from(["id", "b", "c"]), st.one_of(st.integers(0, 3), st.sampled_from(["x", ""])))
 ODD = st.sampled_from([b"", b"{", b"[1]", b"{} {}", b'"x"', b"\xff", b'{"id": null}', b'{"id": 1.5}', b' {"id": 1} '])
-HEADERS = st.sampled_from([(), (("op", b"d"),), (("op", b"t"),)])
+HEADERS = st.sampled_from([(), (("op", b"d"),), (("op", b"t"),), (("unchanged", b"b"),)])
 RECORDS = st.lists(st.builds(record, st.integers(0, 3), st.one_of(st.none(), ROWS, ROWS, ODD), HEADERS), max_size=6)
 
 
@@ -154,10 +201,31 @@ def test_key_columns_come_from_the_row_or_the_key(key: Any, row: Any, found: tup
     assert key_values(RowChange(record(key, None), row), ["id", "n"]) == found
 
 
-def test_a_single_key_column_may_be_plain_text() -> None:
-    change = decode(record(b"abc", {"name": 1}), "rows")
+@pytest.mark.parametrize("text", ["abc", "007", "12e34", "1234e567", "1.0", "NaN", "-Infinity"])
+def test_a_single_key_column_may_be_plain_text(text: str) -> None:
+    change = decode(record(text.encode(), {"name": 1}), "rows")
     assert change is not None
-    assert key_values(change, ["id"]) == ("abc",)
+    assert key_values(change, ["id"]) == (text,)
+
+
+@pytest.mark.parametrize("spaces", ["", " "])
+@pytest.mark.parametrize(
+    "text", ["12345678901234567890.10", '{"x": [1.10, "1.10"]}', "1.5", "[]", "5", '"1.10"', "null", "true"]
+)
+def test_json_for_a_column_of_json_keeps_its_digits(text: str, spaces: str) -> None:
+    value = f'{spaces}{{"id": 1, "a": 1.10, "j": {text}, "k": null}}{spaces}'.encode()
+    expected = None if text == "null" else text
+    change = decode(record(1, value), "rows", {"j", "k", "other"})
+    assert change is not None and change.row is not None
+    [[found]] = with_json_texts(["j"], [[change.row["j"]]], {"j"})
+    assert found == expected and type(found) is (str if expected else type(None))
+    assert (change.row["a"], change.row["k"]) == (1.1, None) and "other" not in change.row
+    for plan in (
+        plan_plain_upserts(columns([record(1, value)]), "id", {"j", "k"}),
+        plan_plain_appends(columns([record(1, value)]), {"j", "k"}),
+    ):
+        assert plan is not None
+        assert lists(plan).writes == [(("id", "a", "j", "k"), [[1, 1.1, change.row["j"], None]])]
 
 
 @pytest.mark.parametrize(

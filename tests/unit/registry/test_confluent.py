@@ -86,7 +86,10 @@ def test_what_is_not_there_has_the_codes_that_clients_know(client: SchemaRegistr
 
 def test_compatibility_levels(client: SchemaRegistryClient) -> None:
     assert client.get_compatibility() == "BACKWARD"
+    assert client.test_compatibility("s", Schema(ORDER, "AVRO")) is True, "the first version may be anything"
+    assert refused(client.test_compatibility, "s", Schema(ORDER, "AVRO"), 1) == 40401
     client.register_schema("s", Schema(ORDER, "AVRO"))
+    assert refused(client.test_compatibility, "s", Schema(ORDER, "AVRO"), 2) == 40402
     assert refused(client.register_schema, "s", Schema(NARROWER, "AVRO")) == 409
     assert client.test_compatibility("s", Schema(WIDER, "AVRO")) is True
     assert client.test_compatibility("s", Schema(NARROWER, "AVRO")) is False
