@@ -2,7 +2,13 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.oncelog-ready
+# In CI `make test` needs a browser's driver and the site's generator too: one call of pip for all.
+COMMA := ,
+EXTRAS := dev$(if $(CI),$(COMMA)browser-tests$(COMMA)docs)
+STAMP := $(VENV)/.oncelog-ready$(if $(CI),-for-ci)
+
+# Tests start thousands of Python processes. Where bytecode may not be kept, each of them compiles all it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup driver site-generator demo demo-cluster test test-fast test-crash test-cluster test-connectors test-hostile test-mutants test-browser lint bench bench-quick bench-spark bench-connectors bench-console bench-testing demo-connectors soak-connectors simulate clean test-ecosystem test-install dist docs picture
@@ -16,7 +22,7 @@ setup: $(STAMP) ## a virtual environment with everything, pinned
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("Oncelog needs Python 3.11 or newer: make PYTHON=python3.12 ...") if sys.version_info < (3, 11) else None'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
 	$(BIN)/python -m oncelog.spark.java --check >/dev/null 2>&1 || \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[java]'
 	touch $@
@@ -28,7 +34,7 @@ demo-cluster: setup ## the same on three brokers: leader, coordinator and active
 	$(BIN)/oncelog demo --brokers 3
 
 JOBS ?= 2
-test: setup $(if $(CI),driver site-generator) ## all tests, in two processes: make test JOBS=1 for one
+test: setup ## all tests, in two processes: make test JOBS=1 for one
 	$(BIN)/python -m pytest --numprocesses $(JOBS)
 
 test-fast: setup ## unit tests of the broker, under a minute
@@ -53,7 +59,7 @@ test-hostile: setup ## requests that cost more than they look like, and minutes 
 test-mutants: setup ## faults put in on purpose, each of which tests must find, some minutes
 	$(BIN)/python -m tests.mutants
 
-# Large, and of use only where there is a Chromium: no part of setup. In CI `make test` needs it.
+# Large, and of use only where there is a Chromium: no part of setup, except in CI.
 driver: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[browser-tests]'
 
@@ -71,7 +77,7 @@ dist: ## sdist and wheel in dist/
 	build/environment/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt hatchling
 	build/environment/bin/python -m hatchling build -d dist
 
-# No part of setup: nothing but the site needs it. In CI `make test` builds one.
+# No part of setup: nothing but the site needs it. In CI, where `make test` builds one, it is.
 site-generator: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 

@@ -27,6 +27,7 @@ _LOG_SETTINGS: Final = HERE / "log4j2.properties"
 _MARKER: Final = ".complete"
 QUICK_OPTIONS: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """For short-lived processes on few cores: compiling less and collecting serially starts faster. Not for benchmarks."""
+WRITE_CLASSES: Final = "-XX:ArchiveClassesAtExit="
 
 
 def cache_dir() -> Path:
@@ -35,13 +36,18 @@ def cache_dir() -> Path:
 
 
 @functools.cache
+def _java_version() -> str:
+    """What the `java` on PATH says of itself; empty when there is none that answers."""
+    if shutil.which("java") is None:
+        return ""
+    answer = subprocess.run(["java", "-version"], capture_output=True, text=True, timeout=60, check=False)
+    return "" if answer.returncode else answer.stderr + answer.stdout
+
+
 def java_major_version() -> int | None:
     """The major version of the `java` on PATH, or None when there is none that answers."""
-    if shutil.which("java") is None:
-        return None
-    answer = subprocess.run(["java", "-version"], capture_output=True, text=True, timeout=60, check=False)
-    found = re.search(r'version "(\d+)', answer.stderr + answer.stdout)
-    return int(found.group(1)) if answer.returncode == 0 and found else None
+    found = re.search(r'version "(\d+)', _java_version())
+    return int(found.group(1)) if found else None
 
 
 def kafka_available() -> str | None:
@@ -71,7 +77,7 @@ def kafka_missing() -> str | None:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -88,7 +94,7 @@ def jars() -> Path:
     folder = _jar_folder()
     if (folder / _MARKER).exists():
         return folder
-    with _locked(folder.with_suffix(".lock")):
+    with locked(folder.with_suffix(".lock")):
         if not (folder / _MARKER).exists():
             _fetch(folder)
     return folder
@@ -100,6 +106,24 @@ def _fetch(folder: Path) -> None:
     if run.returncode != 0:
         raise RuntimeError(f"fetching Apache Kafka with Maven failed ({run.returncode}):\n{run.stdout}{run.stderr}")
     (folder / _MARKER).touch()
+
+
+def class_archive() -> Path:
+    """The classes that a broker loads, as this very JVM maps them into memory. `KafkaServer` makes it, once."""
+    return jars() / f"classes-{hashlib.sha256(_java_version().encode()).hexdigest()[:12]}.jsa"
+
+
+def uses_class_archive(options: Sequence[str]) -> bool:
+    """Short-lived processes do, but for the one that writes it."""
+    return set(QUICK_OPTIONS) <= set(options) and not any(each.startswith(WRITE_CLASSES) for each in options)
+
+
+def _archive_options(options: Sequence[str]) -> list[str]:
+    """An archive that does not fit is not used; Java would say so on stdout."""
+    archive = class_archive()
+    if not uses_class_archive(options) or not archive.exists() or not archive.stat().st_size:
+        return []
+    return [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable"]
 
 
 def java_command(
@@ -116,6 +140,7 @@ def java_command(
         f"-Dlog4j2.configurationFile={_LOG_SETTINGS}",
         f"-Doncelog.peer.loglevel={log_level}",
         *options,
+        *_archive_options(options),
         "-cp",
         f"{jars()}/*",
         str(main),

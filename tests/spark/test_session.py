@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +23,17 @@ def test_every_setting_is_in_force_unless_it_was_given(spark: Any) -> None:
     assert conf.get("spark.driver.host") == "127.0.0.1"
     workers = spark.sparkContext.parallelize([0], 1).map(lambda _: sys.executable).collect()
     assert workers == [sys.executable]
+
+
+@pytest.mark.spark
+def test_ctrl_c_for_the_group_of_the_tests_does_not_reach_the_jvm_of_the_session(spark: Any) -> None:
+    """It is of their process group, to which a terminal, or a test that means a child of its own, may send it."""
+    jvm = spark.sparkContext._gateway.proc
+    ignored = re.search(r"^SigIgn:\s*(\w+)$", Path(f"/proc/{jvm.pid}/status").read_text(), re.MULTILINE)
+    assert ignored is not None
+    assert int(ignored[1], 16) >> (signal.SIGINT - 1) & 1
+    jvm.send_signal(signal.SIGINT)
+    assert spark.range(10).count() == 10
 
 
 def test_the_session_explains_itself() -> None:

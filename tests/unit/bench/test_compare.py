@@ -100,3 +100,21 @@ def test_names_that_do_not_exist_are_refused_before_anything_is_started(capsys: 
 
 def test_a_report_can_be_written_again_only_from_results(tmp_path: Path) -> None:
     assert compare.main(["--render", "--results", str(tmp_path)]) == 1
+
+
+def test_classes_are_taken_from_an_archive_in_short_lived_java_processes_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What is measured starts as it does with anybody; and the process that writes an archive reads none."""
+    monkeypatch.setattr(jars, "jars", lambda: tmp_path)
+
+    def reads_archive(*options: str) -> bool:
+        return f"-XX:SharedArchiveFile={jars.class_archive()}" in jars.java_command("Main", options=options)
+
+    assert not reads_archive(*jars.QUICK_OPTIONS)
+    jars.class_archive().touch()
+    assert not reads_archive(*jars.QUICK_OPTIONS), "this JVM makes none"
+    jars.class_archive().write_bytes(b"classes")
+    assert reads_archive(*jars.QUICK_OPTIONS, "-Dmore=true")
+    assert not reads_archive(*jars.QUICK_OPTIONS, f"{jars.WRITE_CLASSES}elsewhere")
+    assert not reads_archive("-server")
