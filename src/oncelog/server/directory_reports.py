@@ -52,7 +52,8 @@ class DirectoryReports:
     def follow(self, delta: Delta) -> None:
         node = self._broker.node_id
         for key, (_, after) in delta.partitions.items():
-            self._elsewhere.pop(key, None)
+            if self._elsewhere:
+                self._elsewhere.pop(key, None)
             if after is not None and node in after.replicas:
                 known = after.directories[after.replicas.index(node)]
                 if known not in (self._broker.log_dir.meta.directory_id, MIGRATING_DIRECTORY):

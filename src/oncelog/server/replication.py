@@ -8,6 +8,7 @@ leader fetches, `cluster.isr_changes` tells the controller who is in sync.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from oncelog.cluster.cluster_config import ClusterConfig
@@ -15,10 +16,11 @@ from oncelog.cluster.follower import LeaderFetcher
 from oncelog.cluster.follower_session import FollowedPartition
 from oncelog.cluster.isr_changes import TIMEOUT_MS, IsrChanges, PartitionKey
 from oncelog.cluster.partition import FOLLOWER_TOKEN, Partition
-from oncelog.cluster.partition_state import PartitionState, Role
+from oncelog.cluster.partition_state import PartitionState
 from oncelog.cluster.replicas import ReplicaRules
 from oncelog.controller.delta import Delta, TopicIdPartition
 from oncelog.controller.image import Image
+from oncelog.controller.partition_image import PartitionImage
 from oncelog.core.address import Address
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import NodeId, TopicPartition
@@ -119,21 +121,22 @@ class Replication:
     def take_roles(self, image: Image, delta: Delta) -> None:
         self._image = image
         node = self._broker.node_id
-        states: dict[Role, dict[TopicIdPartition, PartitionState]] = {role: {} for role in Role}
+        led: dict[TopicIdPartition, PartitionState] = {}
+        followed: dict[TopicIdPartition, PartitionState] = {}
+        gone: list[tuple[TopicIdPartition, PartitionImage]] = []
         for key, (before, after) in delta.partitions.items():
             if after is not None and node in after.replicas:
                 state = PartitionState.from_image(after)
-                states[state.role_of(node)][key] = state
+                (led if state.leader == node else followed)[key] = state
             elif before is not None and node in before.replicas:
                 # Only these: a topic of the same name may be kept elsewhere now, and the log here is not of that one.
-                states[Role.NONE][key] = PartitionState.from_image(after or before)
+                gone.append((key, after or before))
         self._directories.follow(delta)
-        for key in states[Role.NONE]:
+        for key, _ in gone if self._failed else ():
             self._failed.pop(key, None)
-        self._remove({key: state for key, state in states[Role.NONE].items() if self._is_kept(key)})
-        for role in (Role.LEADER, Role.FOLLOWER):
-            for key, state in states[role].items():
-                self._take_role(key, state)
+        self._remove([(key, partition) for key, partition in gone if self._is_kept(key)])
+        for key, state in (*led.items(), *followed.items()):
+            self._take_role(key, state)
         if delta.brokers or delta.settings:
             # A broker that was fenced may join an ISR now, and the minimum of an ISR may be another.
             for partition in self._broker.partitions:
@@ -145,15 +148,16 @@ class Replication:
     def _is_kept(self, key: TopicIdPartition) -> bool:
         return TopicPartition(key.topic, key.partition) in self._broker.log_dir.logs
 
-    def _remove(self, partitions: dict[TopicIdPartition, PartitionState]) -> None:
-        for key, state in partitions.items():
+    def _remove(self, partitions: Sequence[tuple[TopicIdPartition, PartitionImage]]) -> None:
+        """Of a topic that is deleted these may be thousands at once."""
+        for key, image in partitions:
             self._follow_none(key)
             opened = self._broker.partitions.opened(key.topic, key.partition)
             if opened is not None and not self._is_deleted(key):
                 # Whoever waits is sent to the new leader: for clients, and for markers, the partition is not gone.
-                opened.become(state, self._broker.steady_ms())
+                opened.become(PartitionState.from_image(image), self._broker.steady_ms())
         if partitions:
-            self._broker.remove_partitions([TopicPartition(key.topic, key.partition) for key in partitions])
+            self._broker.remove_partitions([TopicPartition(key.topic, key.partition) for key, _ in partitions])
 
     def _is_deleted(self, key: TopicIdPartition) -> bool:
         return key.topic_id not in self._image.topics
