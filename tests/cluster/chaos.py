@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
+from oncelog.testing.broker import BrokerProcess
 from oncelog.testing.zookeeper import ZooKeeperEnsemble
 from tests.cluster import clusters
 from tests.cluster.clusters import Cluster, running_cluster
@@ -114,7 +115,19 @@ class Faults:
             else:
                 assert process.stop(timeout_s=90) == 0
             time.sleep(away_s)
+            _start(process)
+
+
+def _start(process: BrokerProcess) -> None:
+    """A broker that finds no controller for a minute ends, as Apache Kafka's does. Whoever runs it starts it again."""
+    deadline_s = time.monotonic() + RECOVERY_S
+    while True:
+        try:
             process.start(timeout_s=RECOVERY_S)
+            return
+        except RuntimeError as error:
+            if "no active controller has answered" not in str(error) or time.monotonic() > deadline_s:
+                raise
 
 
 def in_sync(cluster: Cluster, topic: str) -> bool:
