@@ -159,4 +159,18 @@ COORDINATOR_MUTANTS = [
         "return Decision([], ",
         (suite("tests/unit/server/test_metadata_changes.py", "-k", "producer_ids_wait"),),
     ),
+    Mutant(
+        "a block of producer ids that was on its way is used although it is skipped",
+        "oncelog.server.producer_ids",
+        "        if not isinstance(block, KafkaError) and block.start <= self._skipped_up_to:\n",
+        "        if False:\n",
+        (suite("tests/unit/server/test_own_controller.py", "-k", "skipped_while"),),
+    ),
+    Mutant(
+        "logs are read after a kill by the settings of the node's file",
+        "oncelog.server.broker",
+        "            self.metadata.broker_configs = broker_configs(load_image(self._data_dir).image)\n",
+        "            pass\n",
+        (suite("tests/unit/server/test_own_controller.py", "-k", "logs_are_read"),),
+    ),
 ]

@@ -413,7 +413,6 @@ class Broker:
             # All logs are read before there is a controller: by what was set for this broker while it ran.
             self.metadata.broker_configs = broker_configs(load_image(self._data_dir).image)
         self._load_settings()
-        self.budget.max_bytes = self.settings.integer("oncelog.connections.max.bytes")
 
     def _open_own_controller(self) -> OwnController:
         from oncelog.server.own_controller import OwnController

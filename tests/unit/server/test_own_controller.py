@@ -204,7 +204,8 @@ def skipping(node: BrokerInProcess, *highest: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after"), [((5000,), ()), ((), (5000,)), ((1 << 40, 5000), ()), ((1 << 40,), (5000,))]
+    ("before", "after"),
+    [((5000,), ()), ((), (5000,)), ((5000,), (5000,)), ((1 << 40, 5000), ()), ((1 << 40,), (5000,))],
 )
 def test_producer_ids_that_are_skipped_while_others_are_asked_for_are_not_given_out(
     node: BrokerInProcess, before: tuple[int, ...], after: tuple[int, ...]
