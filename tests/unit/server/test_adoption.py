@@ -186,7 +186,7 @@ class Killed(BaseException):
     pass
 
 
-def killed(*_: Any) -> None:
+def killed(*_: Any, **__: Any) -> None:
     raise Killed
 
 
