@@ -275,7 +275,7 @@ CLUSTER_MUTANTS = [
     Mutant(
         "a partition that moves away looks deleted to those who wait",
         _SERVER + "replication",
-        "                opened.become(state, self._broker.steady_ms())\n",
+        "                opened.become(PartitionState.from_image(image), self._broker.steady_ms())\n",
         "                pass\n",
         (_MEMBERS,),
     ),

@@ -53,8 +53,8 @@ CONTROLLER_MUTANTS = [
     Mutant(
         "a delta leaves out what is gone",
         _CONTROLLER + "delta",
-        "for key, old in before.items() if key not in after}",
-        "for key, old in before.items() if key is None}",
+        "return {**gone, **changes} if gone else changes",
+        "return changes",
         (_IMAGE_PROPERTY,),
     ),
     Mutant(

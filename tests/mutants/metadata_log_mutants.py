@@ -118,7 +118,7 @@ METADATA_LOG_MUTANTS = [
     Mutant(
         "an epoch is not noted before it is used",
         _FILE_LOG,
-        "            write_quorum_state(self._folder, self.node_id, epoch)\n",
+        "            write_quorum_state(self._folder, self.node_id, epoch, folder_follows=True)\n",
         "            pass\n",
         (_FILES,),
     ),
