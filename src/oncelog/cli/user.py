@@ -57,10 +57,13 @@ def add_command(
     if data_dir is not None:
         from oncelog.security.scram import ScramUser
 
-        salt = secrets.token_bytes(SALT_BYTES)
         with stopped_broker(data_dir, node_id) as broker:
-            made = {ScramUser(name, each): make_credential(each, password, salt, iterations) for each in wanted}
-            broker.change_users(made)
+            broker.change_users(
+                {
+                    ScramUser(name, each): make_credential(each, password, secrets.token_bytes(SALT_BYTES), iterations)
+                    for each in wanted
+                }
+            )
     else:
         from oncelog.client.admin import ScramUpsertion
 

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from oncelog.cli.main import cli
+from oncelog.cluster.stopped_node import open_folder
 from oncelog.core.broker_config import STANDARD_AUTHORIZER
 from oncelog.testing import BrokerProcess
 
@@ -159,6 +160,13 @@ def test_what_is_not_said_is_asked_for(admin: Run, arguments: list[str], why: st
     result = admin(*arguments)
     assert result.exit_code != 0
     assert why in result.output
+
+
+def test_each_mechanism_of_a_user_has_a_salt_of_its_own(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    done(oncelog("user", "add", "eve", "--password-file", "-", "--data-dir", folder, stdin="pencil"))
+    with open_folder(folder) as node:
+        assert len({credential.salt for credential in node.users.values()}) == 2
 
 
 def test_the_folder_of_a_broker_that_does_not_run(tmp_path: Path) -> None:
