@@ -305,7 +305,7 @@ class Round:
         return Decision(records, answer)
 
     def _unregister(self, request: UnregisterBrokerRequest, who: Requester, now_ms: int) -> Decision:
-        if self._machine.config.is_alone:
+        if self._machine.config.is_alone and self._view.broker(request.broker_id) is not None:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "The only broker of a node that is alone stays registered.")
         return unregister_broker(self._view, request)
 
