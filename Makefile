@@ -33,8 +33,9 @@ demo: setup ## the main job: embedded broker, Spark micro-batches, one transacti
 demo-cluster: setup ## the same on three brokers: leader, coordinator and active controller are killed too
 	$(BIN)/oncelog demo --brokers 3
 
-JOBS ?= 2
-test: setup ## all tests, in two processes: make test JOBS=1 for one
+# Three on two cores: many tests wait for a disk, a timer or a JVM.
+JOBS ?= 3
+test: setup ## all tests, in three processes: make test JOBS=1 for one
 	$(BIN)/python -m pytest --numprocesses $(JOBS)
 
 test-fast: setup ## unit tests of the broker, under a minute
