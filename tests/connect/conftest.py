@@ -58,9 +58,11 @@ def postgres() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
-def database(postgres: PostgresServer, unique: Callable[[str], str]) -> str:
+def database(postgres: PostgresServer, unique: Callable[[str], str]) -> Iterator[str]:
     """The url of an empty database."""
-    return postgres.create_database(unique("db"))
+    name = unique("db")
+    yield postgres.create_database(name)
+    postgres.drop_slots(name)
 
 
 @pytest.fixture(autouse=True)

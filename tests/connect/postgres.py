@@ -114,6 +114,14 @@ class PostgresServer:
             connection.execute(f'create database "{name}" template template0')
         return self.url(name)
 
+    def drop_slots(self, database: str) -> None:
+        """A server has so many in all. One that a killed connector has left may be in use for some moments more."""
+        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+            connection.execute(
+                "select pg_drop_replication_slot(slot_name) from pg_replication_slots "
+                "where database = %s and not active and not temporary", (database,)
+            )  # fmt: skip
+
     @property
     def pid(self) -> int:
         """Of the postmaster, while it runs."""
