@@ -108,6 +108,13 @@ CLUSTER_MUTANTS = [
         (_SESSIONS,),
     ),
     Mutant(
+        "a fetch does not see what it has caused to be written itself",
+        "oncelog.server.replica_fetches",
+        "        self._wake()\n        return self._promise\n",
+        "        return self._promise\n",
+        (_TRANSACTIONS,),
+    ),
+    Mutant(
         "a follower that is not caught up joins the ISR",
         _CLUSTER + "replicas",
         "follower.end_offset >= max(high_watermark, self.epoch_start_offset)",

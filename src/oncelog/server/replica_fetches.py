@@ -92,6 +92,9 @@ class _ReplicaFetch:
         for partition in self._watched:
             partition.watch(self._token, self._wake)
         self._timer = self._broker.scheduler.call_later_ms(self._request.max_wait_ms, self._finish)
+        # This fetch may have committed something, and whoever waited for it may have appended to a partition that was
+        # read before: a coordinator, when a marker is committed.
+        self._wake()
         return self._promise
 
     def _wake(self) -> None:

@@ -364,3 +364,20 @@ def test_a_marker_of_a_coordinator_that_was_replaced_is_refused_by_the_next_lead
     code = answer.markers[0].topics[0].partitions[0].error_code
     assert code == ErrorCode.TRANSACTION_COORDINATOR_FENCED
     assert epochs_of_markers(cluster, THIRD) == [1]
+
+
+def test_a_transaction_does_not_wait_for_the_next_fetch_of_a_follower(tmp_path: Path) -> None:
+    """The fetch that commits a marker makes the coordinator append, after that fetch has looked for news there."""
+    cluster = VirtualCluster(
+        tmp_path, 2, transaction_state_log_num_partitions="3", transaction_state_log_replication_factor="2"
+    ).start()
+    cluster.controller.create_topic("orders", [COORDINATOR, LEADER])
+    cluster.until(cluster.is_known_to_all)
+    transaction = Transaction(cluster)
+    fetch_wait_ms = 500
+    for number in range(10):
+        before_ms = cluster.clock.now_ms()
+        assert transaction.produce(COORDINATOR).error_code == 0
+        assert transaction.end().error_code == 0
+        took_ms = cluster.clock.now_ms() - before_ms
+        assert number == 0 or took_ms < fetch_wait_ms / 5
