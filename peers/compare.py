@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from oncelog.bench import results, suite
 from oncelog.bench.interruption import EXIT_INTERRUPTED, sigterm_in_order
@@ -47,41 +47,12 @@ KAFKA_VERSION: Final = "4.3.0"
 SETTINGS: Final = {"log.segment.delete.delay.ms": "0", "log.initial.task.delay.ms": "500"}
 
 
-class KafkaBroker:
-    """A `KafkaServer` as the benchmark wants its brokers."""
+class SecuredKafka(KafkaServer):
+    """With TLS, a login and ACLs."""
 
     def __init__(self, folder: Path) -> None:
-        self._server = self.new_server(folder)
-
-    def new_server(self, folder: Path) -> KafkaServer:
-        return KafkaServer(folder, properties=SETTINGS, heap=HEAP, java_options=JAVA_OPTIONS)
-
-    @property
-    def bootstrap_servers(self) -> str:
-        return self._server.bootstrap_servers
-
-    @property
-    def pid(self) -> int:
-        if self._server.pid is None:
-            raise RuntimeError("Apache Kafka is not running")
-        return self._server.pid
-
-    def start(self) -> None:
-        self._server.start()
-
-    def stop(self) -> None:
-        self._server.stop()
-
-    def kill(self) -> None:
-        self._server.kill9()
-
-
-class SecuredKafka(KafkaBroker):
-    """The same with TLS, a login and ACLs."""
-
-    def new_server(self, folder: Path) -> KafkaServer:
         self._port = free_port()
-        return KafkaServer(
+        super().__init__(
             folder,
             properties={**SETTINGS, **BROKER_SETTINGS, **KAFKA_SETTINGS},
             heap=HEAP,
@@ -93,9 +64,10 @@ class SecuredKafka(KafkaBroker):
     def bootstrap_servers(self) -> str:
         return f"127.0.0.1:{self._port}"
 
-    def start(self) -> None:
+    def start(self) -> Self:
         super().start()
         allow(self.bootstrap_servers)
+        return self
 
 
 class SecuredOncelog(EmbeddedBroker):
@@ -129,9 +101,7 @@ def kafka_side() -> Side:
         f"Apache Kafka {KAFKA_VERSION}, one node, default settings, deleted files removed and new groups rebalanced "
         f"at once, -Xmx{HEAP} and otherwise the JVM options of its scripts"
     )
-    return Side(
-        "kafka", KafkaBroker, description=description, variants={VARIANT: SecuredKafka, **_pairs("kafka", "oncelog")}
-    )
+    return Side("kafka", _java, description=description, variants={VARIANT: SecuredKafka, **_pairs("kafka", "oncelog")})
 
 
 def our_side() -> Side:

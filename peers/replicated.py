@@ -51,10 +51,7 @@ class ReplicatedPair:
 
     @property
     def pid(self) -> int:
-        found = self._nodes[0].pid
-        if found is None:
-            raise RuntimeError("the leader is not running")
-        return found
+        return self._nodes[0].pid
 
     def start(self) -> None:
         self._controller.start()
@@ -71,8 +68,5 @@ class ReplicatedPair:
 
     def kill(self) -> None:
         for node in self._nodes:
-            if isinstance(node, BrokerProcess):
-                node.kill()
-            else:
-                node.kill9()
-        self._controller.kill9()
+            node.kill()
+        self._controller.kill()

@@ -6,8 +6,11 @@ import time
 from collections.abc import Callable
 
 
-def wait_until(condition: Callable[[], object], timeout_s: float = 60) -> None:
+def wait_until(
+    condition: Callable[[], object], what: str = "what was waited for did not happen", *, timeout_s: float = 120
+) -> None:
+    """`what` is the message of the failure."""
     deadline_s = time.monotonic() + timeout_s
     while not condition():
-        assert time.monotonic() < deadline_s, "what was waited for did not happen"
+        assert time.monotonic() < deadline_s, f"not within {timeout_s:g} s: {what}"
         time.sleep(0.02)

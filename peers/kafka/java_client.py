@@ -69,7 +69,7 @@ class JavaClient:
             raise RuntimeError(f"{command}: {answer['exception']}: {answer['message']}")
         return answer
 
-    def kill9(self) -> None:
+    def kill(self) -> None:
         """End the process at once, leaving its transactions open and its group members silent."""
         self._process.kill()
         self._process.wait()
@@ -80,7 +80,7 @@ class JavaClient:
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:
-            self.kill9()
+            self.kill()
         if self._stderr is not None:
             self._stderr.close()
 

@@ -115,8 +115,14 @@ class KafkaServer:
         return self._controller or f"127.0.0.1:{self._controller_port}"
 
     @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process is not None else None
+    def pid(self) -> int:
+        if self._process is None:
+            raise RuntimeError(f"Apache Kafka on {self.folder} is not running")
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
 
     @property
     def output_file(self) -> Path:
@@ -199,7 +205,7 @@ class KafkaServer:
             if time.monotonic() > deadline:
                 break
             time.sleep(_POLL_S)
-        self.kill9()
+        self.kill()
         tail = self.output_file.read_text(errors="replace")[-4000:]
         raise RuntimeError(f"Apache Kafka on {self.folder} was not ready within {READY_TIMEOUT_S:.0f} s:\n{tail}")
 
@@ -209,6 +215,7 @@ class KafkaServer:
             return
         if process.poll() is None:
             os.kill(process.pid, signal_number)
+            os.kill(process.pid, signal.SIGCONT)  # one that is paused would not notice
         try:
             process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
@@ -220,8 +227,15 @@ class KafkaServer:
         """A clean stop: the marker `.kafka_cleanshutdown` is written and index files are trimmed."""
         self._end(signal.SIGTERM)
 
-    def kill9(self) -> None:
+    def kill(self) -> None:
         self._end(signal.SIGKILL)
+
+    def pause(self) -> None:
+        """It stands still, as a process that the system does not run."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
 
     def restart(self) -> Self:
         self.stop()

@@ -367,7 +367,7 @@ def write_folder(folder: Folder, work: Path) -> tuple[Path, dict[str, Any]]:
         contents = describe(bootstrap)
         # The open transactions must outlive their clients: the broker goes first.
         if folder.killed:
-            server.kill9()
+            server.kill()
         else:
             server.stop()
         still_open.clear()

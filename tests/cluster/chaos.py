@@ -14,9 +14,7 @@ is there.
 from __future__ import annotations
 
 import argparse
-import os
 import random
-import signal
 import sys
 import tempfile
 import threading
@@ -26,13 +24,14 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
-from oncelog.testing.broker import BrokerProcess
 from oncelog.testing.zookeeper import ZooKeeperEnsemble
+from peers.kafka.kafka import KafkaServer
 from tests.cluster import clusters
 from tests.cluster.clusters import Cluster, running_cluster
 from tests.cluster.load import SteadyReader, TransactionalLoad
 from tests.cluster.own_controllers import OwnControllers, own_controllers
 from tests.cluster.test_faults import check_reader, check_replicas, check_topics
+from tests.oncelog_node import OncelogNode
 from tests.waiting import wait_until
 
 CONTROLLER = 9
@@ -97,33 +96,23 @@ class Faults:
         if node == CONTROLLER and self._controllers is not None:
             (self._controllers.pause_active if kind == "pause" else self._controllers.kill_active)()
             return
-        process = self._cluster.own_controller if node == CONTROLLER else self._cluster.oncelog.get(node)
-        java = self._cluster.controller if node == CONTROLLER else self._cluster.java.get(node)
+        process = self._cluster.only_controller if node == CONTROLLER else self._cluster.nodes[node]
         if kind == "pause":
-            pid = process.pid if process is not None else java.pid if java is not None else None
-            assert pid is not None
-            os.kill(pid, signal.SIGSTOP)
+            process.pause()
             time.sleep(away_s)
-            os.kill(pid, signal.SIGCONT)
-        elif java is not None:
-            (java.kill9 if kind == "kill" else java.stop)()
-            time.sleep(away_s)
-            java.start()
-        elif process is not None:
-            if kind == "kill":
-                process.kill()
-            else:
-                assert process.stop(timeout_s=90) == 0
+            process.resume()
+        else:
+            (process.kill if kind == "kill" else process.stop)()
             time.sleep(away_s)
             _start(process)
 
 
-def _start(process: BrokerProcess) -> None:
+def _start(process: KafkaServer | OncelogNode) -> None:
     """A broker that finds no controller for a minute ends, as Apache Kafka's does. Whoever runs it starts it again."""
     deadline_s = time.monotonic() + RECOVERY_S
     while True:
         try:
-            process.start(timeout_s=RECOVERY_S)
+            process.start()
             return
         except RuntimeError as error:
             if "no active controller has answered" not in str(error) or time.monotonic() > deadline_s:

@@ -11,8 +11,8 @@ from typing import Any
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic, PartitionMetadata
 
-from oncelog.testing.broker import BrokerProcess
 from peers.kafka.kafka import CLUSTER_ID, KafkaServer, free_port
+from tests.oncelog_node import OncelogNode
 from tests.waiting import wait_until
 
 FEATURES = {"share.version": 0, "streams.version": 0, "group.version": 0}
@@ -46,18 +46,21 @@ class Cluster:
         self.controller: KafkaServer | None = None
         self.controllers: dict[int, KafkaServer] = {}
         """If there are several."""
-        self.own_controller: BrokerProcess | None = None
-        self.own_controllers: list[BrokerProcess] = []
+        self.own_controller: OncelogNode | None = None
+        self.own_controllers: list[OncelogNode] = []
         """If there are several, which somebody else starts and ends."""
         self.java: dict[int, KafkaServer] = {}
-        self.oncelog: dict[int, BrokerProcess] = {}
+        self.oncelog: dict[int, OncelogNode] = {}
         self._admins: dict[str, AdminClient] = {}
 
     @property
+    def nodes(self) -> dict[int, KafkaServer | OncelogNode]:
+        """All brokers."""
+        return {**self.java, **self.oncelog}
+
+    @property
     def bootstrap_servers(self) -> str:
-        running = [server.bootstrap_servers for server in self.java.values() if server.pid is not None]
-        running += [process.bootstrap_servers for process in self.oncelog.values() if process.running]
-        return ",".join(running)
+        return ",".join(node.bootstrap_servers for node in self.nodes.values() if node.running)
 
     @property
     def controller_address(self) -> str:
@@ -83,24 +86,24 @@ class Cluster:
         if "broker" in roles:
             self.java[node_id] = self.controller
 
-    def start_own_controller(self, *, node_id: int = 100, **settings: str) -> BrokerProcess:
+    def start_own_controller(self, *, node_id: int = 100, **settings: str) -> OncelogNode:
         """Oncelog's. No broker knows the difference."""
         given = {name.replace("_", "."): value for name, value in settings.items()}
         roles = {"process.roles": "controller", "node.id": node_id, "cluster.id": CLUSTER_ID}
-        self.own_controller = BrokerProcess(self.folder / f"oncelog-{node_id}", {**roles, **COMMON, **given})
-        return self.own_controller.start(timeout_s=90)
+        self.own_controller = OncelogNode(self.folder / f"oncelog-{node_id}", {**roles, **COMMON, **given})
+        return self.own_controller.start()
 
     def kill_controller(self) -> None:
-        if self.own_controller is not None:
-            self.own_controller.kill()
-        elif self.controller is not None:
-            self.controller.kill9()
+        self.only_controller.kill()
 
     def restart_controller(self) -> None:
-        if self.own_controller is not None:
-            self.own_controller.start(timeout_s=90)
-        elif self.controller is not None:
-            self.controller.start()
+        self.only_controller.start()
+
+    @property
+    def only_controller(self) -> KafkaServer | OncelogNode:
+        found = self.own_controller or self.controller
+        assert found is not None
+        return found
 
     def start_controllers(self, *nodes: int) -> dict[int, KafkaServer]:
         """Several of them, of which one is active."""
@@ -134,7 +137,7 @@ class Cluster:
         self.java[node_id] = server.start()
         return server
 
-    def new_oncelog(self, node_id: int, folder: str = "", listen: str = "", **changes: Any) -> BrokerProcess:
+    def new_oncelog(self, node_id: int, folder: str = "", listen: str = "", **changes: Any) -> OncelogNode:
         settings = {
             "process.roles": "broker",
             "node.id": node_id,
@@ -145,24 +148,27 @@ class Cluster:
             **{name.replace("_", "."): value for name, value in changes.items()},
         }
         arguments = ["--listen", listen] if listen else []
-        return BrokerProcess(self.folder / (folder or f"oncelog-{node_id}"), settings, arguments=arguments)
+        return OncelogNode(self.folder / (folder or f"oncelog-{node_id}"), settings, arguments=arguments)
 
-    def start_oncelog(self, node_id: int, **changes: Any) -> BrokerProcess:
+    def start_oncelog(self, node_id: int, **changes: Any) -> OncelogNode:
         process = self.oncelog[node_id] = self.new_oncelog(node_id, **changes)
-        return process.start(timeout_s=90)
+        return process.start()
 
     def data_dir(self, node_id: int) -> Path:
-        return self.java[node_id].data_dir if node_id in self.java else self.oncelog[node_id].data_dir
+        return self.nodes[node_id].data_dir
+
+    @contextlib.contextmanager
+    def paused(self, node_id: int) -> Iterator[None]:
+        self.nodes[node_id].pause()
+        try:
+            yield
+        finally:
+            self.nodes[node_id].resume()
 
     def stop(self) -> None:
-        for process in self.oncelog.values():
-            process.kill()
-        if self.own_controller is not None:
-            self.own_controller.kill()
-        for server in [
-            *self.java.values(), *self.controllers.values(), *([] if self.controller is None else [self.controller])
-        ]:  # fmt: skip
-            server.kill9()
+        for node in (*self.nodes.values(), *self.controllers.values(), self.own_controller, self.controller):
+            if node is not None:
+                node.kill()
 
     # What clients do and see
 

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -25,18 +25,22 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import NewTopic
 
 from oncelog.client import Admin
-from oncelog.testing.broker import BrokerProcess
 from oncelog.testing.zookeeper import ZooKeeperEnsemble
-from peers.kafka.kafka import CLUSTER_ID, KafkaServer, free_port
+from peers.kafka.kafka import KafkaServer
 from tests.cluster.clusters import COMMON, Cluster, running_cluster
 from tests.cluster.load import TransactionalLoad
+from tests.cluster.own_controllers import own_controllers
+from tests.oncelog_node import OncelogNode
 from tests.waiting import wait_until
 
 BROKERS: Final = (1, 2)
 CONTROLLERS: Final = (7, 8, 9)
 TOPIC: Final = "orders"
-CONTROLLER_SESSION_MS: Final = 2000
-"""Kafka's default of controller.quorum.fetch.timeout.ms, after which a follower looks for another active controller."""
+SETTINGS: Final = {
+    **COMMON,
+    # Kafka's default of controller.quorum.fetch.timeout.ms, after which a follower looks for another active controller.
+    "zookeeper.session.timeout.ms": "2000",
+}
 AROUND_S: Final = 3.0
 LONG_S: Final = 180
 
@@ -48,7 +52,7 @@ class Round(NamedTuple):
 
 
 class System:
-    def __init__(self, name: str, cluster: Cluster, controllers: dict[int, BrokerProcess] | dict[int, KafkaServer]):
+    def __init__(self, name: str, cluster: Cluster, controllers: dict[int, OncelogNode] | dict[int, KafkaServer]):
         self.name = name
         self._cluster = cluster
         self._controllers = controllers
@@ -68,10 +72,10 @@ class System:
         found = self._cluster.partition(TOPIC)
         assert found is not None
         leader = found.leader
-        node = self._cluster.oncelog.get(leader) or self._cluster.java[leader]
+        node = self._cluster.nodes[leader]
         killed_s = _kill(node)
         gap_s = _gap(load, killed_s)
-        _start(node)
+        node.start()
         wait_until(self._in_sync, timeout_s=LONG_S)
         return gap_s
 
@@ -82,7 +86,7 @@ class System:
         self._create_topic()
         topic_after_s = time.monotonic() - killed_s
         gap_s = _gap(load, killed_s)
-        _start(active)
+        active.start()
         return gap_s, topic_after_s
 
     def _create_topic(self) -> None:
@@ -104,20 +108,10 @@ class System:
         return found is not None and sorted(found.isrs) == sorted(BROKERS)
 
 
-def _kill(node: BrokerProcess | KafkaServer) -> float:
+def _kill(node: OncelogNode | KafkaServer) -> float:
     killed_s = time.monotonic()
-    if isinstance(node, KafkaServer):
-        node.kill9()
-    else:
-        node.kill()
+    node.kill()
     return killed_s
-
-
-def _start(node: BrokerProcess | KafkaServer) -> None:
-    if isinstance(node, KafkaServer):
-        node.start()
-    else:
-        node.start(timeout_s=LONG_S)
 
 
 def _gap(load: TransactionalLoad, killed_s: float) -> float:
@@ -133,29 +127,12 @@ def oncelog(folder: Path) -> Iterator[System]:
     with (
         ZooKeeperEnsemble(folder / "zookeeper", 1) as zookeeper,
         running_cluster(folder) as cluster,
-        ExitStack() as stack,
+        own_controllers(cluster, zookeeper.connect, "/failover", SETTINGS, CONTROLLERS) as controllers,
     ):
-        ports = {node: free_port() for node in CONTROLLERS}
-        settings = {
-            **COMMON,
-            "process.roles": "controller",
-            "cluster.id": CLUSTER_ID,
-            "zookeeper.connect": f"{zookeeper.connect}/failover",
-            "zookeeper.session.timeout.ms": str(CONTROLLER_SESSION_MS),
-            "controller.quorum.voters": ",".join(f"{node}@127.0.0.1:{port}" for node, port in ports.items()),
-        }
-        controllers = {
-            node: BrokerProcess(folder / f"controller-{node}", {**settings, "node.id": node}, port=port)
-            for node, port in ports.items()
-        }
-        for controller in controllers.values():
-            stack.callback(controller.kill)
-            controller.start(timeout_s=LONG_S)
-        cluster.own_controllers = list(controllers.values())
         for node in BROKERS:
             cluster.start_oncelog(node)
         cluster.create_topic(TOPIC, list(BROKERS))
-        yield System("oncelog", cluster, controllers)
+        yield System("oncelog", cluster, controllers.processes)
 
 
 @contextmanager

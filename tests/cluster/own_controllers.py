@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
@@ -17,14 +15,13 @@ from oncelog.cluster.zookeeper_nodes import CONTROLLER, EPOCH, LOG, SNAPSHOT, ba
 from oncelog.controller.metadata_batches import read_batches
 from oncelog.protocol.batch import read_header
 from oncelog.protocol.messages.cluster_metadata import LeaderChangeMessage, TopicRecord
-from oncelog.testing.broker import BrokerProcess
 from peers.kafka.kafka import CLUSTER_ID, free_port
 from tests.cluster.clusters import COMMON, Cluster
+from tests.oncelog_node import OncelogNode
 from tests.waiting import wait_until
 
 NODES = (100, 101, 102)
 SESSION_MS = 3000
-_READY_S = 90
 _CHANGE_S = 120
 
 
@@ -44,22 +41,22 @@ class OwnControllers:
         self._operator.start(60)
         ports = {node: free_port() for node in nodes}
         common = {
+            "zookeeper.session.timeout.ms": str(SESSION_MS),
             **settings,
             "process.roles": "controller",
             "cluster.id": CLUSTER_ID,
             "zookeeper.connect": connect + chroot,
-            "zookeeper.session.timeout.ms": str(SESSION_MS),
             "controller.quorum.voters": ",".join(f"{node}@127.0.0.1:{port}" for node, port in ports.items()),
         }
         self.processes = {
-            node: BrokerProcess(cluster.folder / f"controller-{node}", {**common, "node.id": node}, port=port)
+            node: OncelogNode(cluster.folder / f"controller-{node}", {**common, "node.id": node}, port=port)
             for node, port in ports.items()
         }
         cluster.own_controllers = list(self.processes.values())
 
     def start(self) -> None:
         for process in self.processes.values():
-            process.start(timeout_s=_READY_S)
+            process.start()
 
     def stop(self) -> None:
         for process in self.processes.values():
@@ -91,16 +88,16 @@ class OwnControllers:
         first = self.wait_for_active()
         self.processes[first].kill()
         self.wait_for_active(first)
-        self.processes[first].start(timeout_s=_READY_S)
+        self.processes[first].start()
 
     def pause_active(self) -> None:
         """Its session ends meanwhile, and it believes that it is active when it goes on."""
         first = self.wait_for_active()
-        os.kill(self.processes[first].pid, signal.SIGSTOP)
+        self.processes[first].pause()
         try:
             self.wait_for_active(first)
         finally:
-            os.kill(self.processes[first].pid, signal.SIGCONT)
+            self.processes[first].resume()
 
     def check_log(self) -> LogInZooKeeper:
         return check_log(self._operator, self._chroot)

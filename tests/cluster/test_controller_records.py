@@ -44,7 +44,7 @@ def of_kafka(folder: Path, has_elr: bool) -> Steps:
     try:
         return played(server.start().controller_address, has_elr=has_elr)
     finally:
-        server.kill9()
+        server.kill()
 
 
 def of_oncelog(folder: Path, has_elr: bool) -> Steps:

@@ -99,7 +99,7 @@ def test_whoever_has_no_cluster_action_is_no_broker(cluster: Secured) -> None:
     changes = {**stranger, "initial.broker.registration.timeout.ms": "1000"}
     broker = cluster.new_oncelog(7, **cluster.broker_settings(changes))
     with pytest.raises(RuntimeError, match=message):
-        broker.start(timeout_s=90)
+        broker.start()
 
 
 @pytest.mark.skipif(not WITH_JAVA, reason="takes minutes: make test-cluster")
@@ -108,4 +108,4 @@ def test_a_broker_with_the_wrong_password_does_not_join(cluster: Secured) -> Non
         pytest.skip("nobody logs in")
     wrong = {JAAS: NODE.replace('password="s', 'password="'), "initial.broker.registration.timeout.ms": "1000"}
     with pytest.raises(RuntimeError, match=r"(?i)authentication"):
-        cluster.new_oncelog(8, **cluster.broker_settings(wrong)).start(timeout_s=90)
+        cluster.new_oncelog(8, **cluster.broker_settings(wrong)).start()

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
@@ -30,25 +27,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield started
 
 
-def pid_of(cluster: Cluster, node: int) -> int:
-    pid = cluster.java[node].pid if node in cluster.java else cluster.oncelog[node].pid
-    assert pid is not None
-    return pid
-
-
-def address(cluster: Cluster, node: int) -> str:
-    return (cluster.java.get(node) or cluster.oncelog[node]).bootstrap_servers
-
-
-@contextmanager
-def paused(cluster: Cluster, node: int) -> Iterator[None]:
-    os.kill(pid_of(cluster, node), signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid_of(cluster, node), signal.SIGCONT)
-
-
 @pytest.mark.parametrize(("leader", "follower"), [(ONCELOG, JAVA), (JAVA, ONCELOG)])
 def test_what_only_an_old_leader_has_is_cut_off(cluster: Cluster, leader: int, follower: int) -> None:
     topic = f"diverging-{leader}"
@@ -56,21 +34,21 @@ def test_what_only_an_old_leader_has_is_cut_off(cluster: Cluster, leader: int, f
     both = [f"both {number}" for number in range(10)]
     send(cluster.producer(), topic, both)
     wait_until(lambda: log_bytes(cluster, leader, f"{topic}-0") == log_bytes(cluster, follower, f"{topic}-0"))
-    hasty = cluster.producer(acks="1", bootstrap_servers=address(cluster, leader))
+    hasty = cluster.producer(acks="1", bootstrap_servers=cluster.nodes[leader].bootstrap_servers)
     hasty.list_topics(topic, timeout=20)
     # The follower is back before the controller has missed it, and so is still in sync.
     started_s = time.monotonic()
-    with paused(cluster, follower):
+    with cluster.paused(follower):
         for number in range(COUNT):
             send(hasty, topic, [f"lost {number}"])
-        os.kill(pid_of(cluster, leader), signal.SIGSTOP)
+        cluster.nodes[leader].pause()
     assert time.monotonic() - started_s < 9, "the machine is too busy: the follower was fenced"
     try:
-        cluster.wait_for_leader(topic, follower, on=address(cluster, follower))
+        cluster.wait_for_leader(topic, follower, on=cluster.nodes[follower].bootstrap_servers)
         new = [f"new {number}" for number in range(10)]
-        send(cluster.producer(bootstrap_servers=address(cluster, follower)), topic, new)
+        send(cluster.producer(bootstrap_servers=cluster.nodes[follower].bootstrap_servers), topic, new)
     finally:
-        os.kill(pid_of(cluster, leader), signal.SIGCONT)
+        cluster.nodes[leader].resume()
     cluster.wait_for_isr(topic, leader, follower)
     wait_until(lambda: log_bytes(cluster, leader, f"{topic}-0") == log_bytes(cluster, follower, f"{topic}-0"))
     values = [value.decode() for value in cluster.read_until(topic, new[-1])]

@@ -71,7 +71,7 @@ def test_transactions_survive_a_kill_at_each_failpoint_of_a_commit(cluster: Clus
             assert not broker.running, (failpoint, [load.failure for load in loads])
             for load in loads:
                 wait_for_commits(load, 2)
-        broker.start(timeout_s=90)
+        broker.start()
         for topic in TOPICS:
             cluster.wait_for_isr(topic, JAVA, ONCELOG)
         for load in loads:
@@ -85,7 +85,7 @@ def test_transactions_survive_a_kill_at_each_failpoint_of_a_commit(cluster: Clus
 def start_armed(broker: BrokerProcess, failpoint: str) -> None:
     """It may be killed before it is ready, as a follower that catches up."""
     try:
-        broker.start(timeout_s=90, extra_arguments=("--failpoint", failpoint))
+        broker.start(extra_arguments=("--failpoint", failpoint))
     except RuntimeError as error:
         assert "exit code -9" in str(error), error
 

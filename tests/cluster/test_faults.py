@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -33,35 +31,26 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def stop_oncelog(cluster: Cluster, topics: Sequence[str]) -> None:
-    assert cluster.oncelog[ONCELOG].stop() == 0
+    cluster.oncelog[ONCELOG].stop()
     wait_for_leader(cluster, topics, JAVA)
-    cluster.oncelog[ONCELOG].start(timeout_s=90)
+    cluster.oncelog[ONCELOG].start()
 
 
 def kill_oncelog(cluster: Cluster, topics: Sequence[str]) -> None:
     cluster.oncelog[ONCELOG].kill()
     wait_for_leader(cluster, topics, JAVA)
-    cluster.oncelog[ONCELOG].start(timeout_s=90)
+    cluster.oncelog[ONCELOG].start()
 
 
 def pause_oncelog(cluster: Cluster, topics: Sequence[str]) -> None:
     """It is fenced meanwhile, and believes that it leads when it goes on."""
-    pid = cluster.oncelog[ONCELOG].pid
-    os.kill(pid, signal.SIGSTOP)
-    try:
+    with cluster.paused(ONCELOG):
         wait_for_leader(cluster, topics, JAVA, on=cluster.java[JAVA].bootstrap_servers)
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 def pause_java(cluster: Cluster, topics: Sequence[str]) -> None:
-    pid = cluster.java[JAVA].pid
-    assert pid is not None
-    os.kill(pid, signal.SIGSTOP)
-    try:
+    with cluster.paused(JAVA):
         wait_for_leader(cluster, topics, ONCELOG, on=cluster.oncelog[ONCELOG].bootstrap_servers)
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 def kill_controller(cluster: Cluster, topics: Sequence[str]) -> None:
@@ -80,7 +69,7 @@ def stop_java(cluster: Cluster, topics: Sequence[str]) -> None:
 
 
 def kill_java(cluster: Cluster, topics: Sequence[str]) -> None:
-    cluster.java[JAVA].kill9()
+    cluster.java[JAVA].kill()
     wait_for_leader(cluster, topics, ONCELOG)
     cluster.java[JAVA].start()
 
@@ -102,7 +91,7 @@ def test_a_broker_stops_although_no_controller_is_there(cluster: Cluster) -> Non
     assert time.monotonic() - started_s < 40
     assert "without moving its leaderships away" in cluster.oncelog[ONCELOG].log_path.read_text()
     cluster.restart_controller()
-    cluster.oncelog[ONCELOG].start(timeout_s=90)
+    cluster.oncelog[ONCELOG].start()
 
 
 @pytest.mark.parametrize(

@@ -29,15 +29,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 def move(cluster: Cluster, topic: str, leader: int, follower: int) -> None:
     """The follower leads, because the leader stops; it is back when this returns."""
-    if leader in cluster.java:
-        cluster.java[leader].stop()
-    else:
-        assert cluster.oncelog[leader].stop() == 0
+    cluster.nodes[leader].stop()
     cluster.wait_for_leader(topic, follower)
-    if leader in cluster.java:
-        cluster.java[leader].start()
-    else:
-        cluster.oncelog[leader].start(timeout_s=90)
+    cluster.nodes[leader].start()
     cluster.wait_for_isr(topic, leader, follower)
     assert (found := cluster.partition(topic)) is not None and found.leader == follower
 

@@ -38,11 +38,6 @@ def other(node_id: int) -> int:
     return JAVA + ONCELOG - node_id
 
 
-def address(cluster: Cluster, node_id: int) -> str:
-    java = cluster.java.get(node_id)
-    return java.bootstrap_servers if java is not None else cluster.oncelog[node_id].bootstrap_servers
-
-
 def assert_equal_replicas(cluster: Cluster, topic: str) -> None:
     partition = f"{topic}-0"
     wait_until(lambda: log_bytes(cluster, JAVA, partition) == log_bytes(cluster, ONCELOG, partition) != b"")
@@ -51,7 +46,7 @@ def assert_equal_replicas(cluster: Cluster, topic: str) -> None:
 def test_both_brokers_tell_the_same_of_the_cluster(cluster: Cluster) -> None:
     cluster.create_topic("told", [JAVA, ONCELOG], [ONCELOG, JAVA])
     for node_id in (JAVA, ONCELOG):
-        where = address(cluster, node_id)
+        where = cluster.nodes[node_id].bootstrap_servers
         wait_until(lambda where=where: cluster.partition("told", 1, on=where) is not None)  # type: ignore[misc]
         found = [cluster.partition("told", index, on=where) for index in range(2)]
         assert [(each.leader, each.replicas, sorted(each.isrs)) for each in found if each is not None] == [
@@ -65,7 +60,8 @@ def test_both_brokers_tell_the_same_of_the_cluster(cluster: Cluster) -> None:
 def test_a_description_of_the_cluster_names_its_controller_and_both_brokers(cluster: Cluster) -> None:
     cluster.create_topic("described", [JAVA, ONCELOG])
     for node_id in (JAVA, ONCELOG):
-        result = CliRunner().invoke(cli, ["cluster", "describe", "-b", address(cluster, node_id), "-o", "json"])
+        where = cluster.nodes[node_id].bootstrap_servers
+        result = CliRunner().invoke(cli, ["cluster", "describe", "-b", where, "-o", "json"])
         described = json.loads(result.stdout)
         assert (described["quorum"]["leader"], described["quorum"]["voters"]) == (JAVA, [JAVA])
         assert [(one["broker"], one["rack"]) for one in described["brokers"]] == [(JAVA, None), (ONCELOG, "r2")]
@@ -75,7 +71,7 @@ def test_a_description_of_the_cluster_names_its_controller_and_both_brokers(clus
 def test_the_broker_is_an_observer_of_the_quorum(cluster: Cluster) -> None:
     """So an operator sees how far it has read the metadata log."""
     for node_id in (JAVA, ONCELOG):
-        with Admin({"bootstrap.servers": address(cluster, node_id)}) as admin:
+        with Admin({"bootstrap.servers": cluster.nodes[node_id].bootstrap_servers}) as admin:
             wait_until(lambda admin=admin: _is_observer(admin.describe_quorum()))  # type: ignore[misc]
 
 
@@ -83,7 +79,7 @@ def test_changes_of_the_voters_are_passed_on_to_the_controller(cluster: Cluster)
     stranger = {"voter_id": 77, "voter_directory_id": "00000000-0000-0000-0000-000000000077", "cluster_id": CLUSTER_ID}
     answers = []
     for node_id in (JAVA, ONCELOG):
-        with contextlib.closing(Wire(address(cluster, node_id))) as wire:
+        with contextlib.closing(Wire(cluster.nodes[node_id].bootstrap_servers)) as wire:
             answers.append(wire.call("remove_raft_voter", 0, **stranger))
     assert answers[0] == answers[1]
     assert answers[0]["error_code"] != 0
@@ -191,6 +187,6 @@ def test_a_controlled_shutdown_moves_leadership_and_a_restart_comes_back_in_sync
     assert cluster.oncelog[ONCELOG].stop() == 0
     cluster.wait_for_leader("moved", JAVA)
     send(producer, "moved", ["while it was away"])
-    cluster.oncelog[ONCELOG].start(timeout_s=90)
+    cluster.oncelog[ONCELOG].start()
     cluster.wait_for_isr("moved", JAVA, ONCELOG)
     assert_equal_replicas(cluster, "moved")

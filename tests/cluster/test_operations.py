@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -131,7 +129,7 @@ def test_a_description_shows_replicas_that_are_away_and_those_that_may_lead(clus
     assert described["under_min_isr"] == [0]
     text = command(cluster, "topic", "describe", "short")
     assert "ELR" in text and "OFFLINE" in text and "min.insync.replicas: partitions 0" in text
-    cluster.oncelog[ONCELOG].start(timeout_s=90)
+    cluster.oncelog[ONCELOG].start()
     cluster.wait_for_isr("short", SECOND, ONCELOG)
 
 
@@ -148,7 +146,7 @@ def test_preferred_leaders_are_elected(cluster: Cluster) -> None:
     cluster.create_topic("preferred", [SECOND, JAVA])
     assert cluster.oncelog[SECOND].stop() == 0
     cluster.wait_for_leader("preferred", JAVA)
-    cluster.oncelog[SECOND].start(timeout_s=90)
+    cluster.oncelog[SECOND].start()
     cluster.wait_for_isr("preferred", JAVA, SECOND)
     cluster.admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition("preferred", 0)]).result(30)
     cluster.wait_for_leader("preferred", SECOND)
@@ -193,7 +191,7 @@ def test_without_enough_replicas_nothing_is_written(cluster: Cluster) -> None:
     producer.produce("careful", b"one has it", on_delivery=lambda error, _: failures.append(error.name()))
     assert producer.flush(60) == 0
     assert failures in (["NOT_ENOUGH_REPLICAS"], ["_MSG_TIMED_OUT"])
-    cluster.oncelog[SECOND].start(timeout_s=90)
+    cluster.oncelog[SECOND].start()
     cluster.wait_for_isr("careful", ONCELOG, SECOND)
     send(producer, "careful", ["both again"])
     found = cluster.read("careful", 2, group="careful")
@@ -267,30 +265,13 @@ def _commit(consumer: Consumer) -> None:
 
 
 def _lose(cluster: Cluster, node_id: int, how: str) -> None:
-    java, process = cluster.java.get(node_id), cluster.oncelog.get(node_id)
-    if how == "pause":
-        os.kill(_pid(cluster, node_id), signal.SIGSTOP)
-    elif java is not None:
-        (java.kill9 if how == "kill" else java.stop)()
-    elif process is not None and how == "kill":
-        process.kill()
-    elif process is not None:
-        assert process.stop() == 0
+    node = cluster.nodes[node_id]
+    {"pause": node.pause, "kill": node.kill, "stop": node.stop}[how]()
 
 
 def _bring_back(cluster: Cluster, node_id: int, how: str) -> None:
-    if how == "pause":
-        os.kill(_pid(cluster, node_id), signal.SIGCONT)
-    elif node_id in cluster.java:
-        cluster.java[node_id].start()
-    else:
-        cluster.oncelog[node_id].start(timeout_s=90)
-
-
-def _pid(cluster: Cluster, node_id: int) -> int:
-    pid = cluster.java[node_id].pid if node_id in cluster.java else cluster.oncelog[node_id].pid
-    assert pid is not None
-    return pid
+    node = cluster.nodes[node_id]
+    (node.resume if how == "pause" else node.start)()
 
 
 def test_a_broker_on_a_new_disk_is_elected_again(cluster: Cluster) -> None:
@@ -301,7 +282,7 @@ def test_a_broker_on_a_new_disk_is_elected_again(cluster: Cluster) -> None:
     broker.kill()
     cluster.wait_for_leader("new-disk", JAVA)
     shutil.rmtree(broker.data_dir)
-    broker.start(timeout_s=90)
+    broker.start()
     cluster.wait_for_isr("new-disk", JAVA, SECOND)
 
     def is_elected() -> bool:

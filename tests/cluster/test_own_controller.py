@@ -34,11 +34,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield started
 
 
-def address(cluster: Cluster, node_id: int) -> str:
-    java = cluster.java.get(node_id)
-    return java.bootstrap_servers if java is not None else cluster.oncelog[node_id].bootstrap_servers
-
-
 def assert_equal_replicas(cluster: Cluster, topic: str, *node_ids: int) -> None:
     def contents() -> set[bytes]:
         return {log_bytes(cluster, node_id, f"{topic}-0") for node_id in node_ids}
@@ -51,7 +46,7 @@ def test_brokers_register_and_all_tell_the_same(cluster: Cluster) -> None:
     assert sorted(node.id for node in described.nodes) == BROKERS
     cluster.create_topic("told", [FIRST, SECOND], [SECOND, FIRST])
     for node_id in BROKERS:
-        where = address(cluster, node_id)
+        where = cluster.nodes[node_id].bootstrap_servers
         wait_until(lambda where=where: cluster.partition("told", 1, on=where) is not None)  # type: ignore[misc]
         found = [cluster.partition("told", index, on=where) for index in range(2)]
         assert [(each.leader, each.replicas) for each in found if each is not None] == [
@@ -97,7 +92,7 @@ def test_a_killed_broker_is_fenced_and_comes_back_in_sync(cluster: Cluster) -> N
     cluster.oncelog[SECOND].kill()
     cluster.wait_for_leader("failing", FIRST)
     send(producer, "failing", ["while it was away"])
-    cluster.oncelog[SECOND].start(timeout_s=90)
+    cluster.oncelog[SECOND].start()
     cluster.wait_for_isr("failing", FIRST, SECOND)
     assert_equal_replicas(cluster, "failing", FIRST, SECOND)
 

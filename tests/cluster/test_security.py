@@ -42,7 +42,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         started.start_controller(node_id=CONTROLLER, roles="controller", properties=_SECURITY)
         started.start_java(JAVA, properties=_OF_BROKERS, listeners=["INNER"])
         started.oncelog[ONCELOG] = started.new_oncelog(ONCELOG, listen=_LISTEN, **_OF_BROKERS)
-        started.oncelog[ONCELOG].start(timeout_s=90)
+        started.oncelog[ONCELOG].start()
         yield started
 
 
@@ -76,4 +76,4 @@ def test_a_broker_with_the_wrong_password_does_not_join(cluster: Cluster) -> Non
     settings = {**wrong, "initial.broker.registration.timeout.ms": "4000"}
     stranger = cluster.new_oncelog(7, listen=_LISTEN, **settings)
     with pytest.raises(Exception, match=r"(?i)authentication|logged in|log in|login"):
-        stranger.start(timeout_s=90)
+        stranger.start()

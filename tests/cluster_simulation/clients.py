@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from oncelog.core.errors import ErrorCode, KafkaError
-from oncelog.storage.log import AppendInfo
+from oncelog.storage.append_info import AppendInfo
 from tests.cluster_simulation.broker import Process, as_process
 from tests.cluster_simulation.network import CLIENTS, Reply
 from tests.unit.storage.log_harness import batch

@@ -14,16 +14,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
-from oncelog.testing import BrokerProcess
 from oncelog.testing.janitor import janitor
 from peers.kafka.jars import QUICK_OPTIONS
 from peers.kafka.kafka import KafkaServer, free_port, kafka_available
 from tests.conformance.wire import Wire
+from tests.oncelog_node import OncelogNode
 from tests.unit.security.tokens import AUDIENCE, ISSUER, Authority
 
 KINDS: Final = ("oncelog", "kafka")
 READY_TIMEOUT_S: Final = 120.0
-STOP_TIMEOUT_S: Final = 60.0
 
 COMMON: Final[dict[str, str]] = {
     "offsets.topic.num.partitions": "4",
@@ -109,7 +108,7 @@ class Broker(Protocol):
     def bootstrap_servers(self) -> str: ...
     def start(self) -> None: ...
     def stop(self) -> None: ...
-    def kill9(self) -> None: ...
+    def kill(self) -> None: ...
     def restart(self) -> None: ...
 
 
@@ -148,11 +147,10 @@ class KafkaBroker(KafkaServer):
         )
 
 
-class OncelogBroker(BrokerProcess):
+class OncelogBroker(OncelogNode):
     """It keeps its port over restarts, so that clients find it again."""
 
     kind = "oncelog"
-    kill9 = BrokerProcess.kill
 
     def __init__(
         self, folder: Path, transaction_version: int, settings: Mapping[str, str], secured: Mapping[str, int]
@@ -165,16 +163,7 @@ class OncelogBroker(BrokerProcess):
     def start(self) -> None:
         others = [f"{protocol}://127.0.0.1:{port}" for protocol, port in self._secured.items()]
         listen = ["--listen", ",".join([f"127.0.0.1:{self.port}", *others])] if others else []
-        super().start(timeout_s=READY_TIMEOUT_S, extra_arguments=listen)
-
-    def stop(self) -> None:
-        code = super().stop(timeout_s=STOP_TIMEOUT_S)
-        if code:
-            raise RuntimeError(f"oncelog did not stop in order within {STOP_TIMEOUT_S:.0f} s: exit code {code}")
-
-    def restart(self) -> None:
-        self.stop()
-        self.start()
+        super().start(extra_arguments=listen)
 
 
 def unavailable(kind: str) -> str | None:
@@ -241,7 +230,7 @@ def stop_all() -> None:
     for broker in _shared.values():
         # A clean stop is part of what Oncelog has to show; Apache Kafka's takes seconds, and its folder goes anyway.
         if broker.kind == "kafka":
-            broker.kill9()
+            broker.kill()
         else:
             broker.stop()
     _shared.clear()

@@ -71,7 +71,7 @@ def new_broker(broker_kind: str, transaction_version: int, tmp_path: Path) -> It
 
     yield start
     for one in made:
-        one.kill9()
+        one.kill()
 
 
 @pytest.fixture

@@ -23,10 +23,11 @@ from confluent_kafka.admin import (
 )
 
 from tests.conformance.brokers import Broker
-from tests.conformance.clients import Message, eventually
+from tests.conformance.clients import Message
 from tests.conformance.libraries import CLIENTS
 from tests.conformance.test_produce_consume import await_topic, create_topic
 from tests.conformance.test_transactions import admin_of, committed_offset
+from tests.waiting import wait_until
 
 UNKNOWN_TOPIC_OR_PARTITION, OFFSET_OUT_OF_RANGE, INVALID_TOPIC, TOPIC_EXISTS = 3, 1, 17, 36
 INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, INVALID_CONFIG, NON_EMPTY_GROUP, GROUP_NOT_FOUND = 37, 38, 40, 68, 69
@@ -57,7 +58,7 @@ def test_topics_are_created_described_and_deleted(admin: AdminClient, unique: Ca
     assert [partition.id for partition in described.partitions] == [0, 1, 2]
     assert not described.is_internal
     assert code_of(admin.delete_topics([name])[name]) == 0
-    eventually(lambda: name not in admin.list_topics(timeout=10).topics, "the topic is gone")
+    wait_until(lambda: name not in admin.list_topics(timeout=10).topics, "the topic is gone")
     assert code_of(admin.delete_topics([name])[name]) == UNKNOWN_TOPIC_OR_PARTITION
 
 
@@ -79,7 +80,7 @@ def test_a_topic_made_again_is_empty(broker: Broker, admin: AdminClient, unique:
     name = create_topic(broker, unique("t"))
     CLIENTS["confluent-kafka"].produce(broker.bootstrap_servers, name, [Message(b"old")])
     assert code_of(admin.delete_topics([name])[name]) == 0
-    eventually(lambda: code_of(admin.create_topics([NewTopic(name, 1, 1)])[name]) == 0, "the name is free again")
+    wait_until(lambda: code_of(admin.create_topics([NewTopic(name, 1, 1)])[name]) == 0, "the name is free again")
     offsets = CLIENTS["confluent-kafka"].produce(broker.bootstrap_servers, name, [Message(b"new")])
     assert offsets == [0]
     assert [message.value for message in CLIENTS["aiokafka"].consume(broker.bootstrap_servers, name, 1)] == [b"new"]
@@ -108,14 +109,14 @@ def test_settings_are_described_and_altered(broker: Broker, admin: AdminClient, 
     operation = ConfigEntry("retention.ms", "70000", incremental_operation=AlterConfigOpType.SET)
     changed = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[operation])
     assert code_of(next(iter(admin.incremental_alter_configs([changed]).values()))) == 0
-    eventually(lambda: described("retention.ms") == ("70000", False), "the setting is changed")
+    wait_until(lambda: described("retention.ms") == ("70000", False), "the setting is changed")
     wrong = ConfigEntry("no.such.key", "1", incremental_operation=AlterConfigOpType.SET)
     refused = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[wrong])
     assert code_of(next(iter(admin.incremental_alter_configs([refused]).values()))) == INVALID_CONFIG
     removed = ConfigEntry("retention.ms", None, incremental_operation=AlterConfigOpType.DELETE)
     restored = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[removed])
     assert code_of(next(iter(admin.incremental_alter_configs([restored]).values()))) == 0
-    eventually(lambda: described("retention.ms")[0] == "-1", "the broker's setting shows again")
+    wait_until(lambda: described("retention.ms")[0] == "-1", "the broker's setting shows again")
 
 
 def test_records_are_deleted(broker: Broker, admin: AdminClient, unique: Callable[[str], str]) -> None:
@@ -142,7 +143,7 @@ def test_group_offsets_are_altered_and_groups_deleted(
         {"bootstrap.servers": broker.bootstrap_servers, "group.id": group, "session.timeout.ms": 3000}
     )
     consumer.subscribe([topic])
-    eventually(lambda: consumer.poll(0.1) is None and bool(consumer.assignment()), "the member is assigned")
+    wait_until(lambda: consumer.poll(0.1) is None and bool(consumer.assignment()), "the member is assigned")
     assert code_of(admin.delete_consumer_groups([group])[group]) == NON_EMPTY_GROUP
     consumer.close()
     assert code_of(admin.delete_consumer_groups([group])[group]) == 0
@@ -162,18 +163,18 @@ def test_kafka_python_s_admin_client(broker: Broker, unique: Callable[[str], str
     client.create_topics([kafka.admin.NewTopic(name, 2, 1)])
     with pytest.raises(kafka.errors.TopicAlreadyExistsError):
         client.create_topics([kafka.admin.NewTopic(name, 2, 1)])
-    eventually(lambda: name in client.list_topics(), "the topic is there")
+    wait_until(lambda: name in client.list_topics(), "the topic is there")
     (described,) = client.describe_topics([name])
     assert len(described["partitions"]) == 2
     client.create_partitions({name: 3})
-    eventually(lambda: len(client.describe_topics([name])[0]["partitions"]) == 3, "three partitions are there")
+    wait_until(lambda: len(client.describe_topics([name])[0]["partitions"]) == 3, "three partitions are there")
     CLIENTS["kafka-python"].produce(broker.bootstrap_servers, name, [Message(b"v") for _ in range(5)])
     where = kafka.TopicPartition(name, 0)
     client.delete_records({where: 3})
     found = CLIENTS["kafka-python"].consume(broker.bootstrap_servers, name, 2, start=3)
     assert [message.offset for message in found] == [3, 4]
     client.delete_topics([name])
-    eventually(lambda: name not in client.list_topics(), "the topic is gone")
+    wait_until(lambda: name not in client.list_topics(), "the topic is gone")
     client.close()
 
 
@@ -195,12 +196,12 @@ def test_broker_settings_that_few_brokers_have_a_use_for_are_taken_and_shown(adm
         return code_of(future)
 
     assert altered("58000", AlterConfigOpType.SET) == 0
-    eventually(lambda: shown() == "58000", "the setting is shown")
+    wait_until(lambda: shown() == "58000", "the setting is shown")
     (future,) = admin.alter_configs([ConfigResource(ResourceType.BROKER, str(node), {name: "57000"})]).values()
     assert code_of(future) == 0
-    eventually(lambda: shown() == "57000", "the setting is shown")
+    wait_until(lambda: shown() == "57000", "the setting is shown")
     assert altered("", AlterConfigOpType.DELETE) == 0
-    eventually(lambda: shown() != "57000", "the setting is gone")
+    wait_until(lambda: shown() != "57000", "the setting is gone")
 
 
 def test_settings_of_tiered_storage_that_do_not_ask_for_it_are_taken(

@@ -17,7 +17,6 @@ from oncelog.client import Admin, KafkaError
 from oncelog.client.admin import Acl, Operation, Pattern, Permission, Resource
 from tests.conformance import brokers
 from tests.conformance.brokers import SECURED, TLS, TOKEN_LOGIN, authority, files_for_java
-from tests.conformance.clients import eventually
 from tests.conformance.test_security import (
     CA,
     NO_GROUP,
@@ -30,6 +29,7 @@ from tests.conformance.test_security import (
     Oncelog,
     User,
 )
+from tests.waiting import wait_until
 
 ALICE: Final = str(TLS / "alice.pem")
 TOKEN_USER: Final = "tom"
@@ -64,7 +64,7 @@ def user(way: str, broker_kind: str, unique: Callable[[str], str], tmp_path: Pat
             Acl(kind, user.of("mine"), Pattern.PREFIXED, PRINCIPALS[way], "*", Operation.ALL, Permission.ALLOW)
             for kind in kinds
         )
-    eventually(lambda: sees_mine(user, way), "the user can log in and sees the topic")
+    wait_until(lambda: sees_mine(user, way), "the user can log in and sees the topic")
     return user
 
 

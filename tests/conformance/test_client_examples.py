@@ -19,7 +19,7 @@ from examples.client import (
 
 from oncelog.client import Admin, ClientConfig, NewTopic, Producer, TopicPartition
 from tests.conformance.brokers import Broker
-from tests.conformance.clients import eventually
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 INPUTS = 2000
@@ -49,7 +49,7 @@ def committed(broker: Broker, topic: str) -> list[bytes]:
 
 def await_committed(broker: Broker, topic: str, expected: list[bytes]) -> None:
     """A commit is answered when it is decided, and its records are shown a moment later."""
-    eventually(lambda: len(committed(broker, topic)) >= len(expected), f"{len(expected)} records of {topic} are shown")
+    wait_until(lambda: len(committed(broker, topic)) >= len(expected), f"{len(expected)} records of {topic} are shown")
     assert committed(broker, topic) == expected
 
 
@@ -106,12 +106,12 @@ def test_consume_transform_produce_with_two_instances_one_of_them_killed(
             producer.send(source, f"value {number}", partition=number % 2)
     expected = sorted(f"VALUE {number}".encode() for number in range(INPUTS))
     with worker(broker, source, target, f"{name}-a"), worker(broker, source, target, f"{name}-b") as victim:
-        eventually(lambda: len(committed(broker, target)) > INPUTS // 10, "some output")
+        wait_until(lambda: len(committed(broker, target)) > INPUTS // 10, "some output")
         victim.kill()
         victim.wait()
         with worker(broker, source, target, f"{name}-b"):
-            eventually(lambda: read_of(broker, source) == INPUTS, "all input is read, and its output decided", 60)
-            eventually(lambda: len(committed(broker, target)) >= INPUTS, "all output is shown")
+            wait_until(lambda: read_of(broker, source) == INPUTS, "all input is read, and its output decided")
+            wait_until(lambda: len(committed(broker, target)) >= INPUTS, "all output is shown")
     assert sorted(committed(broker, target)) == expected
 
 
@@ -166,7 +166,7 @@ def test_two_phase_commit_with_sqlite_writes_again_what_timed_out_after_the_deci
 
     with pytest.raises(Crash):
         run([("alice", 10)], die)
-    eventually(timed_out, "the transaction's time-out", 60)
+    wait_until(timed_out, "the transaction's time-out")
     run([("bob", 100)])
     run([])
     await_committed(broker, topic, [b"10", b"100"])

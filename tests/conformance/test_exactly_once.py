@@ -14,10 +14,11 @@ import confluent_kafka
 import pytest
 
 from tests.conformance.brokers import Broker
-from tests.conformance.clients import Message, eventually
+from tests.conformance.clients import Message
 from tests.conformance.libraries import CLIENTS
 from tests.conformance.test_produce_consume import create_topic
 from tests.conformance.test_transactions import committed_offset, end_offset
+from tests.waiting import wait_until
 
 PARTITIONS = 4
 INPUTS = 400
@@ -94,7 +95,7 @@ def test_one_of_two_workers_dies_in_mid_transaction(broker: Broker, unique: Call
             offsets = [committed_offset(broker, group, source, partition) for partition in range(PARTITIONS)]
             return offsets == [INPUTS // PARTITIONS] * PARTITIONS
 
-        eventually(done, "all inputs are committed", 40)
+        wait_until(done, "all inputs are committed")
     finally:
         for process in workers:
             process.kill()
@@ -150,7 +151,7 @@ def test_delivery_levels(broker: Broker, unique: Callable[[str], str], level: st
     attempt(crash=False)
     count = {"lost": 0, "doubled": 2, "exact": 1}[expected]
     if level == "exactly once":
-        eventually(lambda: end_offset(broker, target, committed=True) == 4, "both transactions ended")
+        wait_until(lambda: end_offset(broker, target, committed=True) == 4, "both transactions ended")
     else:
         assert end_offset(broker, target, committed=True) == count
     read = CLIENTS["confluent-kafka"].consume(broker.bootstrap_servers, target, count, committed=True)

@@ -54,7 +54,7 @@ def test_a_stopped_broker_s_files_are_read_without_a_complaint(new_broker: Calla
 def test_files_after_kill_and_recovery_are_read_without_a_complaint(new_broker: Callable[..., Broker]) -> None:
     broker = new_broker()
     write_everything(broker)
-    broker.kill9()
+    broker.kill()
     broker.start()
     CLIENTS["confluent-kafka"].produce(broker.bootstrap_servers, "codecs", [Message(b"after")])
     broker.stop()

@@ -22,10 +22,11 @@ from confluent_kafka import TopicPartition
 import kafka
 from peers.kafka.kafka import run_java
 from tests.conformance.brokers import Broker
-from tests.conformance.clients import Message, eventually
+from tests.conformance.clients import Message
 from tests.conformance.libraries import CLIENTS
 from tests.conformance.test_produce_consume import create_topic
 from tests.conformance.test_transactions import admin_of, committed_offset
+from tests.waiting import wait_until
 
 PARTITIONS = 4
 SESSION_MS = 3000
@@ -75,7 +76,7 @@ def together(members: Sequence[Member], condition: Callable[[], bool], what: str
             member.poll()
         return condition()
 
-    eventually(step, what)
+    wait_until(step, what)
 
 
 def shared(members: Sequence[Member], sizes: Sequence[int]) -> bool:
@@ -219,7 +220,7 @@ def test_kafka_python_members_share_and_commit(broker: Broker, unique: Callable[
     for thread in threads:
         thread.start()
     try:
-        eventually(lambda: len(set(found)) == 40 and list(shares.values()) == [2, 2], "two members share and read all")
+        wait_until(lambda: len(set(found)) == 40 and list(shares.values()) == [2, 2], "two members share and read all")
     finally:
         stopped.set()
         for thread in threads:

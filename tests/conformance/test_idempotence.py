@@ -12,7 +12,7 @@ import pytest
 
 import oncelog.testing
 from tests.conformance.brokers import Broker
-from tests.conformance.clients import Message, eventually
+from tests.conformance.clients import Message
 from tests.conformance.libraries import CLIENTS
 from tests.conformance.test_produce_consume import create_topic
 from tests.conformance.test_transactions import values
@@ -111,11 +111,11 @@ def test_acknowledged_records_survive_kill_9_once(
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        eventually(lambda: len(acknowledged) > 100, "the first hundred are acknowledged")
-        broker.kill9()
+        wait_until(lambda: len(acknowledged) > 100, "the first hundred are acknowledged")
+        broker.kill()
         broker.start()
         before = len(acknowledged)
-        eventually(lambda: len(acknowledged) > before + 100, "a hundred more are acknowledged after the restart")
+        wait_until(lambda: len(acknowledged) > before + 100, "a hundred more are acknowledged after the restart")
     finally:
         stopped.set()
         writer.join(30)
@@ -137,7 +137,7 @@ def test_an_open_transaction_survives_kill_9_and_commits(
     producer = CLIENTS["confluent-kafka"].transactional(broker.bootstrap_servers, unique("x"))
     producer.begin()
     producer.send(topic, b"before")
-    broker.kill9()
+    broker.kill()
     broker.start()
     producer.send(topic, b"after", 1)
     producer.commit()

@@ -11,10 +11,10 @@ import pytest
 from peers.kafka.java_client import JavaClient
 from peers.kafka.kafka import run_java
 from tests.conformance.brokers import Broker
-from tests.conformance.clients import eventually
 from tests.conformance.libraries import CLIENTS
 from tests.conformance.test_produce_consume import create_topic
 from tests.conformance.test_transactions import committed_offset, end_offset, values
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("java")
 old_and_new = pytest.mark.parametrize("transaction_version", [1, 2], indirect=True)
@@ -95,7 +95,7 @@ def test_transactions_commit_abort_and_go_on(
     for partition in (0, 1):
         assert values(broker, topic, 3, committed=True, partition=partition) == [b"0", b"2", b"4"]
         assert len(values(broker, topic, 5, committed=False, partition=partition)) == 5
-    eventually(lambda: committed_offset(broker, group, topic) == 4, "the last committed offset")
+    wait_until(lambda: committed_offset(broker, group, topic) == 4, "the last committed offset")
 
 
 @old_and_new
@@ -127,7 +127,7 @@ def test_a_timed_out_producer(
     client.ok("init p")
     client.ok("begin p")
     client.ok(f"send p {topic} 0 k slow")
-    eventually(lambda: end_offset(broker, topic, committed=True) == 2, "the coordinator aborts the transaction")
+    wait_until(lambda: end_offset(broker, topic, committed=True) == 2, "the coordinator aborts the transaction")
     failed = client.run(f"send p {topic} 0 k late")
     assert failed["exception"] == "InvalidProducerEpochException"
     aborted = client.run("abort p")
@@ -151,7 +151,7 @@ def test_operators_fence_and_abort(broker: Broker, client: JavaClient, unique: C
     assert client.ok("list")["transactions"][name] == "Ongoing"
     client.ok(f"fence {name}")
     assert client.run("commit p")["exception"] in FENCED
-    eventually(lambda: end_offset(broker, topic, committed=True) == 2, "fencing aborted the transaction")
+    wait_until(lambda: end_offset(broker, topic, committed=True) == 2, "fencing aborted the transaction")
     assert client.run(f"describe {unique('nobody')}")["exception"] == "TransactionalIdNotFoundException"
 
 
@@ -205,7 +205,7 @@ def test_consume_transform_produce(broker: Broker, client: JavaClient, unique: C
         client.ok("offsetsof p c")
         client.ok("commit p")
     assert values(broker, target, 6, committed=True) == [b"out-%d" % number for number in range(6)]
-    eventually(lambda: committed_offset(broker, group, source) == 6, "the offsets are committed")
+    wait_until(lambda: committed_offset(broker, group, source) == 6, "the offsets are committed")
     client.ok("begin p")
     failed = client.run(f"offsets p {group} {source} 0 9 77 somebody")
     assert failed["exception"] == "CommitFailedException"

@@ -147,7 +147,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
     try:
         return play(server.start(), folder)
     finally:
-        server.kill9()
+        server.kill()
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,9 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tests.conformance.brokers import Broker
-from tests.conformance.clients import ClientError, Message, eventually
+from tests.conformance.clients import ClientError, Message
 from tests.conformance.libraries import CLIENTS
+from tests.waiting import wait_until
 
 NAMES = sorted(CLIENTS)
 START_MS = 1_700_000_000_000
@@ -44,7 +45,7 @@ def await_topic(admin: AdminClient, name: str, partitions: int) -> None:
         found = admin.list_topics(name, 10).topics[name]
         return len(found.partitions) == partitions and all(part.error is None for part in found.partitions.values())
 
-    eventually(is_led, f"{name} has {partitions} partitions, each with a leader")
+    wait_until(is_led, f"{name} has {partitions} partitions, each with a leader")
 
 
 @pytest.mark.parametrize("reader", NAMES)

@@ -32,7 +32,7 @@ from oncelog.client.admin import Acl, Operation, Pattern, Permission, Resource, 
 from peers.kafka.java_client import JavaClient
 from tests.conformance import brokers
 from tests.conformance.brokers import SECURED, TLS
-from tests.conformance.clients import eventually
+from tests.waiting import wait_until
 
 CA: Final = str(TLS / "ca.pem")
 MECHANISM: Final = "SCRAM-SHA-256"
@@ -88,7 +88,7 @@ def user(broker_kind: str, unique: Callable[[str], str]) -> User:
             for kind in kinds
         )
     # Apache Kafka tells its broker of users and ACLs after it has answered.
-    eventually(lambda: sees_mine(user), "the user can log in and sees the topic")
+    wait_until(lambda: sees_mine(user), "the user can log in and sees the topic")
     return user
 
 
@@ -302,7 +302,7 @@ class KafkaPython:
         cluster = consumer._client.cluster
         try:
             # It logs that it may not read a topic, and would poll on.
-            eventually(lambda: topic in cluster.unauthorized_topics or topic in cluster.topics(), f"it knows {topic}")
+            wait_until(lambda: topic in cluster.unauthorized_topics or topic in cluster.topics(), f"it knows {topic}")
             if topic in cluster.unauthorized_topics:
                 return NO_TOPIC
 
@@ -596,4 +596,4 @@ def test_a_certificate_is_the_same_user_on_both_brokers(
         admin.create_acls(
             [Acl(Resource.TOPIC, topic, Pattern.LITERAL, principal, "*", Operation.DESCRIBE, Permission.ALLOW)]
         )
-        eventually(lambda: topic in theirs.list_topics(), f"the certificate is {principal}")
+        wait_until(lambda: topic in theirs.list_topics(), f"the certificate is {principal}")

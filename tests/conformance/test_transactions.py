@@ -12,9 +12,10 @@ from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, TopicP
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from tests.conformance.brokers import Broker
-from tests.conformance.clients import ClientError, Message, eventually
+from tests.conformance.clients import ClientError, Message
 from tests.conformance.libraries import CLIENTS
 from tests.conformance.test_produce_consume import create_topic
+from tests.waiting import wait_until
 
 NAMES = sorted(CLIENTS)
 every_version = pytest.mark.parametrize("transaction_version", [0, 1, 2], indirect=True)
@@ -76,7 +77,7 @@ def test_committed_records_appear_together_and_aborted_ones_never(
             producer.commit()
     producer.close()
     for partition in (0, 1):
-        eventually(lambda where=partition: end_offset(broker, topic, committed=True, partition=where) == 8, "all ended")
+        wait_until(lambda where=partition: end_offset(broker, topic, committed=True, partition=where) == 8, "all ended")
         assert values(broker, topic, 2, committed=True, partition=partition) == [b"0", b"2"]
         assert values(broker, topic, 4, committed=False, partition=partition) == [b"0", b"1", b"2", b"3"]
 
@@ -115,7 +116,7 @@ def test_offsets_are_committed_with_the_transaction_or_not_at_all(
     producer.offsets(group, topic, 5)
     assert committed_offset(broker, group, topic) < 0
     producer.commit()
-    eventually(lambda: committed_offset(broker, group, topic) == 5, "the offset is committed")
+    wait_until(lambda: committed_offset(broker, group, topic) == 5, "the offset is committed")
     producer.begin()
     producer.offsets(group, topic, 9)
     producer.abort()
@@ -153,7 +154,7 @@ def test_a_transaction_that_takes_too_long_is_aborted(
     slow.begin()
     slow.send(topic, b"slow")
     assert end_offset(broker, topic, committed=True) == 0
-    eventually(lambda: end_offset(broker, topic, committed=True) == 2, "the coordinator aborts the transaction")
+    wait_until(lambda: end_offset(broker, topic, committed=True) == 2, "the coordinator aborts the transaction")
     with pytest.raises(ClientError):
         slow.commit()
     slow.close()
@@ -178,10 +179,10 @@ def test_the_oldest_open_transaction_holds_everything_after_it_back(
         short.begin()
         short.send(topic, b"%d" % turn)
         short.commit()
-    eventually(lambda: end_offset(broker, topic, committed=False) == 7, "the markers are written")
+    wait_until(lambda: end_offset(broker, topic, committed=False) == 7, "the markers are written")
     assert end_offset(broker, topic, committed=True) == 0
     long.commit()
-    eventually(lambda: end_offset(broker, topic, committed=True) == 8, "everything is stable")
+    wait_until(lambda: end_offset(broker, topic, committed=True) == 8, "everything is stable")
     assert values(broker, topic, 4, committed=True) == [b"long", b"0", b"1", b"2"]
     long.close()
     short.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from itertools import islice, pairwise
 
 import pytest
@@ -14,6 +13,7 @@ from tests.crash.files import stop_and_check_files
 from tests.crash.killer import RETAINED, SMALL, create
 from tests.crash.load import PARTITIONS, IdempotentLoad, by_partition, check_retained, consume, log_starts
 from tests.simulation.log_audit import audit
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.crash
 
@@ -27,9 +27,7 @@ def retain(broker: BrokerProcess, topic: str, retention_bytes: str) -> None:
     entry = ConfigEntry("retention.bytes", retention_bytes, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     admin.incremental_alter_configs([resource])[resource].result(10)
-    deadline_s = time.monotonic() + 60
-    while min(log_starts(broker.bootstrap_servers, topic).values()) == 0:
-        assert time.monotonic() < deadline_s, "retention deleted nothing"
+    wait_until(lambda: min(log_starts(broker.bootstrap_servers, topic).values()) > 0, "retention deleted nothing")
 
 
 def has_gap(messages: list[Message], partition: int) -> bool:

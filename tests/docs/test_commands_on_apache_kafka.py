@@ -16,7 +16,7 @@ from oncelog.monitoring.snapshot import Poller
 from oncelog.monitoring.timeline import read_timeline
 from oncelog.monitoring.transaction_spans import TransactionOutcome
 from peers.kafka.kafka import KafkaServer, kafka_available
-from tests.conformance.clients import eventually
+from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.conformance,
@@ -66,7 +66,7 @@ def check_snapshot(servers: str) -> None:
 def test_a_day_with_apache_kafka(run: Callable[..., Result], kafka: KafkaServer, tmp_path: Path) -> None:
     assert run("topic", "create", "orders", "-p", 2, "--topic-config", "retention.ms=-1").exit_code == 0
     # Apache Kafka's controller answers before its broker knows, and a commit or an abort before it is seen.
-    eventually(lambda: run("topic", "describe", "orders").exit_code == 0, "the topic is there")
+    wait_until(lambda: run("topic", "describe", "orders").exit_code == 0, "the topic is there")
     (described,) = json.loads(run("topic", "describe", "orders", "-o", "json").stdout)
     assert described["settings"]["retention.ms"] == "-1"
     assert json.loads(run("cluster", "info", "-o", "json").stdout)["features"]["transaction.version"] == 2
@@ -75,7 +75,7 @@ def test_a_day_with_apache_kafka(run: Callable[..., Result], kafka: KafkaServer,
     lines.write_text("a:1\nb:2\nc:3\n")
     imported = run("produce", "orders", lines, "-K:", "--transactional-id", "import", "-q")
     assert imported.exit_code == 0, imported.stderr
-    eventually(
+    wait_until(
         lambda: len(run("consume", "orders", "-F", "{key}={value}").stdout.split()) == 3, "all three records are shown"
     )
     assert sorted(run("consume", "orders", "-F", "{key}={value}").stdout.split()) == ["a=1", "b=2", "c=3"]
@@ -94,7 +94,7 @@ def test_a_day_with_apache_kafka(run: Callable[..., Result], kafka: KafkaServer,
     assert run("txn", "hanging", "--older-than", "0s").exit_code == 0
     assert "Ongoing" in run("txn", "describe", "slow").stdout
     assert run("txn", "fence", "slow", "--yes").exit_code == 0
-    eventually(lambda: "nothing is held back" in run("txn", "blocking", "orders").stdout, "nothing is held back")
+    wait_until(lambda: "nothing is held back" in run("txn", "blocking", "orders").stdout, "nothing is held back")
     held.close(timeout_ms=1_000)
 
     whats = [event["what"] for event in json.loads(run("txn", "history", "import", "-o", "json").stdout)]

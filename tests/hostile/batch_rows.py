@@ -6,10 +6,10 @@ import time
 from functools import cache
 from typing import Final
 
+from oncelog.core.codec import Codec
 from oncelog.core.errors import ErrorCode
 from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.batch import pack_batch
-from oncelog.protocol.compression import Codec
 from oncelog.protocol.primitives import append_varlong
 from tests.hostile.amplification import MIB, Row, Values
 

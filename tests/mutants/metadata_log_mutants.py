@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant, suite
 
 _ZOOKEEPER_LOG = "oncelog.cluster.zookeeper_log"
+_SNAPSHOTS = "oncelog.cluster.zookeeper_snapshots"
 _FILE_LOG = "oncelog.cluster.file_metadata_log"
 _HISTORIES = suite("tests/metadata_log_simulation/test_histories.py", "-x")
 _TRAPS = suite("tests/unit/cluster/test_zookeeper_log.py")
@@ -53,16 +54,15 @@ METADATA_LOG_MUTANTS = [
     Mutant(
         "an append without an answer counts as written",
         _ZOOKEEPER_LOG,
-        '        self._fail_sent("its append was not written")\n',
-        "        while self._sent:\n            entry = self._sent.popleft()\n"
-        "            entry.append.resolve(entry.append.first_offset)\n",
+        '        self._appends.fail_sent("its append was not written")\n',
+        "        while self._appends.sent_count:\n            self._appends.pop_written().confirm()\n",
         (_HISTORIES, _TRAPS),
     ),
     Mutant(
         "an append without an answer counts as failed and is not looked for",
         _ZOOKEEPER_LOG,
-        "        if self._sent:\n            self._silence =",
-        '        self._fail_sent("unknown")\n        if self._sent:\n            self._silence =',
+        "        if self._appends.sent_count:\n            self._silence =",
+        '        self._appends.fail_sent("unknown")\n        if self._appends.sent_count:\n            self._silence =',
         (_TRAPS,),
     ),
     Mutant(
@@ -95,14 +95,14 @@ METADATA_LOG_MUTANTS = [
     ),
     Mutant(
         "the whole log is deleted behind a snapshot",
-        _ZOOKEEPER_LOG,
-        "        end = min(pointer.log, self._next_number - 1)\n",
+        _SNAPSHOTS,
+        "        end = min(pointer.log, self._next_number() - 1)\n",
         "        end = pointer.log\n",
         (_HISTORIES, _TRAPS),
     ),
     Mutant(
         "parts that nobody needs are left",
-        _ZOOKEEPER_LOG,
+        _SNAPSHOTS,
         "            await self._delete(there)\n",
         "",
         (_HISTORIES, _TRAPS),

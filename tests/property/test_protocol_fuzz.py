@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from oncelog.core.codec import Codec
 from oncelog.core.errors import KafkaError
 from oncelog.protocol import batch, framing
 from oncelog.protocol.batch import Record
 from oncelog.protocol.compiler import decode, decoder, encode_bytes
-from oncelog.protocol.compression import Codec
 from oncelog.protocol.framing import RECEIVE_BUFFER_BYTES, FrameReader, FrameTooLarge
 from oncelog.protocol.primitives import MalformedRequest
 from oncelog.protocol.schema import Message

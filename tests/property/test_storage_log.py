@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from oncelog.storage.log import Log, LogPlace
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.producer_state import ProducerStatus
+from oncelog.storage.retention import delete_old_segments
 from tests.unit.storage.log_harness import NOW_MS, ORDERS, append, append_txn, batch, end_txn, headers_in, new_log
 
 CONFIG = LogConfig(segment_bytes=700, index_interval_bytes=120, retention_bytes=3000, retention_ms=-1)
@@ -193,7 +194,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def apply_retention(self) -> None:
-        deleted = self.log.delete_old_segments(NOW_MS)
+        deleted = delete_old_segments(self.log, NOW_MS, high_watermark=self.log.log_end_offset)
         assert self.log.log_start_offset >= self.model.start
         assert deleted or self.log.log_start_offset == self.model.start
         self.model.start = self.log.log_start_offset

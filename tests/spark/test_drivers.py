@@ -85,7 +85,7 @@ def test_a_zombie_driver_that_slept_through_its_successors_whole_life_writes_not
 ) -> None:
     records = drivers.send(0, 120)
     zombie = drivers.start("zombie", stop_at=point)
-    wait_until(lambda: is_stopped(zombie), PATIENCE_S)
+    wait_until(lambda: is_stopped(zombie), timeout_s=PATIENCE_S)
     assert run_driver(**drivers.order) == 0
     drivers.check(records)
     os.kill(zombie.pid, signal.SIGCONT)
@@ -99,7 +99,7 @@ def test_of_two_drivers_with_one_id_one_stops_and_nothing_is_written_twice(drive
     always = {"trigger": {"processingTime": "0 seconds"}}
     records = drivers.send(0, 80)
     first = drivers.start("first", **always)
-    wait_until(lambda: first.poll() is None and drivers.kafka.values(drivers.target), PATIENCE_S)
+    wait_until(lambda: first.poll() is None and drivers.kafka.values(drivers.target), timeout_s=PATIENCE_S)
     second = drivers.start("second", **always)
 
     fed_s = 0.0
@@ -111,7 +111,7 @@ def test_of_two_drivers_with_one_id_one_stops_and_nothing_is_written_twice(drive
             fed_s = time.monotonic()
         return first.poll() is not None or second.poll() is not None
 
-    wait_until(one_has_stopped, PATIENCE_S)
+    wait_until(one_has_stopped, timeout_s=PATIENCE_S)
     stopped = "first" if first.poll() is not None else "second"
     assert any(
         reason in drivers.said(stopped)

@@ -185,7 +185,7 @@ def test_a_driver_that_slept_through_its_successors_whole_life_writes_nothing(
     for number in range(4):
         lake.add(number)
     zombie = started("zombie", stop_at="written")
-    wait_until(lambda: is_stopped(zombie), PATIENCE_S)
+    wait_until(lambda: is_stopped(zombie), timeout_s=PATIENCE_S)
     assert len(lake.ids()) == 1
     assert started("successor").wait(PATIENCE_S) == 0
     assert lake.ids() == [0, 1, 2, 3]

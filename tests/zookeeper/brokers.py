@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -43,47 +41,24 @@ class Nodes:
                 self.cluster.start_oncelog(node, **REPLICATED)
 
     def kill(self, node: int) -> None:
-        if node in self.cluster.java:
-            self.cluster.java[node].kill9()
-        else:
-            self.cluster.oncelog[node].kill()
+        self.cluster.nodes[node].kill()
         self._wait_until_led_by_others(node)
-        self._start_again(node)
+        self.cluster.nodes[node].start()
 
     def stop(self, node: int) -> None:
         """As an operator does: leaderships are moved away first."""
-        if node in self.cluster.java:
-            self.cluster.java[node].stop()
-        else:
-            assert self.cluster.oncelog[node].stop(timeout_s=90) == 0
+        self.cluster.nodes[node].stop()
         self._wait_until_led_by_others(node)
-        self._start_again(node)
+        self.cluster.nodes[node].start()
 
     def pause(self, node: int) -> None:
         """It is fenced meanwhile, and believes that it leads when it goes on."""
-        pid = self.cluster.java[node].pid if node in self.cluster.java else self.cluster.oncelog[node].pid
-        assert pid is not None
-        os.kill(pid, signal.SIGSTOP)
-        try:
+        with self.cluster.paused(node):
             self._wait_until_led_by_others(node)
-        finally:
-            os.kill(pid, signal.SIGCONT)
-
-    def _start_again(self, node: int) -> None:
-        if node in self.cluster.java:
-            self.cluster.java[node].start()
-        else:
-            self.cluster.oncelog[node].start(timeout_s=90)
 
     def _wait_until_led_by_others(self, node: int) -> None:
         """As the others tell it."""
-        servers = {
-            **{number: server.bootstrap_servers for number, server in self.cluster.java.items()},
-            **{
-                number: process.bootstrap_servers for number, process in self.cluster.oncelog.items() if process.running
-            },
-        }
-        other = next(servers[number] for number in BROKERS if number != node)
+        other = next(self.cluster.nodes[number].bootstrap_servers for number in BROKERS if number != node)
 
         def is_led_by_others() -> bool:
             found = self.cluster.partition(f"led-by-{node}", on=other)

@@ -50,7 +50,7 @@ def test_the_active_controller_is_killed_and_the_other_goes_on(
         second = controllers.wait_for_active(first)
         send(cluster.producer(acks="all"), "after", ["3"])
         # The one that is back follows, and takes over in turn.
-        controllers.processes[first].start(timeout_s=90)
+        controllers.processes[first].start()
         controllers.processes[second].stop()
         assert controllers.wait_for_active(second) == first
         create(cluster, "last")

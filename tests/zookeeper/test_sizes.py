@@ -6,8 +6,8 @@ from kazoo.client import KazooClient
 
 from oncelog.cluster.committed_log import BATCH_BYTES_MAX
 from oncelog.cluster.zookeeper import Create, Lost
-from oncelog.cluster.zookeeper_log import PART_BYTES_MAX
 from oncelog.cluster.zookeeper_nodes import LOG, SNAPSHOTS
+from oncelog.cluster.zookeeper_snapshots import PART_BYTES_MAX
 from oncelog.core.errors import KafkaError
 from oncelog.core.promise import Promise
 from oncelog.server.zookeeper_client import ZooKeeperClient

@@ -20,6 +20,7 @@ from oncelog.cli.output import count_of, show_bytes
 from oncelog.cli.parsing import Choice
 from oncelog.cli.record_input import Block, InvalidLine, LineFormat, blocks, file_blocks
 from oncelog.cli.schema_types import SchemaTypes, registry_option, schema_file_options
+from oncelog.core.codec import PRODUCER_CODECS
 
 if TYPE_CHECKING:
     from oncelog.cli.record_writer import RecordWriter
@@ -38,7 +39,7 @@ MARKERS_WAIT_MS: Final = 5_000
 @click.option("--null", "null_text", metavar="TEXT", help="A key or value that equals this text is null: a tombstone.")
 @click.option("-H", "--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header of every record.")
 @click.option("-p", "--partition", type=click.IntRange(min=0), help="Write to this partition, whatever the keys are.")
-@click.option("-z", "--compression", type=Choice(["none", "gzip", "snappy", "lz4", "zstd"]), default="none",
+@click.option("-z", "--compression", type=Choice(tuple(PRODUCER_CODECS)), default="none",
               show_default=True, help="How batches are compressed.")  # fmt: skip
 @click.option("--transactional-id", metavar="ID", help="Write in a transaction: all of the input or nothing.")
 @click.option("--transaction-size", type=click.IntRange(min=1), metavar="N",

@@ -95,6 +95,7 @@ class Admin(Blocking):
         self.core = AsyncAdmin(self.cluster)
 
     create_topics = blocking(AsyncAdmin.create_topics)
+    ensure_topic = blocking(AsyncAdmin.ensure_topic)
     delete_topics = blocking(AsyncAdmin.delete_topics)
     create_partitions = blocking(AsyncAdmin.create_partitions)
     list_topics = blocking(AsyncAdmin.list_topics)

@@ -94,6 +94,14 @@ class TopicAdmin(AdminBase):
         made_now = {topic.name for topic in response.topics if not topic.error_code or attempts.in_doubt}
         return [topic.name for topic in wanted if topic.name in made_now - before]
 
+    async def ensure_topic(self, topic: NewTopic | str) -> TopicInfo:
+        """Create a topic unless it is there. Returns it when brokers know of it, which may be a little later."""
+        wanted = NewTopic(topic) if isinstance(topic, str) else topic
+        await self.cluster.refresh([wanted.name], self._deadline())
+        if wanted.name not in self.cluster.topics:
+            await self.create_topics([wanted], if_not_exists=True)
+        return await self.cluster.topic(wanted.name, self._deadline())
+
     async def delete_topics(self, names: Iterable[str]) -> None:
         """Delete topics with all that is in them. Raises KafkaError for the first that was refused."""
         wanted = list(names)

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from oncelog.client.encoded_batch import EncodedBatch
+from oncelog.core.codec import Codec
 from oncelog.core.invariant import invariant
 from oncelog.protocol import compression
-from oncelog.protocol.compression import Codec
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]

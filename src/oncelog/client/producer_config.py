@@ -9,12 +9,11 @@ from typing import Any, Final
 from oncelog.client.batch_sequence import IN_FLIGHT_MAX
 from oncelog.client.config import CLIENT_TABLE, TUNES_JAVA, ClientConfig, parse_settings
 from oncelog.client.errors import ConfigurationError
+from oncelog.core.codec import PRODUCER_CODECS
 from oncelog.core.config import INT_MAX, ConfigKey, ConfigType, Settings, refused, setting, without_effect
-from oncelog.protocol.compression import Codec
 
 _INT, _LONG = ConfigType.INT, ConfigType.LONG
 _BOOLEAN, _STRING = ConfigType.BOOLEAN, ConfigType.STRING
-CODECS: Final = {codec.name.lower(): codec for codec in Codec}
 ACKS: Final = {"all": -1, "-1": -1, "0": 0, "1": 1}
 IN_FLIGHT: Final = "max.in.flight.requests.per.connection"
 
@@ -29,7 +28,7 @@ PRODUCER_TABLE: Final = CLIENT_TABLE.extended(
         ConfigKey("buffer.memory", _LONG, 33_554_432, "Bytes of records that may wait for acknowledgement.", low=1),
         ConfigKey("max.block.ms", _LONG, 60_000, "How long send() may wait for room or metadata.", low=0),
         ConfigKey("max.request.size", _INT, 1_048_576, "Bytes of the largest record.", low=1),
-        ConfigKey("compression.type", _STRING, "none", "How batches are compressed.", allowed=tuple(CODECS)),
+        ConfigKey("compression.type", _STRING, "none", "How batches are compressed.", allowed=tuple(PRODUCER_CODECS)),
         ConfigKey("delivery.timeout.ms", _INT, 120_000, "How long a record may take, retries included.", low=1),
         ConfigKey("enable.idempotence", _BOOLEAN, True, "Whether brokers recognise batches that are sent again."),
         ConfigKey("transactional.id", _STRING, None, "Makes the producer transactional, and unique under this name."),
@@ -58,7 +57,7 @@ class ProducerConfig:
     buffer_bytes: int = setting(PRODUCER_TABLE["buffer.memory"])
     max_block_ms: int = setting(PRODUCER_TABLE["max.block.ms"])
     record_bytes_max: int = setting(PRODUCER_TABLE["max.request.size"])
-    codec: int = setting(PRODUCER_TABLE["compression.type"], CODECS.__getitem__)
+    codec: int = setting(PRODUCER_TABLE["compression.type"], PRODUCER_CODECS.__getitem__)
     delivery_timeout_ms: int = setting(PRODUCER_TABLE["delivery.timeout.ms"])
     idempotent: bool = setting(PRODUCER_TABLE["enable.idempotence"])
     transactional_id: str | None = setting(PRODUCER_TABLE["transactional.id"])

@@ -79,7 +79,9 @@ def adopt_folders(log_dir: LogDir, draft: MetadataDraft, settings: Settings, sur
             _adopt_others(draft, left.image)
         _adopt_partitions(log_dir, draft)
     else:
-        _set_aside(found, log_dir)
+        # They may be left of a deletion, or be all that is left after damage to the metadata: not ours to say.
+        for partition in [TopicPartition(name, index) for name, logs in found.items() for index in logs]:
+            log_dir.set_aside(partition)
     if survey is not None:
         _go_above(log_dir, draft, survey)
     if draft.is_new or draft.is_cut:
@@ -158,16 +160,6 @@ def _go_above(log_dir: LogDir, draft: MetadataDraft, survey: LogSurvey) -> None:
     if TRANSACTION_STATE_TOPIC in draft.image.topic_ids:
         epochs[TRANSACTION_STATE_TOPIC] = max(epochs.get(TRANSACTION_STATE_TOPIC, -1), survey.coordinator_epoch)
     draft.go_above(epochs)
-
-
-def _set_aside(found: _Found, log_dir: LogDir) -> None:
-    for topic, logs in found.items():
-        for index in logs:
-            # It may be left of a deletion, or be all that is left after damage to the metadata: not ours to say.
-            target = log_dir.set_aside(TopicPartition(topic, index))
-            log.warning(
-                "%s-%d belongs to no topic and is set aside; remove %s if it is not missed", topic, index, target
-            )
 
 
 def _adopt(found: _Found, draft: MetadataDraft, settings: Settings, left: LoadedImage | None) -> None:

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from oncelog.controller.acl_changes import acl_of_record
 from oncelog.controller.image import Image
+from oncelog.core.errors import KafkaError
 from oncelog.security.acl import Acl
 from oncelog.security.scram import ScramCredential, ScramMechanism, ScramUser
 
@@ -30,8 +31,8 @@ def known_acls(image: Image) -> dict[UUID, Acl]:
     for acl_id, entry in image.acls.items():
         try:
             acls[acl_id] = acl_of_record(entry)
-        except ValueError as error:
-            log.error("an ACL of %s on %r is not taken over: %s", entry.principal, entry.resource_name, error)
+        except KafkaError as error:
+            log.error("an ACL of %s on %r is not taken over: %s", entry.principal, entry.resource_name, error.message)
     return acls
 
 

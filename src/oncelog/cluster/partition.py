@@ -24,8 +24,9 @@ from oncelog.core.ids import LeaderEpoch, NodeId, TopicPartition
 from oncelog.core.invariant import InvariantError, invariant
 from oncelog.core.promise import Promise
 from oncelog.protocol.batch import build_control_batch
+from oncelog.storage.append_info import AppendInfo
 from oncelog.storage.leader_epochs import EpochEnd
-from oncelog.storage.log import AppendInfo, Log
+from oncelog.storage.log import Log
 from oncelog.storage.producer_state import Origin
 from oncelog.storage.record_examination import Examination
 from oncelog.storage.verification_guards import VerificationGuard

@@ -15,12 +15,12 @@ from typing import Final
 
 from oncelog.cluster.committed_log import Snapshot
 from oncelog.cluster.file_metadata_log import OWN_ADDRESS, FileMetadataLog
-from oncelog.cluster.image_security import acls_of, scram_users
+from oncelog.cluster.image_security import acls_of, known_acls, scram_users
 from oncelog.cluster.journal_entries import JournalState
 from oncelog.cluster.kraft_metadata import load_image
 from oncelog.cluster.node_facts import JOURNAL_FILE, NodeFacts
 from oncelog.cluster.quorum_log import TOPIC, Leader
-from oncelog.controller.acl_changes import acl_of_record, acl_record
+from oncelog.controller.acl_changes import acl_record
 from oncelog.controller.errors import InvalidMetadata
 from oncelog.controller.image import EMPTY_IMAGE, ConfigResource, Image
 from oncelog.controller.image_records import versioned
@@ -119,13 +119,12 @@ class StoppedNode:
         return acls_of(self._image)
 
     def change_acls(self, added: Iterable[Acl], removed: Iterable[Acl] = ()) -> None:
-        gone, known = set(removed), set(self.acls)
+        gone, known = set(removed), known_acls(self._image)
         records: list[Message] = [
-            RemoveAccessControlEntryRecord(id=acl_id)
-            for acl_id, record in self._image.acls.items()
-            if gone and acl_of_record(record) in gone
+            RemoveAccessControlEntryRecord(id=acl_id) for acl_id, acl in known.items() if acl in gone
         ]
-        records += [acl_record(acl, uuid.uuid4()) for acl in dict.fromkeys(added) if acl not in known]
+        present = set(known.values())
+        records += [acl_record(acl, uuid.uuid4()) for acl in dict.fromkeys(added) if acl not in present]
         self._append(records)
 
     def _append(self, records: list[Message]) -> None:

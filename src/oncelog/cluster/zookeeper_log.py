@@ -1,6 +1,7 @@
 """The controllers' log in ZooKeeper: several controllers, of which one is active. No sockets, no threads, no clock.
 
-The nodes are specified in `zookeeper_nodes`.
+The nodes are specified in `zookeeper_nodes`. `zookeeper_appends` has the appends that are not written yet,
+`zookeeper_snapshots` stores snapshots and deletes what they replace.
 
     become active     create /controller + set /epoch to e+1 with the version that was read
     append batch n    check the version of /epoch + check /log/<n-1> + create /log/<n>
@@ -16,21 +17,19 @@ any more. A multi that succeeded is the commit.
   it campaigns again. A node /controller of its own session is replaced, since it would block everybody.
 - Whoever finds the next log node missing looks at /snapshot: if it is beyond that node, the log was cut.
 - A watch only means: look again.
-- Log nodes are deleted from the oldest on and parts from the last on. So a deletion that broke off is found and
-  finished by the next controller without listing nodes.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from oncelog.cluster.committed_log import BATCH_BYTES_MAX, CommittedLog, Snapshot, data_batches
+from oncelog.cluster.committed_log import CommittedLog, Snapshot, data_batches
 from oncelog.cluster.metadata_log import Follower, no_longer_active
 from oncelog.cluster.quorum_log import Leader
 from oncelog.cluster.zookeeper import Check, Create, Delete, Lost, Node, Operation, Reason, Refused, SetData, ZooKeeper
+from oncelog.cluster.zookeeper_appends import PendingAppends
 from oncelog.cluster.zookeeper_nodes import (
     CONTROLLER,
     EPOCH,
@@ -41,50 +40,26 @@ from oncelog.cluster.zookeeper_nodes import (
     batch_in,
     decode_leader,
     encode_leader,
-    log_node,
     log_path,
     part_path,
-    snapshot_id,
-    snapshot_path,
 )
+from oncelog.cluster.zookeeper_snapshots import NotStored, StoredSnapshots
 from oncelog.controller.image_records import VersionedRecord
 from oncelog.controller.metadata_batches import BatchWriter
 from oncelog.core.address import Address
 from oncelog.core.clock import Scheduler, Timer
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.promise import Promise, Task
-from oncelog.protocol.batch import read_header
 from oncelog.protocol.messages.cluster_metadata import VotersRecord
 
 RETRY_MS: Final = 200
 """The pause after an operation without an answer on a connection that seems to be there."""
-PART_BYTES_MAX: Final = 900_000
-DELETED_AT_ONCE_MAX: Final = 100
 CHECKS_PER_SESSION: Final = 3
 """How often within the time of a session an active controller without work looks whether it is still active."""
 
 T = TypeVar("T")
 
 logger = logging.getLogger("oncelog.server")
-
-
-class _Append:
-    def __init__(self, first_offset: int) -> None:
-        self.first_offset = first_offset
-        self.promise: Promise[int | KafkaError] = Promise()
-
-    def resolve(self, result: int | KafkaError) -> None:
-        if not self.promise.done:
-            self.promise.resolve(result)
-
-
-class _Entry(NamedTuple):
-    """A batch that is to be a log node. The last one of an append completes it."""
-
-    batch: bytes
-    data: bytes
-    append: _Append
-    is_last: bool
 
 
 class _Job(NamedTuple):
@@ -94,10 +69,6 @@ class _Job(NamedTuple):
 
 class _Disconnected(Exception):
     """An operation has no answer."""
-
-
-class _NotStored(Exception):
-    """What is in ZooKeeper is not what a controller can have left there. The log goes on without the snapshot."""
 
 
 class _Hopeless(Exception):
@@ -142,14 +113,7 @@ class ZooKeeperMetadataLog:
         self._epoch_version = 0
         """Of the node /epoch, since this controller won."""
         self._next_number = 0
-        self._oldest_number: int | None = None
-        """Of the log nodes that are still there, as far as this controller has found out in its office."""
-        self._sequence = 0
-        self._queue: deque[_Entry] = deque()
-        self._sent: deque[_Entry] = deque()
-        """Entries whose multi has no answer yet, in office or after it."""
-        self._sent_number = 0
-        """The log node of the first of them."""
+        self._appends = PendingAppends(node_id)
         self._job: _Job | None = None
         self._incomplete: SnapshotPointer | None = None
         """A snapshot that was not there when it was last read."""
@@ -166,8 +130,7 @@ class ZooKeeperMetadataLog:
 
     @property
     def next_offset(self) -> int:
-        waiting = self._queue or self._sent
-        return read_header(waiting[-1].batch).next_offset if waiting else self.committed.end_offset
+        return self._appends.next_offset(self.committed.end_offset)
 
     # Calls
 
@@ -187,13 +150,14 @@ class ZooKeeperMetadataLog:
     def append(self, records: Sequence[VersionedRecord | bytes]) -> Promise[int | KafkaError]:
         if not self._is_in_office:
             return Promise.resolved(no_longer_active())
-        append = _Append(self.next_offset)
+        now_ms = self._scheduler.now_ms()
+        writer = BatchWriter(next_offset=self.next_offset, epoch=self._epoch, timestamp_ms=now_ms)
         try:
-            self._enqueue(data_batches(records, self._writer()), append)
+            promise = self._appends.add(data_batches(records, writer), self._epoch)
         except KafkaError as error:
             return Promise.resolved(error)
         self._wake()
-        return append.promise
+        return promise
 
     def write_snapshot(self, snapshot: Snapshot) -> Promise[KafkaError | None]:
         if not self._is_in_office or self._job is not None:
@@ -205,7 +169,7 @@ class ZooKeeperMetadataLog:
     def close(self) -> None:
         self._follower = None
         self.on_disconnected("it stops")
-        self._fail_sent("the controller has stopped")
+        self._appends.fail_sent("the controller has stopped")
         self._zookeeper.close()
 
     # The connection
@@ -269,7 +233,7 @@ class ZooKeeperMetadataLog:
         await self._load_if_behind()
         await self._read_to_end()
         # What is not in the log now will not get there: the session has sent nothing since, or is another one.
-        self._fail_sent("its append was not written")
+        self._appends.fail_sent("its append was not written")
         while True:
             self._news = Promise()
             await self._read_to_end()
@@ -332,18 +296,15 @@ class ZooKeeperMetadataLog:
             self._follower.on_snapshot(snapshot)
 
     def _deliver_node(self, node: Node) -> None:
-        mine = self._sent[0] if self._sent and self._sent_number == self._next_number else None
-        if mine is not None and mine.data == node.data:
+        if self._appends.has_sent(self._next_number, node.data):
             self._deliver_sent()
         else:
             self._commit(batch_in(node.data))
 
     def _deliver_sent(self) -> None:
-        entry = self._sent.popleft()
-        self._sent_number += 1
+        entry = self._appends.pop_written()
         self._commit(entry.batch)
-        if entry.is_last:
-            entry.append.resolve(entry.append.first_offset)
+        entry.confirm()
 
     def _commit(self, batch: bytes) -> None:
         self.committed.add(batch)
@@ -382,7 +343,7 @@ class ZooKeeperMetadataLog:
         ]
         if await self._multi(winning) is not None:
             return
-        self._epoch, self._epoch_version, self._oldest_number = leader.epoch, node.version + 1, None
+        self._epoch, self._epoch_version = leader.epoch, node.version + 1
         await self._sync()
         await self._read_to_end()
         try:
@@ -403,19 +364,20 @@ class ZooKeeperMetadataLog:
     async def _open_epoch(self) -> None:
         now_ms = self._scheduler.now_ms()
         batches = self.committed.first_batches(self.node_id, self._epoch, self._voters, timestamp_ms=now_ms)
-        self._enqueue(batches, _Append(self.next_offset))
+        self._appends.add(batches, self._epoch)
         await self._write_queue()
 
     async def _act(self) -> None:
         """Until the office is left."""
+        snapshots = StoredSnapshots(self.committed, self._get, self._step, lambda: self._next_number)
         while self._is_in_office:
             self._news = Promise()
             if self._must_check_office:
                 await self._check_office()
-            elif self._queue:
+            elif self._appends.are_waiting:
                 await self._write_queue()
             elif self._job is not None:
-                await self._do(self._job)
+                await self._do(self._job, snapshots)
             else:
                 interval_ms = self._zookeeper.session_timeout_ms // CHECKS_PER_SESSION
                 timer = self._scheduler.call_later_ms(interval_ms, self._look_again)
@@ -435,26 +397,9 @@ class ZooKeeperMetadataLog:
         self._must_check_office = True
         self._wake()
 
-    def _writer(self) -> BatchWriter:
-        now_ms = self._scheduler.now_ms()
-        return BatchWriter(next_offset=self.next_offset, epoch=self._epoch, timestamp_ms=now_ms)
-
-    def _enqueue(self, batches: Sequence[bytes], append: _Append) -> None:
-        for number, batch in enumerate(batches, 1):
-            self._sequence += 1
-            data = log_node(batch, self._epoch, self.node_id, self._sequence)
-            self._queue.append(_Entry(batch, data, append, number == len(batches)))
-
     async def _write_queue(self) -> None:
-        while self._queue:
-            size, operations = 0, self._checks()
-            self._sent_number = self._next_number
-            while self._queue and (not self._sent or size + len(self._queue[0].data) <= BATCH_BYTES_MAX):
-                entry = self._queue.popleft()
-                operations.append(Create(log_path(self._sent_number + len(self._sent)), entry.data))
-                self._sent.append(entry)
-                size += len(entry.data)
-            await self._write(operations)
+        while self._appends.are_waiting:
+            await self._write([*self._checks(), *self._appends.send(self._next_number)])
 
     def _checks(self) -> list[Operation]:
         operations: list[Operation] = [Check(EPOCH, self._epoch_version)]
@@ -463,16 +408,16 @@ class ZooKeeperMetadataLog:
         return operations
 
     async def _write(self, operations: Sequence[Operation]) -> None:
-        count = len(self._sent)
+        count = self._appends.sent_count
         self._expect_answer()
         refused = await self._multi(operations)
         self._answered()
-        if len(self._sent) < count:
+        if self._appends.sent_count < count:
             raise _Fenced("an answer came after the time of a session")
         if refused is not None:
-            self._fail_sent("another controller is active")
+            self._appends.fail_sent("another controller is active")
             raise _Fenced(f"an append was refused ({refused.reason.value}: {operations[refused.position].path})")
-        while self._sent:
+        while self._appends.sent_count:
             self._deliver_sent()
 
     def _expect_answer(self) -> None:
@@ -486,7 +431,7 @@ class ZooKeeperMetadataLog:
 
     def _on_silence(self) -> None:
         self._leave("ZooKeeper has not answered for the time of a session")
-        self._fail_sent("ZooKeeper has not answered for the time of a session")
+        self._appends.fail_sent("ZooKeeper has not answered for the time of a session")
 
     def _leave(self, reason: str) -> None:
         """Leave the office. Nothing that was decided in it is written from here on."""
@@ -495,52 +440,25 @@ class ZooKeeperMetadataLog:
             logger.info("this controller is not active any more: %s", reason)
             self._is_in_office = False
             self._note_leader(None)
-        dropped, self._queue = self._queue, deque()
-        for entry in dropped:
-            entry.append.resolve(no_longer_active(reason))
+        self._appends.fail_waiting(reason)
         if self._job is not None:
             job, self._job = self._job, None
             job.promise.resolve(no_longer_active(reason))
-        if self._sent:
+        if self._appends.sent_count:
             self._silence = self._scheduler.call_later_ms(self._zookeeper.session_timeout_ms, self._on_silence)
-
-    def _fail_sent(self, reason: str) -> None:
-        sent, self._sent = self._sent, deque()
-        for entry in sent:
-            entry.append.resolve(no_longer_active(reason))
 
     # Snapshots
 
-    async def _do(self, job: _Job) -> None:
+    async def _do(self, job: _Job, snapshots: StoredSnapshots) -> None:
         error: KafkaError | None = None
         try:
-            await self._store(job.snapshot)
-        except _NotStored as failure:
+            await snapshots.store(job.snapshot)
+        except NotStored as failure:
             logger.warning("%s", failure)
             error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(failure))
         if self._job is job:
             self._job = None
             job.promise.resolve(error)
-
-    async def _store(self, snapshot: Snapshot) -> None:
-        name, data = snapshot
-        pointer = await self._sweep(SnapshotPointer.of(await self._get(SNAPSHOT)))
-        parts = [data[start : start + PART_BYTES_MAX] for start in range(0, len(data), PART_BYTES_MAX)]
-        if name.end_offset > pointer.name.end_offset:
-            id_ = snapshot_id(name)
-            pointer = await self._point(pointer._replace(sweep=((id_, len(parts)),)))
-            await self._step([Create(snapshot_path(id_))])
-            for number, part in enumerate(parts):
-                await self._step([Create(part_path(id_, number), part)])
-            log = self._next_number - self.committed.batches_from(name.end_offset)
-            sweep = ((pointer.id, pointer.parts),) if pointer.is_set else ()
-            pointer = await self._point(SnapshotPointer(name, len(parts), log, sweep, pointer.version))
-            self.committed.shorten(snapshot)
-            await self._sweep(pointer)
-
-    async def _point(self, pointer: SnapshotPointer) -> SnapshotPointer:
-        await self._step([SetData(SNAPSHOT, pointer.encode(), pointer.version)])
-        return pointer._replace(version=pointer.version + 1)
 
     async def _step(self, operations: Sequence[Operation]) -> None:
         """One multi of the active controller; appends that came meanwhile go next."""
@@ -553,38 +471,8 @@ class ZooKeeperMetadataLog:
             raise _Fenced(f"a snapshot was refused ({refused.reason.value})")
         if refused is not None:
             path = operations[refused.position - 1].path
-            raise _NotStored(f"the snapshot of the metadata is not stored ({refused.reason.value}: {path})")
+            raise NotStored(f"the snapshot of the metadata is not stored ({refused.reason.value}: {path})")
         await self._write_queue()
-
-    async def _sweep(self, pointer: SnapshotPointer) -> SnapshotPointer:
-        """Delete what snapshots that are not in use have left, and the log before the one that is."""
-        for id_, parts in pointer.sweep:
-            paths = [part_path(id_, number) for number in reversed(range(parts))]
-            there = [path for path in [*paths, snapshot_path(id_)] if await self._get(path) is not None]
-            await self._delete(there)
-        # The last node stays: the next append checks it.
-        end = min(pointer.log, self._next_number - 1)
-        oldest = await self._find_oldest(end)
-        await self._delete([log_path(number) for number in range(oldest, end)])
-        self._oldest_number = max(oldest, end)
-        return await self._point(pointer._replace(sweep=())) if pointer.sweep else pointer
-
-    async def _delete(self, paths: Sequence[str]) -> None:
-        for start in range(0, len(paths), DELETED_AT_ONCE_MAX):
-            await self._step([Delete(path) for path in paths[start : start + DELETED_AT_ONCE_MAX]])
-
-    async def _find_oldest(self, end: int) -> int:
-        """The first log node that is there, by bisection: those before it were deleted in order."""
-        if self._oldest_number is not None:
-            return self._oldest_number
-        low, high = 0, max(end, 0)
-        while low < high:
-            middle = (low + high) // 2
-            if await self._get(log_path(middle)) is None:
-                low = middle + 1
-            else:
-                high = middle
-        return low
 
     # Operations
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from oncelog.connect.row_changes import FORMATS
+from oncelog.core.codec import PRODUCER_CODECS
 from oncelog.core.config import ConfigError, ConfigKey, ConfigTable, ConfigType, setting
 
 _STRING, _INT, _LIST = ConfigType.STRING, ConfigType.INT, ConfigType.LIST
@@ -99,7 +100,7 @@ SOURCE_TABLE = ConfigTable(
         ConfigKey("transaction_timeout_ms", _INT, 900_000,  # what brokers allow by default
                   "A source transaction, or the snapshot, must be written within it.", low=1000),
         ConfigKey("compression_type", _STRING, "none", "How batches of records are compressed.",
-                  allowed=("none", "gzip", "snappy", "lz4", "zstd")),
+                  allowed=tuple(PRODUCER_CODECS)),
         ConfigKey("max_request_size", _INT, 1024 * 1024, "Bytes of the largest record.", low=1024),
         ConfigKey("accept_timeline", _INT, 0, "A timeline that the server may have changed to, after a fail-over.",
                   low=0),

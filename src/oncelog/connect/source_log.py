@@ -11,7 +11,6 @@ position tells these apart: an instance that takes over stores the position agai
 from __future__ import annotations
 
 import itertools
-import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,7 +23,6 @@ from oncelog.client import (
     Admin,
     FatalError,
     IllegalState,
-    NewTopic,
     OffsetAndMetadata,
     Producer,
     ProducerFenced,
@@ -37,7 +35,6 @@ from oncelog.connect.status_topic import STATUS_TOPIC, ensure_status_topic
 from oncelog.core.failpoints import hit
 
 ID_PREFIX: Final = "connect-"
-TOPIC_TIMEOUT_S: Final = 30.0
 HEADERS_BYTES: Final = 200
 """What the headers of a record take, about."""
 ENCODE_BYTES: Final = 512 * 1024
@@ -181,18 +178,12 @@ class SourceLog:
     def _ensure_topic(self, topic: str) -> None:
         """Create it if it is not there, as the broker's settings say."""
         if topic not in self._known_topics:
-            self._admin.create_topics([NewTopic(topic)], if_not_exists=True)
+            self._admin.ensure_topic(topic)
             self._known_topics.add(topic)
 
     def partitions_of(self, topic: str) -> int:
-        """How many there are. Brokers may know of a topic later than the one that has created it."""
-        self._ensure_topic(topic)
-        deadline_s = time.monotonic() + TOPIC_TIMEOUT_S
-        while (found := self._admin.list_topics().get(topic)) is None:
-            if time.monotonic() > deadline_s:
-                raise TimedOut(f"topic {topic} was created, and no broker knows of it")
-            time.sleep(0.05)
-        return len(found.partitions)
+        """How many the topic has, which is created if it is not there."""
+        return len(self._admin.ensure_topic(topic).partitions)
 
     def _begin(self) -> None:
         if not self._is_open:

@@ -22,7 +22,7 @@ logger = logging.getLogger("oncelog.connect")
 
 def ensure_status_topic(client: Mapping[str, Any]) -> None:
     with Admin(client) as admin:
-        admin.create_topics([NewTopic(STATUS_TOPIC, 1, configs={"cleanup.policy": "compact"})], if_not_exists=True)
+        admin.ensure_topic(NewTopic(STATUS_TOPIC, 1, configs={"cleanup.policy": "compact"}))
 
 
 class StatusWriter:

@@ -55,7 +55,8 @@ class AclFields(TypedDict):
 
 
 def create_acls(view: View, request: CreateAclsRequest, new_uuid: Callable[[], UUID]) -> Deciding:
-    check_creation_count(request)
+    if len(request.creations) > CREATIONS_MAX:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, f"At most {CREATIONS_MAX} ACLs are created at a time.")
     present = set(_known(view).values())
     records: list[Message] = []
     results = []
@@ -73,7 +74,8 @@ def create_acls(view: View, request: CreateAclsRequest, new_uuid: Callable[[], U
 
 
 def delete_acls(view: View, request: DeleteAclsRequest) -> Deciding:
-    check_filter_count(request)
+    if len(request.filters) > FILTERS_MAX:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"At most {FILTERS_MAX} filters are served at a time.")
     gone: dict[UUID, None] = {}
     results = []
     known = _known(view)
@@ -95,32 +97,14 @@ def _known(view: View) -> dict[UUID, Acl]:
     """Without those that a newer Kafka has made, which nobody can name here."""
     known = {}
     for acl_id, record in view.image.acls.items():
-        with suppress(ValueError):
+        with suppress(KafkaError):
             known[acl_id] = acl_of_record(record)
     return known
 
 
-def check_creation_count(request: CreateAclsRequest) -> None:
-    if len(request.creations) > CREATIONS_MAX:
-        raise KafkaError(ErrorCode.POLICY_VIOLATION, f"At most {CREATIONS_MAX} ACLs are created at a time.")
-
-
-def check_filter_count(request: DeleteAclsRequest) -> None:
-    if len(request.filters) > FILTERS_MAX:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"At most {FILTERS_MAX} filters are served at a time.")
-
-
 def acl_of(creation: AclCreation) -> Acl:
     """Raises KafkaError for one that cannot be added."""
-    acl = Acl(
-        _member(Resource, creation.resource_type, "resource type"),
-        creation.resource_name,
-        _member(Pattern, creation.resource_pattern_type, "pattern type"),
-        creation.principal,
-        creation.host,
-        _member(Operation, creation.operation, "operation"),
-        _member(Permission, creation.permission_type, "permission type"),
-    )
+    acl = _acl(creation, creation.resource_pattern_type)
     problem = acl.problem()
     if problem is not None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Invalid ACL creation: {problem}.")
@@ -139,16 +123,20 @@ def filter_of(fields: FilterFields) -> AclFilter:
     )
 
 
-def acl_of_record(record: AccessControlEntryRecord) -> Acl:
-    """Raises ValueError for numbers that are not known here."""
+def acl_of_record(record: AccessControlEntryRecord | DeleteAclsMatchingAcl) -> Acl:
+    """Raises KafkaError for numbers that are not known here."""
+    return _acl(record, record.pattern_type)
+
+
+def _acl(fields: AclCreation | AccessControlEntryRecord | DeleteAclsMatchingAcl, pattern: int) -> Acl:
     return Acl(
-        Resource(record.resource_type),
-        record.resource_name,
-        Pattern(record.pattern_type),
-        record.principal,
-        record.host,
-        Operation(record.operation),
-        Permission(record.permission_type),
+        _member(Resource, fields.resource_type, "resource type"),
+        fields.resource_name,
+        _member(Pattern, pattern, "pattern type"),
+        fields.principal,
+        fields.host,
+        _member(Operation, fields.operation, "operation"),
+        _member(Permission, fields.permission_type, "permission type"),
     )
 
 

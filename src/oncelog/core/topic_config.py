@@ -5,12 +5,11 @@ A key with a synonym is also the broker's key for all topics, with the same defa
 
 from __future__ import annotations
 
+from oncelog.core.codec import TOPIC_CODECS
 from oncelog.core.config import LONG_MAX, ConfigKey, ConfigTable, ConfigType
 
 _BOOLEAN, _STRING, _INT, _LONG = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG
 _DOUBLE, _LIST = ConfigType.DOUBLE, ConfigType.LIST
-
-CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 
 ONE_REPLICA = "one node has one replica of everything"
 NOT_TIERED = "there is no tiered storage"
@@ -31,7 +30,7 @@ TOPIC_CONFIG = ConfigTable(
         ConfigKey("compression.lz4.level", _INT, 9, "Level used when the broker compresses with lz4.",
                   low=1, high=17, synonym="compression.lz4.level", no_effect=_OWN_LEVEL),
         ConfigKey("compression.type", _STRING, "producer", "Final codec of batches; 'producer' keeps what was sent.",
-                  allowed=CODECS, synonym="compression.type"),
+                  allowed=tuple(TOPIC_CODECS), synonym="compression.type"),
         ConfigKey("compression.zstd.level", _INT, 3, "Level used when the broker compresses with zstd.",
                   low=-131072, high=22, synonym="compression.zstd.level", no_effect=_OWN_LEVEL),
         ConfigKey("delete.retention.ms", _LONG, 86_400_000, "How long tombstones and markers outlive compaction.",

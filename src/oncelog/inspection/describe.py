@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from oncelog.cluster.journal_entries import without_secrets
 from oncelog.coordinator.txn.state import NAME_OF, TxnState
+from oncelog.core.codec import Codec
 from oncelog.core.content import shown
 from oncelog.core.errors import KafkaError
 from oncelog.core.ids import CLUSTER_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
@@ -17,7 +18,6 @@ from oncelog.inspection.layout import Kind, StoredFile
 from oncelog.inspection.metadata_records import control_record
 from oncelog.inspection.selection import Selection
 from oncelog.protocol.batch import CONTROL_ABORT, CONTROL_COMMIT
-from oncelog.protocol.compression import Codec
 
 Row = dict[str, Any]
 NO_NAMES: Final[dict[int, str]] = {}

@@ -35,6 +35,7 @@ from typing import Final, NamedTuple
 
 import google_crc32c
 
+from oncelog.core.codec import Codec
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import SEQUENCE_MAX
 from oncelog.core.invariant import invariant
@@ -263,7 +264,7 @@ def build_batch(
     base_sequence: int = -1,
     transactional: bool = False,
     control: bool = False,
-    codec: int = compression.Codec.NONE,
+    codec: int = Codec.NONE,
     last_offset_delta: int | None = None,
     max_timestamp_ms: int | None = None,
     append_time: bool = False,

@@ -13,8 +13,9 @@ from typing import Final
 
 import cramjam
 
+from oncelog.core.codec import Codec
 from oncelog.core.errors import ErrorCode, KafkaError
-from oncelog.protocol.compression import XERIAL_HEADER_BYTES, XERIAL_MAGIC, Codec
+from oncelog.protocol.compression import XERIAL_HEADER_BYTES, XERIAL_MAGIC
 
 _GZIP_MAGIC: Final = b"\x1f\x8b\x08"
 _GZIP_RATIO_MAX: Final = 1032

@@ -1,19 +1,18 @@
 """The codecs of record batches: one blob in, one blob out, and never more output than the caller allows.
 
-Codec numbers are those of the batch attributes: 0 none, 1 gzip, 2 snappy, 3 lz4 (frame format), 4 zstd. Snappy comes
-in two shapes: one raw block (librdkafka), or xerial's framing (Java and most others), which is a 16-byte header
-followed by blocks, each an int32 length and that many bytes of raw snappy.
+Lz4 is the frame format. Snappy comes in two shapes: one raw block (librdkafka), or xerial's framing (Java and most
+others), which is a 16-byte header followed by blocks, each an int32 length and that many bytes of raw snappy.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from enum import IntEnum
 from typing import Final
 
 import cramjam
 
+from oncelog.core.codec import Codec
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.protocol.primitives import Readable
 
@@ -26,14 +25,6 @@ XERIAL_HEADER_BYTES: Final = len(_XERIAL_HEADER)
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024
 _FIRST_GUESS_BYTES_MIN: Final = 64 * 1024
 _INT32: Final = struct.Struct(">i")
-
-
-class Codec(IntEnum):
-    NONE = 0
-    GZIP = 1
-    SNAPPY = 2
-    LZ4 = 3
-    ZSTD = 4
 
 
 class CompressionError(KafkaError):

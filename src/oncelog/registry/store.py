@@ -80,8 +80,6 @@ class Store:
     def open(self) -> None:
         """Creates the topic if it is not there, and reads it. Raises WrongTopic or KafkaError."""
         with Admin(self._client) as admin:
-            new = NewTopic(self._topic, 1, configs={"cleanup.policy": "compact"})
-            admin.create_topics([new], if_not_exists=True)
             self._require_usable(admin)
         settings = {"isolation.level": "read_committed", "auto.offset.reset": "earliest"}
         self._consumer = Consumer({**self._client, **settings})
@@ -90,12 +88,7 @@ class Store:
         self._catch_up()
 
     def _require_usable(self, admin: Admin) -> None:
-        deadline_s = time.monotonic() + TIMEOUT_MS / 1000
-        while (found := admin.list_topics().get(self._topic)) is None:
-            # Brokers may know of a topic later than the one that has created it.
-            if time.monotonic() > deadline_s:
-                raise TimedOut(f"topic {self._topic} was created, and no broker knows of it")
-            time.sleep(0.05)
+        found = admin.ensure_topic(NewTopic(self._topic, 1, configs={"cleanup.policy": "compact"}))
         if len(found.partitions) != 1:
             raise WrongTopic(
                 f"topic {self._topic} has {len(found.partitions)} partitions, and a registry needs the order of one"

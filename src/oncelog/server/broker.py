@@ -400,8 +400,7 @@ class Broker:
                 and self.metadata.partition_state(topic, partition.partition).role_of(self.node_id) is not Role.NONE
             )
             if not is_ours:
-                target = self.log_dir.set_aside(partition)
-                log.warning("%s is not kept here any more and is set aside; %s may be removed", partition, target)
+                self.log_dir.set_aside(partition)
         for topic in self.metadata.topics.values():
             self.partitions.reconfigure(topic)
 

@@ -25,7 +25,7 @@ from oncelog.core.invariant import invariant
 from oncelog.core.promise import Promise
 from oncelog.protocol.batch import BatchHeader, ControlMarker
 from oncelog.server.shard_log import LOAD_RETRY_MS, Replayer, append_records, load_shard
-from oncelog.storage.log import AppendInfo
+from oncelog.storage.append_info import AppendInfo
 from oncelog.storage.verification_guards import VerificationGuard
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from oncelog.server.turns import Steps
 from oncelog.storage.deletions import unlink_all
 from oncelog.storage.log import Log
 from oncelog.storage.log_dir import CheckpointResult, CheckpointWork
+from oncelog.storage.retention import delete_old_segments
 
 if TYPE_CHECKING:
     from oncelog.server.broker import Broker
@@ -52,9 +53,8 @@ class LogUpkeep:
                 partition = self._broker.partitions.find(key.topic, key.partition)
                 if partition is None:
                     continue
-                deleted = partition.log.delete_old_segments(
-                    self._broker.cautious_ms(), high_watermark=partition.high_watermark
-                )
+                now_ms = self._broker.cautious_ms()
+                deleted = delete_old_segments(partition.log, now_ms, high_watermark=partition.high_watermark)
                 if deleted:
                     log.info("%s: %d old segment(s) deleted", partition.topic_partition, deleted)
 

@@ -20,8 +20,8 @@ from oncelog.protocol.batch import (
     decode_records,
     parse_control,
 )
+from oncelog.storage.append_info import AppendInfo
 from oncelog.storage.intact_batches import intact_batches
-from oncelog.storage.log import AppendInfo
 from oncelog.storage.producer_state import Origin
 from oncelog.storage.record_slices import has_sole_value, sole_key
 from oncelog.storage.segment import segment_number

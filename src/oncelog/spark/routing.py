@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from oncelog.client import EncodedBatch, TopicFacts, worker_client
 from oncelog.client.columns import encode_columns, partition_column
-from oncelog.protocol.compression import Codec
+from oncelog.core.codec import Codec
 from oncelog.spark.record_size import has_nameless_header, record_sizes
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from oncelog.core.codec import Codec
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import TopicPartition
 from oncelog.protocol.batch import (
@@ -32,7 +33,6 @@ from oncelog.protocol.batch import (
     stamp_append_time,
 )
 from oncelog.protocol.compressed_frame import unpacked_bytes_max
-from oncelog.protocol.compression import Codec
 from oncelog.protocol.primitives import Readable
 from oncelog.protocol.record_walk import check_count, check_lengths
 from oncelog.storage.log_config import LogConfig

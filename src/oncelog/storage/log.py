@@ -25,17 +25,16 @@ import logging
 import shutil
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Final
 
 from oncelog.core import failpoints
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import NO_TIMESTAMP
 from oncelog.storage import partition_metadata
 from oncelog.storage.append_checks import check_batches
-from oncelog.storage.atomic_file import replace_file
+from oncelog.storage.append_info import AppendInfo
 from oncelog.storage.batch_placement import PlacedBatches, accept_batches, place_batches
 from oncelog.storage.batch_times import FoundTimestamp, TimesReader
 from oncelog.storage.durability import Durability
@@ -49,7 +48,6 @@ from oncelog.storage.log_reader import ReadResult
 from oncelog.storage.producer_replay import complete_txn
 from oncelog.storage.producer_state import (
     CompletedTxn,
-    DuplicateBatch,
     Origin,
     PendingAppend,
     ProducerStateManager,
@@ -57,30 +55,14 @@ from oncelog.storage.producer_state import (
 )
 from oncelog.storage.record_examination import Examination
 from oncelog.storage.recovery import load_log
-from oncelog.storage.retention import count_deletable
 from oncelog.storage.segment import Segment, segment_number
 from oncelog.storage.segment_swap import CleanedSegment
 from oncelog.storage.txn_index import AbortedTxn
 
-REPAIR_SPACE_BYTES: Final = 64 * 1024
-"""Must be free on the disk before a log is repaired."""
-
 logger = logging.getLogger("oncelog.storage")
 
 
-@dataclass(slots=True)
-class AppendInfo:
-    first_offset: int
-    last_offset: int
-    log_append_time: int = NO_TIMESTAMP
-    """-1 with CreateTime. A duplicate is answered with the timestamp it was written with."""
-    max_timestamp: int = NO_TIMESTAMP
-    log_start_offset: int = 0
-    duplicate: bool = False
-    completed: list[CompletedTxn] = field(default_factory=list)
-
-
-__all__ = ["AppendInfo", "Log", "LogPlace", "Origin", "ReadResult"]
+__all__ = ["Log", "LogPlace", "Origin"]
 
 
 class Log:
@@ -178,7 +160,7 @@ class Log:
             if duplicate is not None:
                 # The original may have failed half way, or be from before a crash, and is acknowledged only now.
                 self._flush_if_due()
-                return self._duplicate_info(duplicate)
+                return AppendInfo.of_duplicate(duplicate, self.log_start_offset)
         max_timestamp = max([header.max_timestamp for header in headers])
         last_offset = headers[-1].last_offset
         try:
@@ -256,16 +238,6 @@ class Log:
         """Flush if `flush.messages` have been appended since the last flush."""
         if self.log_end_offset - self.durability.recovery_point >= self.config.flush_messages:
             self.flush()
-
-    def _duplicate_info(self, duplicate: DuplicateBatch) -> AppendInfo:
-        return AppendInfo(
-            first_offset=duplicate.base_offset,
-            last_offset=duplicate.last_offset,
-            log_append_time=duplicate.timestamp,
-            max_timestamp=duplicate.timestamp,
-            log_start_offset=self.log_start_offset,
-            duplicate=True,
-        )
 
     def _segment_for(self, placed: PlacedBatches, last_offset: int, max_timestamp: int, now_ms: int) -> Segment:
         """The active segment, or a new one if it is too large, too old or its indexes are full."""
@@ -446,34 +418,6 @@ class Log:
             self.durability.folder_changes += 1
             files.delete_first(count, self.log_end_offset, self.config)
         return self.log_start_offset
-
-    def delete_old_segments(self, now_ms: int, *, high_watermark: int | None = None) -> int:
-        """Apply retention. Segments that reach beyond the high watermark stay. Returns how many were deleted."""
-        segments = self.files.segments
-        count = count_deletable(
-            segments,
-            self.config,
-            log_start_offset=self.log_start_offset,
-            log_end_offset=self.log_end_offset,
-            high_watermark=self.log_end_offset if high_watermark is None else high_watermark,
-            now_ms=now_ms,
-        )
-        if count == len(segments) and not self._try_to_roll(now_ms):
-            count -= 1
-        if count:
-            self.delete_records(segments[count].base_offset)
-        return count
-
-    def _try_to_roll(self, now_ms: int) -> bool:
-        """If rolling fails, as on a full disk, the active segment stays. Deleting those before it may help."""
-        if self._health.failure:
-            return False
-        try:
-            self.roll(now_ms)
-        except KafkaError as error:
-            logger.warning("the active segment is kept although it is due for deletion: %s", error)
-            return False
-        return True
 
     def replace_segments(self, cleaned: CleanedSegment) -> bool:
         """Put a cleaned segment in the place of those it was made from. False, and nothing done, if they are gone.
@@ -665,8 +609,7 @@ class Log:
         before = self.files
         try:
             # Nothing may be touched on a disk that is still full.
-            replace_file(self._place.folder / "space", bytes(REPAIR_SPACE_BYTES), durable=False)
-            (self._place.folder / "space").unlink()
+            self._health.check_space()
             files = self._load(clean=False, recovery_point=self.recovery_point)
         except OSError as error:
             raise self._health.error(f"{self._health.failure}. It could not be recovered yet: {error}") from error

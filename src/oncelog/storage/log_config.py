@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
 from oncelog.core.broker_config import BROKER_CONFIG
+from oncelog.core.codec import TOPIC_CODECS
 from oncelog.core.config import INT_MAX, Settings, setting
 from oncelog.core.topic_config import TOPIC_CONFIG
-from oncelog.protocol.compression import Codec
 
 LOG_APPEND_TIME = "LogAppendTime"
-
-_CODECS: Mapping[str, int | None] = {
-    "producer": None,
-    "uncompressed": Codec.NONE,
-    "gzip": Codec.GZIP,
-    "snappy": Codec.SNAPPY,
-    "lz4": Codec.LZ4,
-    "zstd": Codec.ZSTD,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +68,7 @@ class LogConfig:
         set_once("checks_records", self.record_validation == "records")
         set_once("is_compacted", "compact" in self.cleanup_policy)
         set_once("stamps_append_time", self.message_timestamp_type == LOG_APPEND_TIME)
-        set_once("codec", _CODECS[self.compression_type])
+        set_once("codec", TOPIC_CODECS[self.compression_type])
 
     @property
     def is_deleted_by_retention(self) -> bool:

@@ -301,8 +301,8 @@ class LogDir:
             yield
         return renames
 
-    def set_aside(self, partition: TopicPartition) -> Path:
-        """Take a log out of use and keep its folder, under a name that no start looks at."""
+    def set_aside(self, partition: TopicPartition) -> None:
+        """Take a log that belongs to no replica of this broker out of use, and keep its folder under another name."""
         log = self.logs.pop(partition)
         self._forget(log)
         log.close(clean=False)
@@ -312,7 +312,9 @@ class LogDir:
             sync_path(self.path)
         except OSError as error:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"could not set {partition} aside: {error}") from error
-        return target
+        logger.warning(
+            "%s is no replica of this broker and is set aside; remove %s if nobody misses it", partition, target
+        )
 
     def _forget(self, log: Log) -> None:
         self._gone.add(log.topic_partition)

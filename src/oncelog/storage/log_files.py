@@ -54,7 +54,6 @@ class LogFiles:
         failpoints.hit("log.roll.before_create")
         segment = self._create_segment(base_offset, config, now_ms)
         self.segments.append(segment)
-        failpoints.hit("log.roll.after")
         return segment
 
     def _create_segment(self, base_offset: int, config: LogConfig, now_ms: int) -> Segment:

@@ -14,11 +14,16 @@ from contextlib import contextmanager
 from typing import Final
 
 from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.storage.atomic_file import replace_file
 from oncelog.storage.file_cache import OUT_OF_DESCRIPTORS
 from oncelog.storage.log_place import LogPlace
 
 _TRANSIENT: Final = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, *OUT_OF_DESCRIPTORS)
 """Errors that say nothing about the disk, or only that it is full."""
+
+
+REPAIR_SPACE_BYTES: Final = 64 * 1024
+"""Must be free on the disk before a log is repaired."""
 
 
 class LogHealth:
@@ -45,6 +50,12 @@ class LogHealth:
 
     def recover(self) -> None:
         self.failure, self.can_be_repaired = "", False
+
+    def check_space(self) -> None:
+        """Raises OSError if the disk is full."""
+        probe = self._place.folder / "space"
+        replace_file(probe, bytes(REPAIR_SPACE_BYTES), durable=False)
+        probe.unlink()
 
     @contextmanager
     def failing(self, what: str) -> Iterator[None]:

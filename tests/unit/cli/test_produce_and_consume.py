@@ -19,6 +19,7 @@ from click.testing import Result
 
 from oncelog.client import Admin, NewTopic, Producer
 from tests.unit.cli.conftest import Background
+from tests.waiting import wait_until
 
 Run = Callable[..., Result]
 Process = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -159,9 +160,7 @@ def test_ctrl_c_in_a_transaction_aborts_it_and_says_so(run: Run, topic: str, bac
     assert child.stdin is not None
     child.stdin.write("one\ntwo\n")
     child.stdin.flush()
-    deadline_s = time.monotonic() + 30
-    while "Ongoing" not in run("txn", "list", "--pattern", f"interrupted-{topic}").stdout:
-        assert time.monotonic() < deadline_s
+    wait_until(lambda: "Ongoing" in run("txn", "list", "--pattern", f"interrupted-{topic}").stdout)
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=30)
     assert child.returncode == 130

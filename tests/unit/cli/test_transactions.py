@@ -21,6 +21,7 @@ from oncelog.storage.log_config import LogConfig
 from oncelog.storage.log_dir import LogDir
 from oncelog.testing import BrokerProcess, broker
 from tests.unit.cli.conftest import SETTINGS
+from tests.waiting import wait_until
 
 Run = Callable[..., Result]
 Transactional = Callable[..., Producer]
@@ -178,9 +179,7 @@ def test_the_history_of_an_id_has_every_change(run: Run, transactional: Transact
 
 def test_a_time_out_is_called_one(run: Run, transactional: Transactional, topic: str) -> None:
     open_one(transactional(f"late-{topic}", transaction_timeout_ms=200), topic, b"x")
-    deadline_s = time.monotonic() + 30
-    while "aborted" not in run("txn", "history", f"late-{topic}").stdout:
-        assert time.monotonic() < deadline_s
+    wait_until(lambda: "aborted" in run("txn", "history", f"late-{topic}").stdout)
     whats = [e["what"] for e in json.loads(run("txn", "history", f"late-{topic}", "-o", "json").stdout)]
     assert whats == ["initialised", "began", "timed out", "aborted"]
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 
+from oncelog.core.codec import Codec
 from oncelog.core.ids import TopicPartition
 from oncelog.protocol.batch import Record, build_batch
-from oncelog.protocol.compression import Codec, compress
+from oncelog.protocol.compression import compress
 from oncelog.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from oncelog.testing import BrokerProcess

@@ -21,6 +21,7 @@ from oncelog.client import (
     TopicPartition,
 )
 from oncelog.client.admin import ConfigResource, ConfigSource, ResourceType
+from oncelog.client.admin_topics import TopicAdmin
 from oncelog.client.errors import ErrorCode
 from tests.waiting import wait_until
 
@@ -43,6 +44,16 @@ def test_topics_are_created_listed_grown_and_deleted(module_admin: Admin, unique
     module_admin.delete_topics([name])
     assert code_of(module_admin.describe_topics, [name]) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert code_of(module_admin.delete_topics, [name]) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_topic_is_created_unless_it_is_there(
+    module_admin: Admin, unique: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = unique("topic")
+    assert len(module_admin.ensure_topic(NewTopic(name, 3)).partitions) == 3
+    # Who may not create topics may use one that is there.
+    monkeypatch.delattr(TopicAdmin, "create_topics")
+    assert len(module_admin.ensure_topic(NewTopic(name, 5)).partitions) == 3
 
 
 def test_offsets_by_meaning_and_by_time(module_admin: Admin, servers: str, topic: str) -> None:

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from oncelog.client.columns import SCHEMA, decode_batches, encode_columns, murmur2_column, partition_column, to_arrow
 from oncelog.client.errors import KafkaError
 from oncelog.client.fetcher import FetchedChunk
+from oncelog.core.codec import Codec
 from oncelog.core.hashing import murmur2, partition_for_key
 from oncelog.core.ids import ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
 from oncelog.protocol.batch import Record, build_batch, decode_records, iter_headers
-from oncelog.protocol.compression import Codec
 
 TP = TopicPartition("orders", 3)
 ME = ProducerIdAndEpoch(ProducerId(5), ProducerEpoch(1))

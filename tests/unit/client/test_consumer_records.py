@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from oncelog.client.consumer_records import iter_records
 from oncelog.client.errors import KafkaError
 from oncelog.client.fetcher import FetchedChunk
+from oncelog.core.codec import Codec
 from oncelog.core.ids import TopicPartition
 from oncelog.protocol.batch import Record, build_batch, iter_headers
-from oncelog.protocol.compression import Codec
 
 TP = TopicPartition("t", 4)
 blobs = st.one_of(st.none(), st.binary(max_size=80))

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from oncelog.client.encoded_batch import split_batches
 from oncelog.client.errors import KafkaError
 from oncelog.client.record_batch_builder import RecordBatchBuilder, record_size_max
+from oncelog.core.codec import Codec
 from oncelog.core.ids import ProducerEpoch, ProducerId, ProducerIdAndEpoch
 from oncelog.protocol.batch import Record, build_batch, build_control_batch, decode_records, read_header
-from oncelog.protocol.compression import Codec
 
 ME = ProducerIdAndEpoch(ProducerId(77), ProducerEpoch(4))
 NOBODY = ProducerIdAndEpoch(ProducerId(-1), ProducerEpoch(-1))

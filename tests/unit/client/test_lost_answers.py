@@ -254,6 +254,18 @@ def _(world: World) -> Any:
 
 
 @case(
+    "Admin.ensure_topic",
+    ApiKey.CREATE_TOPICS,
+    lambda world: f"{world.name}-new" in world.truth.list_topics(),
+    returns=lambda world, info: info.name == f"{world.name}-new",
+)
+def _(world: World) -> Any:
+    admin = world.admin()
+    with world.lost():
+        return admin.ensure_topic(f"{world.name}-new")
+
+
+@case(
     "Admin.delete_topics",
     ApiKey.DELETE_TOPICS,
     lambda world: world.topic not in world.truth.list_topics(),

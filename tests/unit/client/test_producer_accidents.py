@@ -27,6 +27,7 @@ from oncelog.protocol.messages.end_txn import EndTxnRequest
 from oncelog.protocol.schema import Message
 from tests.unit.client.chaos import Accident, Chaos, Kind
 from tests.unit.client.reading import Reading
+from tests.waiting import wait_until
 
 LOSSES = [Kind.LOSE_REQUEST, Kind.LOSE_ANSWER, Kind.HALF_ANSWER, Kind.DELAY, Kind.DOUBLE]
 TRANSACTIONAL = [
@@ -206,9 +207,7 @@ def test_without_idempotence_nothing_is_lost(chaos: Chaos, reading: Reading, top
 def test_acks_0_sends_and_does_not_wait(chaos: Chaos, reading: Reading, topic: str) -> None:
     with producer(chaos, None, acks="0") as client:
         assert client.send(topic, "a", partition=0).result(5).offset == -1
-    deadline = time.monotonic() + 60
-    while reading.values(topic, [0]) != [b"a"]:
-        assert time.monotonic() < deadline
+    wait_until(lambda: reading.values(topic, [0]) == [b"a"])
 
 
 # Every kind of code at every step. What a code means at a step is also written down in test_transaction_state.

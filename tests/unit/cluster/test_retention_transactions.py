@@ -12,6 +12,7 @@ from oncelog.cluster.partition_state import PartitionState
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import LeaderEpoch, NodeId
 from oncelog.storage.log import Log
+from oncelog.storage.retention import delete_old_segments
 from tests.unit.storage.cleaner_harness import read_committed
 from tests.unit.storage.log_harness import NOW_MS, SMALL, append, append_txn, end_txn, files, new_log, reopen
 
@@ -97,7 +98,7 @@ def test_snapshots_indexes_and_transaction_indexes_go_along(tmp_path: Path) -> N
 
 def test_retention_by_age_with_an_open_transaction_starts_a_new_segment(log: Log) -> None:
     """The records of the transaction are as old as the others: all go, and the transaction is still open."""
-    deleted = log.delete_old_segments(OLD_MS + 2000 + 10_000_000, high_watermark=log.log_end_offset)
+    deleted = delete_old_segments(log, OLD_MS + 2000 + 10_000_000, high_watermark=log.log_end_offset)
     assert deleted > 0
     assert log.log_start_offset == log.log_end_offset == log.segments[0].base_offset
     assert log.producer_state.first_undecided_offset == 0
@@ -109,5 +110,5 @@ def test_retention_by_age_with_an_open_transaction_starts_a_new_segment(log: Log
 
 def test_deletion_stops_at_the_high_watermark(log: Log) -> None:
     high_watermark = log.segments[1].base_offset
-    log.delete_old_segments(NOW_MS + 10**9, high_watermark=high_watermark)
+    delete_old_segments(log, NOW_MS + 10**9, high_watermark=high_watermark)
     assert log.log_start_offset == log.segments[0].base_offset == high_watermark

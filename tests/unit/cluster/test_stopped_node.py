@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 
 import pytest
 
 from oncelog.cluster.stopped_node import open_folder
+from oncelog.controller.acl_changes import acl_record
 from oncelog.core.config import ConfigError
 from oncelog.core.config_resources import ConfigSource
 from oncelog.core.errors import KafkaError
@@ -53,6 +55,18 @@ def test_what_is_changed_is_there_at_the_next_start_which_is_a_clean_one(node: B
     with open_folder(node.folder) as broker:
         broker.change_users({}, [EVE])
         assert not broker.users
+
+
+def test_an_acl_is_removed_beside_one_of_a_newer_kafka(node: BrokerInProcess) -> None:
+    unknown = acl_record(OTHER, uuid.uuid4())
+    unknown.operation = 99
+    with open_folder(node.folder) as broker:
+        broker.change_acls([ACL])
+        broker._append([unknown])
+    with open_folder(node.folder) as broker:
+        broker.change_acls([], [ACL])
+    with open_folder(node.folder) as broker:
+        assert list(broker.image.acls) == [unknown.id]
 
 
 def test_what_cannot_be_is_refused_and_nothing_is_written(node: BrokerInProcess) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from oncelog.cluster import committed_log, zookeeper_log
+from oncelog.cluster import committed_log, zookeeper_appends, zookeeper_log, zookeeper_snapshots
 from oncelog.cluster.quorum_log import Leader
 from oncelog.cluster.zookeeper import Create, Delete, Lost, Operation, Reason, Refused, SetData
 from oncelog.cluster.zookeeper_log import ZooKeeperMetadataLog
@@ -391,8 +391,8 @@ def test_a_snapshot_whose_parts_are_gone_is_waited_for_without_haste(world: Worl
 
 
 def test_snapshots_are_stored_in_parts_and_deleted_in_slices(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zookeeper_log, "PART_BYTES_MAX", 50)
-    monkeypatch.setattr(zookeeper_log, "DELETED_AT_ONCE_MAX", 3)
+    monkeypatch.setattr(zookeeper_snapshots, "PART_BYTES_MAX", 50)
+    monkeypatch.setattr(zookeeper_snapshots, "DELETED_AT_ONCE_MAX", 3)
     first = world.node(1)
     for number in range(10):
         first.append(str(number))
@@ -407,7 +407,7 @@ def test_snapshots_are_stored_in_parts_and_deleted_in_slices(world: World, monke
 def test_what_a_broken_off_snapshot_has_left_is_swept_by_the_next_one(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(zookeeper_log, "PART_BYTES_MAX", 50)
+    monkeypatch.setattr(zookeeper_snapshots, "PART_BYTES_MAX", 50)
     first, second = world.node(1), world.node(2)
     first.append("1")
     world.run()
@@ -426,7 +426,7 @@ def test_what_a_broken_off_snapshot_has_left_is_swept_by_the_next_one(
 
 
 def test_appends_are_not_held_up_by_a_snapshot(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zookeeper_log, "PART_BYTES_MAX", 20)
+    monkeypatch.setattr(zookeeper_snapshots, "PART_BYTES_MAX", 20)
     first = world.node(1)
     job = first.log.write_snapshot(snapshot_of(first.log.committed, first.image))
     world.scheduler.advance_ms(6)
@@ -443,7 +443,7 @@ def test_a_large_append_that_breaks_off_is_undone_by_the_next_controller(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(committed_log, "BATCH_BYTES_MAX", 400)
-    monkeypatch.setattr(zookeeper_log, "BATCH_BYTES_MAX", 400)
+    monkeypatch.setattr(zookeeper_appends, "BATCH_BYTES_MAX", 400)
     first, second = world.node(1), world.node(2)
     values = [str(number) for number in range(20)]
     assert isinstance(first.appended(*values), int)

@@ -7,11 +7,11 @@ from aiokafka.record.default_records import DefaultRecordBatch as AiokafkaBatch
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AiokafkaBuilder
 from kafka.record.memory_records import MemoryRecords
 
+from oncelog.core.codec import Codec
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.invariant import InvariantError
 from oncelog.protocol import batch
 from oncelog.protocol.batch import ControlMarker, CorruptBatchError, Record
-from oncelog.protocol.compression import Codec
 
 NOW_MS = 1700000000000
 DATA_BATCH = bytes.fromhex(

@@ -5,9 +5,10 @@ import zlib
 import cramjam
 import pytest
 
+from oncelog.core.codec import Codec
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.protocol import compression
-from oncelog.protocol.compression import Codec, CompressionError
+from oncelog.protocol.compression import CompressionError
 
 CODECS = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 TEXT = b"the quick brown fox jumps over the lazy dog; " * 4000

@@ -9,9 +9,10 @@ from itertools import accumulate
 import cramjam
 import pytest
 
+from oncelog.core.codec import Codec
 from oncelog.protocol.batch import HEADER_BYTES, CorruptBatchError, Record, build_batch, iter_records
 from oncelog.protocol.compressed_frame import NotCompressed, unpacked_bytes_max
-from oncelog.protocol.compression import Codec, compress
+from oncelog.protocol.compression import compress
 from oncelog.protocol.record_walk import MalformedRecords, check_lengths, walk_records
 
 PACKING = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]

@@ -9,11 +9,11 @@ import google_crc32c
 import pytest
 
 from oncelog.cluster.partition import Partition
+from oncelog.core.codec import Codec
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import TopicPartition
 from oncelog.core.promise import Promise
 from oncelog.protocol.batch import HEADER_BYTES, Record, build_batch, decode_records, pack_batch, read_header
-from oncelog.protocol.compression import Codec
 from oncelog.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from oncelog.protocol.batch import BatchHeader, Record, build_batch, decode_records, iter_headers, parse_control
+from oncelog.storage.append_info import AppendInfo
 from oncelog.storage.cleaner import CleaningPass
 from oncelog.storage.cleaner_pace import Pace
 from oncelog.storage.cleaner_plan import find_cleanable
-from oncelog.storage.log import AppendInfo, Log, Origin
+from oncelog.storage.log import Log, Origin
 from oncelog.storage.log_config import LogConfig
 from tests.unit.storage.log_harness import NOW_MS, append, headers_in, new_log, read_all
 

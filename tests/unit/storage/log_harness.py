@@ -9,8 +9,10 @@ from typing import Any
 
 from oncelog.core.ids import TopicPartition
 from oncelog.protocol.batch import BatchHeader, Record, build_batch, build_control_batch, decode_records, iter_headers
-from oncelog.storage.log import AppendInfo, Log, LogPlace, Origin
+from oncelog.storage.append_info import AppendInfo
+from oncelog.storage.log import Log, LogPlace, Origin
 from oncelog.storage.log_config import LogConfig
+from oncelog.storage.retention import delete_old_segments
 
 NOW_MS = 1_700_000_000_000
 ORDERS = TopicPartition("orders", 0)
@@ -61,6 +63,11 @@ def end_txn(
         commit, producer_id=pid, producer_epoch=epoch, coordinator_epoch=coordinator_epoch, timestamp_ms=NOW_MS
     )
     return append(log, marker, origin=Origin.COORDINATOR, epoch=leader_epoch)
+
+
+def delete_old(log: Log, now_ms: int) -> int:
+    """Retention, where all of the log is committed."""
+    return delete_old_segments(log, now_ms, high_watermark=log.log_end_offset)
 
 
 def read_all(log: Log, *, max_bytes: int = 1 << 20, start: int | None = None) -> bytes:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from oncelog.core import failpoints
+from oncelog.core.codec import Codec
 from oncelog.protocol.batch import (
     HEADER_BYTES,
     CorruptBatchError,
@@ -17,7 +18,6 @@ from oncelog.protocol.batch import (
     decode_records,
     iter_headers,
 )
-from oncelog.protocol.compression import Codec
 from oncelog.storage.log import Log, Origin
 from oncelog.storage.offset_map import ENTRY_BYTES
 from tests.unit.storage.cleaner_harness import (

@@ -11,7 +11,7 @@ from oncelog.storage import checkpoints
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.log_dir import LogDir
 from tests.unit.storage.damage import Damage, damaged_copies
-from tests.unit.storage.log_harness import NOW_MS, TOPIC_ID, append, batch, ranges
+from tests.unit.storage.log_harness import NOW_MS, TOPIC_ID, append, batch, delete_old, ranges
 
 CONFIG = LogConfig(segment_bytes=700, index_interval_bytes=120, retention_ms=-1)
 WHOLE, SHORTENED = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -42,7 +42,7 @@ def make_folder(path: Path, *, clean: bool) -> Ranges:
 def readable(folder: LogDir) -> Ranges:
     """After retention has had its turn."""
     for log in folder.logs.values():
-        log.delete_old_segments(NOW_MS)
+        delete_old(log, NOW_MS)
     return {partition: ranges(log) for partition, log in folder.logs.items()}
 
 

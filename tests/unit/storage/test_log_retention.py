@@ -21,6 +21,7 @@ from tests.unit.storage.log_harness import (
     append,
     append_txn,
     copy_log,
+    delete_old,
     end_txn,
     headers_in,
     new_log,
@@ -45,7 +46,7 @@ def with_a_transaction_across_the_log(folder: Path) -> Log:
 
 def delete(log: Log, how: str) -> None:
     if how == "by size":
-        assert log.delete_old_segments(NOW_MS) > 0
+        assert delete_old(log, NOW_MS) > 0
     else:
         log.delete_records(log.segments[2].base_offset + 1)
 
@@ -140,7 +141,7 @@ def test_a_reader_in_the_middle_of_a_deleted_segment_is_told_where_the_log_begin
     first = log.read(0, 200, end_offset=log.log_end_offset)
     middle = headers_in(first.data)[-1].next_offset
     assert 0 < middle < log.segments[1].base_offset
-    log.delete_old_segments(NOW_MS)
+    delete_old(log, NOW_MS)
     assert len(queue) > 0
     with pytest.raises(KafkaError) as refused:
         log.read(middle, 200, end_offset=log.log_end_offset)
@@ -180,14 +181,14 @@ def test_disk_that_is_too_full_to_roll_is_freed_up_to_the_active_segment(tmp_pat
     active = log.segments[-1].base_offset
     failpoints.arm(point, full_disk)
     try:
-        assert log.delete_old_segments(LATER_MS) > 2
+        assert delete_old(log, LATER_MS) > 2
     finally:
         failpoints.disarm_all()
     assert [segment.base_offset for segment in log.segments] == [active]
     assert (log.log_start_offset, log.log_end_offset) == (active, 30)
     log = reopen(log, clean=False)
     assert ranges(log)[0][0] == active
-    assert log.delete_old_segments(LATER_MS) == 1
+    assert delete_old(log, LATER_MS) == 1
     assert log.log_start_offset == 30
     assert append(log).first_offset == 30
 
@@ -219,6 +220,6 @@ def test_log_that_must_be_recovered_is_not_rolled(tmp_path: Path) -> None:
             end_txn(log, 7, commit=False)
     finally:
         failpoints.disarm_all()
-    assert log.delete_old_segments(LATER_MS) == 0
+    assert delete_old(log, LATER_MS) == 0
     assert append(log, now_ms=LATER_MS).first_offset == 3
     assert ranges(log) == [(0, 0), (1, 1), (2, 2), (3, 3)]

@@ -12,6 +12,7 @@ from oncelog.storage.deletions import DeletionQueue, unlink_all
 from oncelog.storage.file_cache import FileCache
 from oncelog.storage.log import Log, LogPlace
 from oncelog.storage.log_config import LogConfig
+from oncelog.storage.retention import delete_old_segments
 from tests.unit.storage.log_harness import (
     NOW_MS,
     ORDERS,
@@ -20,6 +21,7 @@ from tests.unit.storage.log_harness import (
     append,
     append_txn,
     copy_log,
+    delete_old,
     end_txn,
     new_log,
     ranges,
@@ -186,14 +188,14 @@ def test_time_retention_deletes_old_segments_and_then_the_active_one(tmp_path: P
     for number in range(9):
         append(log, timestamp=NOW_MS + number * 1000)
     sizes = len(log.segments)
-    assert log.delete_old_segments(NOW_MS + DAY_MS) == 0
+    assert delete_old(log, NOW_MS + DAY_MS) == 0
     newest_of_first = log.segments[1].base_offset - 1
-    assert log.delete_old_segments(NOW_MS + newest_of_first * 1000 + DAY_MS + 1) == 1
+    assert delete_old(log, NOW_MS + newest_of_first * 1000 + DAY_MS + 1) == 1
     assert len(log.segments) == sizes - 1
     assert log.log_start_offset == log.segments[0].base_offset
-    assert log.delete_old_segments(NOW_MS + 10 * DAY_MS) == sizes - 1
+    assert delete_old(log, NOW_MS + 10 * DAY_MS) == sizes - 1
     assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (9, 9, 0)
-    assert log.delete_old_segments(NOW_MS + 20 * DAY_MS) == 0, "an empty active segment stays"
+    assert delete_old(log, NOW_MS + 20 * DAY_MS) == 0, "an empty active segment stays"
     again = reopen(log)
     assert (again.log_start_offset, append(again).first_offset) == (9, 9)
 
@@ -201,7 +203,7 @@ def test_time_retention_deletes_old_segments_and_then_the_active_one(tmp_path: P
 def test_size_retention_keeps_at_least_the_given_size(tmp_path: Path) -> None:
     log = filled(tmp_path, LogConfig(segment_bytes=1000, retention_bytes=2500))
     before = log.size_bytes
-    deleted = log.delete_old_segments(NOW_MS)
+    deleted = delete_old(log, NOW_MS)
     assert deleted > 0
     assert 2500 <= log.size_bytes < 2500 + 1000 < before
 
@@ -210,20 +212,20 @@ def test_high_watermark_holds_segments_back(tmp_path: Path) -> None:
     log = filled(tmp_path, LogConfig(segment_bytes=1000, retention_ms=0))
     second = log.segments[1].base_offset
     later = NOW_MS + DAY_MS
-    assert log.delete_old_segments(later, high_watermark=second - 1) == 0
-    assert log.delete_old_segments(later, high_watermark=second) == 1
+    assert delete_old_segments(log, later, high_watermark=second - 1) == 0
+    assert delete_old_segments(log, later, high_watermark=second) == 1
 
 
 def test_compacted_topics_are_not_deleted_by_age(tmp_path: Path) -> None:
     log = filled(
         tmp_path, LogConfig(segment_bytes=1000, retention_ms=0, retention_bytes=0, cleanup_policy=("compact",))
     )
-    assert log.delete_old_segments(NOW_MS + DAY_MS) == 0
+    assert delete_old(log, NOW_MS + DAY_MS) == 0
 
 
 def test_retention_is_off_with_minus_one(tmp_path: Path) -> None:
     log = filled(tmp_path, LogConfig(segment_bytes=1000, retention_ms=-1, retention_bytes=-1))
-    assert log.delete_old_segments(2**60) == 0
+    assert delete_old(log, 2**60) == 0
 
 
 def test_end_of_an_epoch_is_where_the_next_begins(tmp_path: Path) -> None:

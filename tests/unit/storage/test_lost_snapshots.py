@@ -14,7 +14,18 @@ from oncelog.storage.snapshot_files import SNAPSHOT_SUFFIX
 from tests.unit.storage.cleaner_harness import COMPACTED, clean, compacted_log, keyed, put
 from tests.unit.storage.damage import Damage
 from tests.unit.storage.faulty_disk import FaultyDisk
-from tests.unit.storage.log_harness import NOW_MS, ORDERS, SMALL, append, append_txn, batch, end_txn, new_log, reopen
+from tests.unit.storage.log_harness import (
+    NOW_MS,
+    ORDERS,
+    SMALL,
+    append,
+    append_txn,
+    batch,
+    delete_old,
+    end_txn,
+    new_log,
+    reopen,
+)
 
 PRODUCER = 7
 BATCH = batch(producer_id=PRODUCER, producer_epoch=0, base_sequence=0)
@@ -62,7 +73,7 @@ def test_retention_after_a_snapshot_was_lost_does_not_let_a_retry_in_twice(tmp_p
     log = three_segments(tmp_path)
     damage(log, log.segments[2].base_offset, what)
     log.reconfigure(replace(SMALL, retention_bytes=log.segments[2].size_bytes))
-    assert log.delete_old_segments(NOW_MS) == 2
+    assert delete_old(log, NOW_MS) == 2
     assert is_duplicate_after_a_kill(log)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from oncelog.core.codec import Codec
 from oncelog.protocol.batch import CorruptBatchError, Record, build_batch, decode_records, read_header
-from oncelog.protocol.compression import Codec
 from oncelog.storage.offset_map import DIGEST_BYTES, ENTRY_BYTES, OffsetMap
 from oncelog.storage.record_slices import RecordSlice, copy_records, records_section, rewrite_records, slice_records
 

@@ -17,8 +17,7 @@ from oncelog.cli.bench.options import (
     size_option,
 )
 from oncelog.cli.parsing import Choice
-
-_CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+from oncelog.core.codec import PRODUCER_CODECS
 
 
 @click.command("produce")
@@ -27,7 +26,7 @@ _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 @click.option("--throughput", default=-1, show_default=True, type=click.IntRange(-1),
               help="Records per second that are offered; -1 for no limit.")  # fmt: skip
 @click.option("--acks", default="all", show_default=True, type=Choice(["0", "1", "all"]))
-@click.option("--compression", default="none", show_default=True, type=Choice(_CODECS))
+@click.option("--compression", default="none", show_default=True, type=Choice(tuple(PRODUCER_CODECS)))
 @click.option("--batch-size", default=262_144, show_default=True, type=click.IntRange(1), help="Bytes of a batch.")
 @click.option("--linger-ms", default=5.0, show_default=True, type=click.FloatRange(0),
               help="How long a batch waits for more.")  # fmt: skip
