@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from oncelog.client.batch_sequence import IN_FLIGHT_MAX
 from oncelog.client.config import CLIENT_TABLE, TUNES_JAVA, ClientConfig, parse_settings
 from oncelog.client.errors import ConfigurationError
 from oncelog.core.config import INT_MAX, ConfigKey, ConfigType, Settings, refused, setting, without_effect
+from oncelog.core.dataclass import dataclass
 from oncelog.protocol.compression import Codec
 
 _INT, _LONG = ConfigType.INT, ConfigType.LONG

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain, groupby
 from typing import Final
 
@@ -19,6 +19,7 @@ from oncelog.controller.image import EMPTY_IMAGE, Image, TopicImage
 from oncelog.controller.topic_rules import unknown_topic
 from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.config_resources import ResourceType
+from oncelog.core.dataclass import dataclass
 from oncelog.core.ids import LeaderEpoch, NodeId, TopicPartition
 from oncelog.core.topic_config import TOPIC_CONFIG
 from oncelog.core.topic_settings import known_settings

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from oncelog.controller.partition_image import PartitionImage
 from oncelog.controller.registrations import BrokerRegistration
 from oncelog.core.config_resources import ResourceType
+from oncelog.core.dataclass import dataclass
 from oncelog.core.ids import NodeId
 from oncelog.protocol.messages.cluster_metadata import (
     AccessControlEntryRecord,

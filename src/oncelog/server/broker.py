@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -28,6 +27,7 @@ from oncelog.core.broker_config import is_in_cluster
 from oncelog.core.clock import JUMP_BELIEVED_AFTER_MS, CautiousClock, Scheduler, SteadyClock
 from oncelog.core.config import Settings
 from oncelog.core.config_resources import ResourceType
+from oncelog.core.dataclass import dataclass
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import (
     CLUSTER_METADATA_TOPIC,

@@ -13,13 +13,14 @@ import ipaddress
 import re
 import socket
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Final
 
 from oncelog.core.address import ALL_ADDRESSES, LOOPBACK, Address, parse_address
 from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.config import INT_MAX, ConfigError, Settings, did_you_mean
+from oncelog.core.dataclass import dataclass
 from oncelog.core.tls_config import NAME_CHECK
 from oncelog.security.oauthbearer import TokenRules
 from oncelog.security.principal_mapping import PrincipalMapping

@@ -9,11 +9,11 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from oncelog.core import failpoints
+from oncelog.core.dataclass import dataclass
 from oncelog.core.ids import TopicPartition
 from oncelog.storage.file_cache import OUT_OF_DESCRIPTORS
 

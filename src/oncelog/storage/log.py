@@ -25,12 +25,13 @@ import logging
 import shutil
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Final
 
 from oncelog.core import failpoints
+from oncelog.core.dataclass import dataclass
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import NO_TIMESTAMP
 from oncelog.storage import partition_metadata
