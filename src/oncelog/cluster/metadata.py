@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import field
 from itertools import chain, groupby
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from oncelog.cluster.image_security import acls_of, scram_users
 from oncelog.cluster.partition_state import PartitionState
@@ -25,7 +25,9 @@ from oncelog.core.topic_config import TOPIC_CONFIG
 from oncelog.core.topic_settings import known_settings
 from oncelog.security.acl import Acl
 from oncelog.security.quotas import Entity
-from oncelog.security.scram import ScramCredential, ScramUser
+
+if TYPE_CHECKING:
+    from oncelog.security.scram import ScramCredential, ScramUser
 
 _GONE: Final = PartitionState(NodeId(-1), LeaderEpoch(-1), replicas=(), in_sync=())
 

@@ -20,6 +20,7 @@ from oncelog.protocol.messages.cluster_metadata import (
 )
 
 METADATA_VERSION: Final = "metadata.version"
+KRAFT_VERSION: Final = "kraft.version"
 METADATA_VERSION_MIN: Final = 7
 """3.3-IV3, the oldest that Kafka 4 reads; so is a log that does not name its level."""
 
