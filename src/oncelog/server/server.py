@@ -144,11 +144,20 @@ class Server:
         if any(listener.protocol.has_sasl for listener, _ in self._bound):
             self.broker.make_secret()
         self.broker.start()
-        self.broker.dispatcher.load_handlers()
         if any(listener.oauth is not None for listener, _ in self._bound):
             self.broker.logins.read_keys([listener for listener, _ in self._bound], self._worker)
         await self._add_users()
         await self._serve_metrics(self._bound[0][1].host)
+
+    def load_handlers(self) -> None:
+        """Clients are accepted already, and requests are served between the steps."""
+        steps = self.broker.dispatcher.load_handlers()
+
+        def step() -> None:
+            if next(steps, self) is not self:
+                self._loop.call_soon(step)
+
+        step()
 
     async def reset(self) -> None:
         """As if this had just been started on an empty folder: all data and all connections go, the address stays."""
@@ -157,8 +166,10 @@ class Server:
         await self._stop_broker(clean=False)
         old = self._data_dir.with_name(f"{self._data_dir.name}.reset-{uuid.uuid4()}")
         self._data_dir.rename(old)
-        self._worker.run(lambda: shutil.rmtree(old, ignore_errors=True))
-        await self._start_broker()
+        try:
+            await self._start_broker()
+        finally:
+            self._worker.run(lambda: shutil.rmtree(old, ignore_errors=True))  # nobody waits for that
         self._close_connections()  # of clients that came back too soon
 
     async def _add_users(self) -> None:
