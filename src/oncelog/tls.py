@@ -14,11 +14,12 @@ import ssl
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from oncelog.core.config import ConfigError
+from oncelog.core.dataclass import dataclass
 from oncelog.security import jks
 
 _JCEKS_MAGIC: Final = b"\xce\xce\xce\xce"

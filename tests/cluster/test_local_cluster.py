@@ -14,7 +14,7 @@ import pytest
 import oncelog.testing
 from oncelog.client import Admin, Producer
 from oncelog.testing import Cluster
-from oncelog.testing.cluster import START_TIMEOUT_S
+from oncelog.testing.local_cluster import START_TIMEOUT_S
 from oncelog.testing.zookeeper import ZooKeeperEnsemble, zookeeper_missing
 from tests.unit.cli.test_cluster_up import cluster_up, pids
 from tests.unit.testing.test_cluster import cluster, length, write

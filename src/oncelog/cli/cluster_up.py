@@ -20,8 +20,8 @@ from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.config import ConfigError
 
 if TYPE_CHECKING:
-    from oncelog.testing.cluster import Cluster
     from oncelog.testing.cluster_plan import ClusterPlan
+    from oncelog.testing.local_cluster import Cluster
 
 BROKERS: Final = 3
 CONTROLLERS: Final = 3
@@ -66,8 +66,8 @@ def up_command(
     many partitions, and what has died; nothing is started again by itself. Ctrl-C or SIGTERM stops all of it. The next
     time it goes on from the same folder.
     """
-    from oncelog.testing.cluster import Cluster
     from oncelog.testing.cluster_plan import ClusterFolderError
+    from oncelog.testing.local_cluster import Cluster
 
     if console_listen is not None:
         check_console_address(console_listen)

@@ -19,7 +19,7 @@ from oncelog.monitoring.brokers import ReplicaCounts, replica_counts
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from oncelog.testing.cluster import Cluster
+    from oncelog.testing.local_cluster import Cluster
 
 LOOK_EVERY_S: Final = 1.0
 ANSWER_TIMEOUT_MS: Final = 2_000

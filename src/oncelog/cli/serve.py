@@ -45,6 +45,7 @@ def _secure_start(folder: Path) -> SecureStart:
 @click.option("--log-format", default="text", show_default=True, type=Choice(["text", "json"]))
 @click.option("--failpoint", "failpoints", multiple=True, hidden=True)
 @click.option("--take-orders", "takes_orders", is_flag=True, hidden=True)
+@click.option("--throw-away", "throws_away", is_flag=True, hidden=True)
 def serve_command(
     data_dir: Path | None,
     listen: str | None,
@@ -58,6 +59,7 @@ def serve_command(
     log_format: str,
     failpoints: tuple[str, ...],
     takes_orders: bool,
+    throws_away: bool,
 ) -> None:
     """Run a broker that Kafka clients can use.
 
@@ -68,11 +70,14 @@ def serve_command(
     from oncelog.server import main as server_main
     from oncelog.server.operator_log import set_up_logging
     from oncelog.server.server import NO_USERS, ClusterRefusal
+    from oncelog.storage import fsyncs
     from oncelog.storage.log_dir import LogDirError
 
     if console_listen is not None:
         check_console_address(console_listen)
     set_up_logging(log_level, log_format)
+    if throws_away:
+        fsyncs.do_without()
     overrides = {
         "log.dirs": str(data_dir) if data_dir is not None else None,
         "listeners": listen,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, Final, Self
 
 from oncelog.client.errors import ConfigurationError
@@ -19,6 +19,7 @@ from oncelog.core.config import (
     setting,
     without_effect,
 )
+from oncelog.core.dataclass import dataclass
 from oncelog.core.tls_config import NAME_CHECK, TLS_KEYS
 from oncelog.security.jaas import parse_jaas
 from oncelog.security.sasl import MECHANISMS, OAUTHBEARER

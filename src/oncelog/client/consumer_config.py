@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from oncelog.client.assignors import ASSIGNORS
@@ -12,6 +11,7 @@ from oncelog.client.errors import SKIP_CORRUPT_BATCHES, ConfigurationError
 from oncelog.client.fetch import FETCH_KEYS, RACK, FetchSettings
 from oncelog.client.visibility import IsolationLevel
 from oncelog.core.config import INT_MAX, ConfigKey, ConfigType, Settings, refused, setting
+from oncelog.core.dataclass import dataclass
 
 _INT, _STRING, _BOOLEAN = ConfigType.INT, ConfigType.STRING, ConfigType.BOOLEAN
 ISOLATION: Final = {

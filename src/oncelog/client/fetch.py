@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from oncelog.client.connection import Connection
 from oncelog.client.errors import error_of
 from oncelog.client.visibility import IsolationLevel
 from oncelog.core.config import ConfigKey, ConfigType, setting
+from oncelog.core.dataclass import dataclass
 from oncelog.core.ids import TopicPartition
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 

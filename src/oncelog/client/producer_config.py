@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from oncelog.client.batch_sequence import IN_FLIGHT_MAX
@@ -11,6 +10,7 @@ from oncelog.client.config import CLIENT_TABLE, TUNES_JAVA, ClientConfig, parse_
 from oncelog.client.errors import ConfigurationError
 from oncelog.core.codec import PRODUCER_CODECS
 from oncelog.core.config import INT_MAX, ConfigKey, ConfigType, Settings, refused, setting, without_effect
+from oncelog.core.dataclass import dataclass
 
 _INT, _LONG = ConfigType.INT, ConfigType.LONG
 _BOOLEAN, _STRING = ConfigType.BOOLEAN, ConfigType.STRING

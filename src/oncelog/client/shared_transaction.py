@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from oncelog.client.config import CLIENT_TABLE
 from oncelog.client.topic_facts import TopicFacts
 from oncelog.core.config import setting
+from oncelog.core.dataclass import dataclass
 from oncelog.core.ids import NO_IDENTITY, ProducerIdAndEpoch
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 from oncelog.client.admin_base import AdminBase
 from oncelog.client.cluster import Cluster, TopicInfo
 from oncelog.client.errors import KafkaError, error_of
 from oncelog.core.config_resources import ResourceType
+from oncelog.core.dataclass import dataclass
 from oncelog.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,

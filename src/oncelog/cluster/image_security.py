@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 from uuid import UUID
 
-from oncelog.controller.acl_changes import acl_of_record
 from oncelog.controller.image import Image
 from oncelog.core.errors import KafkaError
-from oncelog.security.acl import Acl
-from oncelog.security.scram import ScramCredential, ScramMechanism, ScramUser
+
+if TYPE_CHECKING:
+    from oncelog.security.acl import Acl
+    from oncelog.security.scram import ScramCredential, ScramUser
 
 log = logging.getLogger("oncelog.server")
 
 
 def scram_users(image: Image) -> dict[ScramUser, ScramCredential]:
+    from oncelog.security.scram import ScramCredential, ScramMechanism, ScramUser  # if there are any
+
     users: dict[ScramUser, ScramCredential] = {}
     for key, record in image.scram.items():
         try:
@@ -27,6 +31,8 @@ def scram_users(image: Image) -> dict[ScramUser, ScramCredential]:
 
 
 def known_acls(image: Image) -> dict[UUID, Acl]:
+    from oncelog.controller.acl_changes import acl_of_record
+
     acls: dict[UUID, Acl] = {}
     for acl_id, entry in image.acls.items():
         try:

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -39,6 +38,7 @@ from oncelog.controller.image import EMPTY_IMAGE, Image
 from oncelog.controller.replay import Replay
 from oncelog.controller.scram_changes import scram_record
 from oncelog.core.config_resources import ResourceType
+from oncelog.core.dataclass import dataclass
 from oncelog.core.ids import INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, uuid_from_text
 from oncelog.protocol.messages.cluster_metadata import ClientQuotaRecord, ProducerIdsRecord, QuotaEntity
 from oncelog.protocol.schema import Message

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from oncelog.coordinator.txn.recovery import OpenTransaction
+from oncelog.core.dataclass import dataclass
 from oncelog.storage.log import Log
 
 PRODUCER_IDS_END: Final = 1 << 62

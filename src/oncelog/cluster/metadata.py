@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain, groupby
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from oncelog.cluster.image_security import acls_of, scram_users
 from oncelog.cluster.partition_state import PartitionState
@@ -19,12 +19,15 @@ from oncelog.controller.image import EMPTY_IMAGE, Image, TopicImage
 from oncelog.controller.topic_rules import unknown_topic
 from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.config_resources import ResourceType
+from oncelog.core.dataclass import dataclass
 from oncelog.core.ids import LeaderEpoch, NodeId, TopicPartition
 from oncelog.core.topic_config import TOPIC_CONFIG
 from oncelog.core.topic_settings import known_settings
 from oncelog.security.acl import Acl
 from oncelog.security.quotas import Entity
-from oncelog.security.scram import ScramCredential, ScramUser
+
+if TYPE_CHECKING:
+    from oncelog.security.scram import ScramCredential, ScramUser
 
 _GONE: Final = PartitionState(NodeId(-1), LeaderEpoch(-1), replicas=(), in_sync=())
 

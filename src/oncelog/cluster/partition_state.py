@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Self
 
+from oncelog.core.dataclass import dataclass
 from oncelog.core.ids import LeaderEpoch, NodeId
 
 if TYPE_CHECKING:

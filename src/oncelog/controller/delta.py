@@ -8,7 +8,6 @@ entries can differ, as a replay does, has only these compared.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Generic, NamedTuple, Self, TypeVar
 from uuid import UUID
 
@@ -16,6 +15,7 @@ from oncelog.controller.image import ConfigResource, Image, QuotaEntity, ScramCr
 from oncelog.controller.partition_image import PartitionImage
 from oncelog.controller.registrations import BrokerRegistration
 from oncelog.core.config_resources import ResourceType
+from oncelog.core.dataclass import dataclass
 from oncelog.core.ids import NodeId
 from oncelog.protocol.messages.cluster_metadata import (
     AccessControlEntryRecord,

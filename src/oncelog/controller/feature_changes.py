@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from oncelog.controller.decision import Decision
-from oncelog.controller.image import METADATA_VERSION, ConfigResource
+from oncelog.controller.image import KRAFT_VERSION, METADATA_VERSION, ConfigResource
 from oncelog.controller.view import ELR_FEATURE, View
 from oncelog.core.config_resources import ResourceType
 from oncelog.core.errors import ErrorCode, KafkaError
@@ -20,7 +20,6 @@ from oncelog.protocol.messages.update_features import (
 )
 from oncelog.protocol.schema import Message
 
-KRAFT_VERSION: Final = "kraft.version"
 _UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
 _MIN_ISR: Final = "min.insync.replicas"
 _NEEDED: Final = {ELR_FEATURE: 23, "transaction.version": 0}

@@ -17,11 +17,11 @@ session.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple
 
 from oncelog.controller.registrations import BrokerRegistration
+from oncelog.core.dataclass import dataclass
 from oncelog.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from oncelog.controller.partition_image import PartitionImage
 from oncelog.controller.registrations import BrokerRegistration
 from oncelog.core.config_resources import ResourceType
+from oncelog.core.dataclass import dataclass
 from oncelog.core.ids import NodeId
 from oncelog.protocol.messages.cluster_metadata import (
     AccessControlEntryRecord,
@@ -19,6 +20,7 @@ from oncelog.protocol.messages.cluster_metadata import (
 )
 
 METADATA_VERSION: Final = "metadata.version"
+KRAFT_VERSION: Final = "kraft.version"
 METADATA_VERSION_MIN: Final = 7
 """3.3-IV3, the oldest that Kafka 4 reads; so is a log that does not name its level."""
 

@@ -14,41 +14,26 @@ heartbeats: these are memory, and are taken as they come.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
-from oncelog.controller import broker_changes, leader_elections
-from oncelog.controller.acl_changes import create_acls, delete_acls
-from oncelog.controller.config_changes import alter_incrementally, replace_all
+from oncelog.controller import broker_changes
 from oncelog.controller.decision import Deciding, Decision, Requester
-from oncelog.controller.directory_assignments import assign_replicas
-from oncelog.controller.feature_changes import KRAFT_VERSION, update_features
 from oncelog.controller.heartbeats import BrokerEpoch, BrokerState, Heartbeats
-from oncelog.controller.image import EMPTY_IMAGE, METADATA_VERSION, Image
+from oncelog.controller.image import EMPTY_IMAGE, KRAFT_VERSION, METADATA_VERSION, Image
 from oncelog.controller.image_records import versioned
-from oncelog.controller.in_sync_changes import alter_partitions
 from oncelog.controller.placement import Below
-from oncelog.controller.producer_id_blocks import allocate_producer_ids
-from oncelog.controller.quota_changes import alter_quotas
-from oncelog.controller.reassignments import alter_reassignments, list_reassignments
 from oncelog.controller.registration import register_broker, register_controller, unregister_broker
 from oncelog.controller.registrations import BrokerRegistration
 from oncelog.controller.replay import Replay
-from oncelog.controller.scram_changes import alter_credentials
-from oncelog.controller.topic_changes import TopicChanges
 from oncelog.controller.view import ELR_FEATURE, View
 from oncelog.core.config import Settings
 from oncelog.core.config_resources import ResourceType
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import NodeId
-from oncelog.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
-from oncelog.protocol.messages.alter_client_quotas import AlterClientQuotasRequest
-from oncelog.protocol.messages.alter_configs import AlterConfigsRequest
-from oncelog.protocol.messages.alter_partition import AlterPartitionRequest
-from oncelog.protocol.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
-from oncelog.protocol.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
-from oncelog.protocol.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from oncelog.protocol.messages.broker_registration import BrokerRegistrationRequest, Feature
 from oncelog.protocol.messages.cluster_metadata import (
@@ -63,18 +48,12 @@ from oncelog.protocol.messages.cluster_metadata import (
     TopicRecord,
     encode_metadata_record,
 )
-from oncelog.protocol.messages.controller_registration import ControllerRegistrationRequest
-from oncelog.protocol.messages.create_acls import CreateAclsRequest
-from oncelog.protocol.messages.create_partitions import CreatePartitionsRequest
-from oncelog.protocol.messages.create_topics import CreateTopicsRequest
-from oncelog.protocol.messages.delete_acls import DeleteAclsRequest
-from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest
-from oncelog.protocol.messages.elect_leaders import ElectLeadersRequest
-from oncelog.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
-from oncelog.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
-from oncelog.protocol.messages.unregister_broker import UnregisterBrokerRequest
-from oncelog.protocol.messages.update_features import UpdateFeaturesRequest
 from oncelog.protocol.schema import Message
+
+if TYPE_CHECKING:
+    from oncelog.controller.topic_changes import TopicChanges
+    from oncelog.protocol.messages.unregister_broker import UnregisterBrokerRequest
+    from oncelog.protocol.messages.update_features import UpdateFeaturesRequest
 
 NEVER_MS: Final = 1 << 62
 ELECTIONS_MAX: Final = 1000
@@ -190,7 +169,7 @@ class Round:
 
     def decide(self, request: Message, who: Requester, now_ms: int) -> Generator[None, None, Message]:
         """As `ask`, in steps of which none is long. It is to be gone through to its end before the next one."""
-        found = _DECISIONS[type(request)](self, request, who, now_ms)
+        found = _DECISIONS[request.API_KEY](self, request, who, now_ms)
         decision = found if isinstance(found, Decision) else (yield from found)
         level = self._view.image.metadata_version
         for record in decision.records:
@@ -218,10 +197,10 @@ class Round:
                 self._take(broker_changes.fenced(self._view, broker))
 
     def elect_preferred(self) -> None:
-        self._take(leader_elections.preferred_leaders(self._view, ELECTIONS_MAX))
+        self._take(_rules("leader_elections").preferred_leaders(self._view, ELECTIONS_MAX))
 
     def elect_unclean(self) -> None:
-        self._take(leader_elections.unclean_leaders(self._view, ELECTIONS_MAX))
+        self._take(_rules("leader_elections").unclean_leaders(self._view, ELECTIONS_MAX))
 
     def _take(self, records: Sequence[Message]) -> None:
         _at_once(self._take_in_steps(records))
@@ -311,10 +290,14 @@ class Round:
 
     def _topics(self, who: Requester) -> TopicChanges:
         machine = self._machine
+        from oncelog.controller.topic_changes import TopicChanges
+
         return TopicChanges(self._view, who, machine.new_uuid, machine.below, is_alone=machine.config.is_alone)
 
     def _features(self, request: UpdateFeaturesRequest, who: Requester, now_ms: int) -> Decision:
         machine = self._machine
+        from oncelog.controller.feature_changes import update_features
+
         return update_features(self._view, request, who.api_version, machine.config.features, machine.kraft_version)
 
 
@@ -345,26 +328,52 @@ def _check_size(record: Message, level: int) -> None:
         )
 
 
-_DECISIONS: Final[dict[type[Message], Callable[[Round, Any, Requester, int], Decision | Deciding]]] = {
-    BrokerRegistrationRequest: Round._register,
-    BrokerHeartbeatRequest: Round._heartbeat,
-    ControllerRegistrationRequest: lambda _, request, who, now_ms: register_controller(request),
-    UnregisterBrokerRequest: Round._unregister,
-    CreateTopicsRequest: lambda self, request, who, now_ms: self._topics(who).create(request),
-    CreatePartitionsRequest: lambda self, request, who, now_ms: self._topics(who).grow(request),
-    DeleteTopicsRequest: lambda self, request, who, now_ms: self._topics(who).delete(request),
-    AlterPartitionRequest: lambda self, request, who, now_ms: alter_partitions(self._view, request, who),
-    AssignReplicasToDirsRequest: lambda self, request, who, now_ms: assign_replicas(self._view, request),
-    AllocateProducerIdsRequest: lambda self, request, who, now_ms: allocate_producer_ids(self._view, request),
-    ElectLeadersRequest: lambda self, request, who, now_ms: leader_elections.elect_leaders(self._view, request),
-    AlterPartitionReassignmentsRequest: lambda self, request, who, now_ms: alter_reassignments(self._view, request),
-    ListPartitionReassignmentsRequest: lambda self, request, who, now_ms: list_reassignments(self._view, request),
-    IncrementalAlterConfigsRequest: lambda self, request, who, now_ms: alter_incrementally(self._view, request, who),
-    AlterConfigsRequest: lambda self, request, who, now_ms: replace_all(self._view, request, who),
-    UpdateFeaturesRequest: Round._features,
-    AlterClientQuotasRequest: lambda self, request, who, now_ms: alter_quotas(self._view, request),
-    AlterUserScramCredentialsRequest: lambda self, request, who, now_ms: alter_credentials(self._view, request),
-    CreateAclsRequest: lambda self, request, who, now_ms: create_acls(self._view, request, self._machine.new_uuid),
-    DeleteAclsRequest: lambda self, request, who, now_ms: delete_acls(self._view, request),
+def _rules(name: str) -> Any:
+    """A module of this package, imported when it is first asked for: a start needs none of these."""
+    return importlib.import_module(f"oncelog.controller.{name}")
+
+
+_DECISIONS: Final[dict[int | None, Callable[[Round, Any, Requester, int], Decision | Deciding]]] = {
+    ApiKey.BROKER_REGISTRATION: Round._register,
+    ApiKey.BROKER_HEARTBEAT: Round._heartbeat,
+    ApiKey.CONTROLLER_REGISTRATION: lambda _, request, who, now_ms: register_controller(request),
+    ApiKey.UNREGISTER_BROKER: Round._unregister,
+    ApiKey.CREATE_TOPICS: lambda self, request, who, now_ms: self._topics(who).create(request),
+    ApiKey.CREATE_PARTITIONS: lambda self, request, who, now_ms: self._topics(who).grow(request),
+    ApiKey.DELETE_TOPICS: lambda self, request, who, now_ms: self._topics(who).delete(request),
+    ApiKey.ALTER_PARTITION: lambda self, request, who, now_ms: _rules("in_sync_changes").alter_partitions(
+        self._view, request, who
+    ),
+    ApiKey.ASSIGN_REPLICAS_TO_DIRS: lambda self, request, who, now_ms: _rules("directory_assignments").assign_replicas(
+        self._view, request
+    ),
+    ApiKey.ALLOCATE_PRODUCER_IDS: lambda self, request, who, now_ms: _rules("producer_id_blocks").allocate_producer_ids(
+        self._view, request
+    ),
+    ApiKey.ELECT_LEADERS: lambda self, request, who, now_ms: _rules("leader_elections").elect_leaders(
+        self._view, request
+    ),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: lambda self, request, who, now_ms: _rules(
+        "reassignments"
+    ).alter_reassignments(self._view, request),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: lambda self, request, who, now_ms: _rules("reassignments").list_reassignments(
+        self._view, request
+    ),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: lambda self, request, who, now_ms: _rules("config_changes").alter_incrementally(
+        self._view, request, who
+    ),
+    ApiKey.ALTER_CONFIGS: lambda self, request, who, now_ms: _rules("config_changes").replace_all(
+        self._view, request, who
+    ),
+    ApiKey.UPDATE_FEATURES: Round._features,
+    ApiKey.ALTER_CLIENT_QUOTAS: lambda self, request, who, now_ms: _rules("quota_changes").alter_quotas(
+        self._view, request
+    ),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: lambda self, request, who, now_ms: _rules("scram_changes").alter_credentials(
+        self._view, request
+    ),
+    ApiKey.CREATE_ACLS: lambda self, request, who, now_ms: _rules("acl_changes").create_acls(
+        self._view, request, self._machine.new_uuid
+    ),
+    ApiKey.DELETE_ACLS: lambda self, request, who, now_ms: _rules("acl_changes").delete_acls(self._view, request),
 }
-"""By the type of the request."""

@@ -27,12 +27,13 @@ Without ELR the ISR is never empty: its last members stay in it, and only they c
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum, auto
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from oncelog.controller.partition_image import NO_LEADER_CHANGE, PartitionImage
+from oncelog.core.dataclass import dataclass
 from oncelog.protocol.messages.cluster_metadata import PartitionChangeRecord
 
 NO_LEADER: Final = -1

@@ -7,11 +7,11 @@ the same one; the partition epoch grows with every change.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final, Self
 from uuid import UUID
 
 from oncelog.controller.errors import InvalidMetadata
+from oncelog.core.dataclass import dataclass
 from oncelog.core.ids import NULL_UUID, LeaderEpoch, NodeId
 from oncelog.protocol.messages.cluster_metadata import PartitionChangeRecord, PartitionRecord
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Self
 from uuid import UUID
 
 from oncelog.controller.errors import InvalidMetadata
+from oncelog.core.dataclass import dataclass
 from oncelog.core.ids import NodeId
 from oncelog.protocol.messages.broker_registration import Feature, Listener
 from oncelog.protocol.messages.cluster_metadata import (

@@ -17,9 +17,10 @@ A shard is everything that one partition of a coordinator's topic says. Decide, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
+from oncelog.core.dataclass import dataclass
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import NO_PRODUCER_ID, NO_TIMESTAMP, ProducerIdAndEpoch
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, TypeVar
 
+from oncelog.core.dataclass import dataclass
 from oncelog.core.invariant import invariant
 
 T = TypeVar("T")

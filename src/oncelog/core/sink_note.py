@@ -6,9 +6,9 @@ Brokers take 4096 bytes of metadata (`offset.metadata.max.bytes`); a note has so
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 
 from oncelog.core.broker_config import BROKER_CONFIG
+from oncelog.core.dataclass import dataclass
 
 METADATA_BYTES_MAX = BROKER_CONFIG.defaults.integer("offset.metadata.max.bytes")
 WRITER_CHARACTERS_MAX = 200

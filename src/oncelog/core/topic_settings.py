@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from oncelog.core.config import ConfigError, ConfigKey, ConfigTable, ConfigValue, Settings, format_value
 from oncelog.core.config_resources import ConfigSource
+from oncelog.core.dataclass import dataclass
 from oncelog.core.topic_config import TOPIC_CONFIG
 
 log = logging.getLogger("oncelog.server")

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from oncelog.client.admin import Admin
 from oncelog.client.consumer_records import iter_records
 from oncelog.client.fetcher import RangeReader
 from oncelog.client.visibility import IsolationLevel
+from oncelog.core.dataclass import dataclass
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import TRANSACTION_STATE_TOPIC, TopicPartition
 from oncelog.monitoring.offsets import PartitionOffsets

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from oncelog.client.admin import Admin, GroupDescription
 from oncelog.client.offsets import OffsetAndMetadata
+from oncelog.core.dataclass import dataclass
 from oncelog.core.ids import TopicPartition
 from oncelog.monitoring.offsets import Lag, PartitionOffsets, lag_of, partition_offsets
 

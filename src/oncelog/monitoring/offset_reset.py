@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any
 
 from oncelog.client.admin import Admin
+from oncelog.core.dataclass import dataclass
 from oncelog.core.ids import TopicPartition
 from oncelog.monitoring.offsets import PartitionOffsets, partition_offsets
 from oncelog.monitoring.positions import Position, PositionKind, find_offsets

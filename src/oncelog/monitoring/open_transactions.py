@@ -7,12 +7,12 @@ the time-out. A transaction that is open on a partition and that no coordinator 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from oncelog.client.admin import Admin, ProducerDescription, TransactionDescription, TransactionListing
 from oncelog.client.fetcher import RangeReader
 from oncelog.client.visibility import IsolationLevel
+from oncelog.core.dataclass import dataclass
 from oncelog.core.ids import TopicPartition
 from oncelog.monitoring.offsets import PartitionOffsets, partition_offsets
 from oncelog.monitoring.transactions import DECIDED_STATES, OPEN_STATES, age_ms, describe_known

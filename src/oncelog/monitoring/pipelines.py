@@ -11,7 +11,7 @@ How far back this goes depends on compaction of the two topics.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from oncelog.client.consumer_records import iter_records
 from oncelog.client.fetcher import RangeReader
 from oncelog.client.visibility import IsolationLevel
 from oncelog.coordinator.group.records import OffsetRecord, decode
+from oncelog.core.dataclass import dataclass
 from oncelog.core.hashing import coordinator_partition
 from oncelog.core.ids import GROUP_METADATA_TOPIC, TopicPartition
 from oncelog.core.sink_note import Note

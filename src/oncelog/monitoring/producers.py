@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from oncelog.client.admin import Admin, ProducerDescription
+from oncelog.core.dataclass import dataclass
 from oncelog.core.ids import TopicPartition
 
 

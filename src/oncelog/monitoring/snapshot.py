@@ -24,10 +24,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from oncelog.client.admin import Admin, ClusterDescription, GroupDescription, GroupListing, ProducerDescription
+from oncelog.core.dataclass import dataclass
 from oncelog.core.hashing import coordinator_partition
 from oncelog.core.ids import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from oncelog.monitoring.brokers import BrokerState, broker_states

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from oncelog.client.admin import Admin
 from oncelog.client.fetcher import RangeReader
 from oncelog.client.visibility import IsolationLevel
+from oncelog.core.dataclass import dataclass
 from oncelog.core.ids import TopicPartition
 from oncelog.monitoring.offsets import PartitionOffsets, partition_offsets
 from oncelog.monitoring.open_transactions import OpenTransaction, open_transactions

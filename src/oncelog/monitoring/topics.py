@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from oncelog.client.admin import Admin, ConfigEntry
 from oncelog.client.cluster import PartitionInfo, TopicInfo
 from oncelog.client.errors import UnsupportedByBroker
+from oncelog.core.dataclass import dataclass
 from oncelog.core.ids import TRANSACTION_STATE_TOPIC, TopicPartition, uuid_to_text
 from oncelog.monitoring.offsets import PartitionOffsets, partition_offsets
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from oncelog.client.admin import TransactionDescription
+from oncelog.core.dataclass import dataclass
 from oncelog.monitoring.transaction_history import ABORTED, BEGAN, COMMITTED, TIMED_OUT, TransactionEvent
 from oncelog.monitoring.transactions import OPEN_STATES
 

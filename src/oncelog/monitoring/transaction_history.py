@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from oncelog.client.admin import Admin
@@ -18,6 +17,7 @@ from oncelog.client.fetcher import RangeReader
 from oncelog.client.visibility import IsolationLevel
 from oncelog.coordinator.txn.records import DecodedRecord, decode_record
 from oncelog.coordinator.txn.state import NAME_OF, TxnState
+from oncelog.core.dataclass import dataclass
 from oncelog.core.hashing import coordinator_partition
 from oncelog.core.ids import TRANSACTION_STATE_TOPIC, TopicPartition
 from oncelog.monitoring.offsets import partition_offsets

@@ -7,9 +7,9 @@ order, so that what is open at the end is what the broker would find open. Only 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
 
+from oncelog.core.dataclass import dataclass
 from oncelog.protocol.batch import BatchHeader, ControlMarker
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from oncelog.client.admin import Admin, TransactionDescription, TransactionListing
 from oncelog.coordinator.txn.state import NAME_OF
+from oncelog.core.dataclass import dataclass
 from oncelog.core.errors import ErrorCode, KafkaError
 
 STATES: Final = tuple(NAME_OF.values())

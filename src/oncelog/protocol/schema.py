@@ -19,10 +19,10 @@ are dataclasses whose every field has a default, which is what a call of a field
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, dataclass_transform
 
+from oncelog.core.dataclass import dataclass
 from oncelog.core.ids import NULL_UUID
 from oncelog.core.invariant import invariant
 from oncelog.protocol.api_keys import NEVER, VERSION_MAX, ApiKey

@@ -12,8 +12,10 @@ import hashlib
 import hmac
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
+
+from oncelog.core.dataclass import dataclass
 
 MAGIC: Final = b"\xfe\xed\xfe\xed"
 _SALT: Final = b"Mighty Aphrodite"

@@ -14,9 +14,9 @@ import binascii
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from oncelog.core.dataclass import dataclass
 from oncelog.security.sasl import AuthenticationFailed, Step, check_authorization_id
 
 ALGORITHMS: Final = frozenset(

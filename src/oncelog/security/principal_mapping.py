@@ -15,10 +15,10 @@ there are groups, but fewer. What fails in Java for every client that a rule mat
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from oncelog.core.config import ConfigError
+from oncelog.core.dataclass import dataclass
 from oncelog.security.java_regex import compile_java
 
 NAME_CHARS_MAX: Final = 2048

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -28,6 +28,7 @@ from oncelog.core.broker_config import is_in_cluster
 from oncelog.core.clock import JUMP_BELIEVED_AFTER_MS, CautiousClock, Scheduler, SteadyClock
 from oncelog.core.config import Settings
 from oncelog.core.config_resources import ResourceType
+from oncelog.core.dataclass import dataclass
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import (
     CLUSTER_METADATA_TOPIC,
@@ -40,7 +41,6 @@ from oncelog.core.invariant import invariant
 from oncelog.core.promise import Promise
 from oncelog.core.topic_settings import BrokerSettings
 from oncelog.core.worker import OneAtATime, Worker
-from oncelog.security.scram_decoys import Decoys, shared_secret
 from oncelog.server.authorization import AllowClients, Authorizer, acl_authorizer
 from oncelog.server.cleaning import LogCleaner
 from oncelog.server.context import RequestContext
@@ -51,7 +51,6 @@ from oncelog.server.group_runtime import GroupRuntime
 from oncelog.server.large_requests import LargeRequests
 from oncelog.server.log_starts import LogStarts
 from oncelog.server.log_upkeep import LogUpkeep
-from oncelog.server.login import Logins
 from oncelog.server.markers import MarkerSender
 from oncelog.server.memory_budget import MemoryBudget
 from oncelog.server.metrics import Metrics
@@ -72,7 +71,9 @@ if TYPE_CHECKING:
     from oncelog.controller.delta import Delta
     from oncelog.controller.image import Image
     from oncelog.protocol.messages.broker_registration import Listener as Endpoint
+    from oncelog.security.scram_decoys import Decoys
     from oncelog.server.cluster_topics import ClusterTopics
+    from oncelog.server.login import Logins
     from oncelog.server.membership import Membership
     from oncelog.server.own_controller import OwnController
     from oncelog.server.peers import Peers
@@ -192,16 +193,6 @@ class Broker:
         self.upkeep = LogUpkeep(self)
         self.log_starts = LogStarts(self.upkeep.write_checkpoint)
         self.dispatcher = Dispatcher(self)
-        self.logins = Logins(
-            self.dispatcher,
-            settings=lambda: self.settings,
-            scheduler=self.scheduler,
-            steady_ms=self.steady_ms,
-            users=lambda: self.metadata.users,
-            decoys=self._known_decoys,
-            new_nonce=self.new_nonce,
-            on_failure=lambda: self.metrics.rejected(ErrorCode.SASL_AUTHENTICATION_FAILED.name),
-        )
         self._decoys: Decoys | None = None
         self._has_started = False
         self._has_ended = False
@@ -257,8 +248,26 @@ class Broker:
         if self.own_controller is not None:
             self.own_controller.keep_secret(value)
 
+    @cached_property
+    def logins(self) -> Logins:
+        """For listeners with SASL: other brokers do not import it."""
+        from oncelog.server.login import Logins
+
+        return Logins(
+            self.dispatcher,
+            settings=lambda: self.settings,
+            scheduler=self.scheduler,
+            steady_ms=self.steady_ms,
+            users=lambda: self.metadata.users,
+            decoys=self._known_decoys,
+            new_nonce=self.new_nonce,
+            on_failure=lambda: self.metrics.rejected(ErrorCode.SASL_AUTHENTICATION_FAILED.name),
+        )
+
     def _known_decoys(self) -> Decoys:
         """Whoever knocks asks for them: they are not made anew each time."""
+        from oncelog.security.scram_decoys import Decoys, shared_secret
+
         if self._decoys is None:
             users = self.metadata.users
             shared = shared_secret(users.values()) if self.is_in_cluster else None

@@ -27,7 +27,6 @@ from oncelog.core.ids import INTERNAL_TOPICS, TopicPartition
 from oncelog.server.repeated_errors import RepeatedErrors
 from oncelog.storage import checkpoints
 from oncelog.storage.atomic_file import sync_path
-from oncelog.storage.cleaner import CleaningPass, DamagedTxnIndexError
 from oncelog.storage.cleaner_pace import CleaningStopped
 from oncelog.storage.cleaner_plan import Cleanable, find_cleanable
 from oncelog.storage.deletions import unlink_all
@@ -36,6 +35,7 @@ from oncelog.storage.segment_swap import CleanedSegment
 
 if TYPE_CHECKING:
     from oncelog.server.broker import Broker
+    from oncelog.storage.cleaner import CleaningPass
 
 log = logging.getLogger("oncelog.cleaner")
 
@@ -210,6 +210,8 @@ class LogCleaner:
             self._fail(cleanable.log, error)
 
     def _begin_pass(self, cleanable: Cleanable, now_ms: int) -> None:
+        from oncelog.storage.cleaner import CleaningPass  # which a start has no use for
+
         cleaning = CleaningPass(
             cleanable,
             map_memory_bytes=self._broker.settings.integer("log.cleaner.dedupe.buffer.size"),
@@ -347,6 +349,8 @@ class LogCleaner:
 
     def _on_error(self, partition_log: Log, error: Exception) -> None:
         """Clean the log later, or never again before the next start if it is damaged."""
+        from oncelog.storage.cleaner import DamagedTxnIndexError
+
         partition = partition_log.topic_partition
         backoff_ms = self._broker.settings.integer("log.cleaner.backoff.ms")
         self._postponed[partition] = self._broker.steady_ms() + POSTPONED_LOOKS * backoff_ms

@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Final, cast
 from oncelog.core.promise import Promise
 from oncelog.protocol.framing import RECEIVE_BUFFER_BYTES, FrameReader, FrameTooLarge
 from oncelog.protocol.primitives import MalformedRequest
-from oncelog.security.distinguished_name import MalformedCertificate, subject_name
-from oncelog.security.principal_mapping import UnmappedName
 from oncelog.server import audit
 from oncelog.server.context import Peer, hold_nothing
 from oncelog.server.dispatch import Buffers, LastAnswer, UnservedRequest
@@ -152,6 +150,9 @@ class Connection(asyncio.BufferedProtocol):
         certificate = tls.getpeercert(binary_form=True) if tls is not None else None
         if not certificate:
             return
+        from oncelog.security.distinguished_name import MalformedCertificate, subject_name
+        from oncelog.security.principal_mapping import UnmappedName
+
         try:
             self._peer.principal = f"User:{mapping.user_of(subject_name(certificate))}"
         except (MalformedCertificate, UnmappedName) as error:

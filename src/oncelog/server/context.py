@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
+from oncelog.core.dataclass import dataclass
 from oncelog.core.errors import KafkaError
 from oncelog.protocol.api_keys import ApiKey
 from oncelog.server import audit

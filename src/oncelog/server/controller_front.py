@@ -11,8 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from oncelog.cluster.quorum_serving import QuorumServing
-from oncelog.controller.feature_changes import KRAFT_VERSION
-from oncelog.controller.refusals import refused
+from oncelog.controller.image import KRAFT_VERSION
 from oncelog.core.address import LOOPBACK
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.promise import Promise
@@ -31,9 +30,7 @@ from oncelog.protocol.messages.fetch_snapshot import FetchSnapshotRequest, Fetch
 from oncelog.protocol.primitives import MalformedRequest, read_uvarint
 from oncelog.protocol.schema import Message
 from oncelog.server.authorization import AllowClients, Authorizer, Operation, Resource
-from oncelog.server.config_descriptions import describe_configs
 from oncelog.server.context import HANG_UP, HangUp, Peer, RequestContext
-from oncelog.server.controller_descriptions import describe_cluster, described_node
 from oncelog.server.controller_node import ControllerNode
 from oncelog.server.dispatch import DECODED_HERE_BYTES_MAX, Answer, Buffers, UnservedRequest, is_long
 from oncelog.server.forwarding import FORWARDED
@@ -201,7 +198,7 @@ class ControllerFront:
                 return Promise.resolved(self._api_versions(context.api_version, is_known=True))
             case ApiKey.SASL_HANDSHAKE | ApiKey.SASL_AUTHENTICATE:
                 # Nobody is to log in here. A login itself never comes here: see `login`.
-                return Promise.resolved(refused(request, _LOGGED_IN))
+                return Promise.resolved(_refusal(request, _LOGGED_IN))
             case ApiKey.FETCH:
                 return self._fetch(request, context.api_version)
             case ApiKey.FETCH_SNAPSHOT:
@@ -209,16 +206,21 @@ class ControllerFront:
             case ApiKey.DESCRIBE_QUORUM:
                 return self._turns.begin(self._serving.describe(request, self._scheduler.now_ms()), context.peer)
             case ApiKey.DESCRIBE_CLUSTER:
+                from oncelog.server.controller_descriptions import describe_cluster
+
                 return Promise.resolved(describe_cluster(self._node, request, context))
             case ApiKey.DESCRIBE_CONFIGS:
+                from oncelog.server.config_descriptions import describe_configs
+                from oncelog.server.controller_descriptions import described_node
+
                 return self._turns.begin(describe_configs(described_node(self._node), request, context), context.peer)
             case ApiKey.ADD_RAFT_VOTER | ApiKey.REMOVE_RAFT_VOTER:
-                return Promise.resolved(refused(request, _FIXED_VOTERS))
+                return Promise.resolved(_refusal(request, _FIXED_VOTERS))
             case ApiKey.ENVELOPE:
                 return self._open(request, context.peer)
 
         def finished(answer: Message | KafkaError) -> Message:
-            message = refused(request, answer) if isinstance(answer, KafkaError) else answer
+            message = _refusal(request, answer) if isinstance(answer, KafkaError) else answer
             if context.throttle_ms and "throttle_time_ms" in message.FIELDS:
                 message.throttle_time_ms = context.throttle_ms  # type: ignore[attr-defined]  # most answers have it
             return message
@@ -326,6 +328,12 @@ def _refused(request: Message, error: KafkaError) -> Message:
         return FetchSnapshotResponse(error_code=error.code)
     if isinstance(request, EnvelopeRequest):
         return EnvelopeResponse(error_code=error.code)
+    return _refusal(request, error)
+
+
+def _refusal(request: Message, error: KafkaError) -> Message:
+    from oncelog.controller.refusals import refused  # which knows the answers to all requests
+
     return refused(request, error)
 
 

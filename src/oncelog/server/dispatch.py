@@ -10,7 +10,7 @@ import logging
 import pkgutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache, cached_property
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -64,6 +64,12 @@ _USED_BY_MOST_CLIENTS: Final = (
     ApiKey.TXN_OFFSET_COMMIT,
     ApiKey.CONSUMER_GROUP_HEARTBEAT,
 )
+USED_SOON: Final = (
+    "oncelog.controller.producer_id_blocks",
+    "oncelog.controller.topic_changes",
+    "oncelog.server.change_report",
+)
+"""What these requests lead to, that a start has no use for."""
 
 
 class LastAnswer(Buffers):
@@ -82,6 +88,7 @@ class Front(Protocol):
     def serve(self, frame: memoryview, peer: Peer) -> Answer: ...
 
 
+@cache
 def _find_handlers() -> dict[ApiKey, str]:
     """The modules of the handlers: the number in a module's name is the key it serves. None of them is imported."""
     names = [module.name for module in pkgutil.iter_modules(handlers.__path__)]
@@ -231,10 +238,15 @@ class Dispatcher:
 
         return self._broker.encoding.run(lambda: route.frame(correlation_id, message)).map(encoded)
 
-    def load_handlers(self) -> None:
-        """Imports those that most clients use. A first request would keep all others waiting for that."""
+    def load_handlers(self) -> Iterator[None]:
+        """Imports those that most clients use, one with each step. A first request would keep all others waiting for
+        that, and a start would take longer."""
         for key in _USED_BY_MOST_CLIENTS:
             self._handler(key)
+            yield
+        for name in USED_SOON:
+            importlib.import_module(name)
+            yield
 
     def wrap_handler(self, key: ApiKey, wrap: Callable[[Handler], Handler]) -> None:
         """For tests that need wrong or missing answers. What is passed on has no handler: see `Forwarder.lost`."""

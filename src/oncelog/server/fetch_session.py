@@ -20,9 +20,10 @@ from __future__ import annotations
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from oncelog.core.config import INT_MAX
+from oncelog.core.dataclass import dataclass
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.protocol.messages.fetch import FetchRequest, PartitionData
 from oncelog.server.turns import Steps, in_steps

@@ -31,8 +31,6 @@ from oncelog.protocol.api import (
 from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.framing import frame_response, parse_request_header, parse_response_header
 from oncelog.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
-from oncelog.server import config_resources
-from oncelog.server.change_report import report
 from oncelog.server.context import HangUp, Peer, RequestContext
 from oncelog.server.dispatch import DECODED_HERE_BYTES_MAX, Buffers
 from oncelog.server.turns import Steps
@@ -186,8 +184,10 @@ class _Passing:
         self._request = request
         if self.key not in _CONFIGS:
             return self._data
+        from oncelog.server.config_resources import refusal
+
         for resource in request.resources:
-            error = config_resources.refusal(self._broker, self._context, resource)
+            error = refusal(self._broker, self._context, resource)
             if error is not None:
                 self._refused[resource.resource_type, resource.resource_name] = error
             yield
@@ -226,6 +226,8 @@ class _Passing:
         is_complete = not self._silence(answer) and not self._refused
         told: Promise[Any] = Promise.resolved(None)
         if buffers is not None:
+            from oncelog.server.change_report import report
+
             steps = report(self._broker, self._context, self._request, answer)
             told = self._broker.turns.begin(steps, self.peer, to_the_end=True)
         return told.chain(lambda _: self._complete(buffers, answer, worker, is_complete=is_complete))

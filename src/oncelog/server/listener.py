@@ -13,19 +13,22 @@ import ipaddress
 import re
 import socket
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from oncelog.core.address import ALL_ADDRESSES, LOOPBACK, Address, parse_address
 from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.config import INT_MAX, ConfigError, Settings, did_you_mean
+from oncelog.core.dataclass import dataclass
 from oncelog.core.tls_config import NAME_CHECK
-from oncelog.security.oauthbearer import TokenRules
-from oncelog.security.principal_mapping import PrincipalMapping
 from oncelog.security.sasl import MECHANISMS, OAUTHBEARER, PLAIN
 from oncelog.server.connection_limits import ListenerLimits
-from oncelog.tls import TlsSettings
+
+if TYPE_CHECKING:
+    from oncelog.security.oauthbearer import TokenRules
+    from oncelog.security.principal_mapping import PrincipalMapping
+    from oncelog.tls import TlsSettings
 
 PREFIX: Final = "listener.name."
 JAAS: Final = "sasl.jaas.config"
@@ -321,7 +324,7 @@ def _listener(
     limits = ListenerLimits(*given)
     tls = _tls(own, protocol, overrides) if protocol.has_tls else None
     if not protocol.has_sasl:
-        mapping = PrincipalMapping(own.text("ssl.principal.mapping.rules")) if tls is not None else None
+        mapping = None if tls is None else _mapping(own.text("ssl.principal.mapping.rules"))
         return Listener(name, protocol, address, advertised, tls=tls, mapping=mapping, limits=limits)
     mechanisms = own.words("sasl.enabled.mechanisms") if own.get("sasl.enabled.mechanisms") else ()
     unknown = [mechanism for mechanism in mechanisms if mechanism not in MECHANISMS]
@@ -360,6 +363,8 @@ def _oauth(own: Settings, name: str) -> OAuthSettings:
         if not given and not is_unsecured:
             text = f"listener {name} has OAUTHBEARER and needs one; * stands for any"
             raise ConfigError(f"sasl.oauthbearer.expected.{key}: {text}")
+    from oncelog.security.oauthbearer import TokenRules
+
     rules = TokenRules(
         () if _ANY in audiences else audiences,
         None if issuer == _ANY else issuer,
@@ -385,6 +390,8 @@ def _refuse_idle(name: str, protocol: SecurityProtocol, overrides: Mapping[str, 
 
 
 def _tls(own: Settings, protocol: SecurityProtocol, overrides: Mapping[str, str]) -> TlsSettings:
+    from oncelog.tls import TlsSettings
+
     # As in Kafka: a setting for all listeners does not make those with SASL ask for certificates, too.
     client_auth = overrides.get(_CLIENT_AUTH, "none") if protocol.has_sasl else own.text(_CLIENT_AUTH)
     return TlsSettings(
@@ -402,6 +409,12 @@ def _tls(own: Settings, protocol: SecurityProtocol, overrides: Mapping[str, str]
         truststore_password=own.optional_text("ssl.truststore.password"),
         client_auth=client_auth,
     )
+
+
+def _mapping(rules: str) -> PrincipalMapping:
+    from oncelog.security.principal_mapping import PrincipalMapping
+
+    return PrincipalMapping(rules)
 
 
 def metrics_tls(settings: Settings) -> TlsSettings | None:

@@ -7,16 +7,21 @@ import os
 import socket
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from oncelog.core.address import Address
 from oncelog.core.config import ConfigError
 from oncelog.server.listener import Listener, listen_problem
-from oncelog.server.tls_listener import BACKLOG, LOOK_MS, Certificates, TlsListener
 
 if TYPE_CHECKING:
     from oncelog.core.worker import Worker
     from oncelog.server.connection import Connection
+    from oncelog.server.tls_listener import Certificates, TlsListener
+    from oncelog.tls import TlsSettings
+
+BACKLOG: Final = 512
+LOOK_MS: Final = 5_000
+"""How often certificates are looked at."""
 
 
 class Listening:
@@ -39,7 +44,7 @@ class Listening:
 
     async def bind(self, listener: Listener) -> Address:
         """Where it is bound. Nobody is served yet. Raises ConfigError."""
-        certificates = None if listener.tls is None else Certificates(listener.tls)
+        certificates = None if listener.tls is None else certificates_of(listener.tls)
         new_connection = partial(self._new_connection, listener)
         try:
             server = await self._loop.create_server(
@@ -54,6 +59,8 @@ class Listening:
             sockets = [socket.socket(fileno=os.dup(sock.fileno())) for sock in server.sockets]
             server.close()
             self.keep_new(certificates)
+            from oncelog.server.tls_listener import TlsListener
+
             self._tls_listeners.append(TlsListener(sockets, certificates, new_connection, self._forget))
         return bound
 
@@ -81,3 +88,10 @@ class Listening:
             for certificates in self._certificates:
                 certificates.renew(self._worker)
             self._loop.call_later(LOOK_MS / 1000, self._renew_certificates)
+
+
+def certificates_of(settings: TlsSettings) -> Certificates:
+    """Raises ConfigError."""
+    from oncelog.server.tls_listener import Certificates
+
+    return Certificates(settings)

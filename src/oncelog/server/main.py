@@ -129,10 +129,12 @@ async def _serve(
         address = await start
         collect_garbage_rarely()
         on_ready(address)
-        if takes_orders and isinstance(server, Server):
-            from oncelog.server.orders import Orders
+        if isinstance(server, Server):
+            server.load_handlers()
+            if takes_orders:
+                from oncelog.server.orders import Orders
 
-            Orders(server).listen(loop)
+                Orders(server).listen(loop)
         ended = loop.create_task(server.until_ended())
         await asyncio.wait([ended, stop], return_when=asyncio.FIRST_COMPLETED)
         if ended.done():

@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from oncelog.cluster.cluster_config import FEATURES, METADATA_LEVEL
 from oncelog.cluster.file_metadata_log import OWN_ADDRESS, FileMetadataLog
-from oncelog.cluster.journal_entries import draft_of_journal
 from oncelog.cluster.metadata_draft import MetadataDraft, skipped_producer_ids
 from oncelog.cluster.node_facts import JOURNAL_FILE, NodeFacts
 from oncelog.controller.errors import InvalidMetadata
 from oncelog.controller.image import EMPTY_IMAGE, METADATA_VERSION
 from oncelog.controller.machine import ControllerConfig, Machine
 from oncelog.controller.registration import RESERVED_DIRECTORIES_BELOW
-from oncelog.controller.scram_changes import scram_record
 from oncelog.core.address import Address
 from oncelog.core.errors import KafkaError
 from oncelog.core.invariant import invariant
@@ -113,6 +111,8 @@ class OwnController:
             elif self.log.committed.end_offset < known.end_offset:
                 draft.mark_cut(f"it ends at offset {self.log.committed.end_offset} and was longer")
         elif self._path.exists():
+            from oncelog.cluster.journal_entries import draft_of_journal  # of earlier versions
+
             draft = draft_of_journal(
                 self._path,
                 stopped_incarnation=stopped_epoch,
@@ -229,6 +229,8 @@ class OwnController:
 
     def add_users(self, users: Mapping[ScramUser, ScramCredential]) -> Promise[KafkaError | None]:
         """Credentials that are ready, as no request has them."""
+        from oncelog.controller.scram_changes import scram_record
+
         records = [scram_record(user, credential) for user, credential in users.items()]
         return self.node.add(lambda _: records).chain(self._when_applied)
 

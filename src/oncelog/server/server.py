@@ -16,7 +16,6 @@ from oncelog.core.address import ALL_ADDRESSES, LOOPBACK, Address
 from oncelog.core.broker_config import is_in_cluster
 from oncelog.core.config import ConfigError, Settings
 from oncelog.core.promise import Promise
-from oncelog.security.scram import ScramCredential, ScramUser
 from oncelog.server.allocator import give_freed_memory_back
 from oncelog.server.broker import Broker, Environment
 from oncelog.server.connection import Connection, close_idle
@@ -32,14 +31,14 @@ from oncelog.server.listener import (
     of_controllers,
     parse_listeners,
 )
-from oncelog.server.listening import Listening
+from oncelog.server.listening import Listening, certificates_of
 from oncelog.server.log_upkeep import OURSELVES
-from oncelog.server.login import Login
 from oncelog.server.loop import LoopScheduler, LoopWorker
-from oncelog.server.tls_listener import Certificates
 
 if TYPE_CHECKING:
     from oncelog.protocol.messages.broker_registration import Listener as Endpoint
+    from oncelog.security.scram import ScramCredential, ScramUser
+    from oncelog.server.dispatch import Front
     from oncelog.server.membership import Membership
     from oncelog.server.metrics_port import MetricsPort
     from oncelog.server.peer_connections import PeerConnections
@@ -59,7 +58,7 @@ _BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 T = TypeVar("T")
-Users = Mapping[ScramUser, ScramCredential]
+Users = Mapping["ScramUser", "ScramCredential"]
 
 
 class FirstUsers(NamedTuple):
@@ -145,10 +144,20 @@ class Server:
         if any(listener.protocol.has_sasl for listener, _ in self._bound):
             self.broker.make_secret()
         self.broker.start()
-        self.broker.dispatcher.load_handlers()
-        self.broker.logins.read_keys([listener for listener, _ in self._bound], self._worker)
+        if any(listener.oauth is not None for listener, _ in self._bound):
+            self.broker.logins.read_keys([listener for listener, _ in self._bound], self._worker)
         await self._add_users()
         await self._serve_metrics(self._bound[0][1].host)
+
+    def load_handlers(self) -> None:
+        """Clients are accepted already, and requests are served between the steps."""
+        steps = self.broker.dispatcher.load_handlers()
+
+        def step() -> None:
+            if next(steps, self) is not self:
+                self._loop.call_soon(step)
+
+        step()
 
     async def reset(self) -> None:
         """As if this had just been started on an empty folder: all data and all connections go, the address stays."""
@@ -157,8 +166,10 @@ class Server:
         await self._stop_broker(clean=False)
         old = self._data_dir.with_name(f"{self._data_dir.name}.reset-{uuid.uuid4()}")
         self._data_dir.rename(old)
-        self._worker.run(lambda: shutil.rmtree(old, ignore_errors=True))
-        await self._start_broker()
+        try:
+            await self._start_broker()
+        finally:
+            self._worker.run(lambda: shutil.rmtree(old, ignore_errors=True))  # nobody waits for that
         self._close_connections()  # of clients that came back too soon
 
     async def _add_users(self) -> None:
@@ -245,7 +256,7 @@ class Server:
     def _new_connection(self, listener: Listener) -> Connection:
         has_sasl = listener.protocol.has_sasl
         return Connection(
-            Login(self.broker.logins, listener) if has_sasl else self.broker.dispatcher,
+            self._new_login(listener) if has_sasl else self.broker.dispatcher,
             frame_max_bytes=self._settings.integer("socket.request.max.bytes"),
             login_max_bytes=listener.login_max_bytes if has_sasl else None,
             listener=listener.name,
@@ -255,6 +266,11 @@ class Server:
             accept=self._accept,
             forget=self._forget,
         )
+
+    def _new_login(self, listener: Listener) -> Front:
+        from oncelog.server.login import Login  # for listeners with SASL alone
+
+        return Login(self.broker.logins, listener)
 
     def _announce(self, listener: Listener, bound: Address) -> None:
         told = listener.advertised or bound
@@ -354,7 +370,7 @@ class Server:
         broker = self.broker
         self._metrics = MetricsPort(lambda: broker.turns.begin(read_metrics(broker), OURSELVES), self._worker)
         tls = metrics_tls(self._settings)
-        certificates = None if tls is None else Certificates(tls)
+        certificates = None if tls is None else certificates_of(tls)
         if certificates is not None:
             self._listening.keep_new(certificates)
         try:

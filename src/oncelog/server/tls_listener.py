@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from oncelog.core.config import ConfigError
 from oncelog.server import audit
+from oncelog.server.listening import BACKLOG
 from oncelog.tls import HANDSHAKE_S_MAX, SHUTDOWN_S_MAX, TlsSettings, server_context
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("oncelog.server")
 
-BACKLOG: Final = 512
-LOOK_MS: Final = 5_000
 HANDSHAKE_S_MIN: Final = 0.1
 PAUSE_S: Final = 0.5
 """After a failure to accept, as when there are no descriptors left."""

@@ -15,10 +15,10 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from oncelog.core.dataclass import dataclass
 from oncelog.core.promise import Promise
 from oncelog.server.context import HANG_UP, HangUp, Peer
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from oncelog.coordinator.txn.config import TxnConfig
@@ -22,6 +22,7 @@ from oncelog.coordinator.txn.recovery import MissingMarker
 from oncelog.coordinator.txn.results import IdResult, PartitionsResult, Result
 from oncelog.coordinator.txn.versions import TransactionVersion
 from oncelog.core.clock import Timer
+from oncelog.core.dataclass import dataclass
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import (
     TRANSACTION_STATE_TOPIC,

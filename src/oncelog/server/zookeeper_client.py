@@ -11,12 +11,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from oncelog.cluster.zookeeper import Check, Create, Lost, Node, Operation, Reason, Refused, Session, SetData
 from oncelog.core.address import parse_address
 from oncelog.core.config import ConfigError, Settings
+from oncelog.core.dataclass import dataclass
 from oncelog.core.promise import Promise
 
 if TYPE_CHECKING:

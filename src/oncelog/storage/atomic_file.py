@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from oncelog.core import failpoints
+from oncelog.storage import fsyncs
 
 TEMPORARY_SUFFIX = ".tmp"
 _numbers = itertools.count()
@@ -35,7 +36,7 @@ def _write_and_rename(temporary: Path, path: Path, content: bytes, durable: bool
     try:
         write_all(descriptor, content)
         failpoints.hit("checkpoint.before_fsync")
-        if durable:
+        if durable and fsyncs.are_needed():
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
@@ -52,6 +53,8 @@ def write_all(descriptor: int, content: bytes) -> None:
 
 def sync_path(path: Path) -> None:
     """fsync a file or a folder through a descriptor of its own."""
+    if not fsyncs.are_needed():
+        return
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

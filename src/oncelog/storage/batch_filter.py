@@ -13,9 +13,10 @@ end of what was cleaned can be told. Offsets, sequences, producer and leader epo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, NamedTuple
 
+from oncelog.core.dataclass import dataclass
 from oncelog.core.ids import NO_OFFSET, NO_TIMESTAMP
 from oncelog.protocol.batch import (
     CODEC_MASK,

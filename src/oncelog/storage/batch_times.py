@@ -11,9 +11,9 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from oncelog.core.dataclass import dataclass
 from oncelog.core.errors import KafkaError
 from oncelog.core.ids import TopicPartition
 from oncelog.protocol.batch import HEADER_BYTES, BatchHeader, read_header

@@ -22,12 +22,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
 from oncelog.core import failpoints
+from oncelog.core.dataclass import dataclass
 from oncelog.protocol.batch import BatchHeader
 from oncelog.storage.append_checks import read_control
 from oncelog.storage.atomic_file import sync_path

@@ -9,10 +9,10 @@ Cleaning is due when the dirty bytes in between exceed their share of all that i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from oncelog.core.dataclass import dataclass
 from oncelog.storage.log import Log
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.offset_index import RELATIVE_OFFSET_MAX

@@ -9,12 +9,13 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from oncelog.core import failpoints
+from oncelog.core.dataclass import dataclass
 from oncelog.core.ids import TopicPartition
+from oncelog.storage import fsyncs
 from oncelog.storage.file_cache import OUT_OF_DESCRIPTORS
 
 _TRANSIENT: Final = (errno.ENOMEM, *OUT_OF_DESCRIPTORS)
@@ -62,6 +63,8 @@ def sync_folder(path: Path) -> bool:
 
 def _sync(path: Path, sync: Callable[[int], None]) -> bool:
     """Whether it is there."""
+    if not fsyncs.are_needed():
+        return True
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

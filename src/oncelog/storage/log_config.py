@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 
 from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.codec import TOPIC_CODECS
 from oncelog.core.config import INT_MAX, Settings, setting
+from oncelog.core.dataclass import dataclass
 from oncelog.core.topic_config import TOPIC_CONFIG
 
 LOG_APPEND_TIME = "LogAppendTime"

@@ -19,11 +19,11 @@ import logging
 import os
 import uuid
 from collections.abc import Callable, Generator, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from oncelog.core import failpoints
+from oncelog.core.dataclass import dataclass
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import CLUSTER_METADATA_TOPIC, TopicPartition
 from oncelog.protocol.batch import CorruptBatchError

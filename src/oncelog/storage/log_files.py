@@ -7,10 +7,11 @@ and an OSError goes out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from oncelog.core import failpoints
+from oncelog.core.dataclass import dataclass
 from oncelog.storage.leader_epochs import LeaderEpochs
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.log_place import LogPlace

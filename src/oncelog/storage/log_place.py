@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from oncelog.core.dataclass import dataclass
 from oncelog.core.ids import TopicPartition
 from oncelog.storage.deletions import unlink_at_once
 from oncelog.storage.file_cache import FileCache

@@ -11,11 +11,11 @@ Version 0, of Kafka with ZooKeeper, has `broker.id` and may lack the cluster. Li
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from oncelog.core.config import ConfigError
+from oncelog.core.dataclass import dataclass
 from oncelog.core.ids import uuid_from_text, uuid_to_text
 from oncelog.core.properties import parse_properties
 from oncelog.storage.atomic_file import replace_file

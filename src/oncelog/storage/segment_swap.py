@@ -12,10 +12,10 @@ fsynced before.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from oncelog.core import failpoints
+from oncelog.core.dataclass import dataclass
 from oncelog.storage.interrupted_files import CLEANED_SUFFIX, SWAP_SUFFIX
 from oncelog.storage.segment_names import LOG_SUFFIX
 

@@ -11,10 +11,17 @@ even if the test process is killed. Under pytest there are the fixtures `oncelog
 `fresh_oncelog_broker`, empty at the start of every test. `oncelog.testing.cluster()` has several brokers.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Final
+
 from oncelog.testing.broker import BrokerProcess, broker
-from oncelog.testing.cluster import Cluster, cluster
-from oncelog.testing.cluster_waiting import AsyncClusterWaits, ClusterWaits
-from oncelog.testing.waiting import AsyncWaits, TimedOut, Waits, unique_name
+
+if TYPE_CHECKING:
+    from oncelog.testing.cluster_waiting import AsyncClusterWaits, ClusterWaits
+    from oncelog.testing.local_cluster import Cluster, cluster
+    from oncelog.testing.waiting import AsyncWaits, TimedOut, Waits, unique_name
 
 __all__ = [
     "AsyncClusterWaits",
@@ -28,3 +35,22 @@ __all__ = [
     "cluster",
     "unique_name",
 ]
+_ELSEWHERE: Final = {
+    "AsyncClusterWaits": "cluster_waiting",
+    "AsyncWaits": "waiting",
+    "Cluster": "local_cluster",
+    "ClusterWaits": "cluster_waiting",
+    "TimedOut": "waiting",
+    "Waits": "waiting",
+    "cluster": "local_cluster",
+    "unique_name": "waiting",
+}
+"""The modules of names that are imported when they are used: whoever wants a broker does not wait for the rest."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _ELSEWHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(f"{__name__}.{_ELSEWHERE[name]}"), name)
+    globals()[name] = value
+    return value

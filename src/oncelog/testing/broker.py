@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import selectors
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,10 +15,10 @@ from typing import IO, TYPE_CHECKING, Final
 from oncelog.child_process import ChildProcess
 from oncelog.testing.janitor import janitor
 from oncelog.testing.launcher import LaunchedProcess, launcher
-from oncelog.testing.waiting import AsyncWaits, Waits, unique_name
 
 if TYPE_CHECKING:
     from oncelog.client.admin import Admin
+    from oncelog.testing.waiting import AsyncWaits, Waits
 
 _READY: Final = "oncelog ready on "
 ENDING_TIMEOUT_S: Final = 10.0
@@ -32,7 +30,8 @@ class BrokerProcess:
     """`start` waits until clients are accepted; `kill` is kill -9; `start` again goes on with the same folder.
 
     It does not outlive the process that started it. With `forked` it comes from a process that has imported everything
-    already, which takes a fraction of the time.
+    already, which takes a fraction of the time. One that `throws_away` its folder does without fsyncs: kills lose
+    nothing by that, and nobody looks for the folder after a power cut.
     """
 
     def __init__(
@@ -44,6 +43,7 @@ class BrokerProcess:
         log_level: str = "info",
         arguments: Sequence[str] = (),
         forked: bool = False,
+        throws_away: bool = False,
     ) -> None:
         self.data_dir = data_dir
         self.port = port
@@ -51,7 +51,7 @@ class BrokerProcess:
         self.log_path = data_dir.with_name(data_dir.name + ".log")
         self._settings = dict(settings or {})
         self._log_level = log_level
-        self._arguments = list(arguments)
+        self._arguments = [*arguments, *(["--throw-away"] if throws_away else [])]
         self._forked = forked and sys.platform == "linux"
         self._own_session = forked
         """As a forked one has: Ctrl-C is for the owner, who ends brokers in an order."""
@@ -121,11 +121,15 @@ class BrokerProcess:
     @property
     def wait(self) -> Waits:
         """Waits for committed offsets, the end of transactions, stable groups, records."""
+        from oncelog.testing.waiting import Waits
+
         return Waits(self.wait_async)
 
     @property
     def wait_async(self) -> AsyncWaits:
         """The same for coroutines: `await broker.wait_async.records(topic, 1)` lets others run meanwhile."""
+        from oncelog.testing.waiting import AsyncWaits
+
         return AsyncWaits(self._client_settings)
 
     def admin(self) -> Admin:
@@ -140,6 +144,7 @@ class BrokerProcess:
     def create_topic(self, prefix: str = "topic", partitions: int = 1, **settings: object) -> str:
         """Creates a topic with a name that no other has, and returns it. Settings have _ for the dots of Kafka's."""
         from oncelog.client.admin import NewTopic
+        from oncelog.testing.waiting import unique_name
 
         name = unique_name(prefix)
         configs = {key.replace("_", "."): str(value) for key, value in settings.items()}
@@ -235,6 +240,9 @@ def _read_line(stream: IO[str], timeout_s: float) -> str | None:
 @contextmanager
 def temporary_folder(prefix: str = "oncelog-") -> Iterator[Path]:
     """A folder that is removed at the end of the block, or when this process is killed inside of it."""
+    import shutil  # while the launcher imports a broker
+    import tempfile
+
     folder = Path(tempfile.gettempdir()).absolute() / f"{prefix}{os.urandom(8).hex()}"
     janitor.take("folder", str(folder))  # before there is one
     folder.mkdir(mode=0o700)
@@ -258,11 +266,15 @@ def broker(
 
     `settings` are broker settings under Kafka's names, e.g. {"num.partitions": 4, "transaction.version": 1}.
     """
+    launcher.warm_up()  # before all else: its imports are what takes long
     if data_dir is not None:
         yield from _run(BrokerProcess(Path(data_dir), settings, port=port, log_level=log_level, forked=True))
         return
     with temporary_folder() as folder:
-        yield from _run(BrokerProcess(folder / "data", settings, port=port, log_level=log_level, forked=True))
+        process = BrokerProcess(
+            folder / "data", settings, port=port, log_level=log_level, forked=True, throws_away=True
+        )
+        yield from _run(process)
 
 
 def _run(process: BrokerProcess) -> Iterator[BrokerProcess]:

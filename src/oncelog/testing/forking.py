@@ -33,6 +33,7 @@ _MODULES: Final = (
     "oncelog.server.cluster_topics",
 )
 _HANDLERS: Final = "oncelog.server.handlers"
+_DISPATCH: Final = "oncelog.server.dispatch"
 _PR_SET_PDEATHSIG: Final = 1
 
 
@@ -149,6 +150,8 @@ def _import_handlers() -> None:
     import pkgutil
 
     handlers = importlib.import_module(_HANDLERS)
+    for name in importlib.import_module(_DISPATCH).USED_SOON:
+        importlib.import_module(name)
     for module in pkgutil.iter_modules(handlers.__path__):
         importlib.import_module(f"{_HANDLERS}.{module.name}")
     gc.collect()

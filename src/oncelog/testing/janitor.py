@@ -16,7 +16,6 @@ import contextlib
 import json
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -126,6 +125,8 @@ class _Charges:
 
     def clean_up(self) -> None:
         """Folders last: a broker that is being started would make its folder again."""
+        import shutil  # nobody waits for this process then
+
         for leader in self._groups:
             end_group(leader)
         for pid, descriptor in self._processes.items():

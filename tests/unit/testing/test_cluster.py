@@ -13,8 +13,8 @@ from oncelog.cli.cluster_up import _owned
 from oncelog.client import Producer, TopicPartition
 from oncelog.client.admin import OffsetSpec
 from oncelog.testing import Cluster
-from oncelog.testing.cluster import START_TIMEOUT_S, _plan
 from oncelog.testing.cluster_plan import ClusterFolderError, ClusterPlan
+from oncelog.testing.local_cluster import START_TIMEOUT_S, _plan
 
 
 @pytest.fixture(scope="module")

@@ -60,6 +60,22 @@ def test_clients_of_a_reset_broker_go_on(broker: BrokerProcess) -> None:
         assert set(admin.list_topics()) == {"second"}
 
 
+def test_a_kill_loses_nothing_of_a_folder_that_is_thrown_away(broker: BrokerProcess, tmp_path: Path) -> None:
+    topic = broker.create_topic()
+    with producer_of(broker, transactional_id="a") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, "x")
+        producer.commit_transaction()
+    broker.kill()
+    broker.start()
+    assert broker.wait.transaction_ended("a") == "CompleteCommit"
+    assert broker.wait.records(topic, 2) == 2
+    assert "--throw-away" in broker._arguments
+    with oncelog.testing.broker(data_dir=tmp_path / "kept") as other:
+        assert "--throw-away" not in other._arguments
+
+
 def test_a_reset_takes_milliseconds() -> None:
     """On any machine, with much room. `make bench-testing` asserts the goals: 5 ms, and 0.15 s for a start."""
     starts, resets = [], []

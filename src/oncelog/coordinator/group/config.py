@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.config import setting
+from oncelog.core.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 
+from oncelog.core.dataclass import dataclass
 from oncelog.core.invariant import InvariantError
 from oncelog.protocol.messages.group_metadata_log import MemberMetadata
 from oncelog.protocol.messages.join_group import JoinGroupRequestProtocol

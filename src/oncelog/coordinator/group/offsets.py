@@ -16,10 +16,10 @@ from __future__ import annotations
 import sys
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from oncelog.core.dataclass import dataclass
 from oncelog.core.ids import NULL_UUID, TopicPartition
 
 

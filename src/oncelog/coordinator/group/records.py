@@ -15,12 +15,12 @@ log untouched and are skipped. A kind that nobody has heard of is skipped as wel
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from oncelog.coordinator.group.offsets import CommittedOffset
 from oncelog.coordinator.outcome import CoordinatorRecord
 from oncelog.core.clock import plausible_ms
+from oncelog.core.dataclass import dataclass
 from oncelog.core.ids import NO_TIMESTAMP, TopicPartition
 from oncelog.protocol.compiler import decode_versioned, encode_versioned, read_version
 from oncelog.protocol.messages import group_metadata_log as log

@@ -6,11 +6,11 @@ front by the machine, once for all of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from oncelog.coordinator.txn.metadata import Fence, TxnEntry, TxnMetadata
 from oncelog.coordinator.txn.state import NAME_OF, PREPARED
+from oncelog.core.dataclass import dataclass
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import ProducerIdAndEpoch
 

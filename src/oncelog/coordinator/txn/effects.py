@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from oncelog.core.dataclass import dataclass
 from oncelog.core.ids import CoordinatorEpoch, ProducerEpoch, ProducerId, TopicPartition
 
 

@@ -10,7 +10,6 @@ will bring.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
@@ -29,6 +28,7 @@ from oncelog.coordinator.txn.metadata import TxnEntry, TxnMetadata
 from oncelog.coordinator.txn.results import EndTxnResult
 from oncelog.coordinator.txn.state import COMPLETED, NAME_OF, PREPARED, TxnState
 from oncelog.coordinator.txn.versions import TransactionVersion
+from oncelog.core.dataclass import dataclass
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import EPOCH_EXHAUSTED, EPOCH_MAX, ProducerIdAndEpoch
 from oncelog.core.invariant import InvariantError

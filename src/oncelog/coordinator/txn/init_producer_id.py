@@ -11,7 +11,6 @@ without `keepPreparedTxn` aborts whatever is open, prepared or not: that is forc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from oncelog.coordinator.txn import epochs
@@ -34,6 +33,7 @@ from oncelog.coordinator.txn.metadata import (
 )
 from oncelog.coordinator.txn.results import InitProducerIdResult
 from oncelog.coordinator.txn.state import TxnState
+from oncelog.core.dataclass import dataclass
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import (
     EPOCH_MAX,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Self
 
 from oncelog.coordinator.txn.metadata import TxnEntry
 from oncelog.coordinator.txn.pattern import LinearPattern
 from oncelog.coordinator.txn.state import NAME_OF, STATE_NAMED, TxnState
+from oncelog.core.dataclass import dataclass
 from oncelog.protocol.messages.describe_transactions import TopicData
 from oncelog.protocol.messages.describe_transactions import TransactionState as DescribedTransaction
 from oncelog.protocol.messages.list_transactions import TransactionState as ListedTransaction

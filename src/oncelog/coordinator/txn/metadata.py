@@ -13,13 +13,14 @@ Complete* record will move the id to (`next_producer_id`, 0).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from oncelog.coordinator.outcome import CoordinatorRecord
 from oncelog.coordinator.txn.effects import SendMarkers
 from oncelog.coordinator.txn.state import AT_REST, PREPARED, TxnState
 from oncelog.coordinator.txn.versions import TransactionVersion
+from oncelog.core.dataclass import dataclass
 from oncelog.core.ids import (
     EPOCH_EXHAUSTED,
     EPOCH_MAX,

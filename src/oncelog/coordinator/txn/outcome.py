@@ -5,10 +5,10 @@ An id settles when its last record is applied, and when an append fails: waiting
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from oncelog.coordinator.outcome import Outcome
+from oncelog.core.dataclass import dataclass
 
 R = TypeVar("R")
 

@@ -12,13 +12,13 @@ were written by a newer software; they are skipped with a warning.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from oncelog.coordinator.outcome import CoordinatorRecord
 from oncelog.coordinator.txn.metadata import TxnMetadata
 from oncelog.coordinator.txn.state import NEVER_LOGGED, TxnState
 from oncelog.coordinator.txn.versions import TransactionVersion
+from oncelog.core.dataclass import dataclass
 from oncelog.core.ids import ProducerEpoch, ProducerId, TopicPartition
 from oncelog.protocol.compiler import decode_versioned, encode_versioned, read_version
 from oncelog.protocol.messages.transaction_log import PartitionsSchema, TransactionLogKey, TransactionLogValue

@@ -18,7 +18,7 @@ its id doubtful only if something contradicts it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum, auto
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ from oncelog.coordinator.txn.effects import SendMarkers
 from oncelog.coordinator.txn.metadata import TxnEntry, TxnMetadata
 from oncelog.coordinator.txn.state import COMPLETED, PREPARED, TxnState
 from oncelog.coordinator.txn.versions import TransactionVersion
+from oncelog.core.dataclass import dataclass
 from oncelog.core.ids import EPOCH_EXHAUSTED, EPOCH_MAX, CoordinatorEpoch, ProducerEpoch, ProducerId, TopicPartition
 
 

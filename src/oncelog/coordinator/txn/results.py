@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Self
 
+from oncelog.core.dataclass import dataclass
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import NO_IDENTITY, ProducerIdAndEpoch, TopicPartition
 

@@ -11,9 +11,8 @@ that the leader has changed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from oncelog.cluster.partition import Partition, watch_tokens
+from oncelog.core.dataclass import dataclass
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.promise import Promise
 from oncelog.protocol.messages.fetch import (
