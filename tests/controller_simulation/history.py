@@ -234,15 +234,15 @@ class History:
 
     def _check_end(self, brokers: set[int]) -> None:
         active = [each for each in self.controllers.values() if each.log.is_active]
-        self.judge.expect("liveness", len(active) == 1, f"{len(active)} active controllers")
+        self.judge.expect("liveness", len(active) == 1, "%d active controllers", len(active))
         self.judge.check()
         self.judge.check_settled(brokers)
         for controller in self.controllers.values():
-            self.judge.expect("liveness", controller.image == self.judge.image, f"{controller.node_id} is behind")
+            self.judge.expect("liveness", controller.image == self.judge.image, "%d is behind", controller.node_id)
         for broker_id in brokers:
             broker = self.brokers[broker_id]
-            self.judge.expect("liveness", broker.serves, f"broker {broker_id}: {broker.life.state}")
-            self.judge.expect("liveness", broker.observer.image == self.judge.image, f"broker {broker_id} is behind")
+            self.judge.expect("liveness", broker.serves, "broker %d: %s", broker_id, broker.life.state)
+            self.judge.expect("liveness", broker.observer.image == self.judge.image, "broker %d is behind", broker_id)
         self.judge.expect("liveness", self._waiting == 0, "a request was never answered")
         self.judge.raise_if_broken()
 

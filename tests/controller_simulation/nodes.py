@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from oncelog.cluster.cluster_config import FEATURES
@@ -13,7 +13,7 @@ from oncelog.cluster.lifecycle import Identity, Lifecycle, State, Timing
 from oncelog.cluster.quorum_log import Leader, QuorumLog, Update
 from oncelog.cluster.zookeeper_log import ZooKeeperMetadataLog
 from oncelog.controller.checkpoint import decode_checkpoint
-from oncelog.controller.image import Image
+from oncelog.controller.image import EMPTY_IMAGE, Image
 from oncelog.controller.machine import ControllerConfig, Machine
 from oncelog.controller.partition_image import PartitionImage
 from oncelog.core.address import Address
@@ -71,7 +71,7 @@ class Controller(ControllerNode):
             scheduler=self.process,
             cluster_id=CLUSTER_ID,
             voters=VotersRecord(voters=[voter(node, address.port) for node, address in ADDRESSES.items()]),
-            on_fault=lambda problem: self.judge.expect("liveness", False, f"controller {node_id} ends: {problem}"),
+            on_fault=lambda problem: self.judge.expect("liveness", False, "controller %d ends: %s", node_id, problem),
         )
         config = ControllerConfig(CLUSTER_ID, node_id, BROKER_CONFIG.defaults, SESSION_MS, FEATURES, LEVELS)
         machine = Machine(config, history.new_uuid, history.random.randrange)
@@ -119,6 +119,23 @@ class Controller(ControllerNode):
         self.zookeeper.kill()
 
 
+_Chance = tuple[float, float] | None
+"""Between which draws a replica is in sync in the next tick; None: it is in any case."""
+
+
+class _Led(NamedTuple):
+    topic_id: UUID
+    partition_index: int
+    partition: PartitionImage
+    chances: Sequence[tuple[NodeId, _Chance]]
+
+    @property
+    def is_settled(self) -> bool:
+        """Nothing is left to chance, and the ISR is as it should be."""
+        is_sure = all(chance is None for _, chance in self.chances)
+        return is_sure and {replica for replica, _ in self.chances} == set(self.partition.isr)
+
+
 class Broker:
     """It follows, registers and sends heartbeats as any broker, and says of its partitions who is in sync."""
 
@@ -144,6 +161,8 @@ class Broker:
         self.life.ready()
         self._proposed_ms: dict[tuple[UUID, int], int] = {}
         self._epochs: dict[tuple[UUID, int], tuple[int, int]] = {}
+        self._led_in: tuple[Image, bool] = EMPTY_IMAGE, False
+        self._led_now: Sequence[_Led] = ()
         self._tick()
 
     @property
@@ -182,7 +201,9 @@ class Broker:
                 before = self._epochs.get((id_, index), (0, 0))
                 now = self._epochs[id_, index] = partition.leader_epoch, partition.partition_epoch
                 is_back = now[0] < before[0] or now[1] < before[1]
-                judge.expect("epochs", not is_back, f"broker {self.broker_id}: {topic.name}-{index}: {before} {now}")
+                judge.expect(
+                    "epochs", not is_back, "broker %d: %s-%d: %s %s", self.broker_id, topic.name, index, before, now
+                )
 
     def _on_order(self, order: Any, answer: Any) -> None:
         now_ms = self._history.scheduler.monotonic_ms()
@@ -193,16 +214,42 @@ class Broker:
 
     def _propose(self, controller: Address, now_ms: int) -> None:
         """Whoever is in service catches up sooner or later, and now and then falls behind."""
-        for id_, topic in self.observer.image.topics.items():
-            for index, partition in topic.partitions.items():
-                is_waiting = now_ms - self._proposed_ms.get((id_, index), 0) < PROPOSAL_MS
-                if partition.leader != self.broker_id or is_waiting:
-                    continue
-                wanted = [replica for replica in partition.replicas if self._is_in_sync(replica, partition)]
-                if set(wanted) != set(partition.isr):
-                    self._proposed_ms[id_, index] = now_ms
-                    request = self._proposal(id_, index, partition, wanted)
-                    self._history.send(self, controller, request, partial(self._on_proposal, (id_, index)))
+        for id_, index, partition, chances in self._led():
+            if now_ms - self._proposed_ms.get((id_, index), 0) < PROPOSAL_MS:
+                continue
+            draw = self._history.random.random
+            wanted = [replica for replica, chance in chances if chance is None or chance[0] < draw() < chance[1]]
+            if set(wanted) != set(partition.isr):
+                self._proposed_ms[id_, index] = now_ms
+                request = self._proposal(id_, index, partition, wanted)
+                self._history.send(self, controller, request, partial(self._on_proposal, (id_, index)))
+
+    def _led(self) -> Sequence[_Led]:
+        """What is asked for with every tick, found once for each image: partitions of which the ISR may change."""
+        image, is_healed = self.observer.image, self._history.is_healed
+        if image is not self._led_in[0] or is_healed is not self._led_in[1]:
+            self._led_in = image, is_healed
+            led = (
+                _Led(id_, index, partition, self._chances(partition))
+                for id_, topic in image.topics.items()
+                for index, partition in topic.partitions.items()
+                if partition.leader == self.broker_id
+            )
+            self._led_now = [each for each in led if not each.is_settled]
+        return self._led_now
+
+    def _chances(self, partition: PartitionImage) -> list[tuple[NodeId, _Chance]]:
+        """Of each replica in service."""
+        brokers, chances = self.observer.image.brokers, list[tuple[NodeId, _Chance]]()
+        for replica in partition.replicas:
+            broker = brokers.get(replica)
+            stays = replica == self.broker_id or (replica in partition.isr and self._history.is_healed)
+            serves = broker is not None and not broker.is_fenced and not broker.in_controlled_shutdown
+            if replica == self.broker_id or (serves and stays):
+                chances.append((replica, None))
+            elif serves:
+                chances.append((replica, (FALLS_BEHIND, 1) if replica in partition.isr else (-1, CATCHES_UP)))
+        return chances
 
     def _proposal(self, id_: UUID, index: int, partition: PartitionImage, isr: list[NodeId]) -> AlterPartitionRequest:
         brokers = self.observer.image.brokers
@@ -215,16 +262,6 @@ class Broker:
         )
         topics = [TopicChange(topic_id=id_, partitions=[change])]
         return AlterPartitionRequest(broker_id=self.broker_id, broker_epoch=self.life.epoch, topics=topics)
-
-    def _is_in_sync(self, replica: NodeId, partition: PartitionImage) -> bool:
-        if replica == self.broker_id:
-            return True
-        broker = self.observer.image.brokers.get(replica)
-        if broker is None or broker.is_fenced or broker.in_controlled_shutdown:
-            return False
-        if replica in partition.isr:
-            return self._history.is_healed or self._history.random.random() > FALLS_BEHIND
-        return self._history.random.random() < CATCHES_UP
 
     def _on_proposal(self, place: tuple[UUID, int], answer: Any) -> None:
         self._proposed_ms.pop(place, None)

@@ -198,6 +198,8 @@ class _Altered:
     def _check(self, resource: ConfigResource) -> None:
         if resource.type == ResourceType.TOPIC:
             self._who.require(Operation.ALTER_CONFIGS, Resource.TOPIC, resource.name)
+            if not resource.name:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
             check_name(resource.name)
             if resource.name not in self._view.image.topic_ids:
                 raise unknown_topic()

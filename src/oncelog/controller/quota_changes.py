@@ -70,8 +70,11 @@ def _checked(entry: EntryData, entity: Entity, *, is_duplicate: bool) -> Changes
     if problem is not None:
         return KafkaError(ErrorCode.INVALID_REQUEST, problem)
     changes: Changes = [(entity, op.key, None if op.remove else op.value) for op in entry.ops]
+    if len({key for _, key, _ in changes}) < len(changes):
+        return KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate quota key")
     for _, key, value in changes:
-        problem = quota_problem(entity, key, value)
+        # What is not there may be removed, also if it could not be there.
+        problem = None if value is None else quota_problem(entity, key, value)
         if problem is not None:
             return KafkaError(ErrorCode.INVALID_REQUEST, problem)
     return changes

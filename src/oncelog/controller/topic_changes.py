@@ -317,28 +317,46 @@ class TopicChanges:
         for state in request.topics:
             counts[state.name, state.topic_id] += 1
             yield
-        gone: dict[UUID, None] = {}
-        answer = DeleteTopicsResponse()
+        found: list[tuple[DeletableTopicResult, TopicImage | None]] = []
         for (name, topic_id), count in counts.items():
             result = DeletableTopicResult(name=name, topic_id=topic_id)
+            topic: TopicImage | None = None
             try:
                 if count > 1:
                     raise _invalid(f"Duplicate topic {'id' if name is None else 'name'}.")
                 topic = self._deletable(name, topic_id)
-                if self._is_alone and topic.name in INTERNAL_TOPICS:
-                    raise _invalid(f"{topic.name} holds all groups or transactions and stays.")
-                if topic.topic_id in gone:
-                    raise _invalid("The provided topic name maps to an ID that was already supplied.")
-                self._who.take_mutations(len(topic.partitions))
-                gone[topic.topic_id] = None
-                result.name, result.topic_id = topic.name, topic.topic_id
             except KafkaError as error:
                 result.error_code, result.error_message = error.code, error.message or None
+            found.append((result, topic))
+            yield
+        by_name = {topic.topic_id for result, topic in found if topic is not None and result.name is not None}
+        in_both_ways = by_name & {topic_id for name, topic_id in counts if name is None}
+        gone: list[Message] = []
+        answer = DeleteTopicsResponse()
+        for result, topic in found:
+            is_in_both_ways = topic is not None and topic.topic_id in in_both_ways
+            if is_in_both_ways and result.name is None:
+                continue  # the answer to the name has its id
+            if topic is not None:
+                result.name, result.topic_id = topic.name, topic.topic_id
+                try:
+                    if is_in_both_ways:
+                        raise _invalid("The provided topic name maps to an ID that was already supplied.")
+                    self._who.take_mutations(len(topic.partitions))
+                    gone.append(RemoveTopicRecord(topic_id=topic.topic_id))
+                except KafkaError as error:
+                    result.error_code, result.error_message = error.code, error.message or None
             answer.responses.append(result)
             yield
-        return Decision([RemoveTopicRecord(topic_id=topic_id) for topic_id in gone], answer)
+        return Decision(gone, answer)
 
     def _deletable(self, name: str | None, topic_id: UUID) -> TopicImage:
+        topic = self._named(name, topic_id)
+        if self._is_alone and topic.name in INTERNAL_TOPICS:
+            raise _invalid(f"{topic.name} holds all groups or transactions and stays.")
+        return topic
+
+    def _named(self, name: str | None, topic_id: UUID) -> TopicImage:
         if topic_id == NULL_UUID:
             if name is None:
                 raise _invalid("Neither topic name nor id were specified.")

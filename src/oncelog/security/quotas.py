@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from oncelog.core.config import INT_MAX
+from oncelog.core.config import INT_MAX, LONG_MAX
 from oncelog.security.acl import normal_host
 
 USER: Final = "user"
@@ -30,7 +30,8 @@ REQUEST_PERCENT: Final = "request_percentage"
 MUTATIONS: Final = "controller_mutation_rate"
 CONNECTIONS: Final = "connection_creation_rate"
 _OF_CLIENTS: Final = (PRODUCER_BYTES, CONSUMER_BYTES, REQUEST_PERCENT, MUTATIONS)
-_WHOLE: Final = (PRODUCER_BYTES, CONSUMER_BYTES, CONNECTIONS)
+_WHOLE: Final = {PRODUCER_BYTES: LONG_MAX, CONSUMER_BYTES: LONG_MAX, CONNECTIONS: INT_MAX}
+"""Whole numbers, and how large they may be."""
 
 WINDOWS: Final = 11
 WINDOW_MS: Final = 1000
@@ -85,6 +86,8 @@ def quota_problem(entity: Entity, key: str, value: float | None) -> str | None:
         return f"Quota {key} must be greater than 0"
     if key in _WHOLE and abs(value - round(value)) > 1e-6:
         return f"Quota {key} must be a whole number"
+    if value > _WHOLE.get(key, value):
+        return f"Quota {key} must be at most {_WHOLE[key]}"
     return None
 
 

@@ -79,6 +79,7 @@ def test_settings_of_a_topic_change_one_by_one(rig: Rig) -> None:
         (TOPIC, "orders", ("retention.ms", APPEND, "1"), ErrorCode.INVALID_CONFIG),
         (TOPIC, "orders", ("retention.ms", SET, None), ErrorCode.INVALID_REQUEST),
         (TOPIC, "nowhere", ("retention.ms", SET, "1"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (TOPIC, "", ("retention.ms", SET, "1"), ErrorCode.INVALID_REQUEST),
         (BROKER, "x", ("retention.ms", SET, "1"), ErrorCode.INVALID_REQUEST),
         (BROKER, "9", ("log.retention.ms", SET, "1"), ErrorCode.BROKER_ID_NOT_REGISTERED),
         (BROKER, "1", ("min.insync.replicas", SET, "1"), ErrorCode.INVALID_CONFIG),
@@ -197,6 +198,16 @@ def test_quotas(rig: Rig) -> None:
     assert rig.last == []
     assert quota(rig, "alice", "producer_byte_rate", None) == 0
     assert rig.image.quotas == {}
+    assert quota(rig, "alice", "nonsense", None) == 0
+    assert rig.last == []
+
+
+def test_a_quota_is_changed_once_in_a_request(rig: Rig) -> None:
+    ops = [OpData(key="producer_byte_rate", value=1.0), OpData(key="producer_byte_rate", value=0.0, remove=True)]
+    entry = EntryData(entity=[EntityData(entity_type="user", entity_name="alice")], ops=ops)
+    answer = rig.ask(AlterClientQuotasRequest(entries=[entry]))
+    assert answer.entries[0].error_code == ErrorCode.INVALID_REQUEST
+    assert rig.last == []
 
 
 def test_scram_credentials(rig: Rig) -> None:

@@ -149,10 +149,21 @@ def test_topics_are_deleted_by_name_or_id_and_not_twice() -> None:
     answer = rig.ask(DeleteTopicsRequest(topics=topics))
     bad = ErrorCode.INVALID_REQUEST
     assert [each.error_code for each in answer.responses] == [
-        0, 0, bad, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, bad, bad, bad,
+        0, bad, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, bad, bad, bad,
     ]  # fmt: skip
-    assert rig.last == [RemoveTopicRecord(topic_id=ids["a"]), RemoveTopicRecord(topic_id=ids["b"])]
-    assert answer.responses[1].name == "b" and answer.responses[3].topic_id == NULL_UUID
+    assert rig.last == [RemoveTopicRecord(topic_id=ids["a"])]
+    assert (answer.responses[1].name, answer.responses[1].topic_id) == ("b", ids["b"])
+    assert answer.responses[2].topic_id == NULL_UUID
+
+
+def test_an_id_is_deleted_by_whoever_may_not_know_that_it_has_the_name_given_beside_it() -> None:
+    rig = three_brokers()
+    create(rig, placed("a"))
+    by_id = DeleteTopicState(topic_id=rig.image.topic_ids["a"])
+    who = Asker(allowed=frozenset({(Operation.DELETE, Resource.TOPIC, "a")}))
+    answer = rig.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="a"), by_id]), who)
+    assert [each.error_code for each in answer.responses] == [ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0]
+    assert not rig.image.topics
 
 
 def test_deletion_can_be_switched_off() -> None:

@@ -114,7 +114,14 @@ def test_entities_that_cannot_have_quotas(parts: list[tuple[str, str | None]]) -
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("x", 1.0), (CONNECTIONS, 1.0), (PRODUCER_BYTES, 0.0), (PRODUCER_BYTES, 1.5), (PRODUCER_BYTES, float("nan"))],
+    [
+        ("x", 1.0),
+        (CONNECTIONS, 1.0),
+        (PRODUCER_BYTES, 0.0),
+        (PRODUCER_BYTES, 1.5),
+        (PRODUCER_BYTES, float("nan")),
+        (PRODUCER_BYTES, 1e19),
+    ],
 )
 def test_quotas_that_cannot_be(key: str, value: float) -> None:
     assert quota_problem(entity_of([(USER, "a")]), key, value) is not None
