@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -12,9 +13,9 @@ from oncelog.cluster.follower import FetchLimits, LeaderFetcher
 from oncelog.cluster.follower_session import FollowedPartition
 from oncelog.cluster.isr_changes import IsrChanges, PartitionKey
 from oncelog.cluster.partition import CommitPolicy, EndOfLog, Partition
-from oncelog.cluster.partition_state import Role
+from oncelog.cluster.partition_state import PartitionState, Role
 from oncelog.cluster.replica_fetch import Fetcher, answer_replica
-from oncelog.cluster.replicas import ReplicaRules
+from oncelog.cluster.replicas import ProposalReaction, ReplicaRules
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import NodeId, TopicPartition
 from oncelog.protocol.messages.fetch import (
@@ -68,6 +69,8 @@ class Machine:
         self.durable_end = 0
         """Below it, batches were once on disk and have not been cut off since. A new process may know of less."""
         self.log_start_offset: int | None = None
+        self.was_clean = False
+        """The last process has ended in order."""
         self.is_unclean = False
         """It has lost what was not on disk, and the controller does not know yet."""
 
@@ -78,18 +81,32 @@ class Machine:
         return Log(
             place,
             CONFIG,
-            clean=False,
+            clean=self.was_clean,
             log_start_offset=self.log_start_offset,
             recovery_point=self.recovery_point,
         )
 
-    def end_process(self, *, keep: Callable[[int, int], int] | None = None) -> None:
+    def remove_log(self) -> None:
+        """Another broker keeps the partition now."""
+        shutil.rmtree(self.folder / str(PARTITION))
+        self.checkpointed = self.durable_end = 0
+        self.recovery_point = self.log_start_offset = None
+        self.was_clean = False
+
+    def end_process(self, *, keep: Callable[[int, int], int] | None = None, clean: bool = False) -> None:
         """`keep` chooses how many bytes a power cut leaves, between those that are durable and all."""
         process, self.process = self.process, None
         if process is None:
             return
         process.is_alive = False
         log = process.log
+        self.was_clean = clean
+        if clean:
+            log.close(clean=True)
+            self.checkpointed = self.checkpointed if process.partition is None else process.partition.high_watermark
+            self.durable_end = log.log_end_offset
+            self.recovery_point, self.log_start_offset = log.recovery_point, log.log_start_offset
+            return
         self.recovery_point, self.log_start_offset = log.recovery_point, log.log_start_offset
         self.durable_end = max(log.durable_offset, min(self.durable_end, process.lowest_end))
         paths = [segment.log_file.path for segment in log.segments]
@@ -127,6 +144,8 @@ class Flushes:
 
         def finish() -> None:
             self._is_running = False
+            if partition.closed:
+                return
             if work is not None:
                 work.run()
                 partition.log.finish_flush(work)
@@ -150,6 +169,8 @@ class Process:
         self.partition: Partition | None = None
         self.shown_end = 0
         """Below it, batches could be read here."""
+        self.stable_end = 0
+        """Below it, it was decided what was committed and what not."""
         self.seen_end = 0
         self.lowest_end = self.log.log_end_offset
         self._policy: CommitPolicy = Flushes(self) if world.with_fsync else EndOfLog()
@@ -239,8 +260,9 @@ class Process:
     def _apply(self, last: int, entries: list[Entry]) -> None:
         if last <= self._applied:
             return
-        # What a broker has not seen before it starts with as a snapshot.
-        news = entries[-1:] if self.partition is None else entries[len(entries) - (last - self._applied) :]
+        # What a broker has not seen before it starts with as a snapshot, and several changes may come as one.
+        is_one = self.partition is None or self.world.random.random() < 0.5
+        news = entries[-1:] if is_one else entries[len(entries) - (last - self._applied) :]
         self._applied = last
         for entry in news:
             self._registrations = entry.brokers
@@ -250,6 +272,9 @@ class Process:
     def _become(self, entry: Entry) -> None:
         state, now_ms = entry.state, self.world.clock.monotonic_ms()
         epoch_before = -1 if self.partition is None or not self.partition.is_leader else self.partition.leader_epoch
+        if self.node not in state.replicas:
+            self._remove(state)
+            return
         if self.partition is None:
             self.partition = Partition(
                 self.log,
@@ -266,14 +291,24 @@ class Process:
             self.world.judge.on_elected(self)
         self.world.judge.observe(self)
 
+    def _remove(self, state: PartitionState) -> None:
+        """As `server.replication` does with what is kept elsewhere now, and a start with what it finds."""
+        if self.partition is not None:
+            self.partition.become(state, self.world.clock.monotonic_ms())
+            self.partition.close()
+            self.partition = None
+        self.log.close(clean=False)
+        self.machine.remove_log()
+        self.log = self.machine.open_log(self.world.clock.now_ms())
+        self.shown_end = self.stable_end = self.seen_end = self.lowest_end = 0
+
     def _follow_metadata(self) -> None:
         partition = self.partition
-        assert partition is not None
-        leader = partition.state.leader if partition.role is Role.FOLLOWER else -1
+        leader = partition.state.leader if partition is not None and partition.role is Role.FOLLOWER else -1
         for node, fetcher in self._fetchers.items():
             if node != leader:
                 fetcher.forget(FOLLOWED)
-        if leader >= 0:
+        if partition is not None and leader >= 0:
             fetcher = self._fetchers.setdefault(leader, LeaderFetcher(self.node, LIMITS))
             fetcher.follow(FOLLOWED, partition, partition.leader_epoch)
         self._expand()
@@ -331,8 +366,11 @@ class Process:
         self.later(when_ms - self.world.clock.monotonic_ms(), pump)
 
     def _altered(self, number: int, response: Any) -> None:
-        if self._isr_changes.on_response(number, response, self.world.clock.monotonic_ms()) and self.partition:
+        changed = self._isr_changes.on_response(number, response, self.world.clock.monotonic_ms())
+        if changed and self.partition is not None:
             self.partition.update_high_watermark()
+            if changed.get(KEY) is ProposalReaction.COMMIT:
+                self._expand()
 
     def _fetch(
         self, leader: int, fetcher: LeaderFetcher, number: int, request: FetchRequest | ListOffsetsRequest
@@ -365,6 +403,7 @@ class Process:
             is_left_out = is_incremental and not target.is_news(data)
             if not is_left_out:
                 target.told(data)
+                data.records = self._cut(bytes(data.records or b""))
             topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[data])
             session_id = 0 if session is None else session.session_id
             reply(FetchResponse(session_id=session_id, responses=[] if is_left_out else [topic]))
@@ -375,6 +414,12 @@ class Process:
             answer(data)
         else:
             self._park(self.partition, lambda: answer(self._answer(request, target, is_repetition=True)))
+
+    def _cut(self, records: bytes) -> bytes:
+        """As Java's leaders do at the limit that they are given: anywhere behind the first batch."""
+        if self.world.random.random() < 0.5 or not records:
+            return records
+        return records[: self.world.random.randint(headers_in(records)[0].size_bytes, len(records))]
 
     def _answer(self, request: FetchRequest, wanted: FetchTarget, *, is_repetition: bool) -> PartitionData:
         fetcher = Fetcher(NodeId(request.replica_state.replica_id), request.replica_state.replica_epoch)

@@ -30,6 +30,13 @@ class Registration:
     in_controlled_shutdown: bool = False
 
 
+class _Move(NamedTuple):
+    """A reassignment: it is over when those who join are in sync."""
+
+    adding: NodeId
+    removing: NodeId | None = None
+
+
 class Entry(NamedTuple):
     """The metadata after one change."""
 
@@ -55,6 +62,8 @@ class Controller:
         self._next_epoch = 10
         self._incarnations: dict[int, tuple[int, int]] = {}
         self.elr: set[NodeId] = set()
+        self._all = replicas
+        self._moving: _Move | None = None
         first = PartitionState(NO_LEADER, LeaderEpoch(0), replicas, replicas, 0)
         self.log = [Entry(first, {})]
         clock.call_later_ms(500, self._look_for_silence)
@@ -100,6 +109,13 @@ class Controller:
             if self.state.leader == NO_LEADER:
                 self._elect()
 
+    def shut_down(self, broker: NodeId, epoch: int) -> None:
+        """In order: the broker leads nothing any more and is in sync with nobody, but fetches until it is gone."""
+        known = self.brokers.get(broker)
+        if known is not None and known.epoch == epoch and not known.is_fenced:
+            self._write(**{f"b{broker}": replace(known, in_controlled_shutdown=True)})
+            self._leave(broker, is_fenced=False)
+
     def _look_for_silence(self) -> None:
         now_ms = self._clock.monotonic_ms()
         for broker, known in list(self.brokers.items()):
@@ -123,10 +139,10 @@ class Controller:
             state = replace(state, leader=leader, leader_epoch=LeaderEpoch(old.leader_epoch + 1))
         self._write(state)
 
-    def _leave(self, broker: NodeId, *, is_unclean: bool = False) -> None:
+    def _leave(self, broker: NodeId, *, is_unclean: bool = False, is_fenced: bool = True) -> None:
         """Out of the ISR; what is known to have lost its end is no candidate for anything either."""
         known = self.brokers.get(broker)
-        if known is not None:
+        if known is not None and is_fenced:
             self._write(**{f"b{broker}": replace(known, is_fenced=True)})
         state = self.state
         if broker in state.in_sync:
@@ -137,7 +153,8 @@ class Controller:
             self._elect(must_change=state.leader == broker)
 
     def _alive(self, broker: NodeId) -> bool:
-        return broker in self.brokers and not self.brokers[broker].is_fenced
+        known = self.brokers.get(broker)
+        return known is not None and not known.is_fenced and not known.in_controlled_shutdown
 
     def _elect(self, *, must_change: bool = False) -> None:
         state = self.state
@@ -157,6 +174,60 @@ class Controller:
             self._change(self.state.in_sync, self._random.choice(candidates))
         self._watch(self)
 
+    # Who keeps it
+
+    def move_replica(self) -> None:
+        """One is taken away, or one comes back, perhaps in the place of another; or what was begun is given up."""
+        state, random = self.state, self._random
+        away = [replica for replica in self._all if replica not in state.replicas]
+        if self._moving is not None:
+            self._give_up(self._moving)
+        elif not away:
+            self._take_away(random.choice(state.replicas))
+        elif random.random() < 0.5:
+            self._begin(_Move(away[0], random.choice(state.replicas)))
+        else:
+            self._begin(_Move(away[0]))
+        self._watch(self)
+
+    def bring_back(self) -> None:
+        """Everybody is to keep it."""
+        self._moving = None
+        self._write(self._with_replicas(self._all))
+
+    def _with_replicas(self, replicas: tuple[NodeId, ...]) -> PartitionState:
+        return replace(self.state, replicas=replicas, partition_epoch=self.state.partition_epoch + 1)
+
+    def _begin(self, move: _Move) -> None:
+        self._moving = move
+        self._write(self._with_replicas((*self.state.replicas, move.adding)))
+
+    def _give_up(self, move: _Move) -> None:
+        """Only while the one that joins is not in sync."""
+        self._moving = None
+        if self.state.leader != move.adding:
+            self._take_away(move.adding)
+
+    def _complete(self, move: _Move) -> None:
+        """If somebody has to go, in one change with the end of it, and the leader epoch grows."""
+        self._moving = None
+        if move.removing is not None:
+            self._take_away(move.removing)
+
+    def _take_away(self, replica: NodeId) -> None:
+        """Not if nobody is left who could lead."""
+        state = self.state
+        left = tuple(each for each in state.in_sync if each != replica)
+        alive = [each for each in left if self._alive(each)]
+        if not alive or state.leader == NO_LEADER:
+            return
+        leader = state.leader if state.leader in alive else alive[0]
+        self._change(left, leader)
+        self.elr.discard(replica)
+        self.log[-1] = self.log[-1]._replace(
+            state=replace(self.state, replicas=tuple(each for each in state.replicas if each != replica))
+        )
+
     def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         sender = self.brokers.get(request.broker_id)
         if sender is None or sender.epoch != request.broker_epoch:
@@ -166,6 +237,10 @@ class Controller:
         code = self._refusal(request.broker_id, wanted)
         if code == ErrorCode.NONE:
             self._change(tuple(NodeId(member.broker_id) for member in wanted.new_isr_with_epochs))
+            if self._moving is not None and self._moving.adding in self.state.in_sync:
+                self._complete(self._moving)
+            if self.state.leader != request.broker_id:
+                code = ErrorCode.NEW_LEADER_ELECTED
         state = self.state
         answer = ChangedPartition(
             error_code=code,
@@ -186,8 +261,13 @@ class Controller:
             return ErrorCode.INVALID_REQUEST
         if wanted.partition_epoch < state.partition_epoch:
             return ErrorCode.INVALID_UPDATE_VERSION
+        members = [NodeId(member.broker_id) for member in wanted.new_isr_with_epochs]
+        if sender not in members or not set(members) <= set(state.replicas):
+            return ErrorCode.INVALID_REQUEST
         for member in wanted.new_isr_with_epochs:
             known = self.brokers.get(member.broker_id)
-            if known is None or known.is_fenced or member.broker_epoch not in (-1, known.epoch):
+            if known is None or not self._alive(NodeId(member.broker_id)):
+                return ErrorCode.INELIGIBLE_REPLICA
+            if member.broker_epoch not in (-1, known.epoch):
                 return ErrorCode.INELIGIBLE_REPLICA
         return ErrorCode.NONE

@@ -22,9 +22,9 @@ from tests.virtual_clock import VirtualScheduler
 BROKERS = (NodeId(1), NodeId(2), NodeId(3))
 LENGTH_MS = 30_000
 HEALING_MS = 60_000
-THEMES = ("mixed", "elections", "power")
+THEMES = ("mixed", "elections", "power", "moves")
 """Of a history, by its seed."""
-_PAUSES_MS = {"mixed": (200, 4000), "elections": (20, 1200), "power": (200, 3000)}
+_PAUSES_MS = {"mixed": (200, 4000), "elections": (20, 1200), "power": (200, 3000), "moves": (200, 2500)}
 
 
 @dataclass
@@ -71,7 +71,11 @@ class World:
             "mixed": [*mixed, self._cut_power, self._pause, self._separate, self._delete_records, self._inspect],
             "elections": [*[move] * 8, self._separate, self._pause, self._kill, self._inspect],
             "power": [*[self._cut_power] * 4, *[move] * 3, self._separate],
-        }
+            "moves": [
+                *[self.controller.move_replica] * 4, *[self._expire] * 2, *[self._stop] * 2,
+                move, self._kill, self._pause, self._cut_off, self._separate, self._delete_records, self._inspect,
+            ],
+        }  # fmt: skip
         self._unclean: set[NodeId] = set()
         """Brokers that have lost something and were not in sync since."""
 
@@ -115,6 +119,21 @@ class World:
         running = [process.node for process in self.processes]
         if running:
             self._end(self.random.choice(running), has_power=True)
+
+    def _stop(self) -> None:
+        """In order: the controller is asked first."""
+        process = self.random.choice(self.processes) if self.processes else None
+        if process is None or process.broker_epoch < 0:
+            return
+        self.controller.receive(lambda: self.controller.shut_down(process.node, process.broker_epoch))
+        self.clock.call_later_ms(self.random.randrange(50, 1000), lambda: self._end_in_order(process))
+
+    def _end_in_order(self, process: Process) -> None:
+        node = process.node
+        if self.machines[node].process is process:
+            self.network.nodes.pop(node, None)
+            self.machines[node].end_process(clean=True)
+            self.clock.call_later_ms(self.random.choice([50, 300, 1500]), lambda: self._start(node))
 
     def _cut_power(self) -> None:
         in_sync = self.controller.state.in_sync
@@ -163,6 +182,20 @@ class World:
         if partition is not None and partition.is_leader:
             partition.log.delete_records(self.random.randint(partition.log_start_offset, partition.high_watermark))
 
+    def _expire(self) -> None:
+        """Retention, which every replica does for itself."""
+        process = self.random.choice(self.processes) if self.processes else None
+        if process is not None:
+            process.receive(lambda: self._expire_at(process))
+
+    def _expire_at(self, process: Process) -> None:
+        partition = process.partition
+        if partition is None:
+            return
+        starts = [each.base_offset for each in partition.log.segments if each.base_offset <= partition.high_watermark]
+        if starts:
+            partition.log.delete_records(self.random.choice(starts))
+
     def _inspect(self) -> None:
         self.tally.compared_states += self.judge.compare_states(self.processes)
 
@@ -172,6 +205,7 @@ class World:
         self.is_healing = True
         self.network.cuts.clear()
         self.network.loss = 0.0
+        self.controller.bring_back()
         for _ in range(HEALING_MS // 500):
             self.clock.advance_ms(500)
             self._inspect()

@@ -9,6 +9,8 @@ one-leader-per-epoch    in a leader epoch one broker appends; epochs in a log ne
 high-watermark          it never goes back on a leader, and LSO <= high watermark <= end; a follower does not commit
 acknowledged-is-kept    what was acknowledged to acks=all is where it was acknowledged, in the end on all replicas
 repeatable-read         what could be read at an offset of a replica stays there
+read-committed          what a replica shows below its last stable offset is decided there, and as aborted if it was;
+                        that offset goes back only when the log is cut
 producer-state-equal    equal logs have equal producers, open transactions and aborted transactions
 no-duplicate-no-gap     the sequences of each producer and epoch are in the log once, and one after the other
 liveness                when all is healed, all is acknowledged, all replicas are in sync and have the same end
@@ -20,7 +22,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from oncelog.cluster.partition_state import PartitionState
-from oncelog.protocol.batch import BatchHeader, decode_records, iter_headers
+from oncelog.protocol.batch import BatchHeader, decode_records, iter_headers, parse_control
 from oncelog.storage.log import Log
 
 if TYPE_CHECKING:
@@ -128,7 +130,8 @@ class Judge:
         if partition is None:
             return
         high_watermark, log = partition.high_watermark, partition.log
-        self.truncations += log.log_end_offset < process.seen_end
+        is_cut = log.log_end_offset < process.seen_end
+        self.truncations += is_cut
         process.seen_end = log.log_end_offset
         process.lowest_end = min(process.lowest_end, log.log_end_offset)
         if not partition.last_stable_offset <= high_watermark <= log.log_end_offset:
@@ -144,6 +147,15 @@ class Judge:
         if high_watermark > process.shown_end:
             self._compare(process, process.shown_end, high_watermark)
             process.shown_end = high_watermark
+        stable = partition.last_stable_offset
+        if is_cut:
+            process.stable_end = min(process.stable_end, stable)  # as in Kafka: see `_check_stable`
+        if stable < process.stable_end:
+            text = f"broker {process.node} was stable up to {process.stable_end}, and now up to {stable}"
+            raise PromiseBroken("read-committed", text)
+        if stable > process.stable_end:
+            self._check_stable(process, process.stable_end, stable)
+            process.stable_end = stable
 
     def _compare(self, process: Process, start: int, end: int) -> None:
         partition = process.partition
@@ -164,6 +176,38 @@ class Judge:
             ):
                 raise PromiseBroken("one-leader-per-epoch", f"broker {process.node} has no epoch for offset {base}")
         self.end = max(self.end, end)
+
+    def _check_stable(self, process: Process, start: int, end: int) -> None:
+        """What a consumer with read_committed gets there, and takes for aborted or not.
+
+        A replica that has started need not know that a marker in its log is not committed yet. What a marker says was
+        decided before.
+        """
+        shown = [
+            header
+            for header, _ in batches_between(process.log, start, end).values()
+            if header.is_transactional and not header.is_control
+        ]
+        if not shown:
+            return
+        later = batches_between(process.log, start, process.log.log_end_offset).values()
+        markers = [(header, parse_control(data).is_abort) for header, data in later if header.is_control]
+        for header in shown:
+            ends = [
+                is_abort
+                for marker, is_abort in markers
+                if marker.producer_id == header.producer_id and marker.base_offset > header.base_offset
+            ]
+            if not ends:
+                text = f"broker {process.node} shows {header.base_offset}, which is not decided"
+                raise PromiseBroken("read-committed", text)
+            is_shown_as_aborted = any(
+                each.producer_id == header.producer_id and each.first_offset <= header.last_offset <= each.last_offset
+                for each in process.log.aborted_transactions(header.base_offset, end)
+            )
+            if ends[0] is not is_shown_as_aborted:
+                text = f"broker {process.node}, offset {header.base_offset}: aborted {ends[0]}, shown the other way"
+                raise PromiseBroken("read-committed", text)
 
     def _check_new(self, base: int, header: BatchHeader) -> None:
         if not self.committed:

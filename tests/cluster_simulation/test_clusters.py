@@ -8,7 +8,7 @@ from tests.cluster_simulation.history import Tally, play
 
 pytestmark = pytest.mark.simulation
 
-SEEDS = range(1, 61)
+SEEDS = range(1, 73)
 _tallies: dict[int, Tally] = {}
 
 

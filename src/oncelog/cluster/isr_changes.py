@@ -89,18 +89,20 @@ class IsrChanges:
             self._exchange.delay(now_ms, BACKOFF_MS)
             self._put_back()
 
-    def on_response(self, number: int, response: AlterPartitionResponse, now_ms: int) -> list[PartitionKey]:
+    def on_response(
+        self, number: int, response: AlterPartitionResponse, now_ms: int
+    ) -> dict[PartitionKey, ProposalReaction]:
         """Returns the partitions whose ISR or maximal ISR has changed: their high watermark may move."""
         if not self._exchange.accept(number):
-            return []
-        changed = [] if response.error_code != ErrorCode.NONE else self._take(response)
+            return {}
+        changed = {} if response.error_code != ErrorCode.NONE else self._take(response)
         if self._sent:
             self._exchange.delay(now_ms, BACKOFF_MS)
             self._put_back()
         return changed
 
-    def _take(self, response: AlterPartitionResponse) -> list[PartitionKey]:
-        changed = []
+    def _take(self, response: AlterPartitionResponse) -> dict[PartitionKey, ProposalReaction]:
+        changed: dict[PartitionKey, ProposalReaction] = {}
         for topic in response.topics:
             for answer in topic.partitions:
                 key = PartitionKey(topic.topic_id, answer.partition_index)
@@ -109,7 +111,7 @@ class IsrChanges:
                 if reaction is not ProposalReaction.RETRY:
                     del self._sent[key]
                 if reaction in (ProposalReaction.COMMIT, ProposalReaction.REVERT):
-                    changed.append(key)
+                    changed[key] = reaction
         return changed
 
     def _put_back(self) -> None:

@@ -17,7 +17,7 @@ from oncelog.cluster.follower_session import FollowedPartition
 from oncelog.cluster.isr_changes import TIMEOUT_MS, IsrChanges, PartitionKey
 from oncelog.cluster.partition import FOLLOWER_TOKEN, Partition
 from oncelog.cluster.partition_state import PartitionState
-from oncelog.cluster.replicas import ReplicaRules
+from oncelog.cluster.replicas import ProposalReaction, ReplicaRules
 from oncelog.controller.delta import Delta, TopicIdPartition
 from oncelog.controller.image import Image
 from oncelog.controller.partition_image import PartitionImage
@@ -324,10 +324,13 @@ class Replication:
         if isinstance(answer, KafkaError):
             self._isr_changes.on_failure(number, now_ms)
         else:
-            for key in self._isr_changes.on_response(number, answer, now_ms):
+            for key, reaction in self._isr_changes.on_response(number, answer, now_ms).items():
                 topic = self._broker.metadata.topics_by_id.get(key.topic_id)
                 partition = None if topic is None else self._broker.partitions.opened(topic.name, key.partition)
                 if partition is not None:
                     partition.update_high_watermark()
-                    self.expand(partition)
+                    if reaction is ProposalReaction.COMMIT:
+                        # One who was refused is proposed again when it fetches: the controller knows something that
+                        # is not in the metadata here yet, and would refuse it as often as it is asked.
+                        self.expand(partition)
         self._isr_pump.kick()

@@ -210,6 +210,7 @@ def test_an_answer_without_a_whole_batch_is_for_the_log_to_refuse() -> None:
 
 
 def test_an_empty_answer_moves_the_high_watermark_and_leaves_the_last_epoch() -> None:
+    """KAFKA-15510."""
     played = Played(4)
     played.fetched()
     assert played.log.calls == [("follow", 2, 0)]
@@ -240,7 +241,10 @@ def test_an_empty_answer_moves_the_high_watermark_and_leaves_the_last_epoch() ->
 def test_a_log_that_diverges_is_cut_to_where_both_agree(
     own: list[int], diverging: tuple[int, int], cut_to: int
 ) -> None:
-    """And takes neither the high watermark nor the log start of such an answer."""
+    """By epochs and not to the high watermark (KAFKA-1211), in several steps if need be (KAFKA-6361).
+
+    And takes neither the high watermark nor the log start of such an answer (KAFKA-14704).
+    """
     played = Played(*own)
     epoch, end_offset = diverging
     played.fetched(diverging_epoch=EpochEndOffset(epoch=epoch, end_offset=end_offset), high_watermark=7)
@@ -328,7 +332,7 @@ def test_offsets_that_cannot_be_told_yet_are_asked_for_again() -> None:
 
 @pytest.mark.parametrize("change", ["epoch", "offset", "forgotten", "given up"])
 def test_an_answer_to_what_was_asked_before_a_change_is_ignored(change: str) -> None:
-    """A diverging answer of an older epoch would cut off what is committed."""
+    """A diverging answer of an older epoch would cut off what is committed (KAFKA-18991)."""
     played = Played(4, 4, 4)
     number, _ = played.send()
     if change == "epoch":

@@ -8,7 +8,7 @@ import pytest
 
 from oncelog.cluster.isr_changes import BACKOFF_MS, TIMEOUT_MS, IsrChanges, PartitionKey
 from oncelog.cluster.partition_state import PartitionState
-from oncelog.cluster.replicas import ReplicaFetch, ReplicaRules, Replicas
+from oncelog.cluster.replicas import ProposalReaction, ReplicaFetch, ReplicaRules, Replicas
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import LeaderEpoch, NodeId
 from oncelog.protocol.compiler import encode_bytes
@@ -70,7 +70,7 @@ def test_what_waits_goes_together_and_one_request_is_under_way() -> None:
     changes.submit(PartitionKey(TOPIC, 1), third)
     assert changes.poll(100, 29) is None
     changed = changes.on_response(sent.number, response(accepted(0), accepted(3, topic=OTHER)), 100)
-    assert changed == [(TOPIC, 0), (OTHER, 3)]
+    assert changed == {(TOPIC, 0): ProposalReaction.COMMIT, (OTHER, 3): ProposalReaction.COMMIT}
     assert first.state.in_sync == second.state.in_sync == (1, 2)
     after = changes.poll(100, 29)
     assert after is not None
@@ -80,24 +80,24 @@ def test_what_waits_goes_together_and_one_request_is_under_way() -> None:
 @pytest.mark.parametrize(
     ("answer", "is_sent_again", "changed", "in_sync"),
     [
-        (response(accepted(0)), False, 1, (1, 2)),
-        (response(accepted(0, error=ErrorCode.INELIGIBLE_REPLICA)), False, 1, (1,)),
-        (response(accepted(0, error=ErrorCode.NEW_LEADER_ELECTED)), False, 0, (1,)),
-        (response(accepted(0, error=ErrorCode.NOT_CONTROLLER)), True, 0, (1,)),
-        (response(error=ErrorCode.STALE_BROKER_EPOCH), True, 0, (1,)),
-        (response(error=ErrorCode.NOT_CONTROLLER), True, 0, (1,)),
-        (response(), True, 0, (1,)),
+        (response(accepted(0)), False, [ProposalReaction.COMMIT], (1, 2)),
+        (response(accepted(0, error=ErrorCode.INELIGIBLE_REPLICA)), False, [ProposalReaction.REVERT], (1,)),
+        (response(accepted(0, error=ErrorCode.NEW_LEADER_ELECTED)), False, [], (1,)),
+        (response(accepted(0, error=ErrorCode.NOT_CONTROLLER)), True, [], (1,)),
+        (response(error=ErrorCode.STALE_BROKER_EPOCH), True, [], (1,)),
+        (response(error=ErrorCode.NOT_CONTROLLER), True, [], (1,)),
+        (response(), True, [], (1,)),
     ],
     ids=["ok", "ineligible", "new leader", "old controller", "stale epoch", "no controller", "not a word of it"],
 )
 def test_what_is_sent_again(
-    answer: AlterPartitionResponse, is_sent_again: bool, changed: int, in_sync: tuple[int, ...]
+    answer: AlterPartitionResponse, is_sent_again: bool, changed: list[ProposalReaction], in_sync: tuple[int, ...]
 ) -> None:
     changes, replicas = IsrChanges(NodeId(1)), proposing()
     changes.submit(PartitionKey(TOPIC, 0), replicas)
     sent = changes.poll(0, 29)
     assert sent is not None
-    assert len(changes.on_response(sent.number, answer, 10)) == changed
+    assert list(changes.on_response(sent.number, answer, 10).values()) == changed
     assert replicas.state.in_sync == in_sync
     assert changes.poll(10, 29) is None
     again = changes.poll(10 + BACKOFF_MS, 29)
@@ -119,8 +119,8 @@ def test_a_lost_request_is_sent_again() -> None:
     assert changes.poll(4 + BACKOFF_MS + TIMEOUT_MS, 30) is None
     third = changes.poll(5 + BACKOFF_MS + TIMEOUT_MS, 30)
     assert third is not None
-    assert changes.on_response(second.number, response(accepted(0)), 0) == [], "it was given up"
-    assert changes.on_response(third.number, response(accepted(0)), 0) == [(TOPIC, 0)]
+    assert changes.on_response(second.number, response(accepted(0)), 0) == {}, "it was given up"
+    assert changes.on_response(third.number, response(accepted(0)), 0) == {(TOPIC, 0): ProposalReaction.COMMIT}
 
 
 def test_what_metadata_has_ended_is_not_sent() -> None:

@@ -114,6 +114,7 @@ def test_below_the_minimum_acks_all_is_refused_and_acks_1_is_invisible(tmp_path:
 
 
 def test_an_isr_that_sinks_below_the_minimum_commits_nothing_more(tmp_path: Path) -> None:
+    """KAFKA-15583."""
     partition = new_partition(tmp_path, state(1))
     first = produce(partition)
     for broker in (2, 3):
@@ -161,6 +162,13 @@ def test_followers_that_wait_are_woken_by_an_append_that_is_not_committed(tmp_pa
 def test_the_high_watermark_of_a_replica_at_its_start(tmp_path: Path, checkpointed: int, expected: int) -> None:
     partition = new_partition(tmp_path, state(2), records=5, checkpointed=checkpointed)
     assert partition.high_watermark == partition.log.producer_state.high_watermark == expected
+
+
+def test_the_high_watermark_of_a_replica_is_not_below_the_start_of_its_log(tmp_path: Path) -> None:
+    log = new_log(tmp_path, CONFIG)
+    append(log, count=5, epoch=0)
+    log.delete_records(3)
+    assert Partition(log, state(2), OWN, EndOfLog(), checkpointed=1).high_watermark == 3
 
 
 def test_one_replica_has_committed_all_that_it_has(tmp_path: Path) -> None:
@@ -352,6 +360,16 @@ def test_what_a_leader_refuses_followers(tmp_path: Path, offset: int, epoch: int
     fetch(partition, 2, 6)
     partition.log.delete_records(3)
     assert code_of(lambda: answer(partition, offset, epoch=epoch, broker=broker)) is code
+    assert partition.replicas is not None
+    assert partition.replicas.followers[NodeId(2)].end_offset == 6, "what is refused acknowledges nothing"
+
+
+def test_a_follower_below_the_start_is_told_so_before_anything_else(tmp_path: Path) -> None:
+    """Where it diverges cannot be told any more."""
+    partition = leading(tmp_path)
+    fetch(partition, 2, 6)
+    partition.log.delete_records(3)
+    assert code_of(lambda: answer(partition, 2, last_epoch=1)) is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 def test_a_follower_is_not_asked(tmp_path: Path) -> None:

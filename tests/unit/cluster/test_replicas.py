@@ -122,6 +122,7 @@ def test_one_replica_commits_what_it_has() -> None:
 
 
 def test_the_high_watermark_waits_for_a_follower_that_could_join_at_any_moment() -> None:
+    """And only for such a one (KAFKA-15021)."""
     led = Led((1,))
     led.fetch(2, 20, end=20)
     assert led.high_watermark(25, end=25) == 20, "it is caught up, and the controller would take it"
@@ -187,6 +188,7 @@ def test_when_a_follower_was_last_caught_up(fetches: list[tuple[int, int, int]],
 def test_who_may_join(
     offset: int, high_watermark: int, fetched_epoch: int, registered: Broker | None, joins: bool
 ) -> None:
+    """Not who is fenced (KAFKA-13916), and not who was started again since (KAFKA-14617)."""
     led = Led((1, 2))
     led.fetch(3, offset, epoch=fetched_epoch)
     if registered is None:
@@ -202,7 +204,7 @@ def test_who_may_join(
 
 
 def test_a_follower_that_was_restarted_before_its_last_fetch_does_not_join() -> None:
-    """The fetch was under way while the broker was registered anew."""
+    """The fetch was under way while the broker was registered anew (KAFKA-15221)."""
     led = Led((1, 2))
     led.fetch(3, 20)
     led.brokers[3] = Broker(31)
@@ -324,6 +326,18 @@ def test_metadata_ends_a_proposal(in_sync: tuple[int, ...], partition_epoch: int
     if is_ended:
         assert led.answer(proposal) is ProposalReaction.WAIT, "the answer comes too late"
         assert led.replicas.state.in_sync == in_sync
+
+
+def test_an_answer_to_an_earlier_proposal_is_not_for_the_next_one() -> None:
+    led = Led((1, 2))
+    led.fetch(3, 20)
+    earlier = led.expand()
+    assert earlier is not None
+    led.metadata(1, 2, partition_epoch=5)
+    later = led.expand()
+    assert later is not None
+    assert led.answer(earlier, ErrorCode.INELIGIBLE_REPLICA) is ProposalReaction.WAIT
+    assert led.replicas.proposal is later
 
 
 def test_an_answer_of_another_leader_epoch_commits_nothing() -> None:

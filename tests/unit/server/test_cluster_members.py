@@ -14,10 +14,12 @@ from oncelog.core.ids import NodeId, TopicPartition
 from oncelog.protocol.api import decode_response, encode_request, response_header_version
 from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.framing import encode_request_frame, parse_response_header
+from oncelog.protocol.messages.alter_partition import AlterPartitionRequest
 from oncelog.protocol.messages.cluster_metadata import UnregisterBrokerRecord
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from oncelog.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from oncelog.protocol.schema import Message
 from oncelog.server.context import Peer
 from tests.unit.server.virtual_cluster import CONTROLLER, VirtualCluster
 
@@ -35,6 +37,10 @@ def committed(cluster: VirtualCluster, node: int, topic: str, value: bytes = b"v
 def end_offset(cluster: VirtualCluster, node: int, topic: str) -> int:
     partition = cluster.nodes[node].running.partitions.opened(topic, 0)
     return -1 if partition is None else partition.log_end_offset
+
+
+def sent_to_controller(cluster: VirtualCluster, node: int) -> list[Message]:
+    return [request for sender, target, request in cluster.calls if (sender, target) == (node, CONTROLLER)]
 
 
 def is_led_by(cluster: VirtualCluster, node: int, topic: str) -> bool:
@@ -76,6 +82,36 @@ def test_a_follower_that_stays_away_leaves_the_isr_and_comes_back(new_cluster: C
     assert cluster.result(waiting).error_code == 0
     cluster.heal()
     cluster.until(lambda: sorted(cluster.isr("orders")) == [1, 2])
+
+
+def test_a_follower_that_the_controller_refuses_is_proposed_again_when_it_fetches(
+    new_cluster: Callable[..., VirtualCluster],
+) -> None:
+    """And not at once, for as long as the metadata takes that tells why."""
+    cluster = new_cluster(
+        replica_lag_time_max_ms="2000", replica_socket_timeout_ms="1000", replica_fetch_backoff_ms="10"
+    )
+    cluster.controller.create_topic("orders", [1, 2])
+    cluster.until(lambda: end_offset(cluster, 2, "orders") == 0)
+    cluster.until(cluster.is_known_to_all)
+    cluster.cut(1, 2)
+    assert cluster.result(cluster.nodes[1].produce("orders", b"v", acks=1)).error_code == ErrorCode.NONE
+    cluster.until(lambda: cluster.isr("orders") == [1], within_ms=10_000)
+    cluster.until(cluster.is_known_to_all)
+    cluster.cut(2, CONTROLLER)
+    cluster.lag_ms[1, "quorum"] = 1400
+    cluster.clock.advance_ms(1500)
+    del cluster.calls[:]
+    cluster.until(lambda: any(isinstance(call, FetchRequest) for call in sent_to_controller(cluster, 1)))
+    cluster.controller.fence(2)
+    cluster.heal(1, 2)
+    cluster.until(lambda: end_offset(cluster, 2, "orders") == 1, within_ms=1100)
+    cluster.clock.advance_ms(100)
+    sent = [type(request) for request in sent_to_controller(cluster, 1)]
+    fetches = [request for sender, target, request in cluster.calls if (sender, target) == (2, 1)]
+    assert 1 <= sent.count(AlterPartitionRequest) <= len(fetches)
+    cluster.heal()
+    cluster.until(lambda: sorted(cluster.isr("orders")) == [1, 2], within_ms=20_000)
 
 
 def test_the_next_leader_has_what_was_acknowledged_and_the_old_one_cuts_off_the_rest(
@@ -169,6 +205,7 @@ def test_a_topic_that_is_made_again_has_nothing_of_the_old_one(new_cluster: Call
 
 
 def test_replicas_that_others_keep_by_now_are_set_aside_at_a_start(new_cluster: Callable[..., VirtualCluster]) -> None:
+    """Before new ones are made (KAFKA-14616)."""
     cluster = new_cluster()
     cluster.controller.create_topic("gone", [1, 2])
     cluster.controller.create_topic("kept", [1, 2])

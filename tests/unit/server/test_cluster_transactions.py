@@ -320,6 +320,31 @@ def test_a_coordinator_that_is_elected_again_works_under_its_new_epoch(cluster: 
         elect_again(cluster, transaction)
 
 
+@pytest.mark.parametrize("is_lost", [True, False], ids=["lost", "late"])
+def test_what_is_under_way_when_a_coordinator_is_elected_again_does_not_end_what_it_does_then(
+    cluster: VirtualCluster, is_lost: bool
+) -> None:
+    """KAFKA-16352: the answer to markers of the old epoch is not for those of the new one, which must end as well."""
+    transaction = Transaction(cluster)
+    assert transaction.produce().error_code == 0
+    if is_lost:
+        cluster.cut(LEADER, COORDINATOR)
+    else:
+        cluster.lag_ms[COORDINATOR, "markers"] = 3000
+    assert transaction.end().error_code == 0
+    cluster.clock.advance_ms(100)
+    elect_again(cluster, transaction)
+    cluster.clock.advance_ms(100)
+    cluster.heal()
+    cluster.lag_ms.clear()
+    expected = [1] if is_lost else [0, 1]
+    cluster.until(lambda: epochs_of_markers(cluster) == expected, within_ms=40_000)
+    cluster.until(lambda: transaction.produce().error_code == 0, within_ms=5000)
+    cluster.until(lambda: transaction.end().error_code == 0, within_ms=5000)
+    cluster.until(lambda: epochs_of_markers(cluster) == [*expected, 1])
+    cluster.until(lambda: cluster.nodes[COORDINATOR].running.markers.queued_count == 0)
+
+
 def test_a_decision_of_an_epoch_that_is_over_is_not_applied_when_it_is_committed(cluster: VirtualCluster) -> None:
     """KAFKA-20634: its record may be committed by the same broker under its next epoch, which loads it by itself."""
     transaction = Transaction(cluster)

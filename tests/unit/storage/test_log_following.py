@@ -46,7 +46,7 @@ def test_a_follower_has_the_bytes_and_the_epochs_of_its_leader(tmp_path: Path) -
 
 @pytest.mark.parametrize(("epoch", "end"), [(0, 6), (1, 6), (2, 9), (3, 9)])
 def test_batches_of_a_later_epoch_are_left_out(tmp_path: Path, epoch: int, end: int) -> None:
-    """The leader lost its office while it answered."""
+    """The leader lost its office while it answered (KAFKA-18723)."""
     leader, follower = led(tmp_path / "a", 0, 0, 2), led(tmp_path / "b")
     follow(follower, read_all(leader), epoch=epoch)
     assert follower.log_end_offset == end
