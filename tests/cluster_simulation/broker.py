@@ -18,6 +18,7 @@ from oncelog.cluster.replica_fetch import Fetcher, answer_replica
 from oncelog.cluster.replicas import ProposalReaction, ReplicaRules
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import NodeId, TopicPartition
+from oncelog.core.steps import at_once
 from oncelog.protocol.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
@@ -32,7 +33,6 @@ from oncelog.protocol.messages.list_offsets import (
     OffsetSpec,
 )
 from oncelog.server.fetch_session import FetchSessionCache, FetchTarget
-from oncelog.server.turns import at_once
 from oncelog.storage.log import Log, LogPlace
 from oncelog.storage.log_config import LogConfig
 from tests.cluster_simulation.controller import Controller, Entry, Registration

@@ -239,9 +239,9 @@ CLUSTER_MUTANTS = [
     Mutant(
         "a broker leads before it is registered",
         _SERVER + "membership",
-        "        if self.loaded.done:\n            self._broker.apply_image(update.image, update.delta)\n",
+        "        if self.loaded.done:\n            yield from self._broker.apply_image(update.image, update.delta)\n",
         "        if not self.loaded.done:\n            self.loaded.resolve(None)\n"
-        "        if True:\n            self._broker.apply_image(update.image, update.delta)\n",
+        "        if True:\n            yield from self._broker.apply_image(update.image, update.delta)\n",
         (_MEMBERS,),
     ),
     Mutant(

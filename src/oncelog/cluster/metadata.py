@@ -54,12 +54,19 @@ class Metadata:
         self.secret: bytes | None = None
         self.doubtful_epoch = 0
 
-    def become(self, image: Image, delta: Delta) -> None:
-        """What handlers see changes at once, before anything acts on it."""
-        self.image = image
+    def forget_deleted(self, delta: Delta) -> list[Topic]:
+        """Deleted topics are gone for handlers, who open no partition of them any more. New ones of the same name come
+        with `become`, when nothing is left of these."""
+        deleted = []
         for topic_id, change in delta.topics.items():
             if change.after is None and (gone := self.topics_by_id.pop(topic_id, None)) is not None:
                 self.topics.pop(gone.name, None)
+                deleted.append(gone)
+        return deleted
+
+    def become(self, image: Image, delta: Delta) -> None:
+        """What handlers see changes at once, before anything acts on it. Deleted topics are forgotten by then."""
+        self.image = image
         names = (resource.name for resource in delta.settings if resource.type == ResourceType.TOPIC)
         configured = (image.topic_ids[name] for name in names if name in image.topic_ids)
         # The partitions of a topic follow each other. An id is hashed once for all of them, which takes its time.

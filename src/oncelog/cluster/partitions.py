@@ -11,8 +11,11 @@ from oncelog.cluster.replicas import ReplicaRules
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import NodeId, TopicPartition
 from oncelog.storage.deletions import FolderRenames
+from oncelog.storage.log import Log
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.log_dir import LogDir
+
+Closing = Generator[None, None, FolderRenames]
 
 
 class PartitionTable:
@@ -26,7 +29,7 @@ class PartitionTable:
         commit_policy: CommitPolicy,
         verifies: Callable[[], bool] = lambda: True,
         steady_ms: Callable[[], int] = lambda: 0,
-        admit_producer: Callable[[], None] = lambda: None,
+        admit_producer: Callable[[int], None] = lambda known: None,
     ) -> None:
         self._log_dir = log_dir
         self._metadata = metadata
@@ -101,8 +104,8 @@ class PartitionTable:
         self._open[key] = partition
         return partition
 
-    def reconfigure(self, topic: Topic) -> None:
-        """Hands a topic's changed settings to its logs, open or not."""
+    def reconfigure(self, topic: Topic) -> Generator[None, None, None]:
+        """Hands a topic's changed settings to its logs, open or not, in steps."""
         config = self._log_config(topic)
         for index in range(topic.partition_count):
             log = self._log_dir.logs.get(TopicPartition(topic.name, index))
@@ -110,19 +113,24 @@ class PartitionTable:
                 log.reconfigure(config)
                 if log.is_loaded:
                     log.producer_state.verification_enabled = self._verifies()
+            yield
 
-    def delete(self, topic: Topic) -> Generator[None, None, FolderRenames]:
+    def delete(self, topic: Topic) -> Generator[None, None, Closing]:
         return self.remove([TopicPartition(topic.name, index) for index in range(topic.partition_count)])
 
-    def remove(self, keys: Sequence[TopicPartition]) -> Generator[None, None, FolderRenames]:
-        """Takes partitions out of use at once. What this returns closes them, in steps, and returns what is to be done
-        to their folders."""
-        closed = [partition for key in keys if (partition := self._open.pop(key, None)) is not None]
-        return self._close(self._log_dir.prepare_deletion(keys), closed)
+    def remove(self, keys: Sequence[TopicPartition]) -> Generator[None, None, Closing]:
+        """Takes partitions out of use, in steps. What this returns closes them, and returns what is to be done to their
+        folders."""
+        closed: list[Partition] = []
+        logs: list[Log] = []
+        for key in keys:
+            partition = self._open.pop(key, None)
+            closed += [] if partition is None else [partition]
+            logs += self._log_dir.take_out(key)
+            yield
+        return self._close(self._log_dir.close_deleted(logs), closed)
 
-    def _close(
-        self, logs: Generator[None, None, FolderRenames], partitions: list[Partition]
-    ) -> Generator[None, None, FolderRenames]:
+    def _close(self, logs: Closing, partitions: list[Partition]) -> Closing:
         renames = yield from logs
         while partitions:
             partitions.pop().close()  # and frees its memory, which takes as long

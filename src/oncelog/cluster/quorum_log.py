@@ -3,7 +3,8 @@
 The owner calls `poll` when the time `wake_ms` has come, sends the request, and passes the response (`on_fetch`,
 `on_snapshot`) or the failure (`on_failure`) back. A request is sent to `address` over the connection number
 `connection`. When that number changes, the owner closes the old connection and opens a new one. `on_fetch` and
-`on_snapshot` return an `Update` when records were applied.
+`on_snapshot` return an `Update` when records were applied. Of many records that takes long: `on_fetch_in_steps` yields
+in between, and is to be gone through to its end before anything else is asked of the observer.
 
 - The observer first asks any controller. One that is not the leader answers NOT_LEADER_OR_FOLLOWER or
   FENCED_LEADER_EPOCH with the id, the epoch and the address of the leader. The epoch of the quorum never goes back.
@@ -21,7 +22,7 @@ raise KafkaError, MalformedRequest or InvalidMetadata; the observer cannot be us
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -31,11 +32,12 @@ from oncelog.controller.checkpoint import CheckpointReader, Quorum
 from oncelog.controller.delta import Delta
 from oncelog.controller.errors import InvalidMetadata
 from oncelog.controller.image import EMPTY_IMAGE, Image
-from oncelog.controller.metadata_batches import MetadataBatch, read_batches
+from oncelog.controller.metadata_batches import each_record, read_batches, split_batches
 from oncelog.controller.replay import Replay
 from oncelog.core.address import Address
 from oncelog.core.errors import ErrorCode, KafkaError
-from oncelog.protocol.batch import whole_batches
+from oncelog.core.steps import at_once
+from oncelog.protocol.batch import BatchHeader, whole_batches
 from oncelog.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -90,6 +92,15 @@ class Update(NamedTuple):
     last_offset: int
 
 
+class _Held(NamedTuple):
+    """A batch that is not decoded yet."""
+
+    header: BatchHeader
+    data: memoryview
+    start_offset: int
+    """Records before it are known."""
+
+
 class _Download(NamedTuple):
     snapshot_id: SnapshotId
     reader: CheckpointReader
@@ -106,7 +117,7 @@ class QuorumLog:
         self._connection = 0
         self._epoch = 0
         self._download: _Download | None = None
-        self._held: deque[MetadataBatch] = deque()
+        self._held: deque[_Held] = deque()
         """Fetched, but not committed yet."""
         self._applied_end = 0
         self._applied_epoch = 0
@@ -159,6 +170,11 @@ class QuorumLog:
             self._exchange.delay(now_ms, BACKOFF_MS)
 
     def on_fetch(self, number: int, response: FetchResponse, now_ms: int) -> Update | None:
+        return at_once(self.on_fetch_in_steps(number, response, now_ms))
+
+    def on_fetch_in_steps(
+        self, number: int, response: FetchResponse, now_ms: int
+    ) -> Generator[None, None, Update | None]:
         if not self._exchange.accept(number):
             return None
         self._check(response.error_code)
@@ -173,9 +189,14 @@ class QuorumLog:
         if partition.error_code != ErrorCode.NONE:
             self._on_partition_error(partition.error_code, is_moved, now_ms)
             return None
-        return self._on_records(partition)
+        return (yield from self._on_records(partition))
 
     def on_snapshot(self, number: int, response: FetchSnapshotResponse, now_ms: int) -> Update | None:
+        return at_once(self.on_snapshot_in_steps(number, response, now_ms))
+
+    def on_snapshot_in_steps(
+        self, number: int, response: FetchSnapshotResponse, now_ms: int
+    ) -> Generator[None, None, Update | None]:
         if not self._exchange.accept(number) or self._download is None:
             return None
         partition = response.topics[0].partitions[0] if response.topics and not response.error_code else None
@@ -189,7 +210,7 @@ class QuorumLog:
             self._learn_leader(current.leader_id, current.leader_epoch, endpoints)
             self._restart_download(now_ms)
             return None
-        return self._on_piece(self._download, partition, now_ms)
+        return (yield from self._on_piece(self._download, partition, now_ms))
 
     def _fetch_request(self) -> FetchRequest:
         partition = FetchPartition(
@@ -274,7 +295,7 @@ class QuorumLog:
         self._address = address
         self._connection += 1
 
-    def _on_records(self, partition: PartitionData) -> Update | None:
+    def _on_records(self, partition: PartitionData) -> Generator[None, None, Update | None]:
         if partition.snapshot_id.end_offset >= 0:
             wanted = partition.snapshot_id
             self._download = _Download(SnapshotId(end_offset=wanted.end_offset, epoch=wanted.epoch), CheckpointReader())
@@ -282,12 +303,15 @@ class QuorumLog:
         if partition.diverging_epoch.epoch >= 0:
             self._truncate(partition.diverging_epoch.epoch, partition.diverging_epoch.end_offset)
             return None
-        batches = read_batches(whole_batches(partition.records or b""), self.end_offset)
-        self._held.extend(islice(batches, _HELD_MAX - len(self._held)))
+        start_offset = self.end_offset
+        batches = split_batches(whole_batches(partition.records or b""), start_offset)
+        held = (_Held(header, data, start_offset) for header, data in batches)
+        self._held.extend(islice(held, _HELD_MAX - len(self._held)))
         self._high_watermark = max(self._high_watermark, partition.high_watermark)
         if self._first_high_watermark is None and self._high_watermark >= 0:
             self._first_high_watermark = self._high_watermark
-        return self._apply_committed()
+        yield from self._apply_committed()
+        return (yield from self._publish())
 
     def _truncate(self, epoch: int, end_offset: int) -> None:
         while self._held and (self.last_epoch > epoch or self.end_offset > end_offset):
@@ -298,29 +322,30 @@ class QuorumLog:
                 f"this broker has applied epoch {self._applied_epoch} up to offset {self._applied_end}"
             )
 
-    def _apply_committed(self) -> Update | None:
+    def _apply_committed(self) -> Generator[None, None, None]:
         while self._held and self._held[0].header.next_offset <= self._high_watermark:
             batch = self._held.popleft()
-            for record in batch.records:
-                self._replay.apply(record.known())
-            for control in batch.controls:
+            for offset, record in each_record(batch.data):
+                if offset >= batch.start_offset:
+                    yield from self._replay.apply_in_steps(record.known())
+                yield
+            for control in next(read_batches(batch.data)).controls if batch.header.is_control else ():
                 self.quorum = self.quorum.after(control)
             self._check_voters()
             self._applied_end, self._applied_epoch = batch.header.next_offset, batch.header.leader_epoch
             self._has_news = True
-        return self._publish()
 
     def _check_voters(self) -> None:
         for voter in self.quorum.voters.voters if self.quorum.voters is not None else ():
             self._check_id(voter.voter_id)
 
-    def _publish(self) -> Update | None:
+    def _publish(self) -> Generator[None, None, Update | None]:
         first = self._first_high_watermark
         is_caught_up = first is not None and self._applied_end >= first
         if not self._has_news or not is_caught_up or self._replay.is_in_transaction:
             return None
         self._has_news = False
-        self.image, delta = self._replay.image_after(self.image)
+        self.image, delta = yield from self._replay.image_after_in_steps(self.image)
         self.last_offset = self._applied_end - 1
         return Update(self.image, delta, self.last_offset)
 
@@ -329,7 +354,9 @@ class QuorumLog:
         self._download = None
         self._exchange.delay(now_ms, BACKOFF_MS)
 
-    def _on_piece(self, download: _Download, partition: PartitionSnapshot, now_ms: int) -> Update | None:
+    def _on_piece(
+        self, download: _Download, partition: PartitionSnapshot, now_ms: int
+    ) -> Generator[None, None, Update | None]:
         is_next = partition.position == download.reader.size_bytes and partition.snapshot_id == download.snapshot_id
         if not is_next or not partition.unaligned_records:
             self._restart_download(now_ms)
@@ -345,4 +372,4 @@ class QuorumLog:
         self._applied_end, self._applied_epoch = download.snapshot_id.end_offset, download.snapshot_id.epoch
         self._high_watermark = max(self._high_watermark, self._applied_end)
         self._has_news = True
-        return self._publish()
+        return (yield from self._publish())

@@ -7,7 +7,7 @@ entries can differ, as a replay does, has only these compared.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from typing import Generic, NamedTuple, Self, TypeVar
 from uuid import UUID
 
@@ -17,6 +17,7 @@ from oncelog.controller.registrations import BrokerRegistration
 from oncelog.core.config_resources import ResourceType
 from oncelog.core.dataclass import dataclass
 from oncelog.core.ids import NodeId
+from oncelog.core.steps import at_once
 from oncelog.protocol.messages.cluster_metadata import (
     AccessControlEntryRecord,
     DelegationTokenRecord,
@@ -78,6 +79,13 @@ class Delta:
     @classmethod
     def between(cls, before: Image, after: Image, touched: Touched | None = None) -> Self:
         """Without `touched`, everything is compared."""
+        return at_once(cls.between_in_steps(before, after, touched))
+
+    @classmethod
+    def between_in_steps(
+        cls, before: Image, after: Image, touched: Touched | None = None
+    ) -> Generator[None, None, Self]:
+        """As `between`: the partitions of one topic may be many."""
         at = touched or _all_of(before, after)
         topics = _changes(before.topics, after.topics, at.topics)
         is_same_id = before.next_producer_id == after.next_producer_id
@@ -86,7 +94,7 @@ class Delta:
             brokers=_changes(before.brokers, after.brokers, at.brokers),
             controllers=_changes(before.controllers, after.controllers, at.controllers),
             topics={key: change for key, change in topics.items() if None in change},
-            partitions=_partition_changes(topics),
+            partitions=(yield from _partition_changes(topics)),
             settings=_changes(before.settings, after.settings, at.settings),
             quotas=_changes(before.quotas, after.quotas, at.quotas),
             next_producer_id=None if is_same_id else after.next_producer_id,
@@ -130,18 +138,20 @@ def _changes(before: Mapping[K, V], after: Mapping[K, V], keys: Iterable[K]) -> 
 
 def _partition_changes(
     topics: Mapping[UUID, Change[TopicImage]],
-) -> dict[TopicIdPartition, Change[PartitionImage]]:
-    return {
-        TopicIdPartition(topic_id, topic.name, index): change
-        for topic_id, (before, after) in topics.items()
-        if (topic := after or before) is not None
-        for index, change in _changes_of_partitions(before, after).items()
-    }
-
-
-def _changes_of_partitions(before: TopicImage | None, after: TopicImage | None) -> dict[int, Change[PartitionImage]]:
-    if before is None:
-        return {} if after is None else {index: Change(None, new) for index, new in after.partitions.items()}
-    if after is None:
-        return {index: Change(old, None) for index, old in before.partitions.items()}
-    return _changes(before.partitions, after.partitions, _all_keys(before.partitions, after.partitions))
+) -> Generator[None, None, dict[TopicIdPartition, Change[PartitionImage]]]:
+    changes: dict[TopicIdPartition, Change[PartitionImage]] = {}
+    for topic_id, (before, after) in topics.items():
+        topic = after or before
+        name = "" if topic is None else topic.name
+        old: Mapping[int, PartitionImage] = {} if before is None else before.partitions
+        new: Mapping[int, PartitionImage] = {} if after is None else after.partitions
+        for index, was in old.items():
+            now = new.get(index)
+            if now is not was and (now is None or now != was):
+                changes[TopicIdPartition(topic_id, name, index)] = Change(was, now)
+            yield
+        for index, now in new.items():
+            if index not in old:
+                changes[TopicIdPartition(topic_id, name, index)] = Change(None, now)
+            yield
+    return changes

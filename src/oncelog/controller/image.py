@@ -67,6 +67,8 @@ class Image:
     acls: Mapping[UUID, AccessControlEntryRecord] = field(default_factory=dict)
     scram: Mapping[ScramCredentialKey, UserScramCredentialRecord] = field(default_factory=dict)
     delegation_tokens: Mapping[str, DelegationTokenRecord] = field(default_factory=dict)
+    entry_bytes: int = field(default=0, compare=False)
+    """An estimate of what settings, quotas, ACLs and users take in memory: see `entry_sizes`."""
 
     @property
     def metadata_version(self) -> int:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
 from oncelog.controller import broker_changes
@@ -32,12 +32,15 @@ from oncelog.controller.view import ELR_FEATURE, View
 from oncelog.core.config import Settings
 from oncelog.core.config_resources import ResourceType
 from oncelog.core.errors import ErrorCode, KafkaError
-from oncelog.core.ids import NodeId
+from oncelog.core.ids import INTERNAL_TOPICS, NodeId
+from oncelog.core.steps import at_once
 from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from oncelog.protocol.messages.broker_registration import BrokerRegistrationRequest, Feature
 from oncelog.protocol.messages.cluster_metadata import (
+    AccessControlEntryRecord,
     BeginTransactionRecord,
+    ClientQuotaRecord,
     ConfigRecord,
     EndTransactionRecord,
     FeatureLevelRecord,
@@ -46,6 +49,7 @@ from oncelog.protocol.messages.cluster_metadata import (
     RegisterBrokerRecord,
     RemoveTopicRecord,
     TopicRecord,
+    UserScramCredentialRecord,
     encode_metadata_record,
 )
 from oncelog.protocol.schema import Message
@@ -61,7 +65,6 @@ ELECTIONS_MAX: Final = 1000
 RECORD_BYTES_MAX: Final = 800_000
 """A larger record does not fit into a batch of the log, and all others of the round would fail with it."""
 _MIN_ISR: Final = "min.insync.replicas"
-T = TypeVar("T")
 
 
 class ControllerConfig(NamedTuple):
@@ -165,7 +168,7 @@ class Round:
 
     def ask(self, request: Message, who: Requester, now_ms: int) -> Message:
         """The answer, to be given when the records are committed. Raises KafkaError."""
-        return _at_once(self.decide(request, who, now_ms))
+        return at_once(self.decide(request, who, now_ms))
 
     def decide(self, request: Message, who: Requester, now_ms: int) -> Generator[None, None, Message]:
         """As `ask`, in steps of which none is long. It is to be gone through to its end before the next one."""
@@ -176,7 +179,7 @@ class Round:
             if not isinstance(record, _ALWAYS_SMALL):
                 _check_size(record, level)
                 yield
-        yield from self._take_in_steps(decision.records)
+        yield from self._take_in_steps(decision.records, is_bounded=not all(map(_is_needed, decision.records)))
         return decision.answer
 
     def take(self, records: Callable[[Image], Sequence[Message]]) -> Generator[None, None, None]:
@@ -203,9 +206,9 @@ class Round:
         self._take(_rules("leader_elections").unclean_leaders(self._view, ELECTIONS_MAX))
 
     def _take(self, records: Sequence[Message]) -> None:
-        _at_once(self._take_in_steps(records))
+        at_once(self._take_in_steps(records))
 
-    def _take_in_steps(self, records: Sequence[Message]) -> Generator[None, None, None]:
+    def _take_in_steps(self, records: Sequence[Message], *, is_bounded: bool = False) -> Generator[None, None, None]:
         if not records:
             return
         if self._replay is None:
@@ -215,9 +218,21 @@ class Round:
             # If one is refused, the next decision begins with the view before all of them.
             replay.apply(record)
             yield
+        if is_bounded:
+            self._check_room(replay.entry_bytes)
         self._replay = replay
         self.records += records
         self._view = self._view.after(self._replay.image())
+
+    def _check_room(self, entry_bytes: int) -> None:
+        """For settings, quotas, ACLs and users. What makes them fewer is never refused."""
+        limit = self._machine.config.settings.integer("oncelog.metadata.max.bytes")
+        if entry_bytes > max(limit, self._view.image.entry_bytes):
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION,
+                f"Settings of topics, quotas, ACLs and users would take about {entry_bytes} bytes, more than "
+                f"oncelog.metadata.max.bytes, which is {limit}.",
+            )
 
     @property
     def _end_offset(self) -> int:
@@ -301,15 +316,6 @@ class Round:
         return update_features(self._view, request, who.api_version, machine.config.features, machine.kraft_version)
 
 
-def _at_once(steps: Generator[None, None, T]) -> T:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            result: T = done.value
-            return result
-
-
 def _unfenced(view: View, wanted: BrokerEpoch) -> BrokerRegistration | None:
     broker = view.broker(wanted.broker_id)
     return broker if broker is not None and broker.epoch == wanted.epoch and not broker.is_fenced else None
@@ -317,6 +323,14 @@ def _unfenced(view: View, wanted: BrokerEpoch) -> BrokerRegistration | None:
 
 _ALWAYS_SMALL: Final = (PartitionRecord, PartitionChangeRecord, TopicRecord, RemoveTopicRecord)
 """They come in thousands, and have nothing in them that is as long as a client likes."""
+
+
+def _is_needed(record: Message) -> bool:
+    """Whether there is always room for it: for settings of brokers and of internal topics, which are few, and for what
+    has no settings."""
+    if isinstance(record, ConfigRecord):
+        return record.resource_type == ResourceType.BROKER or record.resource_name in INTERNAL_TOPICS
+    return not isinstance(record, ClientQuotaRecord | AccessControlEntryRecord | UserScramCredentialRecord)
 
 
 def _check_size(record: Message, level: int) -> None:

@@ -53,6 +53,15 @@ def read_batches(data: Readable, start_offset: int = 0) -> Iterator[MetadataBatc
             yield MetadataBatch(header, [_decoded(record) for record in wanted], [])
 
 
+def split_batches(data: Readable, start_offset: int = 0) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """The batches that are at `start_offset` or behind it, not decoded. Raises as `read_batches`."""
+    view = memoryview(data)
+    for position, header in iter_headers(data):
+        if header.last_offset >= start_offset:
+            _check_crc(data, position, header)
+            yield header, view[position : position + header.size_bytes]
+
+
 def each_record(batch: Readable) -> Iterator[tuple[int, MetadataRecord]]:
     """Offset and record, one after the other. Raises as `read_batches`. A batch of control records has none."""
     for position, header in iter_headers(batch):

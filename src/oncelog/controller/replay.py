@@ -11,12 +11,13 @@ not the registered one, an epoch or a producer id that goes back. What the repla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, Generic, TypeVar
 from uuid import UUID
 
 from oncelog.controller.delta import Delta, Touched
+from oncelog.controller.entry_sizes import acl_bytes, quota_bytes, settings_bytes, user_bytes
 from oncelog.controller.errors import InvalidMetadata
 from oncelog.controller.image import EMPTY_IMAGE, ConfigResource, Image, ScramCredentialKey, TopicImage
 from oncelog.controller.partition_image import PartitionImage
@@ -24,6 +25,7 @@ from oncelog.controller.registrations import BrokerRegistration
 from oncelog.controller.topic_rules import is_like_others, metric_name
 from oncelog.core.config_resources import ResourceType
 from oncelog.core.ids import NodeId, uuid_to_text
+from oncelog.core.steps import at_once
 from oncelog.protocol.messages.cluster_metadata import (
     AbortTransactionRecord,
     AccessControlEntryRecord,
@@ -63,13 +65,18 @@ V = TypeVar("V")
 class _Section(Generic[K, V]):
     """A part of the image: copied when it is first changed, and again after it was given away."""
 
-    def __init__(self, original: Mapping[K, V]) -> None:
+    def __init__(self, original: Mapping[K, V], size_of: Callable[[K, V], int] = lambda key, value: 0) -> None:
+        self._size_of = size_of
+        self.grown_bytes = 0
+        """By which the entries have grown in all."""
         self.current: Mapping[K, V] = original
         self.touched: dict[K, None] = {}
         """What was put or dropped since it was given away, in this order."""
         self._own: dict[K, V] | None = None
 
     def put(self, key: K, value: V) -> None:
+        old = self.current.get(key)
+        self.grown_bytes += self._size_of(key, value) - (0 if old is None else self._size_of(key, old))
         self._writable()[key] = value
         self.touched[key] = None
 
@@ -77,6 +84,7 @@ class _Section(Generic[K, V]):
         """Whether it was there."""
         if key not in self.current:
             return False
+        self.grown_bytes -= self._size_of(key, self.current[key])
         del self._writable()[key]
         self.touched[key] = None
         return True
@@ -100,10 +108,11 @@ class Replay:
         self._topics = _Section(image.topics)
         self._topic_ids = _Section(image.topic_ids)
         self._similar_names = _Section(image.similar_names)
-        self._settings = _Section(image.settings)
-        self._quotas = _Section(image.quotas)
-        self._acls = _Section(image.acls)
-        self._scram = _Section(image.scram)
+        self._settings = _Section(image.settings, settings_bytes)
+        self._quotas = _Section(image.quotas, quota_bytes)
+        self._acls = _Section(image.acls, acl_bytes)
+        self._scram = _Section(image.scram, user_bytes)
+        self._first_entry_bytes = image.entry_bytes
         self._delegation_tokens = _Section(image.delegation_tokens)
         self._next_producer_id = image.next_producer_id
         self._own_partitions: dict[UUID, dict[int, PartitionImage]] = {}
@@ -132,6 +141,11 @@ class Replay:
             _REPLAY[type(record)](self, record)
 
     @property
+    def entry_bytes(self) -> int:
+        sections = (self._settings, self._quotas, self._acls, self._scram)
+        return self._first_entry_bytes + sum(section.grown_bytes for section in sections)
+
+    @property
     def is_in_transaction(self) -> bool:
         return self._transaction is not None
 
@@ -151,15 +165,19 @@ class Replay:
             acls=self._acls.give_away(),
             scram=self._scram.give_away(),
             delegation_tokens=self._delegation_tokens.give_away(),
+            entry_bytes=self.entry_bytes,
         )
         return self._given
 
     def image_after(self, before: Image) -> tuple[Image, Delta]:
         """The image, and how it differs from another: if that is the last one that was given, at the cost of what has
         changed since."""
+        return at_once(self.image_after_in_steps(before))
+
+    def image_after_in_steps(self, before: Image) -> Generator[None, None, tuple[Image, Delta]]:
         touched = self._touched() if before is self._given else None
         image = self.image()
-        return image, Delta.between(before, image, touched)
+        return image, (yield from Delta.between_in_steps(before, image, touched))
 
     def _touched(self) -> Touched:
         return Touched(

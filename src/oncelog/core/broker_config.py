@@ -289,6 +289,10 @@ _LIMITS = [
               "Requests that may wait for a transaction to settle; more get CONCURRENT_TRANSACTIONS.", low=0),
     ConfigKey("oncelog.parked.request.ms", _INT, 2_000, "How long such a request waits at most.", low=0),
     ConfigKey("oncelog.partitions.max", _INT, 100_000, "Partitions of all topics; more are refused.", low=1),
+    ConfigKey("oncelog.metadata.max.bytes", _LONG, 33_554_432,
+              "Memory of settings of topics, quotas, ACLs and users, estimated; more are refused.", low=1_048_576),
+    ConfigKey("oncelog.partition.producer.ids.max", _INT, 30_000,
+              "Producers that one partition remembers; on it, further ones are refused.", low=1),
     ConfigKey("oncelog.producer.ids.max", _INT, 250_000,
               "Producers that all partitions remember together, each counted on each of its partitions; on a partition "
               "that does not know them, more are refused.", low=1),

@@ -23,6 +23,7 @@ from oncelog.cluster.metadata import Metadata, Topic, broker_configs
 from oncelog.cluster.partition import EndOfLog, Partition
 from oncelog.cluster.partition_state import PartitionState, Role
 from oncelog.cluster.partitions import PartitionTable
+from oncelog.controller.delta import TopicIdPartition
 from oncelog.core.address import ALL_ADDRESSES, LOOPBACK, Address
 from oncelog.core.broker_config import is_in_cluster
 from oncelog.core.clock import JUMP_BELIEVED_AFTER_MS, CautiousClock, Scheduler, SteadyClock
@@ -39,6 +40,7 @@ from oncelog.core.ids import (
 )
 from oncelog.core.invariant import invariant
 from oncelog.core.promise import Promise
+from oncelog.core.steps import at_once
 from oncelog.core.topic_settings import BrokerSettings
 from oncelog.core.worker import OneAtATime, Worker
 from oncelog.server.authorization import AllowClients, Authorizer, acl_authorizer
@@ -59,7 +61,7 @@ from oncelog.server.producer_room import ProducerRoom
 from oncelog.server.quotas import FORGOTTEN_AFTER_MS, Quotas
 from oncelog.server.recurring import RecurringWork
 from oncelog.server.removals import Removals
-from oncelog.server.turns import Turns
+from oncelog.server.turns import Steps, Turns
 from oncelog.server.txn_runtime import TxnRuntime
 from oncelog.storage import clean_shutdown
 from oncelog.storage.batch_times import BatchTimesCache
@@ -340,9 +342,11 @@ class Broker:
     def _has_coordinator(self, partition: TopicPartition) -> bool:
         return partition.topic in INTERNAL_TOPICS and self.partitions.has_data(*partition)
 
-    def remove_partitions(self, partitions: Sequence[TopicPartition]) -> None:
+    def remove_partitions(self, partitions: Sequence[TopicPartition]) -> Steps[None]:
         """The topic is deleted, or other brokers keep these partitions now."""
-        closing = self.partitions.remove(partitions)
+        if not partitions:
+            return
+        closing = yield from self.partitions.remove(partitions)
         for partition in partitions:
             if partition.topic in INTERNAL_TOPICS:
                 for coordinator in (self.transactions, self.groups):
@@ -375,26 +379,38 @@ class Broker:
         self.membership.start()
         return self.membership
 
-    def apply_image(self, image: Image, delta: Delta) -> None:
-        """In this order: what is answered from, settings and ACLs, roles, topics that groups have offsets of."""
+    def apply_image(self, image: Image, delta: Delta) -> Steps[None]:
+        """In this order: partitions of deleted topics go; what is answered from, settings and ACLs, roles, topics that
+        groups have offsets of. In between others have their turn, since all of that may be about thousands of
+        partitions. It is to be gone through to its end before the next image."""
         metadata, replication = self.metadata, self.replication
         invariant(replication is not None, "an image is applied once the broker has joined")
         if replication is None:
             return
         is_first = not metadata.image.brokers and not metadata.image.features
-        deleted = [
-            topic for topic_id, change in delta.topics.items()
-            if change.after is None and (topic := metadata.topics_by_id.get(topic_id)) is not None
-        ]  # fmt: skip
+        deleted = metadata.forget_deleted(delta)
+        yield from self._remove_topics(deleted, replication)
         metadata.become(image, delta)
         if is_first:
             self._set_strays_aside()
-        self._follow_settings(delta)
+        yield from self._follow_settings(delta)
         self.transactions.follow_features(image.features)
-        replication.take_roles(image, delta)
+        yield from replication.take_roles(image, delta)
         for topic in deleted:
             self.groups.on_topic_deleted(topic)
-            self.cleaner.on_topic_deleted(topic)
+        if deleted:
+            self.cleaner.on_topics_deleted({topic.name for topic in deleted})
+
+    def _remove_topics(self, topics: Sequence[Topic], replication: Replication) -> Steps[None]:
+        keys = []
+        for topic in topics:
+            for index in range(topic.partition_count):
+                key = TopicPartition(topic.name, index)
+                if key in self.log_dir.logs:
+                    replication.follow_none(TopicIdPartition(topic.topic_id, *key))
+                    keys.append(key)
+                yield
+        yield from self.remove_partitions(keys)
 
     def _set_strays_aside(self) -> None:
         """Logs of topics that are gone, or that other brokers keep now: before a new one of the same name is made."""
@@ -411,7 +427,7 @@ class Broker:
             if not is_ours:
                 self.log_dir.set_aside(partition)
         for topic in self.metadata.topics.values():
-            self.partitions.reconfigure(topic)
+            at_once(self.partitions.reconfigure(topic))
 
     def _load_metadata(self) -> None:
         self._stopped_epoch = clean_shutdown.read_broker_epoch(self._data_dir)
@@ -454,7 +470,7 @@ class Broker:
         self._log_configs = LogConfigs(self.broker_settings)
         self.fetch_max_bytes = self.settings.integer("fetch.max.bytes")
 
-    def _follow_settings(self, delta: Delta) -> None:
+    def _follow_settings(self, delta: Delta) -> Steps[None]:
         """And ACLs, quotas and users."""
         topics = self.metadata.topics
         if delta.has_broker_settings:
@@ -463,7 +479,7 @@ class Broker:
         else:
             changed = [each.name for each in delta.settings if each.type == ResourceType.TOPIC and each.name in topics]
         for name in changed:
-            self.partitions.reconfigure(topics[name])
+            yield from self.partitions.reconfigure(topics[name])
         if delta.acls and self.acls is not None:
             self.acls.become(self.metadata.acls)
         if delta.quotas:
@@ -545,6 +561,8 @@ class Broker:
         self.stopped = True
         self.end_work()
         self.flusher.stop()
+        if self.membership is not None:
+            self.membership.finish_applying()
         self._remove_what_was_deleted_last()
         self.removals.finish()
         self.turns.stop()
@@ -562,7 +580,7 @@ class Broker:
         if self.own_controller is not None:
             left = self.own_controller.node.machine.view.image.topics
             for topic in [topic for topic in self.metadata.topics.values() if topic.topic_id not in left]:
-                self.removals.begin(self.partitions.delete(topic))
+                self.removals.begin(at_once(self.partitions.delete(topic)))
 
     def _note_stop(self) -> int:
         if self.own_controller is not None:

@@ -14,12 +14,11 @@ minutes.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from oncelog.cluster.metadata import Topic
 from oncelog.cluster.partition import Partition
 from oncelog.core.clock import Timer
 from oncelog.core.errors import ErrorCode, KafkaError
@@ -91,14 +90,13 @@ class LogCleaner:
         if self._current is not None:
             self._current.pace.stop()
 
-    def on_topic_deleted(self, topic: Topic) -> None:
+    def on_topics_deleted(self, names: Set[str]) -> None:
         """A topic that is created again under the name must not inherit offsets."""
-        deleted = [partition for partition in self.first_dirty if partition.topic == topic.name]
+        deleted = [partition for partition in self.first_dirty if partition.topic in names]
         for partition in deleted:
             del self.first_dirty[partition]
-        self.uncleanable = {partition for partition in self.uncleanable if partition.topic != topic.name}
-        for index in range(topic.partition_count):
-            self._errors.clear(TopicPartition(topic.name, index))
+        self.uncleanable = {partition for partition in self.uncleanable if partition.topic not in names}
+        self._errors.clear_if(lambda subject: isinstance(subject, TopicPartition) and subject.topic in names)
         if deleted and not self._stopped:
             self._write_checkpoint(lambda: None)
 

@@ -26,6 +26,7 @@ from oncelog.protocol.messages.assign_replicas_to_dirs import (
     AssignReplicasToDirsResponse,
 )
 from oncelog.server.repeated_errors import RepeatedErrors
+from oncelog.server.turns import Steps
 
 if TYPE_CHECKING:
     from oncelog.server.broker import Broker
@@ -49,7 +50,7 @@ class DirectoryReports:
         self._is_sent = False
         self._errors = RepeatedErrors(log, logging.WARNING)
 
-    def follow(self, delta: Delta) -> None:
+    def follow(self, delta: Delta) -> Steps[None]:
         node = self._broker.node_id
         for key, (_, after) in delta.partitions.items():
             if self._elsewhere:
@@ -58,6 +59,7 @@ class DirectoryReports:
                 known = after.directories[after.replicas.index(node)]
                 if known not in (self._broker.log_dir.meta.directory_id, MIGRATING_DIRECTORY):
                     self._elsewhere[key] = after
+            yield
 
     def report(self) -> None:
         """At intervals, until the metadata has changed."""

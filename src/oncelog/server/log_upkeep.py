@@ -118,19 +118,26 @@ class LogUpkeep:
                     partition.repair_log()
 
     def _flush_due_logs(self) -> None:
+        self._broker.turns.begin(self._flush_in_steps(), OURSELVES, to_the_end=True)
+
+    def _flush_in_steps(self) -> Steps[None]:
+        now_ms = self._broker.now_ms()
         for partition in self._broker.partitions:
-            if partition.log.is_flush_due(self._broker.now_ms()):
+            if not partition.closed and partition.log.is_flush_due(now_ms):
                 with self._isolated("flush", partition.topic_partition):
                     self._broker.flusher.flush(partition.log)
+            yield
 
     def _expire_producers(self) -> None:
         self._broker.turns.begin(self._expire_in_steps(), OURSELVES, to_the_end=True)
 
     def _expire_in_steps(self) -> Steps[None]:
-        now_ms, idle_ms = self._broker.cautious_ms(), self._broker.producer_room.idle_ms()
+        now_ms, room = self._broker.cautious_ms(), self._broker.producer_room
+        is_short = room.is_short()
         for partition in self._broker.partitions:
             if not partition.closed:
-                partition.log.producer_state.expire(now_ms, idle_ms)
+                producers = partition.log.producer_state
+                producers.expire(now_ms, room.idle_ms(len(producers), is_short=is_short))
                 yield
 
 

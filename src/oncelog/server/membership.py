@@ -9,6 +9,7 @@ would otherwise take up the leaderships of the process before it, without knowin
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -23,6 +24,7 @@ from oncelog.core.address import Address
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.invariant import invariant
 from oncelog.core.promise import Promise
+from oncelog.core.steps import at_once
 from oncelog.protocol.messages.broker_heartbeat import BrokerHeartbeatResponse
 from oncelog.protocol.messages.broker_registration import BrokerRegistrationResponse, Listener
 from oncelog.protocol.messages.fetch import FetchResponse
@@ -31,6 +33,7 @@ from oncelog.protocol.primitives import MalformedRequest
 from oncelog.protocol.schema import Message
 from oncelog.server.peers import Answer, Peers, Pump
 from oncelog.server.repeated_errors import RepeatedErrors
+from oncelog.server.turns import Steps
 
 if TYPE_CHECKING:
     from oncelog.server.broker import Broker
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("oncelog.server")
 
 _NO_CONTROLLER_MS: Final = 50
+SLICE_MS: Final = 5
+"""As controllers have it."""
 
 M = TypeVar("M", bound=Message)
 
@@ -69,6 +74,8 @@ class Membership:
         self._quorum_pump = Pump(broker.scheduler, self._poll_quorum)
         self._life_pump = Pump(broker.scheduler, self._poll_life)
         self._errors = RepeatedErrors(log, logging.WARNING)
+        self._applying: Steps[None] | None = None
+        """An answer about the metadata log that is being applied. Nothing is asked meanwhile."""
         self.applied_offset = -1
         """Of the metadata that is applied, or before that, read."""
         self.loaded: Promise[None] = Promise()
@@ -131,6 +138,8 @@ class Membership:
     # -- the metadata log
 
     def _poll_quorum(self) -> int | None:
+        if self._applying is not None:
+            return None
         now_ms = self._broker.steady_ms()
         send = self.quorum.poll(now_ms)
         if send is not None:
@@ -142,8 +151,6 @@ class Membership:
         return 0 if wake_ms is None else wake_ms - now_ms
 
     def _on_quorum(self, number: int, address: tuple[str, int], answer: Answer) -> None:
-        now_ms = self._broker.steady_ms()
-        update = None
         if isinstance(answer, KafkaError):
             self._errors.report(address, "controller %s:%d gives no answer: %s", *address, answer)
         elif getattr(answer, "error_code", ErrorCode.NONE) == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
@@ -152,15 +159,38 @@ class Membership:
             )
         else:
             self._errors.clear(address)
+        if self._applying is None:  # else it is a late answer, and the one to a later request is being applied
+            self._applying = self._follow(number, answer)
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """What is decided for thousands of partitions takes long, and others have their turn in between."""
+        steps, end_ms = self._applying, self._broker.scheduler.monotonic_ms() + SLICE_MS
+        for _ in steps or ():
+            if self._broker.scheduler.monotonic_ms() >= end_ms:
+                self._broker.scheduler.call_later_ms(0, self._go_on)
+                return
+        self._applying = None
+        self._quorum_pump.kick()
+
+    def finish_applying(self) -> None:
+        """The broker stops: what has begun is not left half done."""
+        if self._applying is not None and inspect.getgeneratorstate(self._applying) != inspect.GEN_RUNNING:
+            at_once(self._applying)
+            self._applying = None
+
+    def _follow(self, number: int, answer: Answer) -> Steps[None]:
+        now_ms = self._broker.steady_ms()
+        update = None
         try:
             if isinstance(answer, FetchResponse):
-                update = self.quorum.on_fetch(number, answer, now_ms)
+                update = yield from self.quorum.on_fetch_in_steps(number, answer, now_ms)
             elif isinstance(answer, FetchSnapshotResponse):
-                update = self.quorum.on_snapshot(number, answer, now_ms)
+                update = yield from self.quorum.on_snapshot_in_steps(number, answer, now_ms)
             else:
                 self.quorum.on_failure(number, now_ms)
             if update is not None:
-                self._apply(update)
+                yield from self._apply(update)
         except KafkaError as error:
             self.end(error.message)
         except (InvalidMetadata, MalformedRequest) as error:
@@ -169,11 +199,10 @@ class Membership:
             # One that knows half of a change must not go on.
             log.exception("the metadata up to offset %s could not be applied", getattr(update, "last_offset", "?"))
             self.end(f"a change of the metadata could not be applied: {error}")
-        self._quorum_pump.kick()
 
-    def _apply(self, update: Update) -> None:
+    def _apply(self, update: Update) -> Steps[None]:
         if self.loaded.done:
-            self._broker.apply_image(update.image, update.delta)
+            yield from self._broker.apply_image(update.image, update.delta)
         else:
             if self.applied_offset < 0:
                 self.lifecycle.hurry()
@@ -187,7 +216,7 @@ class Membership:
     def _apply_first(self) -> None:
         image = self.quorum.image
         try:
-            self._broker.apply_image(image, Delta.between(EMPTY_IMAGE, image))
+            at_once(self._broker.apply_image(image, Delta.between(EMPTY_IMAGE, image)))
         except Exception as error:
             log.exception("the metadata up to offset %d could not be applied", self.applied_offset)
             self.end(f"the metadata could not be applied: {error}")

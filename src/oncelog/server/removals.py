@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
 from typing import TYPE_CHECKING
 
+from oncelog.cluster.partitions import Closing
 from oncelog.core.promise import Promise, gather
+from oncelog.core.steps import at_once
 from oncelog.server.log_upkeep import OURSELVES
-from oncelog.server.turns import at_once
 from oncelog.storage.deletions import FolderRenames
 
 if TYPE_CHECKING:
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from oncelog.server.context import HangUp
 
 log = logging.getLogger("oncelog.server")
-
-Closing = Generator[None, None, FolderRenames]
 
 
 class Removals:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
 
 class RepeatedErrors:
@@ -21,3 +21,7 @@ class RepeatedErrors:
     def clear(self, subject: Hashable) -> None:
         """The work of `subject` has succeeded."""
         self._failing.discard(subject)
+
+    def clear_if(self, is_over: Callable[[Hashable], bool]) -> None:
+        """The work of these subjects has ended."""
+        self._failing = {subject for subject in self._failing if not is_over(subject)}

@@ -14,6 +14,7 @@ from oncelog.core.clock import Timer
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import NodeId
 from oncelog.core.promise import Promise
+from oncelog.core.steps import at_once
 from oncelog.protocol.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
@@ -24,7 +25,6 @@ from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 from oncelog.server.fetch_session import FetchTarget
-from oncelog.server.turns import at_once
 
 if TYPE_CHECKING:  # one node does without it, and starts faster
     from oncelog.server.replication import Replication

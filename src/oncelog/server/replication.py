@@ -23,7 +23,7 @@ from oncelog.controller.image import Image
 from oncelog.controller.partition_image import PartitionImage
 from oncelog.core.address import Address
 from oncelog.core.errors import ErrorCode, KafkaError
-from oncelog.core.ids import NodeId, TopicPartition
+from oncelog.core.ids import INTERNAL_TOPICS, NodeId, TopicPartition
 from oncelog.core.promise import Promise
 from oncelog.protocol.messages.alter_partition import AlterPartitionResponse
 from oncelog.protocol.messages.fetch import FetchResponse
@@ -35,6 +35,7 @@ from oncelog.server.membership import Membership
 from oncelog.server.peers import Answer, Peers, Pump
 from oncelog.server.repeated_errors import RepeatedErrors
 from oncelog.server.replication_throttle import ReplicationThrottle
+from oncelog.server.turns import Steps
 
 if TYPE_CHECKING:
     from oncelog.server.broker import Broker
@@ -118,7 +119,9 @@ class Replication:
 
     # -- roles
 
-    def take_roles(self, image: Image, delta: Delta) -> None:
+    def take_roles(self, image: Image, delta: Delta) -> Steps[None]:
+        """Until its turn comes, a partition goes on in the role that it has, unless a request opens it in its new one.
+        Coordinators follow roles as they are taken, so the partitions of their topics do not wait."""
         self._image = image
         node = self._broker.node_id
         led: dict[TopicIdPartition, PartitionState] = {}
@@ -131,46 +134,53 @@ class Replication:
             elif before is not None and node in before.replicas:
                 # Only these: a topic of the same name may be kept elsewhere now, and the log here is not of that one.
                 gone.append((key, after or before))
-        self._directories.follow(delta)
+            yield
+        yield from self._directories.follow(delta)
         for key, _ in gone if self._failed else ():
             self._failed.pop(key, None)
-        self._remove([(key, partition) for key, partition in gone if self._is_kept(key)])
-        for key, state in (*led.items(), *followed.items()):
-            self._take_role(key, state)
+        yield from self._remove(gone)
+        roles = [*led.items(), *followed.items()]
+        for key, state in roles:
+            if key.topic in INTERNAL_TOPICS:
+                self._take_role(key, state)
+        for key, state in roles:
+            if key.topic not in INTERNAL_TOPICS:
+                self._take_role(key, state)
+            yield
         if delta.brokers or delta.settings:
             # A broker that was fenced may join an ISR now, and the minimum of an ISR may be another.
             for partition in self._broker.partitions:
-                partition.update_high_watermark()
-                self.expand(partition)
+                if not partition.closed:
+                    partition.update_high_watermark()
+                    self.expand(partition)
+                yield
         for fetching in self._leaders.values():
             fetching.pump.kick()
 
-    def _is_kept(self, key: TopicIdPartition) -> bool:
-        return TopicPartition(key.topic, key.partition) in self._broker.log_dir.logs
-
-    def _remove(self, partitions: Sequence[tuple[TopicIdPartition, PartitionImage]]) -> None:
-        """Of a topic that is deleted these may be thousands at once."""
+    def _remove(self, partitions: Sequence[tuple[TopicIdPartition, PartitionImage]]) -> Steps[None]:
+        """Those of deleted topics are removed by now."""
+        moved = []
         for key, image in partitions:
-            self._follow_none(key)
-            opened = self._broker.partitions.opened(key.topic, key.partition)
-            if opened is not None and not self._is_deleted(key):
-                # Whoever waits is sent to the new leader: for clients, and for markers, the partition is not gone.
-                opened.become(PartitionState.from_image(image), self._broker.steady_ms())
-        if partitions:
-            self._broker.remove_partitions([TopicPartition(key.topic, key.partition) for key, _ in partitions])
-
-    def _is_deleted(self, key: TopicIdPartition) -> bool:
-        return key.topic_id not in self._image.topics
+            kept = TopicPartition(key.topic, key.partition)
+            if key.topic_id in self._image.topics and kept in self._broker.log_dir.logs:
+                self.follow_none(key)
+                opened = self._broker.partitions.opened(*kept)
+                if opened is not None:
+                    # Whoever waits is sent to the new leader: for clients, and for markers, the partition is not gone.
+                    opened.become(PartitionState.from_image(image), self._broker.steady_ms())
+                moved.append(kept)
+            yield
+        yield from self._broker.remove_partitions(moved)
 
     def _take_role(self, key: TopicIdPartition, state: PartitionState) -> None:
         self._failed.pop(key, None)
         if state.leader == self._broker.node_id:
-            self._follow_none(key)
+            self.follow_none(key)
         try:
             partition = self._broker.take_role(TopicPartition(key.topic, key.partition), state)
         except (KafkaError, OSError) as error:
             log.error("%s-%d cannot take its role and will be tried again: %s", key.topic, key.partition, error)
-            self._follow_none(key)
+            self.follow_none(key)
             self._failed[key] = state
             return
         if partition is None:
@@ -209,7 +219,7 @@ class Replication:
         partition.watch(FOLLOWER_TOKEN, fetching.pump.kick)
         fetching.pump.kick()
 
-    def _follow_none(self, key: TopicIdPartition) -> None:
+    def follow_none(self, key: TopicIdPartition) -> None:
         for fetching in self._leaders.values():
             fetching.fetcher.forget(FollowedPartition(key.topic, key.topic_id, key.partition))
 

@@ -62,16 +62,6 @@ def in_steps(items: Iterable[A]) -> Steps[list[A]]:
         yield _ITEMS_PER_STEP * ITEM_BYTES
 
 
-def at_once(steps: Steps[T]) -> T:
-    """Without a turn for others: for what is known to be short."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            result: T = done.value
-            return result
-
-
 @dataclass(slots=True, eq=False)
 class _Unfinished:
     steps: Steps[Any]

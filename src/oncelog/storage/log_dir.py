@@ -284,15 +284,16 @@ class LogDir:
         self.logs[partition] = log
         return log
 
-    def prepare_deletion(self, partitions: Iterable[TopicPartition]) -> Generator[None, None, FolderRenames]:
-        """Take logs out of use. What this returns closes them, in steps, and returns what renames their folders.
-        Unknown logs are no error."""
-        logs = [log for partition in partitions if (log := self.logs.pop(partition, None)) is not None]
-        for log in logs:
-            self._forget(log)
-        return self._close_deleted(logs)
+    def take_out(self, partition: TopicPartition) -> list[Log]:
+        """Of use, for `close_deleted`. Nothing if there is no such log."""
+        log = self.logs.pop(partition, None)
+        if log is None:
+            return []
+        self._forget(log)
+        return [log]
 
-    def _close_deleted(self, logs: list[Log]) -> Generator[None, None, FolderRenames]:
+    def close_deleted(self, logs: list[Log]) -> Generator[None, None, FolderRenames]:
+        """Closes logs that are not in use, in steps, and returns what renames their folders."""
         renames = FolderRenames(self.path)
         while logs:
             log = logs.pop()

@@ -41,11 +41,8 @@ class CorruptSnapshotError(Exception):
 
 
 def encode_snapshot(entries: Collection[ProducerEntry]) -> bytes:
-    buffer = bytearray(HEADER_SIZE_BYTES + ENTRY_SIZE_BYTES * len(entries))
-    position = HEADER_SIZE_BYTES
-    for entry in entries:
-        _ENTRY.pack_into(buffer, position, *_fields(entry))
-        position += ENTRY_SIZE_BYTES
+    pack = _ENTRY.pack  # of tens of thousands, at every roll
+    buffer = bytearray(HEADER_SIZE_BYTES) + b"".join([pack(*_fields(entry)) for entry in entries])
     _COUNT.pack_into(buffer, _CRC_START, len(entries))
     crc = google_crc32c.value(bytes(memoryview(buffer)[_CRC_START:]))
     _HEADER.pack_into(buffer, 0, SNAPSHOT_VERSION, crc, len(entries))

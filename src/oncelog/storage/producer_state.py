@@ -134,14 +134,15 @@ class ProducerStateManager:
     """Producer state of one partition. `map_end_offset` is the offset up to which batches have been applied.
 
     `verification_enabled` is transaction.partition.verification.enable. It and `producer_expiration_ms` may be changed
-    at any time. `admit` is called before a client's batch makes a producer known, and raises what refuses it.
+    at any time. `admit` is called before a client's batch makes a producer known, with how many are known,
+    and raises what refuses it.
     """
 
     def __init__(self, partition: TopicPartition, *, producer_expiration_ms: int) -> None:
         self.partition = partition
         self.producer_expiration_ms = producer_expiration_ms
         self.verification_enabled = True
-        self.admit: Callable[[], None] = _admit_all
+        self.admit: Callable[[int], None] = _admit_all
         self.map_end_offset = 0
         self.high_watermark = 0
         """As last told to `on_high_watermark`."""
@@ -245,7 +246,7 @@ class ProducerStateManager:
                 f"its transaction from offset {entry.txn_first_offset} is open, expected a transactional batch",
             )
         if entry is None and origin is Origin.CLIENT:
-            self.admit()
+            self.admit(len(self._producers))
 
     def _check_sequence(
         self, header: BatchHeader, entry: ProducerEntry | None, verification: VerificationEntry | None
@@ -505,5 +506,5 @@ def _is_idle(entry: ProducerEntry, now_ms: int, idle_ms: int) -> bool:
     return entry.txn_first_offset < 0 and now_ms - entry.last_active_ms >= idle_ms
 
 
-def _admit_all() -> None:
+def _admit_all(known: int) -> None:
     """For a partition on its own."""

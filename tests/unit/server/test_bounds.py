@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -83,8 +83,8 @@ def test_transactional_ids(node: BrokerInProcess) -> None:
     assert init("id-9") == 0, "the others have expired"
 
 
-def test_producers_of_all_partitions(tmp_path: Path) -> None:
-    node = BrokerInProcess(tmp_path, {"oncelog.producer.ids.max": "10"})
+def writer(node: BrokerInProcess) -> Callable[..., int]:
+    """Writes as a producer to a partition of `a`, and returns the error code."""
     node.create("a", 2)
     sequences: dict[tuple[int, int], int] = {}
 
@@ -98,6 +98,21 @@ def test_producers_of_all_partitions(tmp_path: Path) -> None:
         sequences[producer_id, index] = sequence + (code == 0)
         return code
 
+    return write
+
+
+def test_producers_of_one_partition(tmp_path: Path) -> None:
+    node = BrokerInProcess(tmp_path, {"oncelog.partition.producer.ids.max": "10"})
+    write = writer(node)
+    assert [write(number) for number in range(1, 13)] == [0] * 10 + [ErrorCode.POLICY_VIOLATION] * 2
+    assert [write(1), write(11, 1)] == [0, 0], "one that the partition knows, and another partition"
+    node.clock.advance_ms(2 * IDLE_MS)
+    assert write(12) == 0, "those that were idle are forgotten"
+
+
+def test_producers_of_all_partitions(tmp_path: Path) -> None:
+    node = BrokerInProcess(tmp_path, {"oncelog.producer.ids.max": "10"})
+    write = writer(node)
     assert [write(number) for number in range(1, 7)] == [0] * 6
     assert [write(number, 1) for number in range(1, 7)] == [0] * 4 + [ErrorCode.POLICY_VIOLATION] * 2
     node.restart()

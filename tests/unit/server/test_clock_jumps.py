@@ -10,6 +10,7 @@ import pytest
 from oncelog.core.clock import JUMP_BELIEVED_AFTER_MS
 from oncelog.core.errors import ErrorCode
 from oncelog.core.promise import Promise
+from oncelog.core.steps import at_once
 from oncelog.protocol.messages.heartbeat import HeartbeatRequest
 from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from oncelog.protocol.messages.offset_commit import (
@@ -19,7 +20,6 @@ from oncelog.protocol.messages.offset_commit import (
 )
 from oncelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from oncelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from oncelog.server.turns import at_once
 from tests.unit.server.conftest import FEW_PARTITIONS
 from tests.unit.server.harness import BrokerInProcess
 from tests.unit.server.test_transactions import Producer, stable

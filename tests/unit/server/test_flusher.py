@@ -12,6 +12,7 @@ from oncelog.core import failpoints
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import INTERNAL_TOPICS
 from oncelog.core.promise import Promise
+from oncelog.core.steps import at_once
 from oncelog.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from oncelog.protocol.messages.end_txn import EndTxnRequest
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -29,7 +30,6 @@ from oncelog.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 from oncelog.server.flusher import RETRY_MAX_MS, RETRY_MS
-from oncelog.server.turns import at_once
 from oncelog.storage.flush_work import FileNotOpened
 from tests.unit.server.harness import BrokerInProcess, batch_of
 from tests.unit.server.held_worker import HeldWorker, hold_worker

@@ -13,6 +13,7 @@ import pytest
 
 from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.errors import ErrorCode
+from oncelog.core.steps import at_once
 from oncelog.core.topic_config import TOPIC_CONFIG
 from oncelog.core.worker import InlineWorker
 from oncelog.protocol.api import encode_request
@@ -214,7 +215,7 @@ def test_the_audit_log_is_told_of_elections(node: BrokerInProcess, caplog: pytes
     answer = ElectLeadersResponse(replica_election_results=[ReplicaElectionResult(topic="t", partition_result=results)])
     with caplog.at_level(logging.INFO):
         for kind in (1, 0):
-            turns.at_once(report(node.broker, context, ElectLeadersRequest(election_type=kind), answer))
+            at_once(report(node.broker, context, ElectLeadersRequest(election_type=kind), answer))
         assert told(caplog) == [
             ("TOPIC", "t", "partition 0 got an unclean leader"),
             ("TOPIC", "t", "partition 0 got the preferred leader"),

@@ -14,6 +14,7 @@ from oncelog.coordinator.group.offsets import OffsetStore
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import TopicPartition
 from oncelog.core.promise import Promise
+from oncelog.core.steps import at_once
 from oncelog.protocol.api import decode_request, encode_request
 from oncelog.protocol.decoder import RECORDS_REQUEST_ELEMENTS_MAX
 from oncelog.protocol.messages.alter_user_scram_credentials import (
@@ -207,7 +208,7 @@ def test_a_topic_whose_partitions_are_being_closed_is_gone_after_a_stop(
     for index in range(30):
         node.produce("wide", [b"v"], partition=index)
     monkeypatch.setattr(turns, "SLICE_MS", 0)
-    node.broker.remove_partitions([TopicPartition("wide", index) for index in range(30)])
+    at_once(node.broker.remove_partitions([TopicPartition("wide", index) for index in range(30)]))
     assert any(tmp_path.glob("wide-*")), "its folders have their names until all of its logs are closed"
     node.broker.stop()
     assert not [path for path in tmp_path.glob("wide-*") if not path.name.endswith("-delete")]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from oncelog.core.steps import at_once
 from oncelog.server.metrics_page import read_metrics
-from oncelog.server.turns import at_once
 from tests.unit.server.virtual_cluster import VirtualCluster
 
 

@@ -478,8 +478,8 @@ def test_verification_can_be_switched_off_for_old_clients(tmp_path: Path) -> Non
 
 
 def test_the_late_transaction_metric_counts_partitions(node: BrokerInProcess, producer: Producer) -> None:
+    from oncelog.core.steps import at_once
     from oncelog.server.metrics_page import read_metrics
-    from oncelog.server.turns import at_once
 
     def late() -> float:
         metrics = at_once(read_metrics(node.broker)).collect()

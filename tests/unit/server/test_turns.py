@@ -7,9 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from oncelog.core.promise import Promise
+from oncelog.core.steps import at_once
 from oncelog.server.context import HANG_UP, Peer
 from oncelog.server.memory_budget import MemoryBudget
-from oncelog.server.turns import FIRST_SLICES, SLICE_MS, Steps, Turns, at_once, one_by_one
+from oncelog.server.turns import FIRST_SLICES, SLICE_MS, Steps, Turns, one_by_one
 
 
 class Loop:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,10 @@ import pytest
 from oncelog.core import failpoints
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import TopicPartition
+from oncelog.core.steps import at_once
 from oncelog.protocol.batch import HEADER_BYTES
 from oncelog.storage.checkpoints import RECOVERY_POINTS, read_offsets
-from oncelog.storage.deletions import FolderRenames, unlink_all
+from oncelog.storage.deletions import unlink_all
 from oncelog.storage.log import Log, Origin
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.log_dir import CheckpointResult, LogDir, LogDirError
@@ -344,27 +345,18 @@ def test_truncation_is_not_undone_by_a_checkpoint_that_was_under_way(tmp_path: P
     assert read_offsets(tmp_path / "recovery-point-offset-checkpoint") == {A0: 15, A1: 6, B0: 15}
 
 
-def finished(steps: Generator[None, None, FolderRenames]) -> FolderRenames:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            renames: FolderRenames = done.value
-            return renames
-
-
 def test_logs_are_out_of_use_before_they_are_closed(tmp_path: Path) -> None:
     log_dir = filled(tmp_path)
     logs = [log_dir.logs[partition] for partition in (A0, A1)]
-    steps = log_dir.prepare_deletion([A0, A1])
+    steps = log_dir.close_deleted([*log_dir.take_out(A0), *log_dir.take_out(A1)])
     assert A0 not in log_dir.logs
     assert all(log.has_failed for log in logs), "nothing can be appended"
-    finished(steps).run()
+    at_once(steps).run()
     assert not (tmp_path / str(A0)).exists()
 
 
 def delete(log_dir: LogDir, partition: TopicPartition) -> None:
-    renames = finished(log_dir.prepare_deletion([partition]))
+    renames = at_once(log_dir.close_deleted(log_dir.take_out(partition)))
     renames.run()
     log_dir.deletions.add_renamed(renames)
 

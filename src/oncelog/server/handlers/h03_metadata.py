@@ -10,6 +10,7 @@ from oncelog.controller.topic_rules import name_problem
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import INTERNAL_TOPICS, NULL_UUID, NodeId
 from oncelog.core.promise import Promise, gather
+from oncelog.core.steps import at_once
 from oncelog.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -21,7 +22,7 @@ from oncelog.protocol.messages.metadata import (
 from oncelog.server.authorization import NOT_ASKED, Operation, Resource
 from oncelog.server.broker import Broker, Node
 from oncelog.server.context import RequestContext
-from oncelog.server.turns import ITEM_BYTES, Steps, at_once, in_steps
+from oncelog.server.turns import ITEM_BYTES, Steps, in_steps
 
 _AUTO_CREATION_FLAG_VERSION = 4
 _LISTENER_ERROR_VERSION = 6

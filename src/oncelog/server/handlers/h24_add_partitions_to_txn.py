@@ -10,6 +10,7 @@ from oncelog.coordinator.txn.versions import version_of_add_partitions
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import ProducerIdAndEpoch, TopicPartition
 from oncelog.core.promise import Promise, gather
+from oncelog.core.steps import at_once
 from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
@@ -22,7 +23,7 @@ from oncelog.protocol.messages.add_partitions_to_txn import (
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
-from oncelog.server.turns import ITEM_BYTES, Steps, at_once
+from oncelog.server.turns import ITEM_BYTES, Steps
 
 _BROKER_VERSION = 4
 _PARTITIONS_PER_STEP = 500

@@ -18,6 +18,7 @@ from oncelog.security.quotas import CLIENT_ID, IP, USER, Entity
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
+from oncelog.server.turns import ITEM_BYTES, Steps
 
 
 class Match(IntEnum):
@@ -28,20 +29,24 @@ class Match(IntEnum):
 
 def handle(
     broker: Broker, request: DescribeClientQuotasRequest, context: RequestContext
-) -> DescribeClientQuotasResponse:
+) -> Steps[DescribeClientQuotasResponse]:
     try:
         context.require(Operation.DESCRIBE_CONFIGS, Resource.CLUSTER)
         matches = _filter(request)
     except KafkaError as error:
         return DescribeClientQuotasResponse(error_code=error.code, error_message=error.message, entries=None)
-    found = {entity: quotas for entity, quotas in broker.metadata.quotas.items() if matches(entity)}
-    entries = [
-        EntryData(
-            entity=[EntityData(entity_type=kind, entity_name=name) for kind, name in entity],
-            values=[ValueData(key=key, value=value) for key, value in quotas.items()],
-        )
-        for entity, quotas in found.items()
-    ]
+    entries = []
+    for entity, quotas in list(broker.metadata.quotas.items()):
+        if matches(entity):
+            entries.append(
+                EntryData(
+                    entity=[EntityData(entity_type=kind, entity_name=name) for kind, name in entity],
+                    values=[ValueData(key=key, value=value) for key, value in quotas.items()],
+                )
+            )
+            yield ITEM_BYTES * len(entity)
+        else:
+            yield
     return DescribeClientQuotasResponse(error_message=None, entries=entries)
 
 
