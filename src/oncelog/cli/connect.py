@@ -120,8 +120,9 @@ def check_command(access: ClusterAccess, file: Path) -> None:
             findings = list(kind.check())
         for finding in findings:
             click.echo(f"  {'ok     ' if finding.is_met else 'missing'}  {finding.text}")
-            if finding.fix:
-                click.echo(f"           {finding.fix}")
+            fix = access.command(*finding.command) if finding.command else finding.fix
+            if fix:
+                click.echo(f"           {fix}")
             missing += not finding.is_met
     if missing:
         sys.exit(1)

@@ -176,6 +176,6 @@ def delete_command(access: ClusterAccess, groups: tuple[str, ...], yes: bool) ->
     with access.admin() as admin:
         _require_groups(admin, groups)
         confirm(f"Delete {', '.join(groups)} with their offsets?", yes=yes)
-        admin.delete_groups(groups)
-    for group in groups:
-        click.echo(f"deleted {group}")
+        for group in groups:
+            admin.delete_groups([group])
+            progress.echo(f"deleted {group}")

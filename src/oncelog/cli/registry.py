@@ -89,7 +89,8 @@ def _opened(access: ClusterAccess, topic: str) -> Iterator[Store]:
             try:
                 store.open()
             except WrongTopic as error:
-                raise click.ClickException(str(error)) from error
+                advice = f"; '{access.command(*error.fix)}' changes that" if error.fix else ""
+                raise click.ClickException(f"{error}{advice}") from error
         yield store
 
 

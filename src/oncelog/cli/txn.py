@@ -310,9 +310,9 @@ def fence_command(access: ClusterAccess, ids: tuple[str, ...], yes: bool) -> Non
     with access.admin() as admin:
         _require_ids(admin, ids)
         confirm(f"Fence {', '.join(ids)}? Their producers fail from then on.", yes=yes)
-        fenced = admin.fence_producers(ids)
-    for transactional_id, identity in fenced.items():
-        click.echo(f"fenced {transactional_id}: producer {identity.producer_id} is at epoch {identity.epoch} now")
+        for name in ids:
+            producer_id, epoch = admin.fence_producers([name])[name]
+            progress.echo(f"fenced {name}: producer {producer_id} is at epoch {epoch} now")
 
 
 # What happened

@@ -10,7 +10,7 @@ from oncelog.client.attempts import IN_DOUBT, Attempts
 from oncelog.client.cluster import Cluster
 from oncelog.client.connection import Connection
 from oncelog.client.deadline import Deadline
-from oncelog.client.errors import KafkaError, error_of
+from oncelog.client.errors import KafkaError, TimedOut, error_of
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import TopicPartition
 from oncelog.protocol.schema import Message
@@ -140,13 +140,25 @@ def raise_first(
 ) -> None:
     """Raise for the first failure of (code, what, message); the text names how many more there are.
 
-    `done` is the code that a repetition meets after an attempt that was carried out.
+    `attempts` are given for changes: the text then tells how many of them were made all the same. `done` is the code
+    that a repetition meets after an attempt that was carried out.
     """
-    failed = [(code, what, message) for code, what, message in failures if code]
+    results = list(failures)
+    failed = [(code, what, message) for code, what, message in results if code]
     if failed:
         code, what, message = failed[0]
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         text = f"{what}: {message or 'refused'}{more}"
-        if attempts is not None and attempts.in_doubt and code == done:
-            text = f"{text.rstrip('.')}; {IN_DOUBT}"
+        if attempts is not None:
+            # A broker that waits for others answers in time, also if they carry the request out later.
+            is_open = code == ErrorCode.REQUEST_TIMED_OUT or (attempts.in_doubt and code == done)
+            made = len(results) - len(failed)
+            notes = ([IN_DOUBT] if is_open else []) + ([f"the other {made} {_are(made)} done"] if made else [])
+            text = "; ".join([text.rstrip(".") if notes else text, *notes])
+            if code == ErrorCode.REQUEST_TIMED_OUT:
+                raise TimedOut(text, in_doubt=True)
         raise error_of(code, text)
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"

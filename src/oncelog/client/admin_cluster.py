@@ -152,15 +152,19 @@ class ClusterAdmin(AdminBase):
             topic_partitions=topics,
             timeout_ms=self.cluster.config.request_timeout_ms,
         )
+        attempts = Attempts()
         response = await self._ask_controller(
-            request, ElectLeadersResponse, lambda answer: [answer.error_code], Attempts()
+            request, ElectLeadersResponse, lambda answer: [answer.error_code], attempts
         )
-        raise_first([(response.error_code, "electing leaders", None)])
+        raise_first([(response.error_code, "electing leaders", None)], attempts)
         raise_first(
-            (p.error_code, f"electing a leader of {result.topic}-{p.partition_id}", p.error_message)
-            for result in response.replica_election_results
-            for p in result.partition_result
-            if p.error_code != ErrorCode.ELECTION_NOT_NEEDED
+            (
+                (p.error_code, f"electing a leader of {result.topic}-{p.partition_id}", p.error_message)
+                for result in response.replica_election_results
+                for p in result.partition_result
+                if p.error_code != ErrorCode.ELECTION_NOT_NEEDED
+            ),
+            attempts,
         )
 
     async def reassign_partitions(self, replicas: Mapping[TopicPartition, Sequence[int] | None]) -> None:
@@ -176,7 +180,7 @@ class ClusterAdmin(AdminBase):
         response = await self._ask_controller(
             request, AlterPartitionReassignmentsResponse, lambda answer: [answer.error_code], attempts
         )
-        raise_first([(response.error_code, "reassigning partitions", response.error_message)])
+        raise_first([(response.error_code, "reassigning partitions", response.error_message)], attempts)
         raise_first(
             (
                 (p.error_code, f"reassigning {topic.name}-{p.partition_index}", p.error_message)
@@ -244,8 +248,9 @@ class ClusterAdmin(AdminBase):
                 for name, level in levels.items()
             ],
         )
+        attempts = Attempts()
         response = await self._ask_controller(
-            request, UpdateFeaturesResponse, lambda answer: [answer.error_code], Attempts()
+            request, UpdateFeaturesResponse, lambda answer: [answer.error_code], attempts
         )
-        raise_first([(response.error_code, "updating features", response.error_message)])
+        raise_first([(response.error_code, "updating features", response.error_message)], attempts)
         raise_first((r.error_code, f"feature {r.feature}", r.error_message) for r in response.results)

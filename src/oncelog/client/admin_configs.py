@@ -96,7 +96,9 @@ class ConfigAdmin(AdminBase):
             return await self._ask(await self._owner(resource), request, IncrementalAlterConfigsResponse, attempts)
 
         response = await self.cluster.retrying("IncrementalAlterConfigs", attempt, self._deadline(), attempts)
-        raise_first((r.error_code, f"settings of {r.resource_name}", r.error_message) for r in response.responses)
+        raise_first(
+            ((r.error_code, f"settings of {r.resource_name}", r.error_message) for r in response.responses), attempts
+        )
 
     async def _owner(self, resource: ConfigResource) -> Connection:
         """Only a broker itself knows its settings; everything else anyone can answer."""

@@ -157,7 +157,7 @@ class GroupAdmin(AdminBase):
             request,
             OffsetDeleteResponse,
             lambda answer: [
-                (answer.error_code, f"deleting offsets of group {group_id}", None),
+                *_of_all(answer.error_code, f"deleting offsets of group {group_id}"),
                 *(
                     (p.error_code, f"deleting the offset of {topic.name}-{p.partition_index} in group {group_id}", None)
                     for topic in answer.topics
@@ -180,11 +180,16 @@ class GroupAdmin(AdminBase):
             request,
             LeaveGroupResponse,
             lambda answer: [
-                (answer.error_code, f"removing members of group {group_id}", None),
+                *_of_all(answer.error_code, f"removing members of group {group_id}"),
                 *((m.error_code, f"removing {m.member_id} of group {group_id}", None) for m in answer.members),
             ],
             ErrorCode.UNKNOWN_MEMBER_ID,
         )
+
+
+def _of_all(code: int, what: str) -> list[Result]:
+    """An error of the whole request. Without one, what became of its parts is all there is to say."""
+    return [(code, what, None)] if code else []
 
 
 UNKNOWN_GROUP_CODES = (69,)

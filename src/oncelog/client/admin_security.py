@@ -122,10 +122,14 @@ class SecurityAdmin(AdminBase):
                 for acl in wanted
             ]
         )
-        response = await self._ask_any(request, CreateAclsResponse, Attempts())
+        attempts = Attempts()
+        response = await self._ask_any(request, CreateAclsResponse, attempts)
         raise_first(
-            (result.error_code, str(acl), result.error_message)
-            for acl, result in zip(wanted, response.results, strict=True)
+            (
+                (result.error_code, str(acl), result.error_message)
+                for acl, result in zip(wanted, response.results, strict=True)
+            ),
+            attempts,
         )
 
     async def describe_acls(self, wanted: AclFilter | None = None) -> list[Acl]:
@@ -141,8 +145,9 @@ class SecurityAdmin(AdminBase):
         Returns what was deleted; if an answer was lost, by the repetition alone.
         """
         request = DeleteAclsRequest(filters=[DeleteAclsFilter(**_filter_fields(wanted)) for wanted in filters])
-        response = await self._ask_any(request, DeleteAclsResponse, Attempts())
-        raise_first((result.error_code, "ACLs", result.error_message) for result in response.filter_results)
+        attempts = Attempts()
+        response = await self._ask_any(request, DeleteAclsResponse, attempts)
+        raise_first(((result.error_code, "ACLs", result.error_message) for result in response.filter_results), attempts)
         matching = [acl for result in response.filter_results for acl in result.matching_acls]
         raise_first((acl.error_code, "ACL", acl.error_message) for acl in matching)
         return list(dict.fromkeys(map(_deleted, matching)))
@@ -172,8 +177,9 @@ class SecurityAdmin(AdminBase):
         parts = [EntityData(entity_type=kind, entity_name=name) for kind, name in entity.items()]
         ops = [OpData(key=key, value=value or 0.0, remove=value is None) for key, value in quotas.items()]
         request = AlterClientQuotasRequest(entries=[EntryData(entity=parts, ops=ops)])
-        response = await self._ask_any(request, AlterClientQuotasResponse, Attempts())
-        raise_first((entry.error_code, "quotas", entry.error_message) for entry in response.entries)
+        attempts = Attempts()
+        response = await self._ask_any(request, AlterClientQuotasResponse, attempts)
+        raise_first(((entry.error_code, "quotas", entry.error_message) for entry in response.entries), attempts)
 
 
 _EXACT: Final = 0

@@ -84,9 +84,12 @@ class TopicAdmin(AdminBase):
         passing = ErrorCode.TOPIC_ALREADY_EXISTS if if_not_exists else ErrorCode.NONE
         raise_first(
             (
-                (topic.error_code, f"creating topic {topic.name}", topic.error_message)
+                (
+                    0 if topic.error_code == passing else topic.error_code,
+                    f"creating topic {topic.name}",
+                    topic.error_message,
+                )
                 for topic in response.topics
-                if topic.error_code != passing
             ),
             attempts,
             ErrorCode.TOPIC_ALREADY_EXISTS,

@@ -8,7 +8,7 @@ from typing import Final
 
 from oncelog.client.errors import TimedOut
 
-IN_DOUBT: Final = "an answer was lost, so this call may have done it"
+IN_DOUBT: Final = "an attempt got no clear answer, so this call may have done it"
 
 
 class Attempts:
@@ -21,6 +21,10 @@ class Attempts:
         self._unanswered += 1
         yield
         self._unanswered -= 1
+
+    def doubt(self) -> None:
+        """An answer came, and does not tell whether the request was carried out."""
+        self._unanswered += 1
 
     @property
     def in_doubt(self) -> bool:

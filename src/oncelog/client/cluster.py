@@ -258,6 +258,9 @@ class Cluster:
                     soon_over = ErrorCode.CONCURRENT_TRANSACTIONS
                     failed.sort(key=lambda code: (code not in COORDINATOR_MOVED, code == soon_over))
                     last: KafkaError = error_of(failed[0], str(connection))
+                    if attempts is not None and last.code in COORDINATOR_MOVED:
+                        # Perhaps while what it had decided was on its way into the log.
+                        attempts.doubt()
                 except ConnectionLost as error:
                     last = error
                 if last.code in COORDINATOR_MOVED or last.code == ErrorCode.NETWORK_EXCEPTION:

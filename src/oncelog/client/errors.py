@@ -39,7 +39,7 @@ class TimedOut(KafkaError):
     """A bounded wait is over. The text names the last failure."""
 
     def __init__(self, message: str, *, in_doubt: bool = False) -> None:
-        """`in_doubt`: what was asked for may have been done, because an answer was lost."""
+        """`in_doubt`: what was asked for may have been done, because an attempt got no clear answer."""
         super().__init__(ErrorCode.REQUEST_TIMED_OUT, message)
         self.in_doubt = in_doubt
 

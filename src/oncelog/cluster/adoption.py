@@ -47,6 +47,8 @@ from oncelog.storage.partition_metadata import CorruptPartitionMetadataError
 
 log = logging.getLogger("oncelog.server")
 
+DAMAGED_BITS_MAX: Final = 8
+"""Of a topic's id. Those of two topics are random, and differ in half of their bits."""
 _KEPT: Final = {"retention.ms": "-1", "retention.bytes": "-1"}
 
 _Found = Mapping[str, Mapping[int, Log]]
@@ -114,7 +116,7 @@ def _unknown_logs(log_dir: LogDir, draft: MetadataDraft) -> _Found:
     found: dict[str, dict[int, Log]] = defaultdict(dict)
     for (name, index), partition_log in log_dir.logs.items():
         topic = draft.topic(name)
-        if topic is None or (draft.is_cut and _is_of_another(partition_log, topic)):
+        if topic is None or (draft.is_cut and not is_of_topic(partition_log, topic.topic_id)):
             found[name][index] = partition_log
     return found
 
@@ -128,8 +130,19 @@ def known_topic_id(partition_log: Log) -> UUID | None:
         return None
 
 
-def _is_of_another(partition_log: Log, topic: TopicImage) -> bool:
-    return known_topic_id(partition_log) not in (None, topic.topic_id)
+def is_of_topic(partition_log: Log, topic_id: UUID) -> bool:
+    """Also if nobody can tell, or if a byte of the id in `partition.metadata`, which has no checksum, has changed: a
+    log is not given up for that."""
+    found = known_topic_id(partition_log)
+    if found is None or found == topic_id:
+        return True
+    if (found.int ^ topic_id.int).bit_count() > DAMAGED_BITS_MAX:
+        return False
+    log.warning(
+        "%s belongs to topic %s, although its partition.metadata says %s: a few bits of that have changed",
+        partition_log.topic_partition, topic_id, found,
+    )  # fmt: skip
+    return True
 
 
 def _adopt_partitions(log_dir: LogDir, draft: MetadataDraft) -> None:

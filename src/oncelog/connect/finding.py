@@ -9,4 +9,6 @@ class Finding(NamedTuple):
     is_met: bool
     text: str
     fix: str = ""
-    """SQL or a command."""
+    """SQL, or a command of the database."""
+    command: tuple[str, ...] = ()
+    """The words of a command of Oncelog that mends it."""

@@ -109,8 +109,10 @@ def check_topics(client: Mapping[str, Any], topics: tuple[str, ...]) -> Iterator
         yield Finding(False, f"the cluster does not answer: {error}")
         return
     for topic in topics:
-        fix = "" if topic in known else f"oncelog topic create {topic}"
-        yield Finding(topic in known, f"topic {topic} {'is there' if topic in known else 'does not exist'}", fix)
+        if topic in known:
+            yield Finding(True, f"topic {topic} is there")
+        else:
+            yield Finding(False, f"topic {topic} does not exist", command=("topic", "create", topic))
 
 
 class SqliteSinkKind(SinkKind):

@@ -59,7 +59,11 @@ logger = logging.getLogger("oncelog.registry")
 
 
 class WrongTopic(Exception):
-    """The topic cannot be used, and says why."""
+    """The topic cannot be used, and says why. `fix` are the words of a command that mends it."""
+
+    def __init__(self, problem: str, *, fix: tuple[str, ...] = ()) -> None:
+        super().__init__(problem)
+        self.fix = fix
 
 
 class Store:
@@ -97,8 +101,8 @@ class Store:
         policy = admin.describe_configs(resource, ["cleanup.policy"])["cleanup.policy"].value
         if policy != "compact":
             raise WrongTopic(
-                f"topic {self._topic} has cleanup.policy={policy}, which deletes schemas by age: "
-                f"oncelog config set {self._topic} cleanup.policy=compact"
+                f"topic {self._topic} has cleanup.policy={policy}, which deletes schemas by age",
+                fix=("config", "set", "topic", self._topic, "cleanup.policy=compact"),
             )
 
     def read(self, question: Callable[[State], Any]) -> Any:

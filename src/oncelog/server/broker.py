@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from oncelog.cluster.adoption import adopt_folders, complete_internal_topics, known_topic_id
+from oncelog.cluster.adoption import adopt_folders, complete_internal_topics, is_of_topic
 from oncelog.cluster.cluster_config import FEATURES, check_folder
 from oncelog.cluster.internal_topics import internal_partition_count, internal_topic_configs
 from oncelog.cluster.kraft_metadata import load_image
@@ -420,7 +420,7 @@ class Broker:
             topic = self.metadata.topics.get(partition.topic)
             is_ours = (
                 topic is not None
-                and known_topic_id(found) in (None, topic.topic_id)
+                and is_of_topic(found, topic.topic_id)
                 and self.metadata.has_partition(*partition)
                 and self.metadata.partition_state(topic, partition.partition).role_of(self.node_id) is not Role.NONE
             )

@@ -395,3 +395,21 @@ def test_a_command_that_gets_no_answer_says_nothing_false(world: World, played: 
     judge(world, case, result)
     if case.is_made:
         wait_until(lambda: case.is_done(world))
+
+
+def test_what_a_command_has_done_before_it_fails_is_told(world: World) -> None:
+    names = [f"{world.name}-1", f"{world.name}-2"]
+    for name in names:
+        world.admin.alter_group_offsets(name, {world.place: 0})
+    seen = []
+
+    def lose_from_the_second_on(key: ApiKey, request: object) -> Accident | None:
+        if key is ApiKey.DELETE_GROUPS:
+            seen.append(request)
+        return Accident(Kind.LOSE_ANSWER) if key is ApiKey.DELETE_GROUPS and len(seen) > 1 else None
+
+    world.chaos.accident = lose_from_the_second_on
+    result = CliRunner().invoke(cli, ["group", "delete", *names, "--yes", *QUICK])
+    assert result.exit_code == 1
+    assert f"deleted {names[0]}" in result.output
+    assert NOT_KNOWN.search(result.output)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -22,6 +24,24 @@ def suggested(text: str) -> list[list[str]]:
     return [shlex.split(command)[1:] for command in found]
 
 
+def parse(words: list[str]) -> None:
+    """As the command line does, without doing it. Raises UsageError."""
+    command: click.Command = cli
+    context: click.Context | None = None
+    while isinstance(command, click.Group):
+        found = command.get_command(click.Context(command), words[0])
+        assert found is not None, words
+        context = click.Context(command, parent=context)
+        command, words = found, words[1:]
+    command.make_context("command", words, parent=context)
+
+
+def test_a_suggestion_that_cannot_be_typed_is_found_out() -> None:
+    parse(["config", "set", "topic", "t", "cleanup.policy=compact"])
+    with pytest.raises(click.UsageError):
+        parse(["config", "set", "t", "cleanup.policy=compact"])
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -32,6 +52,8 @@ def suggested(text: str) -> list[list[str]]:
         ["txn", "abort", "TOPIC:0", "--start-offset", "0"],
         ["txn", "history", "nobody"],
         ["config", "show", "broker", "first"],
+        ["registry", "--topic", "TOPIC", "--listen", "127.0.0.1:0"],
+        ["connect", "check", "CONNECTORS"],
     ],
     ids=lambda command: " ".join(command[:3]),
 )
@@ -51,15 +73,17 @@ def test_a_suggestion_carries_what_named_the_cluster(
     monkeypatch.delenv("ONCELOG_BOOTSTRAP_SERVERS")
     path = tmp_path / "client.properties"
     path.write_text("client.id=me\n")
-    words = [word.replace("TOPIC", topic).replace("GROUP", f"group-{topic}") for word in command]
+    connectors = tmp_path / "connectors.toml"
+    connectors.write_text(f'[connectors.sink]\nkind = "sqlite-sink"\nurl = "none.db"\ntopics = "missing-{topic}"\n')
+    known = {"TOPIC": topic, "GROUP": f"group-{topic}", "CONNECTORS": str(connectors)}
+    words = [re.sub("|".join(known), lambda found: known[found.group()], word) for word in command]
     options = ["-b", servers, "--config", str(path), "--set", "client.id=you"]
     result = CliRunner().invoke(cli, [*words, *options])
     commands = suggested(result.output)
     assert commands, result.output
     for found in commands:
         assert found[-len(options) :] == options
-        done = CliRunner().invoke(cli, [*found, "--help"])
-        assert done.exit_code == 0, "such a command exists"
+        parse(found)
 
 
 def test_settings_of_a_consumer_are_not_carried_to_commands_that_have_none(

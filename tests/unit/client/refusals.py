@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+from oncelog.controller.refusals import refused
+from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.protocol.messages import (
     add_offsets_to_txn,
     add_partitions_to_txn,
+    delete_groups,
     end_txn,
     fetch,
     find_coordinator,
     heartbeat,
     init_producer_id,
     join_group,
+    leave_group,
     list_offsets,
     metadata,
     offset_commit,
+    offset_delete,
     offset_fetch,
     produce,
     sync_group,
@@ -61,7 +66,14 @@ def refuse(request: Message, code: int) -> Message:
             return sync_group.SyncGroupResponse(error_code=code)
         case heartbeat.HeartbeatRequest():
             return heartbeat.HeartbeatResponse(error_code=code)
-    raise NotImplementedError(type(request).__name__)
+        case delete_groups.DeleteGroupsRequest():
+            deleted = [delete_groups.DeletableGroupResult(group_id=g, error_code=code) for g in request.groups_names]
+            return delete_groups.DeleteGroupsResponse(results=deleted)
+        case offset_delete.OffsetDeleteRequest():
+            return offset_delete.OffsetDeleteResponse(error_code=code)
+        case leave_group.LeaveGroupRequest():
+            return leave_group.LeaveGroupResponse(error_code=code)
+    return refused(request, KafkaError(ErrorCode(code)))
 
 
 def _produce(request: produce.ProduceRequest, code: int) -> Message:

@@ -46,7 +46,9 @@ from oncelog.client.admin import (
 )
 from oncelog.client.attempts import IN_DOUBT
 from oncelog.client.columns import encode_columns
+from oncelog.core.errors import ErrorCode
 from oncelog.protocol.api_keys import ApiKey
+from oncelog.server.forwarding import FORWARDED
 from tests.unit.client.chaos import Accident, Chaos, Kind
 from tests.unit.client.reading import Reading
 from tests.waiting import wait_until
@@ -92,8 +94,10 @@ READING = {
 }
 NEEDS_BROKERS = {"Admin.unregister_broker"}
 """There is no other one here."""
+CHANGED_BY_GROUPS = {ApiKey.DELETE_GROUPS, ApiKey.OFFSET_DELETE, ApiKey.LEAVE_GROUP}
 PATIENT = {"request.timeout.ms": 10_000, "default.api.timeout.ms": 20_000, "delivery.timeout.ms": 20_000}
 QUICK = {"request.timeout.ms": 300, "default.api.timeout.ms": 800, "delivery.timeout.ms": 800}
+LOST = Accident(Kind.LOSE_ANSWER)
 BACKOFF = {"retry.backoff.ms": 20, "retry.backoff.max.ms": 50}
 
 
@@ -110,9 +114,9 @@ class World:
         self._key: ApiKey | None = None
         truth.create_topics([name])
 
-    def losing(self, key: ApiKey, *, times: int) -> None:
-        """From the next `with world.lost():` on, these answers do not arrive."""
-        left = [Accident(Kind.LOSE_ANSWER)] * times
+    def losing(self, key: ApiKey, *, times: int, accident: Accident = LOST) -> None:
+        """From the next `with world.lost():` on, these answers do not arrive, or not as they were given."""
+        left = [accident] * times
         self._key, self._lost = key, lambda: left.pop() if left else None
 
     @contextlib.contextmanager
@@ -797,6 +801,41 @@ def test_a_call_whose_first_answer_is_lost_finds_out_or_says_that_it_does_not_kn
         assert played.returns(world, result), result
     assert world.chaos.happened[Kind.LOSE_ANSWER] == 1
     wait_until(lambda: played.holds(world))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name for name, played in CASES.items() if played.answer in FORWARDED or played.answer in CHANGED_BY_GROUPS],
+)
+def test_a_call_that_is_told_of_an_error_after_it_was_carried_out_does_not_say_that_nothing_was_done(
+    name: str, world: World
+) -> None:
+    """A broker that waited in vain for a controller says REQUEST_TIMED_OUT, a coordinator that lost its office while it
+    wrote NOT_COORDINATOR: both do not know what became of it."""
+    played = CASES[name]
+    code = ErrorCode.REQUEST_TIMED_OUT if played.answer in FORWARDED else ErrorCode.NOT_COORDINATOR
+    world.losing(played.answer, times=1, accident=Accident(Kind.LIE, code))
+    try:
+        played.call(world)
+    except KafkaError as error:
+        assert IN_DOUBT in str(error)
+        assert code != ErrorCode.REQUEST_TIMED_OUT or getattr(error, "in_doubt", False)
+    assert world.chaos.happened[Kind.LIE] == 1
+    wait_until(lambda: played.holds(world))
+
+
+def test_what_was_done_is_told_beside_what_was_refused(world: World) -> None:
+    names = [f"{world.name}-1", "no/name", f"{world.name}-2"]
+    with pytest.raises(KafkaError, match=r"creating topic no/name: .*; the other 2 are done"):
+        world.admin().create_topics(names)
+    assert names[0] in world.truth.list_topics()
+    with pytest.raises(KafkaError, match=r"deleting topic none: .*; the other 1 is done"):
+        world.admin().delete_topics(["none", names[0]])
+    with pytest.raises(KafkaError, match=r"creating topic no/name: [^;]*$"):
+        world.admin().create_topics(["no/name"])
+    world.truth.alter_group_offsets(world.name, {world.place: 5})
+    with pytest.raises(KafkaError, match=r"deleting the offset of none-0 in group [^;]*$"):
+        world.admin().delete_group_offsets(world.name, [TopicPartition("none", 0)])
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -31,6 +31,9 @@ def original(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return root / "data"
 
 
+TOPIC_ID_CHARACTERS = 22
+
+
 def damages(folder: Path) -> Iterator[Damage]:
     """All kinds for every file; of positions, those of the last entry and a few others."""
     chosen = random.Random(7)
@@ -56,3 +59,20 @@ def test_no_damage_to_one_file_costs_more_than_what_was_in_it(original: Path, tm
     some = all_damages[:: max(1, len(all_damages) // 150)]
     for damage, folder in damaged_copies(original, some, tmp_path):
         check(damage, folder, expected)
+
+
+def test_no_changed_byte_in_the_id_of_a_topic_has_its_log_taken_for_that_of_another(
+    original: Path, tmp_path: Path
+) -> None:
+    expected = shown(original, tmp_path)
+    chosen = random.Random(3)
+    files = [path for name in ("plain", "__consumer_offsets") for path in original.glob(f"{name}-*/partition.metadata")]
+    assert len(files) > 1
+    all_damages = [
+        Damage(str(path.relative_to(original)), "flip", position, chosen.randrange(8))
+        for path in files
+        for position in chosen.sample(range(path.stat().st_size - TOPIC_ID_CHARACTERS, path.stat().st_size), 4)
+    ]
+    for damage, folder in damaged_copies(original, all_damages, tmp_path):
+        check(damage, folder, expected)
+        assert not list(folder.glob("*-stray")), damage
