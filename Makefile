@@ -92,7 +92,7 @@ picture: setup ## the demo's timeline in docs/images, two to five minutes
 bench-testing: setup ## how fast oncelog.testing is, against its goals: a minute on a machine that does nothing else
 	$(BIN)/python -m tests.unit.testing.goals
 
-bench-console: driver ## the console's first page of a large cluster, and what ten open tabs cost a broker, three minutes
+bench-console: driver ## the console's first page of a large cluster, and what ten open tabs cost a broker, eight minutes
 	$(BIN)/python -m tests.browser.goals
 
 lint: setup ## style, types and import rules

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from oncelog.console.masks import Mask
 
 NICENESS: Final = 10
+PRIORITIES: Final = ("low", "idle", "equal")
+"""How a console competes for the processor: `serve --console` starts it as idle; equal is for measurements."""
 REGISTRY_TIMEOUT_S: Final = 2.0
 """A page waits for it."""
 
@@ -46,6 +48,7 @@ REGISTRY_TIMEOUT_S: Final = 2.0
 @click.option("--host-name", "host_names", multiple=True, metavar="NAME",
               help="A name of the console in addresses, besides those of loopback; may be repeated.")  # fmt: skip
 @click.option("--until-stdin-ends", is_flag=True, hidden=True)
+@click.option("--priority", type=click.Choice(PRIORITIES), default="low", hidden=True)
 @cluster_options
 def console_command(
     access: ClusterAccess,
@@ -60,6 +63,7 @@ def console_command(
     key: Path | None,
     host_names: tuple[str, ...],
     until_stdin_ends: bool,
+    priority: str,
 ) -> None:
     """Show a cluster in a browser: who holds readers back, transactions as they happen, groups, messages.
 
@@ -104,10 +108,22 @@ def console_command(
         click.echo(f"oncelog console on {scheme}://{shown_host}:{listener.getsockname()[1]}/")
         sys.stdout.flush()
 
-    # On a machine with a broker, pages must not take the processor from it.
-    os.nice(NICENESS)
+    step_back(priority)
     with listener:
         run(settings, listener, ready, sys.stdin.buffer if until_stdin_ends else None)
+
+
+def step_back(priority: str) -> None:
+    """On a machine with a broker, pages must not take the processor from it. Before there are threads.
+
+    A low priority is a smaller share. It does not make room at once: Linux lets a program go on for some milliseconds
+    when another one wakes up, unless the first one is idle. What is idle may have to wait for long on a machine that
+    has no time left, so this is for a console that a broker brings.
+    """
+    if priority == "idle" and sys.platform == "linux":
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    if priority != "equal":
+        os.nice(NICENESS)
 
 
 def _masks(file: Path | None) -> tuple[Mask, ...]:

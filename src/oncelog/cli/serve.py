@@ -116,7 +116,7 @@ def serve_command(
                 sys.stdout.flush()
                 if console_listen is not None:
                     client_file = secured.client_file if secured is not None else None
-                    children.enter_context(console_process(str(address), console_listen, client_file))
+                    children.enter_context(console_process(str(address), console_listen, client_file, priority="idle"))
 
             users = secured.users if secured is not None else NO_USERS
             server_main.run(folder, settings, ready, users, takes_orders=takes_orders)

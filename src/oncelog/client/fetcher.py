@@ -65,15 +65,20 @@ class FetchedChunk(NamedTuple):
             raise error
         logger.warning("left out: %s", error.what)
 
-    def batches_and_markers(self) -> Iterator[tuple[BatchHeader, ControlMarker | None]]:
-        """All batches of the range, also those that readers do not see, and for markers what they say."""
+    def headers(self) -> Iterator[tuple[int, BatchHeader]]:
+        """Place and header of all batches of the range, also of those that readers do not see."""
         for at, header in iter_headers(self.data):
             if self.start_offset <= header.last_offset and (
                 self.end_offset < 0 or header.base_offset < self.end_offset
             ):
-                # Compaction leaves the bare header of a marker whose transaction is gone.
-                is_marker = header.is_control and header.records_count
-                yield header, parse_control(self.data, at) if is_marker else None
+                yield at, header
+
+    def batches_and_markers(self) -> Iterator[tuple[BatchHeader, ControlMarker | None]]:
+        """The same headers, and for markers what they say."""
+        for at, header in self.headers():
+            # Compaction leaves the bare header of a marker whose transaction is gone.
+            is_marker = header.is_control and header.records_count
+            yield header, parse_control(self.data, at) if is_marker else None
 
 
 def chunk_of(

@@ -15,7 +15,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, quote, urlencode
 
 import anyio.to_thread
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from jinja2 import PackageLoader, StrictUndefined, select_autoescape
 from starlette.applications import Starlette
 from starlette.convertors import IntegerConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
@@ -35,11 +35,12 @@ from starlette.types import ASGIApp
 from oncelog import __version__
 from oncelog.console import changes
 from oncelog.console.export import FORMATS, export
-from oncelog.console.filters import ago, labelled
+from oncelog.console.filters import ago, drawn_bars, labelled
 from oncelog.console.guard import SAFE_METHODS, Guard
 from oncelog.console.page import BadInput, Busy, Console, NotThere, NotYet, Page, Problem, Query, Unreachable
 from oncelog.console.pages import brokers, groups, overview, pipelines, topics, transactions
 from oncelog.console.settings import ConsoleSettings
+from oncelog.console.template_environment import TemplateEnvironment
 from oncelog.console.visits import SESSION_S, LogInFailed, Sessions, Visit, Visits
 from oncelog.console.watch import status_row
 from oncelog.core.display import count_of, show_bytes, show_duration, show_time
@@ -195,7 +196,7 @@ class Renderer:
     def __init__(self, visits: Visits) -> None:
         self._visits = visits
         self._threads = anyio.CapacityLimiter(THREADS)
-        self._templates = Environment(
+        self._templates = TemplateEnvironment(
             loader=PackageLoader("oncelog.console"),
             autoescape=select_autoescape(default=True, default_for_string=True),
             undefined=StrictUndefined,
@@ -209,6 +210,7 @@ class Renderer:
             "count": count_of,
             "number": lambda value: NOTHING if value is None else f"{value:,}",
             "labelled": labelled,
+            "drawn_bars": drawn_bars,
             "path": lambda value: quote(str(value), safe=""),
         }
         self._templates.globals |= {"version": __version__, "query": _query_text, "ago": ago}

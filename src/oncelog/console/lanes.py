@@ -36,7 +36,7 @@ TIME_AXIS: Final = "time"
 AXES: Final = (OFFSET_AXIS, TIME_AXIS)
 SORTS: Final[Mapping[str, Callable[[dict[str, Any]], Any]]] = {
     "newest": lambda bar: -bar["first_offset"],
-    "longest": lambda bar: -bar["lasted_ms"],
+    "longest": lambda bar: -(bar["lasted_ms"] or 0),
     "most records": lambda bar: -bar["records"],
     "most bytes": lambda bar: -bar["bytes"],
     "id": lambda bar: (bar["transactional_id"] or "", -bar["first_offset"]),

@@ -19,7 +19,6 @@ from oncelog.console.settings import ConsoleSettings
 from oncelog.console.watch import ClusterWatch, WatchState, wall_ms
 from oncelog.core.ids import TopicPartition
 from oncelog.monitoring.snapshot import ClusterSnapshot
-from oncelog.monitoring.timeline import KnownBatches
 from oncelog.monitoring.topics import Topic
 
 T = TypeVar("T")
@@ -29,6 +28,8 @@ ROWS_PER_PAGE: Final = 100
 CACHE_S: Final = 0.4
 """Less than the time between two polls: what tabs ask for when they hear of a poll is as new as the poll."""
 CACHE_ENTRIES_MAX: Final = 64
+KNOWN_S: Final = 60.0
+"""How long what was read of a log is taken for what is in it: compaction may remove some of it."""
 TEXT_MAX: Final = 1_000
 SCANS_MAX: Final = 3
 """Pages that read records at the same time, for each session: each takes time, memory and a thread."""
@@ -174,7 +175,7 @@ class RecentResults:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._found: Recent[tuple[float, Any]] = Recent()
-        self._known: Recent[KnownBatches] = Recent()
+        self._known: Recent[tuple[float, Any]] = Recent()
         self._asked_soon: dict[tuple[Any, ...], Future[Any]] = {}
         self._asking: dict[tuple[Any, ...], tuple[threading.Lock, int]] = {}
 
@@ -212,10 +213,15 @@ class RecentResults:
             with self._lock:
                 del self._asked_soon[key]
 
-    def known_batches(self, key: tuple[Any, ...]) -> KnownBatches:
-        """Those that were read for this key before. Only for use inside of a question with the same key."""
+    def known(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
+        """What earlier answers to a question have left for later ones. Only for use where that question is asked."""
+        now_s = time.monotonic()
         with self._lock:
-            return self._known.put(key, self._known.get(key) or KnownBatches())
+            entry = self._known.get(key)
+            if entry is None or now_s - entry[0] > KNOWN_S:
+                entry = (now_s, make())
+            known: T = self._known.put(key, entry)[1]
+            return known
 
     @contextmanager
     def _alone(self, key: tuple[Any, ...]) -> Iterator[None]:

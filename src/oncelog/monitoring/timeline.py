@@ -1,4 +1,4 @@
-"""The transactions of a range of a live partition, and how many records a group still has to read.
+"""The transactions of a range of a live partition.
 
 Only headers of batches and markers are looked at, never records, and every read is bounded.
 """
@@ -171,39 +171,3 @@ def _begun_before(tracker: SpanTracker, one: OpenTransaction) -> TransactionSpan
     began_ms = known_ms if known_ms >= 0 else one.producer.last_timestamp_ms
     producer = one.producer
     return tracker.begin_before_log(producer.producer_id, producer.producer_epoch, one.start_offset, began_ms)
-
-
-@dataclass(frozen=True, slots=True)
-class VisibleRecords:
-    """What a read_committed reader at an offset would get now."""
-
-    records: int
-    is_exact: bool
-    """Otherwise there are at least so many."""
-    oldest_ms: int | None
-    """When the first of them was written; None if there are none."""
-    markers: int = 0
-    """Of transactions, between the offset and the last stable one; as far as it was counted."""
-
-
-def count_visible(
-    admin: Admin, partition: TopicPartition, position: int, offsets: PartitionOffsets, *, batches_max: int = BATCHES_MAX
-) -> VisibleRecords:
-    """Unlike a lag in offsets, this is 0 for a reader that has only markers and aborted records before it."""
-    records, batches, read_bytes, markers = 0, 0, 0, 0
-    oldest_ms: int | None = None
-    start = max(position, offsets.start)
-    with RangeReader(admin, fetch_bytes=FETCH_BYTES, check_crcs=False) as reader:
-        for chunk in reader.read(*partition, start, offsets.last_stable):
-            if read_bytes >= READ_BYTES_MAX:
-                return VisibleRecords(records, False, oldest_ms, markers)
-            read_bytes += len(chunk.data)
-            markers += sum(header.is_control for header, _ in chunk.batches_and_markers())
-            for _, header in chunk.batches:
-                if batches == batches_max:
-                    return VisibleRecords(records, False, oldest_ms, markers)
-                records += min(header.records_count, header.last_offset - start + 1)
-                batches += 1
-                if oldest_ms is None:
-                    oldest_ms = header.max_timestamp if header.timestamp_type_append else header.base_timestamp
-    return VisibleRecords(records, True, oldest_ms, markers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -69,6 +70,30 @@ def is_served(address: str) -> bool:
         return False
 
 
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def policies_of(pids: list[int]) -> set[int]:
+    """By which all threads of some processes are scheduled."""
+    threads = [int(thread.name) for pid in pids for thread in Path(f"/proc/{pid}/task").iterdir()]
+    return {os.sched_getscheduler(thread) for thread in threads}
+
+
+@pytest.mark.parametrize(
+    ("priority", "niceness", "is_idle"), [("low", 10, False), ("idle", 10, True), ("equal", 0, False)]
+)
+def test_a_console_steps_back_as_far_as_it_is_told(priority: str, niceness: int, is_idle: bool) -> None:
+    code = (
+        "import os; from oncelog.cli.console import step_back; before = os.nice(0); "
+        f"step_back({priority!r}); print(os.nice(0) - before, os.sched_getscheduler(0) == os.SCHED_IDLE)"
+    )
+    # A test run at a low priority has less room to step back: the lowest is 19.
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    shown = min(niceness, 19 - os.nice(0))
+    assert done.stdout.split() == [str(shown), str(is_idle)]
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_broker_can_bring_its_console_which_ends_with_it(tmp_path: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-m", "oncelog", "serve", "--data-dir", str(tmp_path / "data")]
@@ -81,6 +106,8 @@ def test_a_broker_can_bring_its_console_which_ends_with_it(tmp_path: Path, numbe
         assert line.startswith("oncelog console on ")
         address = line.split()[-1]
         wait_until(lambda: is_served(address))
+        assert policies_of(children_of(process.pid)) == {os.SCHED_IDLE}, "the broker comes first, whatever pages do"
+        assert policies_of([process.pid]) == {os.SCHED_OTHER}
         process.send_signal(number)
         # Both have ended when nobody holds the standard output any more.
         process.communicate(timeout=60)

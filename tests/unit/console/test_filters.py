@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from oncelog.console import filters
 from oncelog.console.pages.transactions import STRIP_WIDTH, state_strip
+from oncelog.console.template_environment import TemplateEnvironment
 from oncelog.monitoring import transaction_history as history
 from oncelog.monitoring.transaction_history import TransactionEvent
 from oncelog.monitoring.transactions import age_ms
@@ -49,3 +50,67 @@ def test_a_strip_leaves_room_for_changes_after_a_long_rest() -> None:
     still_open = state_strip(events[:1], 1_000_000)
     assert still_open is not None
     assert still_open["high_ms"] == 1_000_000
+
+
+def test_a_bar_tells_of_its_transaction_in_lines() -> None:
+    bar = {
+        "transactional_id": "<i>&",
+        "producer_id": 7,
+        "producer_epoch": 2,
+        "outcome": "committed",
+        "lasted_ms": 1500,
+        "first_offset": 10,
+        "last_offset": 19,
+        "marker_offset": 20,
+        "records": 1,
+        "bytes": 1200,
+        "x": 3.5,
+        "marker_epoch": 3,
+        "coordinator_epoch": 4,
+    }
+    assert filters.bar_text(bar) == (
+        "&lt;i&gt;&amp;: committed after 1.5 s\n"
+        "offsets 10 to 19, marker at 20\n"
+        "1 record, 1.2 kB, producer 7 epoch 2\n"
+        "marker with epoch 3, coordinator epoch 4"
+    )
+    opened = {"transactional_id": None, "outcome": "open", "marker_offset": None, "marker_epoch": None}
+    assert filters.bar_text({**bar, **opened}).splitlines()[:2] == ["producer 7: open for 1.5 s", "offsets 10 to 19"]
+    assert filters.bar_text({**bar, **opened, "lasted_ms": None}).splitlines()[0] == "producer 7: open"
+
+
+def test_bars_are_drawn_with_nothing_of_a_name_that_is_no_text() -> None:
+    name = """'"><script>&/ä"""
+    bar = {
+        "transactional_id": name,
+        "producer_id": 7,
+        "producer_epoch": 2,
+        "outcome": "committed",
+        "lasted_ms": 5,
+        "first_offset": 10,
+        "last_offset": 19,
+        "marker_offset": 20,
+        "records": 2,
+        "bytes": 20,
+        "marker_epoch": 3,
+        "coordinator_epoch": 4,
+        "x": 1.5,
+        "y": 3,
+        "width": 20.0,
+        "marker_x": 9.5,
+    }
+    opened = {**bar, "transactional_id": None, "outcome": "open", "first_offset": 21, "marker_x": None}
+    first, second = filters.drawn_bars({"partition": 4, "bars": [bar, opened]}).split("\n<a ")
+    assert first.startswith('<a href="/transactions/%27%22%3E%3Cscript%3E%26%2F%C3%A4" tabindex="0" data-bar="4-10">')
+    assert f"<title>{escape(name)}: committed after 5 ms\n" in first
+    assert first.endswith('<line class="tick" x1="9.5" x2="9.5" y1="1" y2="15"></line>')
+    assert second.startswith('href="#row-4-21" tabindex="-1" data-bar="4-21"><title>producer 7: open')
+    assert second.endswith(
+        '<rect class="bar open" x="1.5" y="3" width="20.0" height="10" fill="url(#stripes)"></rect></a>'
+    )
+    assert isinstance(filters.drawn_bars({"partition": 4, "bars": []}), Markup)
+
+
+def test_names_in_templates_are_items_of_rows_also_where_dictionaries_have_a_method_of_that_name() -> None:
+    made = TemplateEnvironment().from_string("{{ row.items }} {{ row.upper.lower() }} {{ 'x'.upper() }} {{ row.none }}")
+    assert made.render(row={"items": 3, "upper": "U"}) == "3 u X "

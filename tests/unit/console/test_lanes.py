@@ -134,3 +134,5 @@ def test_the_table_of_a_lane_is_sorted() -> None:
     assert table_order(bars, "newest") == [2, 1, 0]
     assert table_order(bars, "most records") == [0, 2, 1]
     assert table_order(bars, "longest") == [0, 2, 1]
+    bars[1]["lasted_ms"] = None  # records may have no time
+    assert table_order(bars, "longest") == [0, 2, 1]

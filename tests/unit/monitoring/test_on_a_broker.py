@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from oncelog.client import Admin, ClientConfig, Consumer, Producer, TopicPartition
-from oncelog.monitoring import commit_meter
+from oncelog.monitoring import commit_meter, visible_records
 from oncelog.monitoring import timeline as timeline_module
 from oncelog.monitoring import transaction_history as history
 from oncelog.monitoring.groups import describe_group
@@ -17,8 +17,9 @@ from oncelog.monitoring.offsets import PartitionOffsets, partition_offsets
 from oncelog.monitoring.positions import Position, PositionKind
 from oncelog.monitoring.producers import partition_producers
 from oncelog.monitoring.snapshot import Poller
-from oncelog.monitoring.timeline import KnownBatches, count_visible, read_timeline
+from oncelog.monitoring.timeline import KnownBatches, read_timeline
 from oncelog.monitoring.transaction_spans import TransactionOutcome
+from oncelog.monitoring.visible_records import KnownRecords, count_visible
 from oncelog.testing import BrokerProcess, broker
 from tests.unit.monitoring.conftest import SETTINGS
 from tests.waiting import wait_until
@@ -193,6 +194,47 @@ def test_markers_and_aborted_records_do_not_count_as_visible(
     assert not count_visible(admin, place, 0, later, batches_max=1).is_exact
 
 
+def test_who_counts_again_reads_only_what_is_new_and_finds_the_same(
+    admin: Admin, transactional: Transactional, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, known = TopicPartition(topic, 0), KnownRecords()
+    producer = transactional(f"again-counted-{topic}")
+    asked: list[int] = []
+    read = visible_records.RangeReader.read
+    monkeypatch.setattr(
+        visible_records.RangeReader,
+        "read",
+        lambda self, topic, number, start, end: (asked.append(start), read(self, topic, number, start, end))[1],
+    )
+
+    def count(position: int, batches_max: int = 100) -> visible_records.VisibleRecords:
+        offsets = partition_offsets(admin, [place])[place]
+        found = count_visible(admin, place, position, offsets, batches_max=batches_max, known=known)
+        before = len(asked)
+        assert found == count_visible(admin, place, position, offsets, batches_max=batches_max), "as who counts anew"
+        del asked[before:]
+        return found
+
+    commit(producer, topic, 3)
+    abort(producer, topic)
+    assert (count(0).records, count(0).markers, asked) == (3, 2, [0]), "nothing new, and nobody is asked"
+    commit(producer, topic, 2)
+    assert (count(1).records, asked) == (4, [0, 6]), "from inside of a batch"
+    assert (count(4).records, asked) == (2, [0, 6])
+    assert (count(2).records, asked) == (3, [0, 6, 2]), "what was forgotten is read again"
+    for _ in range(3):
+        commit(producer, topic, 1)
+    full = count(6, batches_max=2)
+    assert (full.records, full.is_exact) == (3, False)
+    del asked[:]
+    assert (count(6, batches_max=2).records, asked) == (3, []), "a full count is not read again"
+    moved = count(9, batches_max=2)
+    assert (moved.records, moved.is_exact) == (2, False)
+    assert asked == [11], "it goes on where it stopped"
+    known.end = 1_000
+    assert count(0).records == 8, "a log that is another one"
+
+
 def test_the_history_of_an_id_has_every_change(admin: Admin, transactional: Transactional, topic: str) -> None:
     name = f"history-{topic}"
     commit(transactional(name), topic, 1)
@@ -345,7 +387,8 @@ def test_large_records_are_read_in_several_looks(
     with Producer({"bootstrap.servers": shared_broker.bootstrap_servers}) as producer:
         for _ in range(6):
             producer.send(topic, bytes(900_000)).result(30)
-    monkeypatch.setattr(timeline_module, "READ_BYTES_MAX", 1_500_000)
+    for module in (timeline_module, visible_records):
+        monkeypatch.setattr(module, "READ_BYTES_MAX", 1_500_000)
     ends = [read_timeline(admin, place, known=known).end for _ in range(3)]
     assert ends[-1] == 6
     assert ends[0] < 6, "not all at once"

@@ -10,7 +10,7 @@ from oncelog.console.sentences import progress_of
 from oncelog.core.ids import TopicPartition
 from oncelog.monitoring.groups import Group, GroupPartition, describe_group
 from oncelog.monitoring.offsets import PartitionOffsets
-from oncelog.monitoring.timeline import VisibleRecords, count_visible
+from oncelog.monitoring.visible_records import KnownRecords, VisibleRecords, count_visible
 
 COUNTED_BATCHES_MAX: Final = 500
 """For each partition; a group that is further behind has `at least` so many records to read."""
@@ -113,11 +113,16 @@ def group(console: Console, query: Query, group_id: str) -> Page:
 def _described(console: Console, group_id: str) -> tuple[Group, dict[int, VisibleRecords]]:
     """The group, and what its first partitions have for read_committed readers, by their number in the list."""
     found = describe_group(console.admin, group_id)
+    topics = console.snapshot().topics
+    counted: dict[tuple[Any, ...], KnownRecords] = console.recent.known(("counted", group_id), dict)
     visible = {}
     for number, one in enumerate(found.partitions[:COUNTED_PARTITIONS_MAX]):
         if one.offsets is not None and one.committed is not None:
+            topic = topics.get(one.partition.topic)
+            key = (one.partition, topic.info.topic_id if topic is not None else None)
+            known = counted.setdefault(key, KnownRecords())
             visible[number] = count_visible(
-                console.admin, one.partition, one.committed, one.offsets, batches_max=COUNTED_BATCHES_MAX
+                console.admin, one.partition, one.committed, one.offsets, batches_max=COUNTED_BATCHES_MAX, known=known
             )
     return found, visible
 

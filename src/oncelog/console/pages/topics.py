@@ -21,7 +21,7 @@ from oncelog.monitoring.brokers import log_directories
 from oncelog.monitoring.offsets import PartitionOffsets, partition_offsets
 from oncelog.monitoring.positions import OFFSET_MAX, PositionKind, find_offsets, parse_position
 from oncelog.monitoring.producers import partition_producers, producer_names
-from oncelog.monitoring.timeline import Timeline, read_timeline
+from oncelog.monitoring.timeline import KnownBatches, Timeline, read_timeline
 from oncelog.monitoring.topics import Topic, led_partitions
 
 LANES_PER_PAGE: Final = 8
@@ -215,7 +215,7 @@ def _read_window(console: Console, window: Window, offsets: PartitionOffsets) ->
         batches_max=TIMELINE_BATCHES_MAX,
         newest=True,
         offsets=offsets,
-        known=console.recent.known_batches(window) if is_now else None,
+        known=console.recent.known(window, KnownBatches) if is_now else None,
     )
 
 
