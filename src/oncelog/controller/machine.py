@@ -14,7 +14,6 @@ heartbeats: these are memory, and are taken as they come.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
@@ -55,9 +54,7 @@ from oncelog.protocol.messages.cluster_metadata import (
 from oncelog.protocol.schema import Message
 
 if TYPE_CHECKING:
-    from oncelog.controller.topic_changes import TopicChanges
     from oncelog.protocol.messages.unregister_broker import UnregisterBrokerRequest
-    from oncelog.protocol.messages.update_features import UpdateFeaturesRequest
 
 NEVER_MS: Final = 1 << 62
 ELECTIONS_MAX: Final = 1000
@@ -86,7 +83,7 @@ class Machine:
 
     def __init__(self, config: ControllerConfig, new_uuid: Callable[[], UUID], below: Below) -> None:
         self.config = config
-        self.new_uuid = new_uuid
+        self.new_uuid: Callable[[], UUID] = new_uuid
         self.below = below
         self.heartbeats = self._new_heartbeats()
         self.kraft_version = 0
@@ -172,7 +169,7 @@ class Round:
 
     def decide(self, request: Message, who: Requester, now_ms: int) -> Generator[None, None, Message]:
         """As `ask`, in steps of which none is long. It is to be gone through to its end before the next one."""
-        found = _DECISIONS[request.API_KEY](self, request, who, now_ms)
+        found = self._decision(request, who, now_ms)
         decision = found if isinstance(found, Decision) else (yield from found)
         level = self._view.image.metadata_version
         for record in decision.records:
@@ -181,6 +178,13 @@ class Round:
                 yield
         yield from self._take_in_steps(decision.records, is_bounded=not all(map(_is_needed, decision.records)))
         return decision.answer
+
+    def _decision(self, request: Message, who: Requester, now_ms: int) -> Decision | Deciding:
+        if (own := _OWN.get(request.API_KEY)) is not None:
+            return own(self, request, who, now_ms)
+        from oncelog.controller.rules import RULES
+
+        return RULES[request.API_KEY](self._machine, self._view, request, who)
 
     def take(self, records: Callable[[Image], Sequence[Message]]) -> Generator[None, None, None]:
         """What follows from the metadata as it is then, in steps as `decide`."""
@@ -200,10 +204,14 @@ class Round:
                 self._take(broker_changes.fenced(self._view, broker))
 
     def elect_preferred(self) -> None:
-        self._take(_rules("leader_elections").preferred_leaders(self._view, ELECTIONS_MAX))
+        from oncelog.controller.leader_elections import preferred_leaders
+
+        self._take(preferred_leaders(self._view, ELECTIONS_MAX))
 
     def elect_unclean(self) -> None:
-        self._take(_rules("leader_elections").unclean_leaders(self._view, ELECTIONS_MAX))
+        from oncelog.controller.leader_elections import unclean_leaders
+
+        self._take(unclean_leaders(self._view, ELECTIONS_MAX))
 
     def _take(self, records: Sequence[Message]) -> None:
         at_once(self._take_in_steps(records))
@@ -303,18 +311,6 @@ class Round:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "The only broker of a node that is alone stays registered.")
         return unregister_broker(self._view, request)
 
-    def _topics(self, who: Requester) -> TopicChanges:
-        machine = self._machine
-        from oncelog.controller.topic_changes import TopicChanges
-
-        return TopicChanges(self._view, who, machine.new_uuid, machine.below, is_alone=machine.config.is_alone)
-
-    def _features(self, request: UpdateFeaturesRequest, who: Requester, now_ms: int) -> Decision:
-        machine = self._machine
-        from oncelog.controller.feature_changes import update_features
-
-        return update_features(self._view, request, who.api_version, machine.config.features, machine.kraft_version)
-
 
 def _unfenced(view: View, wanted: BrokerEpoch) -> BrokerRegistration | None:
     broker = view.broker(wanted.broker_id)
@@ -342,52 +338,9 @@ def _check_size(record: Message, level: int) -> None:
         )
 
 
-def _rules(name: str) -> Any:
-    """A module of this package, imported when it is first asked for: a start needs none of these."""
-    return importlib.import_module(f"oncelog.controller.{name}")
-
-
-_DECISIONS: Final[dict[int | None, Callable[[Round, Any, Requester, int], Decision | Deciding]]] = {
+_OWN: Final[dict[int | None, Callable[[Round, Any, Requester, int], Decision]]] = {
     ApiKey.BROKER_REGISTRATION: Round._register,
     ApiKey.BROKER_HEARTBEAT: Round._heartbeat,
     ApiKey.CONTROLLER_REGISTRATION: lambda _, request, who, now_ms: register_controller(request),
     ApiKey.UNREGISTER_BROKER: Round._unregister,
-    ApiKey.CREATE_TOPICS: lambda self, request, who, now_ms: self._topics(who).create(request),
-    ApiKey.CREATE_PARTITIONS: lambda self, request, who, now_ms: self._topics(who).grow(request),
-    ApiKey.DELETE_TOPICS: lambda self, request, who, now_ms: self._topics(who).delete(request),
-    ApiKey.ALTER_PARTITION: lambda self, request, who, now_ms: _rules("in_sync_changes").alter_partitions(
-        self._view, request, who
-    ),
-    ApiKey.ASSIGN_REPLICAS_TO_DIRS: lambda self, request, who, now_ms: _rules("directory_assignments").assign_replicas(
-        self._view, request
-    ),
-    ApiKey.ALLOCATE_PRODUCER_IDS: lambda self, request, who, now_ms: _rules("producer_id_blocks").allocate_producer_ids(
-        self._view, request
-    ),
-    ApiKey.ELECT_LEADERS: lambda self, request, who, now_ms: _rules("leader_elections").elect_leaders(
-        self._view, request
-    ),
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: lambda self, request, who, now_ms: _rules(
-        "reassignments"
-    ).alter_reassignments(self._view, request),
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: lambda self, request, who, now_ms: _rules("reassignments").list_reassignments(
-        self._view, request
-    ),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: lambda self, request, who, now_ms: _rules("config_changes").alter_incrementally(
-        self._view, request, who
-    ),
-    ApiKey.ALTER_CONFIGS: lambda self, request, who, now_ms: _rules("config_changes").replace_all(
-        self._view, request, who
-    ),
-    ApiKey.UPDATE_FEATURES: Round._features,
-    ApiKey.ALTER_CLIENT_QUOTAS: lambda self, request, who, now_ms: _rules("quota_changes").alter_quotas(
-        self._view, request
-    ),
-    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: lambda self, request, who, now_ms: _rules("scram_changes").alter_credentials(
-        self._view, request
-    ),
-    ApiKey.CREATE_ACLS: lambda self, request, who, now_ms: _rules("acl_changes").create_acls(
-        self._view, request, self._machine.new_uuid
-    ),
-    ApiKey.DELETE_ACLS: lambda self, request, who, now_ms: _rules("acl_changes").delete_acls(self._view, request),
 }
