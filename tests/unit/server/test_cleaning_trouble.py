@@ -13,6 +13,7 @@ from oncelog.core import failpoints
 from oncelog.core.errors import KafkaError
 from oncelog.core.ids import TopicPartition
 from oncelog.server import cleaning
+from oncelog.storage import cleaner
 from oncelog.storage import log as log_module
 from oncelog.storage.log import Log, LogPlace
 from oncelog.storage.txn_index_keeper import TxnIndexKeeper
@@ -70,14 +71,14 @@ def test_a_log_that_fails_again_and_again_does_not_keep_others_from_their_turn(
         write_dirty(node, name)
     tries: list[TopicPartition] = []
 
-    class Pass(cleaning.CleaningPass):
+    class Pass(cleaner.CleaningPass):
         def build_map(self) -> None:
             tries.append(self.cleanable.log.topic_partition)
             if tries[-1] == BAD:
                 raise OSError(errno.EIO, "injected")
             super().build_map()
 
-    monkeypatch.setattr(cleaning, "CleaningPass", Pass)
+    monkeypatch.setattr(cleaner, "CleaningPass", Pass)
     node.clock.advance_ms(10 * BACKOFF_MS)
     for name in ("good", "other"):
         assert len(survivors(partition_of(node, name).log)) < 10
