@@ -131,6 +131,7 @@ class SteadyReader:
     def __init__(self, cluster: Cluster, topics: Sequence[str]) -> None:
         self.topics = topics
         self.found: dict[str, dict[int, bytes]] = {topic: {} for topic in topics}
+        self._last_offsets = dict.fromkeys(topics, -1)
         self._servers = cluster.bootstrap_servers
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -150,8 +151,7 @@ class SteadyReader:
             raise self._failure
 
     def _has_last(self, topic: str) -> bool:
-        found = self.found[topic]
-        return bool(found) and found[max(found)] == LAST
+        return self.found[topic].get(self._last_offsets[topic]) == LAST
 
     def _run(self) -> None:
         consumer = Consumer(
@@ -177,11 +177,12 @@ class SteadyReader:
     def _take(self, message: Message) -> None:
         if not is_record(message):
             return
-        found = self.found[message.topic() or ""]
-        offset = message.offset()
+        topic, offset = message.topic(), message.offset()
+        assert topic is not None
         assert offset is not None
-        assert offset > max(found, default=-1), f"{message.topic()} went back to {offset}"
-        found[offset] = message.value() or b""
+        assert offset > self._last_offsets[topic], f"{topic} went back to {offset}"
+        self.found[topic][offset] = message.value() or b""
+        self._last_offsets[topic] = offset
 
 
 class GroupMember:
