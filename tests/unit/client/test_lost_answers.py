@@ -97,6 +97,7 @@ NEEDS_BROKERS = {"Admin.unregister_broker"}
 CHANGED_BY_GROUPS = {ApiKey.DELETE_GROUPS, ApiKey.OFFSET_DELETE, ApiKey.LEAVE_GROUP}
 PATIENT = {"request.timeout.ms": 10_000, "default.api.timeout.ms": 20_000, "delivery.timeout.ms": 20_000}
 QUICK = {"request.timeout.ms": 300, "default.api.timeout.ms": 800, "delivery.timeout.ms": 800}
+LESS_QUICK = {"request.timeout.ms": 1000, "default.api.timeout.ms": 8000, "delivery.timeout.ms": 8000}
 LOST = Accident(Kind.LOSE_ANSWER)
 BACKOFF = {"retry.backoff.ms": 20, "retry.backoff.max.ms": 50}
 
@@ -763,10 +764,22 @@ def _(world: World) -> Any:
 
 
 @pytest.fixture
-def world(chaos: Chaos, module_admin: Admin, reading: Reading, servers: str, unique: Any) -> Iterator[World]:
-    made = World(chaos, module_admin, reading, servers, unique("lost"))
-    with made.stack:
-        yield made
+def make_world(
+    chaos: Chaos, module_admin: Admin, reading: Reading, servers: str, unique: Any
+) -> Iterator[Callable[[], World]]:
+    with ExitStack() as stack:
+
+        def make() -> World:
+            made = World(chaos, module_admin, reading, servers, unique("lost"))
+            stack.enter_context(made.stack)
+            return made
+
+        yield make
+
+
+@pytest.fixture
+def world(make_world: Callable[[], World]) -> World:
+    return make_world()
 
 
 def test_every_call_is_one_that_changes_nothing_or_has_a_case() -> None:
@@ -827,13 +840,19 @@ def test_what_was_done_is_told_beside_what_was_refused(world: World) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_call_whose_answers_are_all_lost_does_not_say_that_nothing_was_done(name: str, world: World) -> None:
+def test_a_call_whose_answers_are_all_lost_does_not_say_that_nothing_was_done(
+    name: str, make_world: Callable[[], World]
+) -> None:
     played = CASES[name]
-    world.times = QUICK
-    world.losing(played.answer, times=1000)
-    try:
-        played.call(world)
-    except KafkaError as error:
-        assert isinstance(error, played.leaves_open) or IN_DOUBT in str(error), f"{error!r}"
+    for times in (QUICK, LESS_QUICK):
+        world = make_world()
+        world.times = times
+        world.losing(played.answer, times=1000)
+        try:
+            played.call(world)
+        except KafkaError as error:
+            assert isinstance(error, played.leaves_open) or IN_DOUBT in str(error), f"{error!r}"
+        if world.chaos.happened[Kind.LOSE_ANSWER]:
+            break  # on a busy machine the time may be over before anything is asked
     assert world.chaos.happened[Kind.LOSE_ANSWER] >= 1
     wait_until(lambda: played.holds(world))
