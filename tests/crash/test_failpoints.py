@@ -249,14 +249,14 @@ class TopicChanges:
         admin = AdminClient({"bootstrap.servers": self.broker.bootstrap_servers, "log_level": 0})
         name = f"topic-{number}"
         try:
-            admin.create_topics([NewTopic(name, PARTITIONS, 1)], request_timeout=2)[name].result(3)
+            admin.create_topics([NewTopic(name, PARTITIONS, 1)], request_timeout=2)[name].result(60)
             self.created.append(name)
             for step in range(DAY_MS, DAY_MS + 120):
                 # Before the answer either value may be there.
                 self.retention_ms.pop(name, None)
                 entry = ConfigEntry("retention.ms", str(step), incremental_operation=AlterConfigOpType.SET)
                 resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
-                admin.incremental_alter_configs([resource], request_timeout=2)[resource].result(3)
+                admin.incremental_alter_configs([resource], request_timeout=2)[resource].result(60)
                 self.retention_ms[name] = step
         except KafkaException as error:
             assert error.args[0].retriable() or error.args[0].code() < 0, error

@@ -16,8 +16,8 @@ pytestmark = pytest.mark.crash
 
 COMMITS = 60_000
 """A quarter more than the cleaner leaves alone."""
-RELOAD_S_MAX = 3.0
-"""Alone on its machine it takes a sixth of that; tests are seldom alone."""
+RELOAD_CPU_S_MAX = 3.0
+"""It takes a sixth of that."""
 
 
 def test_a_broker_answers_for_all_its_groups_soon_after_a_start(tmp_path: Path) -> None:
@@ -26,10 +26,10 @@ def test_a_broker_answers_for_all_its_groups_soon_after_a_start(tmp_path: Path) 
         create(broker, TOPIC, {})
         commit_many(broker.bootstrap_servers, COMMITS)
         broker.kill()
-        assert time_reload(broker, COMMITS).answered_s < RELOAD_S_MAX
+        assert time_reload(broker, COMMITS).cpu_s < RELOAD_CPU_S_MAX
         # The logs of groups are cleaned.
         wait_until(lambda: stored_bytes(broker.data_dir) <= INTERNAL_ACTIVE_BYTES)
         broker.stop()
-        assert time_reload(broker, COMMITS).answered_s < RELOAD_S_MAX
+        assert time_reload(broker, COMMITS).cpu_s < RELOAD_CPU_S_MAX
     finally:
         broker.stop()

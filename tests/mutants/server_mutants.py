@@ -9,6 +9,20 @@ _POWER_CUT = suite("tests/crash/test_power_cut.py")
 
 SERVER_MUTANTS = [
     Mutant(
+        "a topic's id of which a bit has changed is that of another topic",
+        "oncelog.cluster.adoption",
+        "(found.int ^ topic_id.int).bit_count() > DAMAGED_BITS_MAX",
+        "found != topic_id",
+        (suite("tests/unit/server/test_damaged_folder.py", "-k", "changed_byte_in_the_id and killed"),),
+    ),
+    Mutant(
+        "a coordinator that moved has not carried anything out",
+        "oncelog.client.cluster",
+        "                        attempts.doubt()\n",
+        "                        pass\n",
+        (suite("tests/unit/client/test_lost_answers.py", "-k", "told_of_an_error and group"),),
+    ),
+    Mutant(
         "the last stable offset is one too high",
         _PARTITION,
         "        return stable\n",

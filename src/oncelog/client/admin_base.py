@@ -102,7 +102,13 @@ class AdminBase:
                     TopicPartition(t.name, p.partition_index): p for t in topics_of(response) for p in t.partitions
                 }
                 for partition in members:
-                    self._take(partition, answers, found, what)
+                    try:
+                        self._take(partition, answers, found, what)
+                    except KafkaError:
+                        if attempts is not None:
+                            # A leader that waits for its followers has done its own part.
+                            attempts.doubt()
+                        raise
 
         await self.cluster.retrying(what, attempt, self._deadline(), attempts)
         return found

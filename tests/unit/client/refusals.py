@@ -10,6 +10,7 @@ from oncelog.protocol.messages import (
     add_offsets_to_txn,
     add_partitions_to_txn,
     delete_groups,
+    delete_records,
     end_txn,
     fetch,
     find_coordinator,
@@ -69,6 +70,9 @@ def refuse(request: Message, code: int) -> Message:
         case delete_groups.DeleteGroupsRequest():
             deleted = [delete_groups.DeletableGroupResult(group_id=g, error_code=code) for g in request.groups_names]
             return delete_groups.DeleteGroupsResponse(results=deleted)
+        case delete_records.DeleteRecordsRequest():
+            topic, partition = delete_records.DeleteRecordsTopicResult, delete_records.DeleteRecordsPartitionResult
+            return delete_records.DeleteRecordsResponse(topics=_topics(topic, partition, request, code))
         case offset_delete.OffsetDeleteRequest():
             return offset_delete.OffsetDeleteResponse(error_code=code)
         case leave_group.LeaveGroupRequest():
