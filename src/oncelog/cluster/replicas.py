@@ -187,7 +187,7 @@ class Replicas:
         self.followers[replica] = self.followers[replica].after(fetch, leader_end_offset, self.now_ms)
 
     def on_state(self, state: PartitionState, now_ms: int) -> None:
-        """Metadata of the same leader epoch. It ends the proposal, unless it says no more than what is known."""
+        """New metadata of the same leader epoch. It ends the open proposal, unless it is older than what is known."""
         invariant(state.leader_epoch == self.state.leader_epoch, "a leadership has one epoch")
         self.tick(now_ms)
         if state.partition_epoch <= self.state.partition_epoch:

@@ -428,7 +428,7 @@ def explanation_of(key: ConfigKey, settings: Settings) -> str:
 
 
 def _reasons_of_others(settings: Settings) -> tuple[str, ...]:
-    """Why settings have no effect elsewhere: in a cluster, what is about controllers and replicas has its effect."""
+    """Reasons for which a setting has no effect on a node that is alone, but has one on this node in a cluster."""
     if not is_in_cluster(settings) and not is_controller(settings):
         return ()
     return (ALONE, ONE_REPLICA, _NO_CONTROLLER, *([FOR_CONTROLLERS] if is_controller(settings) else []))

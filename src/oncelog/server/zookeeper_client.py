@@ -282,7 +282,7 @@ def refusal(results: Sequence[Any]) -> Refused | None:
 
 
 def _explained(error: Exception) -> str:
-    """With the setting that may be wrong."""
+    """The error, with the setting that may be wrong."""
     from kazoo.exceptions import InvalidACLError, NoAuthError
 
     text = f"{type(error).__name__} {error}".strip()

@@ -506,4 +506,4 @@ def _is_idle(entry: ProducerEntry, now_ms: int, idle_ms: int) -> bool:
 
 
 def _admit_all() -> None:
-    """For a partition on its own."""
+    """The default: no limit on producers."""
