@@ -27,11 +27,13 @@ There is no clock: times come in, from a clock that is never set. The high water
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final, NamedTuple, Protocol
 
 from oncelog.cluster.partition_state import PartitionState
+from oncelog.core.broker_config import BROKER_CONFIG
+from oncelog.core.config import setting
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import NodeId
 from oncelog.core.invariant import invariant
@@ -53,10 +55,10 @@ class Registration(Protocol):
     def rack(self) -> str | None: ...
 
 
-class ReplicaRules(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ReplicaRules:
     registration_of: Callable[[NodeId], Registration | None]
-    lag_max_ms: int = 30_000
-    """`replica.lag.time.max.ms`."""
+    lag_max_ms: int = setting(BROKER_CONFIG["replica.lag.time.max.ms"])
 
 
 class ReplicaFetch(NamedTuple):

@@ -185,7 +185,7 @@ _SECURITY = [
 ]  # fmt: skip
 
 _TLS = [
-    *TLS_KEYS,
+    *TLS_KEYS.values(),
     ConfigKey("ssl.client.auth", _STRING, "none",
               "Whether clients must have a certificate. For SASL_SSL only listener.name.NAME.ssl.client.auth counts.",
               allowed=("none", "requested", "required")),
