@@ -23,7 +23,7 @@ ANSWER_S: Final = 120.0
 """How long an answer may take, until it has been read."""
 BACKLOG: Final = 128
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""One that is ignored, as by nohup, stays so."""
+"""A signal that is ignored, as under nohup, stays ignored."""
 
 
 class BoundedProtocol(H11Protocol):

@@ -14,12 +14,12 @@ import ssl
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import field
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from oncelog.core.config import ConfigError
+from oncelog.core.config import ConfigError, setting
 from oncelog.core.dataclass import dataclass
+from oncelog.core.tls_config import TLS_KEYS
 from oncelog.security import jks
 
 _JCEKS_MAGIC: Final = b"\xce\xce\xce\xce"
@@ -43,18 +43,18 @@ CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "re
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    keystore_location: str | None = None
-    keystore_type: str | None = None
-    keystore_key: str | None = field(default=None, repr=False)
-    keystore_chain: str | None = None
-    key_password: str | None = field(default=None, repr=False)
-    keystore_password: str | None = field(default=None, repr=False)
-    truststore_location: str | None = None
-    truststore_type: str | None = None
-    truststore_certificates: str | None = None
-    truststore_password: str | None = field(default=None, repr=False)
-    enabled_protocols: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")
-    cipher_suites: tuple[str, ...] = ()
+    keystore_location: str | None = setting(TLS_KEYS["ssl.keystore.location"])
+    keystore_type: str | None = setting(TLS_KEYS["ssl.keystore.type"])
+    keystore_key: str | None = setting(TLS_KEYS["ssl.keystore.key"])
+    keystore_chain: str | None = setting(TLS_KEYS["ssl.keystore.certificate.chain"])
+    key_password: str | None = setting(TLS_KEYS["ssl.key.password"])
+    keystore_password: str | None = setting(TLS_KEYS["ssl.keystore.password"])
+    truststore_location: str | None = setting(TLS_KEYS["ssl.truststore.location"])
+    truststore_type: str | None = setting(TLS_KEYS["ssl.truststore.type"])
+    truststore_certificates: str | None = setting(TLS_KEYS["ssl.truststore.certificates"])
+    truststore_password: str | None = setting(TLS_KEYS["ssl.truststore.password"])
+    enabled_protocols: tuple[str, ...] = setting(TLS_KEYS["ssl.enabled.protocols"])
+    cipher_suites: tuple[str, ...] = setting(TLS_KEYS["ssl.cipher.suites"])
     """By their names in Java; none stands for what OpenSSL takes for safe."""
     check_hostname: bool = True
     """For clients."""

@@ -93,7 +93,7 @@ def _plan(
     port: int | None,
     assignments: tuple[str, ...],
 ) -> ClusterPlan:
-    """That of the folder with what is asked for, or a new one."""
+    """The plan of the folder, changed as the options say, or a new plan."""
     from oncelog.testing.cluster_plan import ClusterPlan
     from oncelog.testing.zookeeper import free_ports
 

@@ -67,7 +67,7 @@ class ClusterView:
 
 
 def watch(cluster: Cluster) -> None:
-    """Until the last node has ended."""
+    """Report what happens to the nodes, until the last one has ended."""
     if sys.stdout.isatty():
         _draw(cluster)
         return
@@ -101,7 +101,7 @@ def _views(cluster: Cluster) -> Iterator[tuple[ClusterView, list[str]]]:
 
 
 def changes(before: ClusterView, now: ClusterView) -> Iterator[str]:
-    """In sentences."""
+    """What has changed between two looks, in sentences."""
     ended = {node.name for node in before.nodes if node.ended is not None}
     for node in now.nodes:
         if node.ended is not None and node.name not in ended:

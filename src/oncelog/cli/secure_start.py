@@ -61,7 +61,7 @@ class SecureStart:
         return self._folder / "broker.pem"
 
     def settings(self, given: Settings) -> dict[str, str]:
-        """Those that make a broker secure. Raises ConfigError if some of them are given already."""
+        """The settings that make a broker secure. Raises ConfigError if one of them is given already."""
         clashing = [key for key in given.values if key.startswith(_MADE_HERE)]
         if clashing:
             raise ConfigError(f"{clashing[0]}: --secure makes this setting itself; leave out one of both")

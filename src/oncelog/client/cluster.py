@@ -75,7 +75,7 @@ class Cluster:
     # Time
 
     def deadline(self, timeout_ms: float | None = None) -> Deadline:
-        """That of a whole call, unless another time is given."""
+        """A deadline after `default.api.timeout.ms`, or after the given time."""
         wait_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
         return Deadline(wait_ms, self.network.now_s)
 

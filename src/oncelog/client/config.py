@@ -66,7 +66,7 @@ _SECURITY_KEYS: Final = [
               check=_check_token_url),
     ConfigKey("sasl.login.callback.handler.class", _STRING, None,
               "Accepted for OAUTHBEARER, as the Java client needs it there. No class is loaded.", check=_check_handler),
-    *TLS_KEYS,
+    *TLS_KEYS.values(),
     NAME_CHECK,
 ]  # fmt: skip
 

@@ -119,7 +119,7 @@ class _ChunkTaker:
 
 
 def _before(error: CorruptBatch, chunks: list[FetchedChunk]) -> tuple[dict[TopicPartition, int], list[FetchedChunk]]:
-    """Where to go on after an error in one of these chunks, and what of that one and of those before it can be read."""
+    """After an error in one of these chunks: the offsets to go on at, and the chunks before it that can be read."""
     offsets, readable = {}, []
     for number, chunk in enumerate(chunks):
         if chunk.partition == error.partition:

@@ -17,7 +17,7 @@ from oncelog.core.ids import TopicPartition
 from oncelog.protocol.messages.fetch import PartitionData
 
 FOLLOWER_PAUSE_S: Final = 10.0
-"""For which a partition is read from its leader after a follower has failed."""
+"""How long a partition is read from its leader after a follower has failed."""
 
 
 class ConsumerFetcher:

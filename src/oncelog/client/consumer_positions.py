@@ -17,7 +17,7 @@ _versions: Final = count()
 class ReadReplica(NamedTuple):
     node_id: int
     until_s: float
-    """Then the leader is asked again."""
+    """When the leader is asked again."""
 
 
 class PartitionPosition:

@@ -79,7 +79,7 @@ class GroupMember:
         self.fatal: KafkaError | None = None
         self.polled()
         self.joined_as = GroupMetadata(self.group_id)
-        """Who this was when it joined last. What it got then it may commit as that one only, also after a loss."""
+        """Member id and generation of the last join, under which what was assigned then is committed, also later."""
         self._assignors = [ASSIGNORS[name] for name in config.strategies]
         self._last_assigned: tuple[TopicPartition, ...] = ()
         self._watched: set[str] = set()

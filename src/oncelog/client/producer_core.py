@@ -112,7 +112,7 @@ class ProducerCore:
             await self._abort()
 
     async def abort_if_possible(self) -> None:
-        """After an error, which is the one to report: a producer that cannot even abort says so on its next use."""
+        """Abort after an error. A failure to abort is not raised, because the first error is the one to report."""
         if self.state.current in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
             with contextlib.suppress(KafkaError):
                 await self.abort_transaction()

@@ -243,7 +243,7 @@ def _dynamic(configs: Mapping[str, str]) -> dict[str, str]:
 
 
 def _epochs(topic_id: UUID, left: LoadedImage | None) -> Iterator[int]:
-    """That controllers have told of."""
+    """The leader epochs of the topic in the metadata that controllers left."""
     found = None if left is None else left.image.topics.get(topic_id)
     return (partition.leader_epoch for partition in (found.partitions.values() if found is not None else ()))
 

@@ -46,19 +46,8 @@ def cluster_config(settings: Settings, controllers: list[Address] | None = None)
     return ClusterConfig(
         controllers or _controllers(settings),
         settings.optional_text("broker.rack"),
-        Timing(
-            settings.integer("broker.heartbeat.interval.ms"),
-            settings.integer("broker.session.timeout.ms"),
-            settings.integer("initial.broker.registration.timeout.ms"),
-        ),
-        FetchLimits(
-            wait_max_ms=settings.integer("replica.fetch.wait.max.ms"),
-            response_min_bytes=settings.integer("replica.fetch.min.bytes"),
-            response_max_bytes=settings.integer("replica.fetch.response.max.bytes"),
-            max_bytes=settings.integer("replica.fetch.max.bytes"),
-            backoff_ms=settings.integer("replica.fetch.backoff.ms"),
-            socket_timeout_ms=settings.integer("replica.socket.timeout.ms"),
-        ),
+        settings.bind(Timing),
+        settings.bind(FetchLimits),
         settings.integer("replica.lag.time.max.ms"),
         settings.optional_text("replica.selector.class") == RACK_AWARE_SELECTOR,
     )

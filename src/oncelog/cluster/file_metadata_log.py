@@ -328,7 +328,7 @@ class FileMetadataLog:
             append.promise.resolve(error)
 
     def resign(self) -> None:
-        """Nobody else can write this log, so that appends which are on their way stay on their way."""
+        """Appends that are being flushed go on: nobody else can write this log."""
         if self.leader is not None:
             self.leader = None
             if self._follower is not None:
@@ -340,7 +340,7 @@ class FileMetadataLog:
         return self._worker.run(partial(self._replace, snapshot)).map(partial(self._stored, snapshot))
 
     def write_last_snapshot(self, snapshot: Snapshot) -> None:
-        """Before the end. Raises OSError."""
+        """Write a snapshot before the log is closed. Raises OSError."""
         self._replace(snapshot)
         self._stored(snapshot, None)
 

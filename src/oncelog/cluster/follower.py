@@ -28,11 +28,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, NamedTuple, Protocol
 
 from oncelog.cluster.exchange import Exchange
 from oncelog.cluster.follower_session import FollowedPartition, FollowerSession, Position
+from oncelog.core.broker_config import BROKER_CONFIG
+from oncelog.core.config import setting
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import NodeId
 from oncelog.protocol.batch import whole_batches
@@ -93,15 +96,14 @@ class Throttle(Protocol):
     def record(self, topic: str, partition: int, size_bytes: int) -> None: ...
 
 
-class FetchLimits(NamedTuple):
-    """Settings of Kafka: `replica.fetch.*`."""
-
-    wait_max_ms: int = 500
-    response_min_bytes: int = 1
-    response_max_bytes: int = 10 * 1024 * 1024
-    max_bytes: int = 1024 * 1024
-    backoff_ms: int = 1000
-    socket_timeout_ms: int = 30_000
+@dataclass(frozen=True, slots=True)
+class FetchLimits:
+    wait_max_ms: int = setting(BROKER_CONFIG["replica.fetch.wait.max.ms"])
+    response_min_bytes: int = setting(BROKER_CONFIG["replica.fetch.min.bytes"])
+    response_max_bytes: int = setting(BROKER_CONFIG["replica.fetch.response.max.bytes"])
+    max_bytes: int = setting(BROKER_CONFIG["replica.fetch.max.bytes"])
+    backoff_ms: int = setting(BROKER_CONFIG["replica.fetch.backoff.ms"])
+    socket_timeout_ms: int = setting(BROKER_CONFIG["replica.socket.timeout.ms"])
 
 
 class State(Enum):

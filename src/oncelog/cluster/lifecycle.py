@@ -24,11 +24,14 @@ without a response for half a session time-out is abandoned: the owner sends the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from oncelog.cluster.exchange import Exchange
+from oncelog.core.broker_config import BROKER_CONFIG
+from oncelog.core.config import setting
 from oncelog.core.errors import ErrorCode
 from oncelog.core.invariant import invariant
 from oncelog.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
@@ -102,12 +105,11 @@ class Identity(NamedTuple):
     """The broker epoch before the last clean shutdown, or -1 if there was none."""
 
 
-class Timing(NamedTuple):
-    """Settings of Kafka, in milliseconds."""
-
-    heartbeat_interval: int = 2000
-    session_timeout: int = 9000
-    initial_registration_timeout: int = 60_000
+@dataclass(frozen=True, slots=True)
+class Timing:
+    heartbeat_interval_ms: int = setting(BROKER_CONFIG["broker.heartbeat.interval.ms"])
+    session_timeout_ms: int = setting(BROKER_CONFIG["broker.session.timeout.ms"])
+    initial_registration_timeout_ms: int = setting(BROKER_CONFIG["initial.broker.registration.timeout.ms"])
 
 
 class SendToController(NamedTuple):
@@ -119,15 +121,15 @@ class Lifecycle:
     def __init__(self, identity: Identity, timing: Timing, now_ms: int) -> None:
         self._identity = identity
         self._timing = timing
-        self._exchange = Exchange(timing.session_timeout // 2)
-        self._give_up_ms = now_ms + timing.initial_registration_timeout
+        self._exchange = Exchange(timing.session_timeout_ms // 2)
+        self._give_up_ms = now_ms + timing.initial_registration_timeout_ms
         self._is_ready = False
         self.state = State.UNREGISTERED
         self.epoch = -1
         self.is_fenced = True
         self._reason = (
-            f"no active controller has answered for {timing.initial_registration_timeout} ms: check that controllers "
-            "run, and controller.quorum.bootstrap.servers"
+            f"no active controller has answered for {timing.initial_registration_timeout_ms} ms: check that "
+            "controllers run, and controller.quorum.bootstrap.servers"
         )
         """What a refusal would say."""
 
@@ -221,7 +223,7 @@ class Lifecycle:
 
     def _interval_ms(self) -> int:
         if self.state in (State.RECOVERING, State.SERVING):
-            return self._timing.heartbeat_interval
+            return self._timing.heartbeat_interval_ms
         return STOPPING_MS if self.state is State.STOPPING else CATCHING_UP_MS
 
     def _registration(self) -> BrokerRegistrationRequest:
@@ -254,7 +256,7 @@ class Lifecycle:
         if code == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
             return (
                 f"broker id {identity.broker_id} is taken by another process, whose last heartbeat is less than "
-                f"{self._timing.session_timeout} ms old: stop that process, or change node.id"
+                f"{self._timing.session_timeout_ms} ms old: stop that process, or change node.id"
             )
         if code == ErrorCode.INCONSISTENT_CLUSTER_ID:
             return (

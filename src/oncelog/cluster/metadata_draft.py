@@ -132,7 +132,7 @@ class MetadataDraft:
 def found_topic(
     name: str, topic_id: UUID, partition_count: int, leader_epoch: int, configs: Mapping[str, str]
 ) -> Iterator[Message]:
-    """A topic of which it is known in which epoch it was last led, -1 for none."""
+    """The records of a topic that was found in folders. `leader_epoch` is its last one, -1 if none is known."""
     yield TopicRecord(name=name, topic_id=topic_id)
     for index in range(partition_count):
         yield found_partition(topic_id, index, leader_epoch)

@@ -38,7 +38,7 @@ _COMMITTED: Final[Promise[KafkaError | None]] = Promise.resolved(None)
 ALL_IN_SYNC: Final = -1
 """As `acks` of a producer: an append that counts only when all replicas in sync have it."""
 watch_tokens: Final = itertools.count(1)
-"""For all who watch partitions: a token stands for one of them only."""
+"""Tokens of watchers: one number for each, over all partitions."""
 FOLLOWER_TOKEN: Final = 0
 """Of whoever fetches for a follower from its leader."""
 ALONE: Final = ReplicaRules(lambda broker: None)
@@ -49,7 +49,7 @@ class CommitPolicy(Protocol):
     """How much of a log counts as written on this replica. What all replicas in sync have is committed."""
 
     def stored_end(self, log: Log) -> int:
-        """Up to where the log is as safe here as it has to be."""
+        """The end of what counts as stored on this broker."""
 
     def on_append(self, partition: Partition) -> None:
         """There is more in the log: sees to it that `partition.update_high_watermark` is called, now or later."""

@@ -51,7 +51,7 @@ class _Progress(NamedTuple):
 class Answer(NamedTuple):
     response: FetchResponse
     can_wait: bool
-    """There is nothing new: it may be given later, unless there is news before."""
+    """There is nothing new: the answer may wait until there is, or until the time of the request is over."""
 
 
 class QuorumServing:

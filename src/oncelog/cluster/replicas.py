@@ -27,11 +27,13 @@ There is no clock: times come in, from a clock that is never set. The high water
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final, NamedTuple, Protocol
 
 from oncelog.cluster.partition_state import PartitionState
+from oncelog.core.broker_config import BROKER_CONFIG
+from oncelog.core.config import setting
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import NodeId
 from oncelog.core.invariant import invariant
@@ -53,10 +55,10 @@ class Registration(Protocol):
     def rack(self) -> str | None: ...
 
 
-class ReplicaRules(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ReplicaRules:
     registration_of: Callable[[NodeId], Registration | None]
-    lag_max_ms: int = 30_000
-    """`replica.lag.time.max.ms`."""
+    lag_max_ms: int = setting(BROKER_CONFIG["replica.lag.time.max.ms"])
 
 
 class ReplicaFetch(NamedTuple):
@@ -187,7 +189,7 @@ class Replicas:
         self.followers[replica] = self.followers[replica].after(fetch, leader_end_offset, self.now_ms)
 
     def on_state(self, state: PartitionState, now_ms: int) -> None:
-        """Metadata of the same leader epoch. It ends the proposal, unless it says no more than what is known."""
+        """New metadata of the same leader epoch. It ends the open proposal, unless it is older than what is known."""
         invariant(state.leader_epoch == self.state.leader_epoch, "a leadership has one epoch")
         self.tick(now_ms)
         if state.partition_epoch <= self.state.partition_epoch:

@@ -72,7 +72,7 @@ class _Disconnected(Exception):
 
 
 class _Hopeless(Exception):
-    """Why this controller can never serve here."""
+    """This controller can never serve here; the message says why."""
 
 
 class _Fenced(Exception):
@@ -368,7 +368,7 @@ class ZooKeeperMetadataLog:
         await self._write_queue()
 
     async def _act(self) -> None:
-        """Until the office is left."""
+        """Do the work of the active controller, until it leaves its office."""
         snapshots = StoredSnapshots(self.committed, self._get, self._step, lambda: self._next_number)
         while self._is_in_office:
             self._news = Promise()

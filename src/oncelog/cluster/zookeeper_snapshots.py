@@ -29,7 +29,7 @@ class NotStored(Exception):
 
 
 class StoredSnapshots:
-    """Of one term of office."""
+    """Stores snapshots while this controller is active. Made anew each time it becomes active."""
 
     def __init__(
         self,

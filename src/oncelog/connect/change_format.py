@@ -139,7 +139,7 @@ class Transaction(NamedTuple):
     snapshot: int = 0
     """The generation of the snapshot, 0 for a change."""
     previous_lsn: int = 0
-    """Behind the transaction before it."""
+    """The end of the transaction before this one."""
 
     @classmethod
     def of(cls, begin: Begin, previous_lsn: int) -> Transaction:

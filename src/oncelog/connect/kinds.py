@@ -119,7 +119,7 @@ class SqliteSinkKind(SinkKind):
     temporary = (sqlite3.OperationalError,)
 
     def _check(self) -> Iterator[Finding]:
-        """To open a file that is not there would make it."""
+        """Looks for the file first, because SQLite creates a file that it opens."""
         if not Path(self._settings.url).exists():
             yield from check_topics(self._settings.client, self._settings.topics)
             yield Finding(

@@ -53,7 +53,7 @@ Values = list[Value]
 
 
 class MalformedStream(Exception):
-    """Bytes that are not what this page describes."""
+    """The bytes are not a message of pgoutput."""
 
 
 class Begin(NamedTuple):

@@ -14,7 +14,7 @@ class SnapshotProgress:
     rows: int = 0
     """Read, and not committed yet unless `snapshot_rows` says so."""
     estimated: int = 0
-    """How many the database takes the table to have."""
+    """How many rows the table has, by the database's own estimate."""
 
     def as_row(self) -> dict[str, Any]:
         return {"table": self.table, "rows": self.rows, "estimated": self.estimated}

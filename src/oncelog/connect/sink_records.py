@@ -69,7 +69,7 @@ class RecordColumns(Sequence[ConsumerRecord]):
         return pc.any(pc.equal(names, name)).as_py() is True
 
     def first_offsets(self) -> dict[TopicPartition, int]:
-        """Of each partition."""
+        """The first offset of each partition."""
         groups = _table(self.columns).group_by(["topic", "partition"]).aggregate([("offset", "min")])
         places = zip(*(groups.column(name).to_pylist() for name in ("topic", "partition", "offset_min")), strict=True)
         return {TopicPartition(topic, partition): offset for topic, partition, offset in places}

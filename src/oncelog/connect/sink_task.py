@@ -43,7 +43,7 @@ class _Writing(NamedTuple):
     outcome: Future[int]
     records: int
     positions: dict[TopicPartition, int]
-    """Behind it."""
+    """The offsets after its last records, by partition."""
 
 
 class SinkTask:
@@ -67,9 +67,9 @@ class SinkTask:
         )
         self._has_columns = _has_columns()
         self._unread: RecordColumns | None = None
-        """Behind the last batch."""
+        """Records that were read and are in no batch yet."""
         self._positions: dict[TopicPartition, int] = {}
-        """Behind the last batch, which may still be being written."""
+        """The offsets after the last batch, which may still be being written."""
         self._ends_at_start: dict[TopicPartition, int] = {}
         self._topic_ids: dict[str, str] = {}
         self._looked_s = 0.0
@@ -199,7 +199,7 @@ class SinkTask:
         return records[:wanted]
 
     def _first_poll_ms(self) -> int:
-        """Behind the last batch of a backlog nothing may come for long, and what is written is to be told."""
+        """Short while a batch is written: there may be nothing to read for long, and the write is to be reported."""
         return POLL_MS if self._writing is None else POLL_WHILE_WRITING_MS
 
     def _moves(self) -> dict[TopicPartition, Move]:

@@ -72,13 +72,13 @@ class SourceRecord(NamedTuple):
 
 
 class SourceCommit(NamedTuple):
-    """Behind the records of a transaction."""
+    """The end of a transaction of the source. It comes after the records of the transaction."""
 
     position: int
 
 
 class Idle(NamedTuple):
-    """There is nothing between the last commit and this position that is for us."""
+    """The stream has come to this position, and there was nothing to copy since the last commit."""
 
     position: int
     is_urgent: bool

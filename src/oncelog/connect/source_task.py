@@ -41,7 +41,7 @@ class SourceTask:
         self._log = log
         self._stored: Stored
         self._position = 0
-        """Behind the last source transaction that is in the open transaction, or committed."""
+        """The end of the last source transaction whose records are in the open transaction, or committed."""
         self._is_inside = False
         """Whether a source transaction has begun and not ended."""
         self._first_s = 0.0

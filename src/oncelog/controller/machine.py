@@ -121,7 +121,7 @@ class Machine:
         return self._view
 
     def registered_offset(self, broker_id: int) -> int | None:
-        """Of the record of a broker's registration, if it is committed."""
+        """The offset of the record that registers a broker; None until it is committed."""
         return self._registered_offsets.get(NodeId(broker_id))
 
     # The office

@@ -130,7 +130,7 @@ class Replay:
             pass
 
     def apply_in_steps(self, record: Message) -> Iterator[None]:
-        """The end of a transaction is many of them. In between, what is there is not for anybody to see."""
+        """Apply a record. The end of a transaction takes many steps, between which the image must not be read."""
         if isinstance(record, BeginTransactionRecord):
             self._begin(record)
         elif isinstance(record, EndTransactionRecord | AbortTransactionRecord):
@@ -170,8 +170,7 @@ class Replay:
         return self._given
 
     def image_after(self, before: Image) -> tuple[Image, Delta]:
-        """The image, and how it differs from another: if that is the last one that was given, at the cost of what has
-        changed since."""
+        """The image, and its difference to `before`, found fast if `before` is the last image that was given."""
         return at_once(self.image_after_in_steps(before))
 
     def image_after_in_steps(self, before: Image) -> Generator[None, None, tuple[Image, Delta]]:

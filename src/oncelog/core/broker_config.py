@@ -185,7 +185,7 @@ _SECURITY = [
 ]  # fmt: skip
 
 _TLS = [
-    *TLS_KEYS,
+    *TLS_KEYS.values(),
     ConfigKey("ssl.client.auth", _STRING, "none",
               "Whether clients must have a certificate. For SASL_SSL only listener.name.NAME.ssl.client.auth counts.",
               allowed=("none", "requested", "required")),
@@ -432,7 +432,7 @@ def explanation_of(key: ConfigKey, settings: Settings) -> str:
 
 
 def _reasons_of_others(settings: Settings) -> tuple[str, ...]:
-    """Why settings have no effect elsewhere: in a cluster, what is about controllers and replicas has its effect."""
+    """Reasons for which a setting has no effect on a node that is alone, but has one on this node in a cluster."""
     if not is_in_cluster(settings) and not is_controller(settings):
         return ()
     return (ALONE, ONE_REPLICA, _NO_CONTROLLER, *([FOR_CONTROLLERS] if is_controller(settings) else []))

@@ -17,7 +17,7 @@ WRITER_CHARACTERS_MAX = 200
 @dataclass(frozen=True, slots=True)
 class Note:
     query_id: str
-    """Of a stream its query; of a plain write the run id, empty when there never was one."""
+    """The id of the streaming query; for a plain write the run id, which may be empty."""
     batch_id: int
     plan: int | None = None
     """When Spark planned the batch: the same when it runs that plan again, another one when it plans the batch anew.

@@ -8,22 +8,23 @@ from oncelog.core.config import ConfigKey, ConfigType
 
 _STRING: Final = ConfigType.STRING
 
-TLS_KEYS: Final = [
+_KEYS: Final = [
     ConfigKey("ssl.keystore.location", _STRING, None,
               "A PEM file with one's own key and certificates. A broker needs it; a client, if brokers ask for it."),
     ConfigKey("ssl.keystore.key", _STRING, None, "The key as PEM in the setting itself.", sensitive=True),
     ConfigKey("ssl.keystore.certificate.chain", _STRING, None, "The certificates that belong to it, as PEM."),
-    ConfigKey("ssl.keystore.type", _STRING, None, "PEM or PKCS12; recognised by its bytes if it is not given."),
-    ConfigKey("ssl.keystore.password", _STRING, None, "The password of a PKCS12 store.", sensitive=True),
+    ConfigKey("ssl.keystore.type", _STRING, None, "PEM, PKCS12 or JKS; recognised by its bytes if it is not given."),
+    ConfigKey("ssl.keystore.password", _STRING, None, "The password of a PKCS12 or JKS store.", sensitive=True),
     ConfigKey("ssl.key.password", _STRING, None, "The password of the key, if it has one.", sensitive=True),
     ConfigKey("ssl.truststore.location", _STRING, None,
               "A PEM file with the certificates that others are trusted by. A client without it trusts the system's."),
     ConfigKey("ssl.truststore.certificates", _STRING, None, "The same as PEM in the setting itself."),
-    ConfigKey("ssl.truststore.type", _STRING, None, "PEM or PKCS12; recognised by its bytes if it is not given."),
-    ConfigKey("ssl.truststore.password", _STRING, None, "The password of a PKCS12 store.", sensitive=True),
+    ConfigKey("ssl.truststore.type", _STRING, None, "PEM, PKCS12 or JKS; recognised by its bytes if it is not given."),
+    ConfigKey("ssl.truststore.password", _STRING, None, "The password of a PKCS12 or JKS store.", sensitive=True),
     ConfigKey("ssl.enabled.protocols", ConfigType.LIST, ("TLSv1.2", "TLSv1.3"), "Versions of TLS."),
     ConfigKey("ssl.cipher.suites", ConfigType.LIST, (), "Cipher suites, by Java's names; all that are safe if empty."),
 ]  # fmt: skip
+TLS_KEYS: Final = {key.name: key for key in _KEYS}
 
 NAME_CHECK: Final = ConfigKey(
     "ssl.endpoint.identification.algorithm",

@@ -32,7 +32,7 @@ REQUEST_ELEMENTS_MAX: Final = 200_000
 RECORDS_REQUEST_ELEMENTS_MAX: Final = 50_000
 """In one that may have records: it is long for their sake."""
 TAGS_MAX: Final = 1_000
-"""In one place."""
+"""Tagged fields of one struct."""
 
 
 def make_decoder(cls: type[Message], version: int) -> Callable[..., Any]:

@@ -77,7 +77,7 @@ def _id(text: str) -> int:
 
 
 def _schema(call: Call) -> Schema:
-    """Of the body. It is parsed here once, before anybody is kept waiting: compiling takes time."""
+    """The schema in the body. It is parsed before the store is locked, because compiling takes time."""
     try:
         schema = Schema.from_json(call.body)
     except InvalidSchema as error:
@@ -387,7 +387,7 @@ def find(method: str, path: list[str]) -> tuple[Answer, tuple[str, ...]] | None:
 
 
 def is_known(path: list[str]) -> bool:
-    """By any method."""
+    """Whether a request of any method has this path."""
     return any(_fits(pattern, path) for _, pattern in ROUTES)
 
 

@@ -171,7 +171,7 @@ def delete_subject(state: State, subject: str, *, permanent: bool) -> Decision:
 
 
 def _gone(state: State, versions: list[Version]) -> list[Record]:
-    """Without their records the topic would not tell which ids were given, and the next one could come again."""
+    """Tombstones, and the highest id: without it an id whose records are gone could be given out again."""
     keys = [records.schema_key(version.subject, version.version) for version in versions]
     return [*(Record(key, None) for key in keys), records.highest_id_record(state.highest_id)]
 

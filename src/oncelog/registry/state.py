@@ -96,7 +96,7 @@ class State:
         return [version for version in self.all_versions(subject) if not version.deleted]
 
     def version(self, subject: str, number: int | None, *, with_deleted: bool = False) -> Version:
-        """The last one for None. Raises 40401 or 40402."""
+        """A version of a subject, by default the last one. Raises 40401 or 40402."""
         found = self.versions(subject, with_deleted=with_deleted)
         if number is None:
             return found[-1]
@@ -110,7 +110,7 @@ class State:
             yield from self.all_versions(subject)
 
     def schema(self, schema_id: int) -> Schema:
-        """Also of deleted versions: records with the id may still be there. Raises 40403."""
+        """The schema with an id, also of deleted versions: records with the id may still exist. Raises 40403."""
         if schema_id not in self._schemas:
             raise schema_not_found(schema_id)
         return self._schemas[schema_id]
@@ -122,11 +122,11 @@ class State:
         raise schema_not_found(wanted)
 
     def id_of(self, schema: Schema) -> int | None:
-        """Under any subject."""
+        """The id that the schema has under any subject."""
         return self._ids.get(digest(schema))
 
     def referenced_schema(self, reference: Reference) -> Schema:
-        """For parsing. Raises MissingReference."""
+        """The schema that a reference names, which parsing needs. Raises MissingReference."""
         version = self._versions.get(reference.subject, {}).get(reference.version)
         if version is None:
             raise MissingReference(f"there is no version {reference.version} of {reference.subject}: {reference.name}")

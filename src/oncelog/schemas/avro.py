@@ -131,7 +131,7 @@ class _Comparison:
 
     @property
     def unreadable(self) -> dict[tuple[int, int], list[str]]:
-        """By the identities of reader and writer."""
+        """Problems by the `id()` of the reader's schema and of the writer's."""
         return {pair: problems for pair, problems in self._known.items() if problems}
 
     def problems(self, reader: Any, writer: Any, path: str) -> list[str]:

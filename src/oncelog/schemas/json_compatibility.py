@@ -189,7 +189,7 @@ def _enums(comparison: Comparison, old: Side, new: Side, path: str) -> list[str]
 
 
 def _nots(comparison: Comparison, old: Side, new: Side, path: str) -> list[str]:
-    """What is forbidden may become less."""
+    """A new schema may forbid less than the old one, not more."""
     return comparison.problems(new.of(new.schema["not"]), old.of(old.schema["not"]), f"{path}/not")
 
 
@@ -395,7 +395,7 @@ def _kind(schema: Any) -> str:
 
 
 def _type(schema: dict[str, Any]) -> str:
-    """Of a schema that combines nothing."""
+    """The type that a schema without allOf, anyOf and oneOf is compared as."""
     kind = schema.get("type")
     if isinstance(kind, list):
         if len(kind) > 1:

@@ -53,7 +53,7 @@ class _Rule:
         return mapped.lower() if self.case == "L" else mapped.upper() if self.case == "U" else mapped
 
     def _replace_all(self, pattern: re.Pattern[str], name: str) -> str:
-        """Not `re.sub`: after an empty match Java goes on one sign later."""
+        """Not `re.sub`: after an empty match Java goes on one character later."""
         parts, copied, position = [], 0, 0
         while position <= len(name) and (match := pattern.search(name, position)) is not None:
             parts.append(name[copied : match.start()])

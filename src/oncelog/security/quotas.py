@@ -151,7 +151,7 @@ class QuotaTable:
 
 
 def _short(name: str) -> str:
-    """It is kept for an hour, and clients choose it."""
+    """The name, or a hash of a long one: clients choose names, and they are kept for an hour."""
     return name if len(name) <= NAME_CHARS_MAX else hashlib.sha256(name.encode()).hexdigest()
 
 
@@ -198,7 +198,7 @@ class Rate:
 
 
 class TokenBucket:
-    """Changes that somebody may make: they may be saved up for some seconds, and be overdrawn once."""
+    """Allows a rate of changes. Unused ones are saved up for some seconds, and one request may overdraw."""
 
     __slots__ = ("_filled_ms", "_rate", "_tokens", "used_ms")
 

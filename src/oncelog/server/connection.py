@@ -257,7 +257,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_made(self) -> bool:
-        """Else its handshake is not over, or it has ended."""
+        """Whether it is open: its handshake is over, and it has not ended."""
         return self._transport is not None
 
     def close(self) -> None:

@@ -116,7 +116,7 @@ class RequestContext:
             self.mutation_quotas.take_mutations(self, count)
 
     def tell_change(self, resource: str, name: str, detail: str) -> None:
-        """To the audit log. For what has been done."""
+        """Tell the audit log about a change that was made."""
         self._tell("changed", resource=resource, name=name, detail=detail)
 
     def _tell(self, event: str, **fields: str) -> None:
@@ -126,7 +126,7 @@ class RequestContext:
         audit.tell(event, peer.principal, {**who, "client_id": self.client_id, **api, **fields})
 
     def operations_on_cluster(self) -> int:
-        """Nobody is told who may not describe the cluster."""
+        """A bit for each operation that the client may do on the cluster; none if it may not describe it."""
         return self.operations_on(Resource.CLUSTER) if self.may(Operation.DESCRIBE, Resource.CLUSTER) else 0
 
     def operations_on(self, resource: Resource, name: str = CLUSTER_NAME) -> int:

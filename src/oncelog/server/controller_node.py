@@ -51,7 +51,7 @@ SLICE_MS: Final = 5
 ROUND_MS: Final = 100
 """A round takes no further request after this time: heartbeats wait for its end too."""
 ROUND_RECORDS: Final = 10_000
-"""And none when it has so many records, which is the most that Kafka has in a batch. One request may add more."""
+"""A round with so many records, the most that Kafka has in a batch, is not added to. One request may have more."""
 LOOKS_PER_SESSION: Final = 8
 """How often within the time of a session the active controller looks for brokers that are silent."""
 RETRY_MS: Final = 1_000

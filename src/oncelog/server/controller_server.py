@@ -49,7 +49,7 @@ log = logging.getLogger("oncelog.server")
 LEVELS: Final = {feature.name: feature.max_supported_version for feature in FEATURES if feature.name != "kraft.version"}
 """What a new cluster begins with."""
 _OPEN_FILES: Final = 64
-"""Those of the metadata log are few."""
+"""The metadata log has few files."""
 _NONCE_BYTES: Final = 16
 _SECRET_BYTES: Final = 32
 
@@ -260,7 +260,7 @@ def _fail(fault: asyncio.Future[None], problem: str, key: str | None = None) -> 
 
 
 def _shared_voters(settings: Settings, cluster_id: str, node_id: int, endpoint: Endpoint) -> VotersRecord:
-    """Those of controller.quorum.voters, as each of them tells it. Without it, the active one tells of itself."""
+    """The voters in controller.quorum.voters, the same on all controllers; without it, this controller alone."""
     endpoints = {node_id: endpoint}
     for text in settings.words("controller.quorum.voters") if settings.get("controller.quorum.voters") else ():
         number, _, address = text.partition("@")

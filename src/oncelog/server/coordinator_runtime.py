@@ -91,7 +91,7 @@ class CoordinatorRuntime(Generic[S, E]):
                 self._log.error("%s-%d is not served before it opens: %s", self._topic, index, error)
 
     def with_data(self) -> set[int]:
-        """Of the partitions that this broker leads."""
+        """Those of the partitions led by this broker that have records."""
         topic = self._broker.metadata.topics.get(self._topic)
         indexes = range(topic.partition_count if topic is not None else 0)
         node, leader_of = self._broker.node_id, self._broker.metadata.leader_of

@@ -25,7 +25,7 @@ def raise_limit() -> int:
 class Shares(NamedTuple):
     open_files: int
     connections: int
-    """More could not be accepted, or would take the descriptors of log files."""
+    """How many connections are accepted at most. More would take the descriptors of log files."""
 
 
 def share(descriptors: int, open_files_max: int) -> Shares:

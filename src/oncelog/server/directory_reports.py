@@ -62,7 +62,7 @@ class DirectoryReports:
             yield
 
     def report(self) -> None:
-        """At intervals, until the metadata has changed."""
+        """Report the folders of replicas, again and again until the metadata has them."""
         led = (key for key, partition in self._elsewhere.items() if partition.leader not in (-1, self._broker.node_id))
         keys = list(itertools.islice(led, _REPLICAS_PER_REQUEST))
         level = self._membership.finalised.get("metadata.version", 0)

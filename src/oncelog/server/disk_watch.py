@@ -30,7 +30,7 @@ log = logging.getLogger("oncelog.server")
 LOOK_INTERVAL_MS: Final = 1_000
 PATIENCE_MS: Final = 10_000
 LEAVING_MS: Final = 60_000
-"""Then it ends without the controller's permission."""
+"""After this time the broker ends without the controller's permission."""
 
 
 class _Trouble(NamedTuple):

@@ -310,6 +310,6 @@ def _room_after(message: Message, room: int, levels: int) -> int:
 
 @cache
 def _arrays_of(cls: type[Message]) -> tuple[str, ...]:
-    """Those of structs: texts and numbers in a row are encoded fast."""
+    """The fields that are arrays of structs. Arrays of texts and numbers are encoded fast and do not count."""
     arrays = ((name, field.element) for name, field in cls.FIELDS.items())
     return tuple(name for name, element in arrays if element is not None and element.struct is not None)

@@ -251,15 +251,15 @@ class _Passing:
         quotas, context = self._broker.quotas, self._context
         if quotas.are_set:
             quotas.charge_request(self.key, context, len(self._data), self._spent_s + self.peer.later_s)
-        told_ms = getattr(answer, "throttle_time_ms", 0)
-        self.peer.throttle_ms = max(told_ms, context.throttle_ms)
-        is_more = context.throttle_ms > told_ms and "throttle_time_ms" in type(answer).FIELDS
+        answered_ms = getattr(answer, "throttle_time_ms", 0)
+        self.peer.throttle_ms = max(answered_ms, context.throttle_ms)
+        is_more = context.throttle_ms > answered_ms and "throttle_time_ms" in type(answer).FIELDS
         if is_more:
             answer.throttle_time_ms = context.throttle_ms
         return is_more
 
     def _completed(self, answer: Any) -> Buffers:
-        """With what this broker has refused."""
+        """The controller's answer, completed by what this broker has refused itself."""
         if not self._refused:
             return self._framed(answer)
         result = type(answer).FIELDS["responses"].element.struct

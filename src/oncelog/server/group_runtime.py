@@ -46,7 +46,7 @@ class GroupRuntime:
         self._count_again_ms = 0
         self._offset_bytes_max = broker.settings.integer("oncelog.offsets.max.bytes")
         self._offset_bytes_at_most = 0
-        """As above."""
+        """Grows and is counted anew in the same way."""
         self._config = broker.settings.bind(GroupConfig)
         self._one_offset_bytes_max = memory_max(self._config.offset_metadata_max_bytes)
         self.shards: CoordinatorRuntime[GroupShard, Reply] = CoordinatorRuntime(

@@ -99,7 +99,7 @@ class LargeRequests:
 
 
 def memory_of(message: Message) -> int:
-    """At most, without the characters of its texts: numbers that Python has anyway are counted too."""
+    """An upper bound, without the characters of texts. Small numbers, which Python shares, are counted too."""
     own_bytes, arrays = _plan_of(type(message))
     total_bytes = own_bytes
     for name, element_bytes, has_arrays in arrays:

@@ -394,21 +394,7 @@ def _tls(own: Settings, protocol: SecurityProtocol, overrides: Mapping[str, str]
 
     # As in Kafka: a setting for all listeners does not make those with SASL ask for certificates, too.
     client_auth = overrides.get(_CLIENT_AUTH, "none") if protocol.has_sasl else own.text(_CLIENT_AUTH)
-    return TlsSettings(
-        keystore_location=own.optional_text("ssl.keystore.location"),
-        keystore_type=own.optional_text("ssl.keystore.type"),
-        keystore_key=own.optional_text("ssl.keystore.key"),
-        keystore_chain=own.optional_text("ssl.keystore.certificate.chain"),
-        key_password=own.optional_text("ssl.key.password"),
-        truststore_location=own.optional_text("ssl.truststore.location"),
-        truststore_type=own.optional_text("ssl.truststore.type"),
-        truststore_certificates=own.optional_text("ssl.truststore.certificates"),
-        enabled_protocols=own.words("ssl.enabled.protocols"),
-        cipher_suites=own.words("ssl.cipher.suites"),
-        keystore_password=own.optional_text("ssl.keystore.password"),
-        truststore_password=own.optional_text("ssl.truststore.password"),
-        client_auth=client_auth,
-    )
+    return own.bind(TlsSettings, client_auth=client_auth)
 
 
 def _mapping(rules: str) -> PrincipalMapping:

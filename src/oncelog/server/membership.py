@@ -70,7 +70,7 @@ class Membership:
             previous_epoch=broker.previous_epoch,
         )
         self.lifecycle = Lifecycle(identity, config.timing, broker.steady_ms())
-        self._life_timeout_ms = config.timing.session_timeout // 2
+        self._life_timeout_ms = config.timing.session_timeout_ms // 2
         self._quorum_pump = Pump(broker.scheduler, self._poll_quorum)
         self._life_pump = Pump(broker.scheduler, self._poll_life)
         self._errors = RepeatedErrors(log, logging.WARNING)

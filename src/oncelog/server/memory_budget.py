@@ -91,7 +91,7 @@ class MemoryBudget:
         self._start_timer()
 
     def make_room(self) -> None:
-        """At once, for what is there already."""
+        """Make room at once, for what was received already."""
         while self.is_exceeded:
             self._close_largest()
 

@@ -183,7 +183,7 @@ class OwnController:
         self.facts.write(self._path)
 
     def note_stop(self) -> None:
-        """Before a clean stop. If the log is found shorter than this, it has lost its end. Raises OSError."""
+        """Note the length of the log before a clean stop, so that a start notices a lost end. Raises OSError."""
         committed = self.log.committed
         if self._is_long and self.log.is_active and not committed.is_in_transaction:
             self.log.write_last_snapshot(self.node.snapshot())

@@ -19,7 +19,7 @@ from oncelog.protocol.schema import Message
 log = logging.getLogger("oncelog.server")
 
 RETRY_MS: Final = 1_000
-"""After an error of the machine itself."""
+"""The pause after a state machine has raised an error, which is a bug."""
 
 Answer = Message | KafkaError
 """An error means that there is no answer, and nobody knows whether the request was carried out."""

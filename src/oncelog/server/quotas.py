@@ -65,14 +65,14 @@ class Quotas:
         _forget(self._buckets, before_ms)
 
     def charge_request(self, api_key: int, context: RequestContext, request_bytes: int, spent_s: float) -> None:
-        """For what every request costs."""
+        """Charge the bytes of a Produce, and the time that the broker has spent on any request."""
         if api_key == ApiKey.PRODUCE:
             self._charge(PRODUCER_BYTES, context, request_bytes)
         if api_key != ApiKey.WRITE_TXN_MARKERS:
             self._charge(REQUEST_PERCENT, context, spent_s * 100, throttle_ms_max=WINDOW_MS)
 
     def fetch_max_bytes(self, context: RequestContext) -> int | None:
-        """Less than one answer above which nobody would ever get any."""
+        """The largest answer to a Fetch: a larger one would exceed the quota at any time. None without a quota."""
         limit = self._limit(CONSUMER_BYTES, context)
         return None if limit is None else int(limit.rate * WHOLE_WINDOWS)
 

@@ -47,11 +47,11 @@ log = logging.getLogger("oncelog.server")
 
 _LAST_APPENDS_S: Final = 10
 LEAVING_S_MAX: Final = 60
-"""For a controlled shutdown, after which it is none."""
+"""How long a controlled shutdown may take. After that the broker stops without one."""
 LEAVING_ALONE_S_MAX: Final = 10
 """As long as no controller is active. An election of controllers takes a few seconds."""
 TRIMMED_AFTER_CONNECTIONS: Final = 256
-"""So many have some tens of megabytes."""
+"""So many connections hold some tens of megabytes."""
 TRIM_DELAY_S: Final = 1.0
 _BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 """Linux has it. Elsewhere every crash may have been one of the machine."""
@@ -62,7 +62,7 @@ Users = Mapping["ScramUser", "ScramCredential"]
 
 
 class FirstUsers(NamedTuple):
-    """Those that a broker has from its start on."""
+    """Users that a broker creates when it starts."""
 
     credentials: Users = MappingProxyType({})
     are_replaced: bool = False
@@ -324,7 +324,7 @@ class Server:
         return admission
 
     def _make_room(self, listener: str, limit: str) -> None:
-        """For a connection between brokers."""
+        """Close a client's connection, so that one between brokers can be accepted."""
         others = [each for each in self._connections if each.listener != listener and each.is_made]
         if others:
             silent = min(others, key=lambda each: each.last_use)

@@ -31,7 +31,7 @@ log = logging.getLogger("oncelog.server")
 A = TypeVar("A")
 T = TypeVar("T")
 Steps = Generator[Any, None, T]
-"""They yield nothing, or a number of bytes."""
+"""Work in steps. A step yields nothing, or how many bytes it has added to the answer."""
 SLICE_MS: Final = 1
 FIRST_SLICES: Final = 2
 """So many make up the first slice of a request, so that one of usual size takes no turns."""
@@ -161,7 +161,7 @@ class Turns:
             self._keep(work, built_bytes)
 
     def _keep(self, work: _Unfinished, built_bytes: int) -> None:
-        """For a later turn."""
+        """Keep what is not finished for a later turn."""
         if built_bytes:
             work.is_builder = True
             work.peer.add_work_bytes(built_bytes)

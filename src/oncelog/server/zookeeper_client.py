@@ -11,12 +11,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from oncelog.cluster.zookeeper import Check, Create, Lost, Node, Operation, Reason, Refused, Session, SetData
 from oncelog.core.address import parse_address
-from oncelog.core.config import ConfigError, Settings
+from oncelog.core.broker_config import BROKER_CONFIG
+from oncelog.core.config import ConfigError, Settings, setting
 from oncelog.core.dataclass import dataclass
 from oncelog.core.promise import Promise
 
@@ -37,16 +37,18 @@ logger = logging.getLogger("oncelog.server")
 class ZooKeeperConfig:
     connect: str
     """HOST:PORT,HOST:PORT/chroot"""
-    session_timeout_ms: int = 18_000
-    digest: str | None = field(default=None, repr=False)
+    session_timeout_ms: int = setting(BROKER_CONFIG["zookeeper.session.timeout.ms"])
+    digest: str | None = setting(BROKER_CONFIG["oncelog.zookeeper.digest"], lambda text: text or None)
     """USER:PASSWORD"""
-    set_acl: bool = False
-    uses_tls: bool = False
-    tls_ca: str | None = None
+    set_acl: bool = setting(BROKER_CONFIG["zookeeper.set.acl"])
+    uses_tls: bool = setting(BROKER_CONFIG["zookeeper.ssl.client.enable"])
+    tls_ca: str | None = setting(BROKER_CONFIG["zookeeper.ssl.truststore.location"])
     tls_certificate: str | None = None
     tls_key: str | None = None
-    tls_key_password: str | None = field(default=None, repr=False)
-    checks_hostname: bool = True
+    tls_key_password: str | None = setting(BROKER_CONFIG["zookeeper.ssl.keystore.password"])
+    checks_hostname: bool = setting(
+        BROKER_CONFIG["zookeeper.ssl.endpoint.identification.algorithm"], lambda name: name.upper() == "HTTPS"
+    )
 
     @property
     def hosts(self) -> str:
@@ -70,18 +72,7 @@ def zookeeper_config(settings: Settings) -> ZooKeeperConfig | None:
             "zookeeper.set.acl: nodes would belong to nobody; set oncelog.zookeeper.digest to USER:PASSWORD",
             "zookeeper.set.acl",
         )
-    return ZooKeeperConfig(
-        connect,
-        session_timeout_ms=settings.integer("zookeeper.session.timeout.ms"),
-        digest=settings.text("oncelog.zookeeper.digest") or None,
-        set_acl=settings.boolean("zookeeper.set.acl"),
-        uses_tls=settings.boolean("zookeeper.ssl.client.enable"),
-        tls_ca=settings.optional_text("zookeeper.ssl.truststore.location"),
-        tls_certificate=keys,
-        tls_key=keys,
-        tls_key_password=settings.optional_text("zookeeper.ssl.keystore.password"),
-        checks_hostname=settings.text("zookeeper.ssl.endpoint.identification.algorithm").upper() == "HTTPS",
-    )
+    return settings.bind(ZooKeeperConfig, connect=connect, tls_certificate=keys, tls_key=keys)
 
 
 def _check_addresses(connect: str) -> None:
@@ -283,7 +274,7 @@ def refusal(results: Sequence[Any]) -> Refused | None:
 
 
 def _explained(error: Exception) -> str:
-    """With the setting that may be wrong."""
+    """The error, with the setting that may be wrong."""
     from kazoo.exceptions import InvalidACLError, NoAuthError
 
     text = f"{type(error).__name__} {error}".strip()

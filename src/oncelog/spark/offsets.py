@@ -99,7 +99,7 @@ def _is_kafka_shape(value: Any) -> bool:
 
 
 def merge(parts: Iterable[Mapping[TopicPartition, int]]) -> Offsets:
-    """Offsets of several sources of one query. A partition read twice counts as far as both have come."""
+    """Offsets of several sources of one query, together. Of a partition that two of them read, the lower one counts."""
     merged: Offsets = {}
     for part in parts:
         for partition, offset in part.items():

@@ -70,7 +70,7 @@ def _rows_of_a_task(records: Sequence[int], tasks: int) -> int:
 
 
 class SmallBatches:
-    """Those of one query."""
+    """The small micro-batches of one query."""
 
     def __init__(self) -> None:
         self._large_until = 0

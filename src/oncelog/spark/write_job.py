@@ -166,7 +166,7 @@ def run_orders(frame: DataFrame, columns: Mapping[str, Column], orders: TaskOrde
 
 
 def write_here(rows: pa.Table, orders: TaskOrders) -> Written:
-    """In this process, which is the driver."""
+    """Write the rows in this process, which is the driver."""
     from oncelog.spark.write_task import write_batches
 
     return _written(write_batches(orders, 0, iter(rows.to_batches())).to_pylist())

@@ -138,14 +138,14 @@ class TimesReader:
     """Reads the times of batches for one look-up."""
 
     def __init__(self, partition: TopicPartition, cache: BatchTimesCache | None = None) -> None:
-        """With a cache, no more than what is short. Without one, whatever it takes."""
+        """With a cache, a long look-up raises LongLookup. Without one, it takes the time it needs."""
         self._partition = partition
         self._cache = cache
         self._records_left = SHORT_RECORDS_MAX
         self._headers_left = SHORT_HEADERS_MAX
 
     def pass_header(self, header: BatchHeader) -> None:
-        """One more that was looked at."""
+        """Counts a batch whose header was looked at. Raises LongLookup after too many."""
         self._headers_left -= 1
         if self._cache is not None and self._headers_left < 0:
             raise LongLookup(header.base_offset)

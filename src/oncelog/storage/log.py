@@ -488,7 +488,7 @@ class Log:
             self._health.close()
 
     def end_appends(self) -> None:
-        """From now on: it is about to be closed."""
+        """Refuse appends from now on, because the log is about to be closed."""
         self._health.close()
 
     def _close_files(self, clean: bool) -> bool:

@@ -73,7 +73,7 @@ class ProducerEntry:
         self.last_timestamp = last_timestamp
         self.last_append_ms: int = NO_TIMESTAMP
         self.last_marker_ms: int = NO_TIMESTAMP
-        """Not part of a snapshot: what a crash may have taken lies behind the last one."""
+        """Not part of a snapshot: a crash can only take what came after the last one."""
         self.txn_first_offset: int = txn_first_offset
         self.batches: list[CachedBatch] = [] if batch is None else [batch]
         self.next_sequence = 0 if batch is None else next_sequence(batch.last_sequence)

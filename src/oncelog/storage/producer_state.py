@@ -507,4 +507,4 @@ def _is_idle(entry: ProducerEntry, now_ms: int, idle_ms: int) -> bool:
 
 
 def _admit_all(known: int) -> None:
-    """For a partition on its own."""
+    """The default: no limit on producers."""

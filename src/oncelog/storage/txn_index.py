@@ -52,7 +52,7 @@ class AbortedTxn(NamedTuple):
 
 
 def decode_entries(data: bytes) -> Iterator[tuple[int, AbortedTxn]]:
-    """Whole entries, of any version, which comes first."""
+    """Whole entries. Each begins with its version."""
     return ((version, AbortedTxn(*fields)) for version, *fields in _ENTRY.iter_unpack(data))
 
 

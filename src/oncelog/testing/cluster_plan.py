@@ -23,7 +23,7 @@ FIRST_CONTROLLER: Final = 101
 REPLICAS_MAX: Final = 3
 CONTROLLER_PORTS: Final = 100
 ZOOKEEPER_PORT: Final = 200
-"""Behind the port of the first broker."""
+"""What is added to the port of the first broker."""
 
 
 class ClusterFolderError(Exception):
@@ -75,7 +75,7 @@ class ClusterPlan:
         )
 
     def with_brokers(self, count: int) -> Self:
-        """More of them: partitions of those that have some would miss them."""
+        """The plan with more brokers. Fewer are refused: partitions have replicas on those that are there."""
         if count < len(self.brokers):
             raise ClusterFolderError(
                 f"there are {len(self.brokers)} brokers in the folder, which may have partitions: start all of them, "

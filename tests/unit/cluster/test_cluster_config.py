@@ -49,7 +49,7 @@ def test_controllers_by_address_or_as_voters() -> None:
     )
     config = cluster_config(given)
     assert config.controllers == [Address("a", 1), Address("::1", 2), Address("b", 3)]
-    assert (config.rack, config.lag_max_ms, config.timing.session_timeout) == ("r", 30_000, 9000)
+    assert (config.rack, config.lag_max_ms, config.timing.session_timeout_ms) == ("r", 30_000, 9000)
 
 
 @pytest.mark.parametrize(

@@ -92,10 +92,10 @@ class GroupShard:
         return Replayed()
 
     def _replay_offset(self, record: OffsetRecord, producer_id: int) -> None:
-        """A record makes its group known, and so does a tombstone, which may be all that compaction has left: a group
-        without offsets is there until a tombstone of its own, which the next clean-up writes, says that it is not.
+        """Any record of an offset makes its group known, also a tombstone: after compaction it may be all that is left.
+        A group without offsets exists until its own tombstone, which the next clean-up writes.
 
-        One in a transaction does so when it is published. Compaction leaves nothing of it if it is not.
+        A record in a transaction makes its group known when the transaction is committed.
         """
         group_id, partition = record.group_id, record.partition
         if self.is_loaded and record.offset is not None:

@@ -86,7 +86,7 @@ class OffsetStore:
         return list({**dict.fromkeys(self._committed), **dict.fromkeys(self._open)})
 
     def partitions(self, group_id: str) -> list[TopicPartition]:
-        """With an offset, committed or pending."""
+        """The partitions of which the group has an offset, committed or pending."""
         return list({**dict.fromkeys(self.of_group(group_id)), **dict.fromkeys(self._open.get(group_id, ()))})
 
     def topic_ids(self, group_id: str, partition: TopicPartition) -> set[uuid.UUID]:

@@ -143,7 +143,7 @@ class ProducerChecks:
             self._compare(file, stored)
 
     def finish(self, folder: Path, end_offset: int, segment_bases: Iterable[int], *, was_clean: bool) -> None:
-        """At the end of the log."""
+        """Report snapshots that are missing or wrong, when all batches were read."""
         self.reached(end_offset)
         # Snapshots from before a compaction tell of batches that are gone, so a broker may have dropped them.
         wanted = [base for base in segment_bases if base > self._base_offset and not self._is_compacted]

@@ -48,16 +48,17 @@ class StartPlan:
         return self.scan_base is not None and base_offset >= self.scan_base
 
     def severity_of_missing(self, base_offset: int, offset: int, otherwise: Severity) -> Severity:
-        """How bad it is that something is missing which is written after what is in the log at `offset`.
+        """The severity of a missing entry that a broker writes after the batch at `offset`.
 
-        A kill comes between the two, and the scan makes up for it. Below the recovery point it was there once.
+        Above the recovery point a kill can have come between the two writes, and the scan at a start adds the entry.
+        Below it the entry was there once.
         """
         if not self.rebuilds_indexes_of(base_offset):
             return otherwise
         return Severity.NOTE if offset >= (self.recovery_point or 0) else Severity.WARNING
 
     def about_batch(self, base_offset: int, position: int, offset: int, later_segments: int) -> str:
-        """At a batch that is damaged."""
+        """What a start does when it finds a damaged batch."""
         if self.scans(base_offset, position):
             lost = (
                 f"offsets {offset} to {self.end_offset - 1} are lost"

@@ -89,7 +89,7 @@ def _commit(
 
 
 def _refusal(broker: Broker, context: RequestContext, topic: OffsetCommitRequestTopic) -> Refusal:
-    """From here on a topic has its name."""
+    """What is refused of a topic. It is given its name, if the request has its id instead."""
     if context.api_version >= _TOPIC_ID_VERSION:
         known = broker.metadata.topics_by_id.get(topic.topic_id)
         if known is None:

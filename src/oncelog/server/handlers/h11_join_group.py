@@ -31,8 +31,8 @@ def _join(broker: Broker, request: JoinGroupRequest, context: RequestContext) ->
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION, f"{len(request.protocols)} protocols, at most {_PROTOCOLS_MAX}"
             )
-        told_bytes = sum(len(protocol.name) + len(protocol.metadata) for protocol in request.protocols)
-        broker.groups.check_room(request.group_id, told_bytes)
+        given_bytes = sum(len(protocol.name) + len(protocol.metadata) for protocol in request.protocols)
+        broker.groups.check_room(request.group_id, given_bytes)
     except KafkaError as error:
         broker.log_refusal("JoinGroup", error.code, error.message)
         return Promise.resolved(join_refused(error.code, request.member_id))

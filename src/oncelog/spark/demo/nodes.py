@@ -28,7 +28,7 @@ class Process(Protocol):
 
 
 class OneBroker:
-    """Nobody takes its place."""
+    """A broker that is alone: no other takes its place while it is down."""
 
     lanes = ("broker",)
 
