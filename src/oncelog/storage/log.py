@@ -67,6 +67,9 @@ REPAIR_SPACE_BYTES: Final = 64 * 1024
 
 logger = logging.getLogger("oncelog.storage")
 
+SEGMENTS_DELETED_AT_ONCE_MAX: Final = 100
+"""Their files are renamed one by one, while nobody else is served."""
+
 
 @dataclass(slots=True)
 class AppendInfo:
@@ -426,7 +429,8 @@ class Log:
         state.on_high_watermark(min(state.high_watermark, self.log_end_offset))
 
     def delete_records(self, before: int) -> int:
-        """Raise the log start offset to `before` and remove segments that lie below. Returns the log start offset."""
+        """Raise the log start offset to `before` and remove segments that lie below, or the first of them if they are
+        many: `delete_old_segments` removes the others. Returns the log start offset."""
         if before > self.log_end_offset:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -441,14 +445,15 @@ class Log:
                 # They say too much then, and do so until the log start moves again.
                 logger.warning("%s: leader epochs below %d are kept: %s", self.topic_partition, before, error)
             files.producer_state.on_log_start_offset(before)
-        count = segment_number(files.segments, self.log_start_offset)
+        count = min(segment_number(files.segments, self.log_start_offset), SEGMENTS_DELETED_AT_ONCE_MAX)
         if count:
             self.durability.folder_changes += 1
             files.delete_first(count, self.log_end_offset, self.config)
         return self.log_start_offset
 
     def delete_old_segments(self, now_ms: int, *, high_watermark: int | None = None) -> int:
-        """Apply retention. Segments that reach beyond the high watermark stay. Returns how many were deleted."""
+        """Apply retention. Segments that reach beyond the high watermark stay. Returns how many were deleted: if these
+        are SEGMENTS_DELETED_AT_ONCE_MAX, there may be more."""
         segments = self.files.segments
         count = count_deletable(
             segments,
@@ -460,6 +465,7 @@ class Log:
         )
         if count == len(segments) and not self._try_to_roll(now_ms):
             count -= 1
+        count = min(count, SEGMENTS_DELETED_AT_ONCE_MAX)
         if count:
             self.delete_records(segments[count].base_offset)
         return count
