@@ -299,7 +299,7 @@ _LIMITS = [
     ConfigKey("oncelog.transactional.ids.max", _INT, 500_000, "Transactional ids known at a time; more are refused.",
               low=1),
     ConfigKey("oncelog.transactional.ids.max.bytes", _LONG, 67_108_864,
-              "Bytes of all transactional ids together; an id that would exceed it is refused.", low=1),
+              "Bytes of all transactional ids and of the partitions of their transactions; more are refused.", low=1),
     ConfigKey("oncelog.groups.max", _INT, 100_000, "Groups known at a time; more are refused.", low=1),
     ConfigKey("oncelog.groups.max.bytes", _LONG, 134_217_728,
               "Ids of all groups and what all their members tell of themselves; what would exceed it is refused.",

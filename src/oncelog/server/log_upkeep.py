@@ -14,7 +14,7 @@ from oncelog.server.context import Peer
 from oncelog.server.repeated_errors import RepeatedErrors
 from oncelog.server.turns import Steps
 from oncelog.storage.deletions import unlink_all
-from oncelog.storage.log import Log
+from oncelog.storage.log import SEGMENTS_DELETED_AT_ONCE_MAX, Log
 from oncelog.storage.log_dir import CheckpointResult, CheckpointWork
 from oncelog.storage.retention import delete_old_segments
 
@@ -48,15 +48,25 @@ class LogUpkeep:
         every("producer expiry", interval_ms("producer.id.expiration.check.interval.ms"), self._expire_producers)
 
     def _delete_old_segments(self) -> None:
+        self._broker.turns.begin(self._delete_in_steps(), OURSELVES, to_the_end=True)
+
+    def _delete_in_steps(self) -> Steps[None]:
         for key in list(self._broker.log_dir.logs):
-            with self._isolated("retention", key):
-                partition = self._broker.partitions.find(key.topic, key.partition)
-                if partition is None:
-                    continue
+            while self._delete_some(key):
+                yield
+            yield
+
+    def _delete_some(self, key: TopicPartition) -> bool:
+        """Whether there may be more of them."""
+        with self._isolated("retention", key):
+            partition = self._broker.partitions.find(key.topic, key.partition)
+            if partition is not None:
                 now_ms = self._broker.cautious_ms()
                 deleted = delete_old_segments(partition.log, now_ms, high_watermark=partition.high_watermark)
                 if deleted:
                     log.info("%s: %d old segment(s) deleted", partition.topic_partition, deleted)
+                return deleted >= SEGMENTS_DELETED_AT_ONCE_MAX
+        return False
 
     @contextmanager
     def _isolated(self, work: str, key: TopicPartition) -> Iterator[None]:

@@ -11,7 +11,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from oncelog.coordinator.txn.config import TxnConfig
 from oncelog.coordinator.txn.effects import SendMarkers
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from oncelog.server.broker import Broker
 
 log = logging.getLogger("oncelog.transactions")
+
+PARTITION_BYTES: Final = 150
+"""Memory of a partition of a transaction."""
 
 R = TypeVar("R", bound=Result)
 
@@ -122,7 +125,9 @@ class TxnRuntime:
         return self.shards.index_of(transactional_id)
 
     def _new_shard(self, index: int) -> TxnShard:
-        return TxnShard(index, self._config, self._broker.producer_ids.take)
+        shard = TxnShard(index, self._config, self._broker.producer_ids.take)
+        shard.check_room = self._check_partitions_room
+        return shard
 
     def _find(self, transactional_id: str) -> LiveShard[TxnShard] | TxnShard:
         """The shard of an id. If its partition cannot be used, a shard that is never loaded and refuses everything."""
@@ -395,6 +400,18 @@ class TxnRuntime:
                 yield
         return found
 
+    def _size_bytes(self) -> int:
+        """An estimate, of ids and of the partitions of their transactions."""
+        return sum([live.shard.id_bytes + PARTITION_BYTES * live.shard.enlisted for live in self.shards])
+
+    def _check_partitions_room(self, count: int) -> None:
+        if count and self._size_bytes() + PARTITION_BYTES * count > self._id_bytes_max:
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION,
+                "transactional ids and the partitions of their transactions would exceed "
+                f"oncelog.transactional.ids.max.bytes, {self._id_bytes_max}, at {PARTITION_BYTES} bytes a partition",
+            )
+
     def check_room(self, transactional_id: str) -> None:
         """Raises POLICY_VIOLATION if one id more would be too many, or too long."""
         shards = [live.shard for live in self.shards]
@@ -402,7 +419,7 @@ class TxnRuntime:
             return
         if sum(shard.id_count for shard in shards) >= self._ids_max:
             reason = f"there are {self._ids_max} transactional ids, as many as oncelog.transactional.ids.max allows"
-        elif sum(shard.id_bytes for shard in shards) + len(transactional_id) > self._id_bytes_max:
+        elif self._size_bytes() + len(transactional_id) > self._id_bytes_max:
             reason = f"all transactional ids would exceed oncelog.transactional.ids.max.bytes, {self._id_bytes_max}"
         else:
             return

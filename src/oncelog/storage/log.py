@@ -28,6 +28,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Final
 
 from oncelog.core import failpoints
 from oncelog.core.errors import ErrorCode, KafkaError
@@ -60,6 +61,9 @@ from oncelog.storage.segment_swap import CleanedSegment
 from oncelog.storage.txn_index import AbortedTxn
 
 logger = logging.getLogger("oncelog.storage")
+
+SEGMENTS_DELETED_AT_ONCE_MAX: Final = 100
+"""Their files are renamed one by one, while nobody else is served."""
 
 
 __all__ = ["Log", "LogPlace", "Origin"]
@@ -398,7 +402,8 @@ class Log:
         state.on_high_watermark(min(state.high_watermark, self.log_end_offset))
 
     def delete_records(self, before: int) -> int:
-        """Raise the log start offset to `before` and remove segments that lie below. Returns the log start offset."""
+        """Raise the log start offset to `before` and remove segments that lie below, or the first of them if they are
+        many: `storage.retention` removes the others. Returns the log start offset."""
         if before > self.log_end_offset:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -413,7 +418,7 @@ class Log:
                 # They say too much then, and do so until the log start moves again.
                 logger.warning("%s: leader epochs below %d are kept: %s", self.topic_partition, before, error)
             files.producer_state.on_log_start_offset(before)
-        count = segment_number(files.segments, self.log_start_offset)
+        count = min(segment_number(files.segments, self.log_start_offset), SEGMENTS_DELETED_AT_ONCE_MAX)
         if count:
             self.durability.folder_changes += 1
             files.delete_first(count, self.log_end_offset, self.config)

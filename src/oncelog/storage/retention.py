@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 
 from oncelog.core.errors import KafkaError
-from oncelog.storage.log import Log
+from oncelog.storage.log import SEGMENTS_DELETED_AT_ONCE_MAX, Log
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.segment import Segment
 
@@ -15,11 +15,13 @@ logger = logging.getLogger("oncelog.storage")
 
 
 def delete_old_segments(log: Log, now_ms: int, *, high_watermark: int) -> int:
-    """Segments that reach beyond the high watermark stay. Returns how many were deleted."""
+    """Segments that reach beyond the high watermark stay. Returns how many were deleted: if these are
+    SEGMENTS_DELETED_AT_ONCE_MAX, there may be more."""
     segments = log.segments
     count = _count_deletable(log, high_watermark, now_ms)
     if count == len(segments) and not _try_to_roll(log, now_ms):
         count -= 1
+    count = min(count, SEGMENTS_DELETED_AT_ONCE_MAX)
     if count:
         log.delete_records(segments[count].base_offset)
     return count

@@ -10,6 +10,7 @@ import pytest
 
 from oncelog.coordinator.group.offsets import memory_of
 from oncelog.core.errors import ErrorCode
+from oncelog.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from oncelog.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from oncelog.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from oncelog.protocol.messages.delete_groups import DeleteGroupsRequest
@@ -28,6 +29,7 @@ from oncelog.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 from oncelog.server.producer_room import IDLE_MS
+from oncelog.server.txn_runtime import PARTITION_BYTES
 from tests.unit.server.conftest import FEW_PARTITIONS
 from tests.unit.server.harness import BrokerInProcess, batch_of
 from tests.unit.server.held_worker import HeldWorker, hold_metadata
@@ -81,6 +83,39 @@ def test_transactional_ids(node: BrokerInProcess) -> None:
     assert init("id-1") == 0, "one that is known"
     node.clock.advance_ms(70_000)
     assert init("id-9") == 0, "the others have expired"
+
+
+def test_partitions_of_all_transactions(tmp_path: Path) -> None:
+    room = 20 * PARTITION_BYTES
+    node = BrokerInProcess(tmp_path, {**FEW_PARTITIONS, "oncelog.transactional.ids.max.bytes": str(room)})
+    node.create("t", 30)
+    producers = [Producer(node, name) for name in ("a", "b")]
+    for producer in producers:
+        producer.init()
+        node.clock.advance_ms(0)
+
+    def add(producer: Producer, *indexes: int) -> set[int]:
+        asked = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=producer.transactional_id,
+            v3_and_below_producer_id=producer.pid,
+            v3_and_below_producer_epoch=producer.epoch,
+            v3_and_below_topics=[AddPartitionsToTxnTopic(name="t", partitions=list(indexes))],
+        )
+        (topic,) = node.call(asked, 3).results_by_topic_v3_and_below
+        return {each.partition_error_code for each in topic.results_by_partition}
+
+    first, second = producers
+    assert add(first, *range(25)) == {ErrorCode.POLICY_VIOLATION}
+    assert add(first, *range(12)) == {0}
+    assert add(second, *range(12)) == {ErrorCode.POLICY_VIOLATION}, "of all together"
+    assert add(first, *range(12)) == {0}, "those that are there already"
+    first.end(True)
+    node.clock.advance_ms(100)
+    assert add(second, *range(12)) == {0}, "one that has ended takes no room"
+    node.restart()
+    first.init()
+    node.clock.advance_ms(0)
+    assert add(first, *range(12)) == {ErrorCode.POLICY_VIOLATION}, "also those that were there at the start count"
 
 
 def writer(node: BrokerInProcess) -> Callable[..., int]:

@@ -11,7 +11,7 @@ from oncelog.core import failpoints
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.storage.deletions import DeletionQueue
 from oncelog.storage.file_cache import FileCache
-from oncelog.storage.log import Log, LogPlace
+from oncelog.storage.log import SEGMENTS_DELETED_AT_ONCE_MAX, Log, LogPlace
 from oncelog.storage.log_config import LogConfig
 from tests.unit.storage.cleaner_harness import read_committed
 from tests.unit.storage.log_harness import (
@@ -223,3 +223,18 @@ def test_log_that_must_be_recovered_is_not_rolled(tmp_path: Path) -> None:
     assert delete_old(log, LATER_MS) == 0
     assert append(log, now_ms=LATER_MS).first_offset == 3
     assert ranges(log) == [(0, 0), (1, 1), (2, 2), (3, 3)]
+
+
+def test_many_segments_are_deleted_in_parts(tmp_path: Path) -> None:
+    log = new_log(tmp_path, LogConfig(segment_bytes=100))
+    count = 2 * SEGMENTS_DELETED_AT_ONCE_MAX + 10
+    while len(log.segments) <= count:
+        append(log)
+    assert log.delete_records(log.log_end_offset) == log.log_end_offset, "the records are gone at once"
+    assert len(log.segments) == count + 1 - SEGMENTS_DELETED_AT_ONCE_MAX
+    assert ranges(log) == []
+    log = reopen(log, clean=False)
+    assert delete_old(log, NOW_MS) == SEGMENTS_DELETED_AT_ONCE_MAX
+    assert delete_old(log, NOW_MS) == 10
+    assert len(log.segments) == 1
+    assert append(log).first_offset == log.log_start_offset

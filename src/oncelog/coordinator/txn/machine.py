@@ -79,6 +79,10 @@ class TxnShard:
         self._entries: dict[str, TxnEntry] = {}
         self.id_bytes = 0
         """Of all ids together."""
+        self.enlisted = 0
+        """Partitions of the transactions of all ids together."""
+        self.check_room: Callable[[int], None] = _admit_all
+        """Called before so many partitions more belong to a transaction. Raises what refuses them."""
         self._ongoing: set[str] = set()
 
     # Loading and applying
@@ -109,6 +113,7 @@ class TxnShard:
         self.coordinator_epoch = NO_COORDINATOR_EPOCH
         self._entries.clear()
         self._ongoing.clear()
+        self.id_bytes = self.enlisted = 0
         return Outcome()
 
     def recover(
@@ -190,8 +195,10 @@ class TxnShard:
         self._entries[entry.transactional_id] = entry
 
     def _forget(self, transactional_id: str) -> None:
-        if self._entries.pop(transactional_id, None) is not None:
+        entry = self._entries.pop(transactional_id, None)
+        if entry is not None:
             self.id_bytes -= len(transactional_id)
+            self.enlisted -= len(entry.metadata.partitions)
 
     def knows(self, transactional_id: str) -> bool:
         return transactional_id in self._entries
@@ -236,9 +243,22 @@ class TxnShard:
         return self._decide(
             transactional_id,
             presented,
-            lambda entry: partitions.add(entry, presented, wanted, client_version, now_ms),
+            lambda entry: self._add(entry, presented, wanted, client_version, now_ms),
             lambda code, reason: PartitionsResult.failed_for(wanted, code, reason),
         )
+
+    def _add(
+        self,
+        entry: TxnEntry,
+        presented: ProducerIdAndEpoch,
+        wanted: frozenset[TopicPartition],
+        client_version: TransactionVersion,
+        now_ms: int,
+    ) -> Transition[PartitionsResult] | PartitionsResult:
+        decision = partitions.add(entry, presented, wanted, client_version, now_ms)
+        if isinstance(decision, Transition):
+            self.check_room(len(decision.target.partitions) - len(entry.metadata.partitions))
+        return decision
 
     def verify_partitions(
         self, transactional_id: str | None, presented: ProducerIdAndEpoch, verified: Iterable[TopicPartition]
@@ -465,6 +485,8 @@ class TxnShard:
             entry.remember(in_flight.fence)
 
     def _install(self, entry: TxnEntry, metadata: TxnMetadata) -> None:
+        known = self._entries.get(entry.transactional_id)
+        self.enlisted += len(metadata.partitions) - (0 if known is None else len(known.metadata.partitions))
         entry.metadata = metadata
         self._keep(entry)
         if metadata.state is TxnState.ONGOING:
@@ -497,3 +519,7 @@ class TxnShard:
         if identity is None:
             return text
         return f"{text}, producer id {identity.producer_id} epoch {identity.epoch}"
+
+
+def _admit_all(count: int) -> None:
+    """Where there is always room."""
