@@ -532,4 +532,18 @@ CLUSTER_MUTANTS = [
         "",
         (_HISTORIES,),
     ),
+    Mutant(
+        "an error that nobody has foreseen holds up all that is followed",
+        _CLUSTER + "follower",
+        "        except Exception as error:\n",
+        "        except (KafkaError, OSError) as error:\n",
+        (_FOLLOWER,),
+    ),
+    Mutant(
+        "a start without a controller makes a clean stop unclean",
+        _SERVER + "broker",
+        "            return self.previous_epoch\n",
+        "            return clean_shutdown.NO_BROKER_EPOCH\n",
+        (_MEMBERS,),
+    ),
 ]
