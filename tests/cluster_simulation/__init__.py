@@ -7,7 +7,7 @@ Three brokers keep one partition. Each is made of the broker's own parts (`clust
 loses, delays and reorders messages. `controller` is a script that does what Apache Kafka's controllers do: it registers
 and fences brokers, elects leaders from the ISR or the ELR, and accepts or refuses AlterPartition. `clients` write with
 and without transactions and repeat what was not acknowledged. `history` kills, pauses and cuts off brokers, takes their
-power away, moves the leadership and deletes records, and heals everything in the end.
+power away, stops them in order, moves the leadership and replicas, deletes records, and heals everything in the end.
 
 After every event `judge` compares what replicas show. The promises have names, see there.
 

@@ -381,6 +381,8 @@ class Process:
                 fetcher.on_fetch(number, response, clock.monotonic_ms(), clock.now_ms())
             else:
                 fetcher.on_offsets(number, response, clock.monotonic_ms(), clock.now_ms())
+            reasons = [reason for reason in fetcher.halted().values() if not reason.endswith("is over")]
+            assert not reasons, reasons
 
         def handle(node: Process, reply: Reply) -> None:
             node.serve(request, reply)

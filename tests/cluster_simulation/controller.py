@@ -191,9 +191,10 @@ class Controller:
         self._watch(self)
 
     def bring_back(self) -> None:
-        """Everybody is to keep it."""
+        """Everybody is to keep it. Where that is so nothing is written: metadata would end proposals that were lost."""
         self._moving = None
-        self._write(self._with_replicas(self._all))
+        if set(self.state.replicas) != set(self._all):
+            self._write(self._with_replicas(self._all))
 
     def _with_replicas(self, replicas: tuple[NodeId, ...]) -> PartitionState:
         return replace(self.state, replicas=replicas, partition_epoch=self.state.partition_epoch + 1)
@@ -232,6 +233,9 @@ class Controller:
         sender = self.brokers.get(request.broker_id)
         if sender is None or sender.epoch != request.broker_epoch:
             return AlterPartitionResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
+        if self._random.random() < 0.2:
+            # As one that is not active yet, or not any more.
+            return AlterPartitionResponse(error_code=ErrorCode.NOT_CONTROLLER)
         topic = request.topics[0]
         wanted = topic.partitions[0]
         code = self._refusal(request.broker_id, wanted)

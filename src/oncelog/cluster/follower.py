@@ -414,14 +414,21 @@ class LeaderFetcher:
     def _guard(self, key: FollowedPartition, followed: _Followed, now_ms: int) -> Iterator[None]:
         """What goes wrong with one log must not keep the others from their turn.
 
-        A damaged batch may arrive intact the next time, and a full disk may have room again.
+        A damaged batch may arrive intact the next time, and a full disk may have room again. What nobody has foreseen
+        would only happen again.
         """
         try:
             yield
-        except (KafkaError, OSError) as error:
+        except Exception as error:
+            is_foreseen = isinstance(error, KafkaError | OSError)
             self._session.end()
             followed.due_ms = now_ms + self._limits.backoff_ms
-            if followed.log.is_broken:
-                followed.halt(str(error))
+            if followed.log.is_broken or not is_foreseen:
+                followed.halt(repr(error))
             goes_on = "stays behind" if followed.halted else "will be fetched again"
-            logger.warning("%s-%d cannot take what was fetched and %s: %s", key.topic, key.partition, goes_on, error)
+            logger.log(
+                logging.WARNING if is_foreseen else logging.ERROR,
+                "%s-%d cannot take what was fetched and %s: %s",
+                *(key.topic, key.partition, goes_on, error),
+                exc_info=None if is_foreseen else error,
+            )

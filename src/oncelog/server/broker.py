@@ -588,7 +588,10 @@ class Broker:
                 self.own_controller.note_stop()
             except OSError as error:
                 log.error("a loss of metadata would not be noticed, because this stop could not be noted: %s", error)
-        return self.membership.lifecycle.epoch if self.membership is not None else clean_shutdown.NO_BROKER_EPOCH
+        if self.membership is None or self.membership.lifecycle.epoch < 0:
+            # One that was not registered has served nobody: its logs are those of the stop before.
+            return self.previous_epoch
+        return self.membership.lifecycle.epoch
 
     # Telling the operator
 

@@ -356,6 +356,7 @@ def test_an_answer_to_what_was_asked_before_a_change_is_ignored(change: str) -> 
         (KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full"), False, BACKOFF_MS),
         (OSError("no room for a snapshot before segments are deleted"), False, BACKOFF_MS),
         (KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "fsync failed"), True, None),
+        (ValueError("a file beside the log is damaged, and nobody had thought of that"), False, None),
     ],
     ids=str,
 )
@@ -367,10 +368,11 @@ def test_a_log_that_does_not_take_what_was_fetched(error: Exception, is_broken: 
     assert bool(played.fetcher.halted()) == (after_ms is None)
 
 
-def test_what_goes_wrong_with_one_log_does_not_keep_others_from_their_records() -> None:
+@pytest.mark.parametrize("error", [OSError("no space left on device"), ValueError("unforeseen")], ids=str)
+def test_what_goes_wrong_with_one_log_does_not_keep_others_from_their_records(error: Exception) -> None:
     played, other = Played(4), FakeLog([])
     played.fetcher.follow(B, other, 8)
-    played.log.error = OSError("no space left on device")
+    played.log.error = error
     number, _ = played.send()
     topics = [
         FetchableTopicResponse(

@@ -21,6 +21,7 @@ from oncelog.protocol.messages.list_offsets import ListOffsetsPartition, ListOff
 from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from oncelog.protocol.schema import Message
 from oncelog.server.context import Peer
+from oncelog.storage.clean_shutdown import read_broker_epoch
 from tests.unit.server.virtual_cluster import CONTROLLER, VirtualCluster
 
 
@@ -231,6 +232,39 @@ def test_a_controlled_shutdown_moves_leadership_first(new_cluster: Callable[...,
     membership.leave()
     assert cluster.result(membership.ended) is None
     assert (cluster.leader("orders"), cluster.isr("orders")) == (2, [2])
+
+
+def test_a_start_without_a_controller_does_not_make_a_clean_stop_unclean(
+    new_cluster: Callable[..., VirtualCluster],
+) -> None:
+    """With ELR, a broker whose last stop was not clean is no candidate for the partitions that nobody leads."""
+    cluster = new_cluster()
+    node = cluster.nodes[1]
+    epoch = leave(cluster, 1)
+    assert read_broker_epoch(node.folder) == epoch
+    cluster.cut(1, CONTROLLER)
+    node.start()
+    membership = node.running.membership
+    assert membership is not None
+    cluster.until(lambda: membership.ended.done, within_ms=100_000)
+    node.running.stop(clean=True)
+    assert read_broker_epoch(node.folder) == epoch
+    cluster.heal()
+    node.start()
+    cluster.until(lambda: cluster.controller.is_active(1))
+    assert leave(cluster, 1) > epoch
+    assert (read_broker_epoch(node.folder) or -1) > epoch
+
+
+def leave(cluster: VirtualCluster, node: int) -> int:
+    """A stop in order. Returns the broker epoch."""
+    broker = cluster.nodes[node].running
+    membership = broker.membership
+    assert membership is not None
+    membership.leave()
+    cluster.until(lambda: membership.ended.done)
+    broker.stop(clean=True)
+    return membership.lifecycle.epoch
 
 
 def test_a_broker_that_the_cluster_has_forgotten_ends_with_the_reason(
