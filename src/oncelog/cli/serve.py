@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from oncelog import __version__
 from oncelog.cli.console_process import check_console_address, console_process
 from oncelog.cli.extras import require_extra
 from oncelog.cli.parsing import Choice, NewPath
-from oncelog.core.broker_config import warnings_of
-from oncelog.core.config import ConfigError, Settings
+from oncelog.core.config import Settings
 
 if TYPE_CHECKING:
     from oncelog.cli.secure_start import SecureStart
@@ -69,34 +67,16 @@ def serve_command(
     from oncelog.core.address import Address
     from oncelog.server import main as server_main
     from oncelog.server.operator_log import set_up_logging
-    from oncelog.server.server import NO_USERS, ClusterRefusal
-    from oncelog.storage import fsyncs
-    from oncelog.storage.log_dir import LogDirError
+    from oncelog.server.server import NO_USERS
 
     if console_listen is not None:
         check_console_address(console_listen)
     set_up_logging(log_level, log_format)
-    if throws_away:
-        fsyncs.do_without()
-    overrides = {
-        "log.dirs": str(data_dir) if data_dir is not None else None,
-        "listeners": listen,
-        "advertised.listeners": advertised_listener,
-        "oncelog.metrics.port": str(metrics_port) if metrics_port is not None else None,
-    }
-    folder = data_dir or server_main.DEFAULT_DATA_DIR
+    start = server_main.Start(
+        data_dir, listen, advertised_listener, config_file, assignments, metrics_port, failpoints, throws_away
+    )
     try:
-        server_main.arm_failpoints(failpoints)
-        settings = server_main.load_settings(
-            config_file, assignments, {name: text for name, text in overrides.items() if text is not None}
-        )
-        for warning in warnings_of(settings):
-            logging.getLogger("oncelog.server").warning(warning)
-        if "," in (settings.optional_text("log.dirs") or ""):
-            raise ConfigError("log.dirs: one folder is supported; several disks are better joined below it")
-        folder = Path(settings.optional_text("log.dirs") or server_main.DEFAULT_DATA_DIR)
-
-        logging.getLogger("oncelog.server").info("oncelog %s, data in %s", __version__, folder.absolute())
+        folder, settings = start.prepare()
         secured = _secure_start(folder) if secure else None
         if secured is not None:
             made = server_main.load_settings(None, (), secured.settings(settings))
@@ -112,7 +92,7 @@ def serve_command(
                         logging.getLogger("oncelog.server").warning("clients will refuse this broker: %s", problem)
                     secured.write_client_file(servers)
                     click.echo(secured.instructions(servers))
-                click.echo(f"oncelog ready on {address}")
+                click.echo(f"{server_main.READY} {address}")
                 sys.stdout.flush()
                 if console_listen is not None:
                     client_file = secured.client_file if secured is not None else None
@@ -120,7 +100,5 @@ def serve_command(
 
             users = secured.users if secured is not None else NO_USERS
             server_main.run(folder, settings, ready, users, takes_orders=takes_orders)
-    except (ConfigError, LogDirError, ClusterRefusal) as error:
-        raise click.ClickException(str(error)) from error
-    except OSError as error:
-        raise click.ClickException(f"{error.filename or folder}: {error.strerror or error}") from error
+    except server_main.FAILURES as error:
+        raise click.ClickException(start.sentence(error)) from error

@@ -12,11 +12,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from oncelog.coordinator.txn.recovery import OpenTransaction
 from oncelog.core.dataclass import dataclass
 from oncelog.storage.log import Log
+
+if TYPE_CHECKING:
+    from oncelog.coordinator.txn.recovery import OpenTransaction
+    from oncelog.core.ids import TopicPartition
+    from oncelog.storage.producer_entry import ProducerEntry
 
 PRODUCER_IDS_END: Final = 1 << 62
 COORDINATOR_EPOCHS_END: Final = 1 << 30
@@ -52,9 +56,11 @@ def survey_logs(logs: Iterable[Log]) -> LogSurvey:
             if survey.coordinator_epoch < producer.coordinator_epoch < COORDINATOR_EPOCHS_END:
                 survey.coordinator_epoch = producer.coordinator_epoch
         for entry in log.producer_state.in_transaction():
-            survey.open_transactions.append(
-                OpenTransaction(
-                    partition, entry.producer_id, entry.epoch, entry.coordinator_epoch, entry.last_marker_ms
-                )
-            )
+            survey.open_transactions.append(_open_transaction(partition, entry))
     return survey
+
+
+def _open_transaction(partition: TopicPartition, entry: ProducerEntry) -> OpenTransaction:
+    from oncelog.coordinator.txn.recovery import OpenTransaction  # few starts find any
+
+    return OpenTransaction(partition, entry.producer_id, entry.epoch, entry.coordinator_epoch, entry.last_marker_ms)

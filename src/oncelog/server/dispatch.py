@@ -67,6 +67,8 @@ _USED_BY_MOST_CLIENTS: Final = (
 USED_SOON: Final = (
     "oncelog.controller.producer_id_blocks",
     "oncelog.controller.topic_changes",
+    "oncelog.coordinator.group.machine",
+    "oncelog.coordinator.txn.machine",
     "oncelog.server.change_report",
 )
 """What these requests lead to, that a start has no use for."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from oncelog.cluster.metadata import Topic
 from oncelog.cluster.partition import Partition
 from oncelog.coordinator.failed_append import error_for_failed_append
 from oncelog.coordinator.group.config import GroupConfig
-from oncelog.coordinator.group.machine import GroupShard
-from oncelog.coordinator.group.offsets import memory_max
 from oncelog.coordinator.group.state import GroupState
 from oncelog.coordinator.outcome import Outcome, Reply, ReplyHandle
 from oncelog.core.clock import Timer
@@ -28,12 +27,13 @@ from oncelog.server.turns import ITEM_BYTES, Steps
 from oncelog.storage.verification_guards import VerificationGuard
 
 if TYPE_CHECKING:
+    from oncelog.coordinator.group.machine import GroupShard
     from oncelog.server.broker import Broker
 
 log = logging.getLogger("oncelog.groups")
 
 R = TypeVar("R")
-Operation = Callable[[GroupShard, ReplyHandle, int], Outcome]
+Operation = Callable[["GroupShard", ReplyHandle, int], Outcome]
 
 
 class GroupRuntime:
@@ -48,19 +48,16 @@ class GroupRuntime:
         self._offset_bytes_at_most = 0
         """Grows and is counted anew in the same way."""
         self._config = broker.settings.bind(GroupConfig)
-        self._one_offset_bytes_max = memory_max(self._config.offset_metadata_max_bytes)
         self.shards: CoordinatorRuntime[GroupShard, Reply] = CoordinatorRuntime(
             broker,
             GROUP_METADATA_TOPIC,
             log,
             failpoints="group",
-            new_shard=lambda _: GroupShard(self._config, new_member_suffix=broker.new_member_suffix),
+            new_shard=lambda _: self._new_shard(),
             on_loaded=self._on_loaded,
             on_resigned=self._on_resigned,
             carry_out=lambda reply: reply.reply_to(reply.response),
         )
-        self._empty = GroupShard(self._config, new_member_suffix=broker.new_member_suffix)
-        """Answers for all groups as long as the topic does not exist."""
         self._deadlines: dict[int, _Deadline] = {}
         self._just_deleted: list[tuple[str, uuid.UUID]] = []
         self._deleted_topics: dict[int, list[tuple[str, uuid.UUID]]] = {}
@@ -88,6 +85,22 @@ class GroupRuntime:
 
     def is_ready(self, index: int) -> bool:
         return self.shards.live(index).shard.is_loaded
+
+    def _new_shard(self) -> GroupShard:
+        from oncelog.coordinator.group.machine import GroupShard  # which no start on an empty folder has to wait for
+
+        return GroupShard(self._config, new_member_suffix=self._broker.new_member_suffix)
+
+    @cached_property
+    def _empty(self) -> GroupShard:
+        """Answers for all groups as long as the topic does not exist."""
+        return self._new_shard()
+
+    @cached_property
+    def _one_offset_bytes_max(self) -> int:
+        from oncelog.coordinator.group.offsets import memory_max
+
+        return memory_max(self._config.offset_metadata_max_bytes)
 
     def shard_of(self, group_id: str) -> GroupShard:
         """The shard of a group, to be read. Raises the error for the client while the shard cannot be used."""

@@ -9,15 +9,19 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from oncelog import __version__
 from oncelog.core import failpoints
 from oncelog.core.address import Address
-from oncelog.core.broker_config import BROKER_CONFIG, check_roles, is_controller
+from oncelog.core.broker_config import BROKER_CONFIG, check_roles, is_controller, warnings_of
 from oncelog.core.config import ConfigError, Settings
 from oncelog.core.properties import decode_properties, parse_properties
 from oncelog.server.allocator import collect_garbage_rarely, keep_freed_memory
-from oncelog.server.server import NO_USERS, FirstUsers, Server
+from oncelog.server.operator_log import set_up_logging
+from oncelog.server.server import NO_USERS, ClusterRefusal, FirstUsers, Server
+from oncelog.storage import fsyncs
+from oncelog.storage.log_dir import LogDirError
 
 if TYPE_CHECKING:
     from oncelog.server.controller_server import ControllerServer
@@ -25,9 +29,54 @@ if TYPE_CHECKING:
 log = logging.getLogger("oncelog.server")
 
 DEFAULT_DATA_DIR = Path("oncelog-data")
+READY: Final = "oncelog ready on"
+FAILURES: Final = (ConfigError, LogDirError, ClusterRefusal, OSError)
+"""What ends a broker with a sentence, see `sentence`."""
 SWITCH_INTERVAL_S: Final = 0.001
 """How long the loop waits for a worker that decodes or encodes a large message: Python's own 5 ms would add to every
 request meanwhile."""
+
+
+class Start(NamedTuple):
+    """What is asked for: by options of `oncelog serve`, or by a test."""
+
+    data_dir: Path | None = None
+    listen: str | None = None
+    advertised_listener: str | None = None
+    config_file: Path | None = None
+    assignments: Sequence[str] = ()
+    metrics_port: int | None = None
+    failpoints: Sequence[str] = ()
+    throws_away: bool = False
+    """The folder goes with the process."""
+
+    def prepare(self) -> tuple[Path, Settings]:
+        """The data folder and the settings. Raises ConfigError or OSError."""
+        if self.throws_away:
+            fsyncs.do_without()
+        arm_failpoints(self.failpoints)
+        given = {
+            "log.dirs": self.data_dir,
+            "listeners": self.listen,
+            "advertised.listeners": self.advertised_listener,
+            "oncelog.metrics.port": self.metrics_port,
+        }
+        overrides = {name: str(value) for name, value in given.items() if value is not None}
+        settings = load_settings(self.config_file, self.assignments, overrides)
+        for warning in warnings_of(settings):
+            log.warning(warning)
+        folders = settings.optional_text("log.dirs") or ""
+        if "," in folders:
+            raise ConfigError("log.dirs: one folder is supported; several disks are better joined below it")
+        folder = Path(folders or DEFAULT_DATA_DIR)
+        log.info("oncelog %s, data in %s", __version__, folder.absolute())
+        return folder, settings
+
+    def sentence(self, error: Exception) -> str:
+        """What one of `FAILURES` means."""
+        if not isinstance(error, OSError):
+            return str(error)
+        return f"{error.filename or self.data_dir or DEFAULT_DATA_DIR}: {error.strerror or error}"
 
 
 def load_settings(config_file: Path | None, assignments: Sequence[str], overrides: Mapping[str, str]) -> Settings:
@@ -85,6 +134,33 @@ def run(
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_serve(data_dir, settings, on_ready, first_users, takes_orders))
+
+
+def serve_for_test(
+    *,
+    data_dir: str,
+    listen: str,
+    config_file: str | None,
+    assignments: Sequence[str],
+    log_level: str,
+    throws_away: bool,
+) -> int:
+    """`oncelog serve --take-orders` without the command line, which takes its time to import. Returns the exit code."""
+    set_up_logging(log_level)
+    file = None if config_file is None else Path(config_file)
+    start = Start(Path(data_dir), listen, config_file=file, assignments=assignments, throws_away=throws_away)
+    try:
+        folder, settings = start.prepare()
+        run(folder, settings, _tell_ready, takes_orders=True)
+    except FAILURES as error:
+        sys.stderr.write(f"Error: {start.sentence(error)}\n")
+        return 1
+    return 0
+
+
+def _tell_ready(address: Address) -> None:
+    sys.stdout.write(f"{READY} {address}\n")
+    sys.stdout.flush()
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

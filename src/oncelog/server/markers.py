@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from oncelog.cluster.partition import Partition
-from oncelog.coordinator.txn.effects import SendMarkers
 from oncelog.coordinator.txn.markers import MarkerReaction, reaction_to
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.failpoints import hit
@@ -23,6 +22,7 @@ from oncelog.server.repeated_errors import RepeatedErrors
 from oncelog.server.turns import SLICE_MS
 
 if TYPE_CHECKING:
+    from oncelog.coordinator.txn.effects import SendMarkers
     from oncelog.server.broker import Broker
 
 log = logging.getLogger("oncelog.transactions")
@@ -31,8 +31,8 @@ RETRY_MS: Final = 100
 MARKERS_PER_STEP: Final = 5
 _UNKNOWN_LEADER: Final = NodeId(-1)
 
-Acknowledge = Callable[[SendMarkers, frozenset[TopicPartition]], None]
-GiveUp = Callable[[SendMarkers, ErrorCode], None]
+Acknowledge = Callable[["SendMarkers", frozenset[TopicPartition]], None]
+GiveUp = Callable[["SendMarkers", ErrorCode], None]
 
 
 class MarkerSender:

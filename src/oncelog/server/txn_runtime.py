@@ -14,12 +14,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from oncelog.coordinator.txn.config import TxnConfig
-from oncelog.coordinator.txn.effects import SendMarkers
-from oncelog.coordinator.txn.listing import TransactionFilter, listing_of
-from oncelog.coordinator.txn.machine import TxnShard
-from oncelog.coordinator.txn.outcome import TxnOutcome
-from oncelog.coordinator.txn.recovery import MissingMarker
-from oncelog.coordinator.txn.results import IdResult, PartitionsResult, Result
 from oncelog.coordinator.txn.versions import TransactionVersion
 from oncelog.core.clock import Timer
 from oncelog.core.dataclass import dataclass
@@ -38,6 +32,12 @@ from oncelog.server.markers import RETRY_MS
 from oncelog.server.turns import Steps
 
 if TYPE_CHECKING:
+    from oncelog.coordinator.txn.effects import SendMarkers
+    from oncelog.coordinator.txn.listing import TransactionFilter
+    from oncelog.coordinator.txn.machine import TxnShard
+    from oncelog.coordinator.txn.outcome import TxnOutcome
+    from oncelog.coordinator.txn.recovery import MissingMarker
+    from oncelog.coordinator.txn.results import IdResult, PartitionsResult, Result
     from oncelog.server.broker import Broker
 
 log = logging.getLogger("oncelog.transactions")
@@ -45,7 +45,7 @@ log = logging.getLogger("oncelog.transactions")
 PARTITION_BYTES: Final = 150
 """Memory of a partition of a transaction."""
 
-R = TypeVar("R", bound=Result)
+R = TypeVar("R", bound="Result")
 
 
 @dataclass(slots=True, eq=False)
@@ -125,6 +125,8 @@ class TxnRuntime:
         return self.shards.index_of(transactional_id)
 
     def _new_shard(self, index: int) -> TxnShard:
+        from oncelog.coordinator.txn.machine import TxnShard  # which no start on an empty folder has to wait for
+
         shard = TxnShard(index, self._config, self._broker.producer_ids.take)
         shard.check_room = self._check_partitions_room
         return shard
@@ -149,7 +151,7 @@ class TxnRuntime:
             shard.on_loaded(CoordinatorEpoch(0), self._broker.steady_ms())
             return shard
         found = self._find(transactional_id)
-        return found if isinstance(found, TxnShard) else found.shard
+        return found.shard if isinstance(found, LiveShard) else found
 
     def _on_loaded(self, live: LiveShard[TxnShard]) -> None:
         broker, shard = self._broker, live.shard
@@ -187,6 +189,8 @@ class TxnRuntime:
         """Abort transactions that are open on a partition and known to no shard: nothing else would ever end them."""
         if self._unloaded:
             return
+        from oncelog.coordinator.txn.recovery import MissingMarker
+
         unknown, self._open_transactions = self._open_transactions, []
         for transaction in unknown:
             self._write_missing(MissingMarker(transaction, "", commit=False), CoordinatorEpoch(0))
@@ -236,7 +240,7 @@ class TxnRuntime:
 
     def _run(self, transactional_id: str, operation: Callable[[TxnShard], TxnOutcome[R]]) -> Promise[R]:
         live = self._find(transactional_id)
-        if isinstance(live, TxnShard):
+        if not isinstance(live, LiveShard):
             return Promise.resolved(operation(live).response)
         promise: Promise[R] = Promise()
         self._attempt(live, operation, promise)
@@ -334,7 +338,7 @@ class TxnRuntime:
         if not order.transactional_id:
             return  # nobody waits for the end of a transaction that is known to no shard
         live = self._find(order.transactional_id)
-        if isinstance(live, TxnShard):
+        if not isinstance(live, LiveShard):
             return  # the next load of the shard sends the same markers
         outcome = live.shard.markers_acknowledged(order, partitions, self._broker.steady_ms())
         if not outcome.records:
@@ -391,6 +395,8 @@ class TxnRuntime:
         return NodeId(-1) if leader is None else leader
 
     def list_transactions(self, wanted: TransactionFilter) -> Steps[list[ListedTransaction]]:
+        from oncelog.coordinator.txn.listing import listing_of
+
         now_ms = self._broker.steady_ms()
         found: list[ListedTransaction] = []
         for live in self.shards:

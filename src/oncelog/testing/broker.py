@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from oncelog.child_process import ChildProcess
 from oncelog.testing.janitor import janitor
@@ -44,6 +44,7 @@ class BrokerProcess:
         arguments: Sequence[str] = (),
         forked: bool = False,
         throws_away: bool = False,
+        config_file: Path | None = None,
     ) -> None:
         self.data_dir = data_dir
         self.port = port
@@ -51,7 +52,9 @@ class BrokerProcess:
         self.log_path = data_dir.with_name(data_dir.name + ".log")
         self._settings = dict(settings or {})
         self._log_level = log_level
-        self._arguments = [*arguments, *(["--throw-away"] if throws_away else [])]
+        self._arguments = list(arguments)
+        self.throws_away = throws_away
+        self._config_file = config_file
         self._forked = forked and sys.platform == "linux"
         self._own_session = forked
         """As a forked one has: Ctrl-C is for the owner, who ends brokers in an order."""
@@ -71,20 +74,41 @@ class BrokerProcess:
     def start(self, *, timeout_s: float = 30, extra_arguments: Sequence[str] = ()) -> BrokerProcess:
         if self.running:
             raise RuntimeError("the broker is running already")
-        arguments = ["serve", "--data-dir", str(self.data_dir), "--take-orders"]
-        arguments += ["--listen", f"127.0.0.1:{self.port}", "--log-level", self._log_level]
-        for name, value in self._settings.items():
-            arguments += ["--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
-        arguments += [*self._arguments, *extra_arguments]
+        arguments = [*self._arguments, *extra_arguments]
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as stderr:
-            if self._forked:
-                self._process = launcher.launch(arguments, stderr.fileno())
-            else:
-                self._process = _spawn(arguments, stderr, own_session=self._own_session)
+            if self._forked and not arguments:
+                self._process = launcher.launch(self._what_to_start(), stderr.fileno())
+            else:  # the command line, for options that a fork does not know
+                command = [*self._command(), *arguments]
+                self._process = _spawn(command, stderr, own_session=self._own_session)
         janitor.take("process", self._process.pid)
         self._await_ready(timeout_s)
         return self
+
+    def _what_to_start(self) -> dict[str, object]:
+        return {
+            "data_dir": str(self.data_dir),
+            "listen": f"127.0.0.1:{self.port}",
+            "config_file": None if self._config_file is None else str(self._config_file),
+            "assignments": [
+                f"{name}={str(value).lower() if isinstance(value, bool) else value}"
+                for name, value in self._settings.items()
+            ],
+            "log_level": self._log_level,
+            "throws_away": self.throws_away,
+        }
+
+    def _command(self) -> list[str]:
+        """The same as a command."""
+        start: Any = self._what_to_start()
+        command = ["serve", "--take-orders", "--data-dir", start["data_dir"], "--listen", start["listen"]]
+        command += ["--log-level", start["log_level"]]
+        for assignment in start["assignments"]:
+            command += ["--set", assignment]
+        if start["config_file"] is not None:
+            command += ["--config", start["config_file"]]
+        return command + (["--throw-away"] if start["throws_away"] else [])
 
     def _await_ready(self, timeout_s: float) -> None:
         process = self._process

@@ -21,11 +21,9 @@ from typing import Any, Final, NoReturn
 
 MESSAGE_BYTES_MAX: Final = 1 << 20
 _DESCRIPTORS: Final = 4
-_PROGRAM: Final = "oncelog.cli.main"
+_PROGRAM: Final = "oncelog.server.main"
 _MODULES: Final = (
     _PROGRAM,
-    "oncelog.cli.serve",
-    "oncelog.server.main",
     "oncelog.server.orders",
     "oncelog.server.own_controller",
     "oncelog.server.membership",
@@ -90,7 +88,7 @@ class Forking:
                 os.dup2(descriptor, number)
             # All of them: the owner's socket has the number that it had with the owner, which may be any.
             os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-            code = _run_command(given)
+            code = _run(given)
         except BaseException:  # noqa: BLE001  a fork must not go on as if it were the launcher
             import traceback
 
@@ -122,20 +120,16 @@ def _end_with(parent: int) -> None:
         os._exit(1)
 
 
-def _run_command(given: dict[str, Any]) -> int:
+def _run(given: dict[str, Any]) -> int:
     os.environ.clear()
     os.environ.update(given["environment"])
     os.chdir(given["folder"])
-    sys.argv = ["oncelog", *given["arguments"]]
-    try:
-        importlib.import_module(_PROGRAM).main()
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
-    return 0
+    code: int = importlib.import_module(_PROGRAM).serve_for_test(**given["start"])
+    return code
 
 
 def _import_server() -> None:
-    """By name, as the interpreter does with a program: this package is below the command line that it runs."""
+    """By name, as the interpreter does with a program: this package does not know the broker that it runs."""
     gc.disable()  # there is no garbage yet, and looking for it would take a tenth of the time
     for name in _MODULES:
         importlib.import_module(name)

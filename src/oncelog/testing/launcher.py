@@ -3,7 +3,7 @@
 This is the owner's side, `forking` the program of that process. Both import as little as they can before the first
 broker runs: a test waits for it.
 
-The launcher gets a message per broker over a socket: arguments, environment and folder, with descriptors for its
+The launcher gets a message per broker over a socket: what to start, environment and folder, with descriptors for its
 standard streams and one on which it writes the exit code. It ends when its owner does, and its brokers end with it:
 they are told by the kernel, and they are of its process group, which the janitor kills. Linux only.
 """
@@ -20,7 +20,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Final
 
@@ -89,12 +89,12 @@ class Launcher:
             if self._socket is None and sys.platform == "linux":
                 self._socket = self._start()
 
-    def launch(self, arguments: Sequence[str], stderr: int) -> LaunchedProcess:
-        """Runs `oncelog ARGUMENTS`."""
+    def launch(self, start: Mapping[str, object], stderr: int) -> LaunchedProcess:
+        """A broker that takes orders. `start` are the arguments of `server.main.serve_for_test`."""
         stdin_read, stdin_write = os.pipe()
         stdout_read, stdout_write = os.pipe()
         status_read, status_write = os.pipe()
-        message = json.dumps({"arguments": list(arguments), "environment": dict(os.environ), "folder": str(Path.cwd())})
+        message = json.dumps({"start": start, "environment": dict(os.environ), "folder": str(Path.cwd())})
         given = [stdin_read, stdout_write, stderr, status_write]
         try:
             with self._lock:

@@ -61,8 +61,8 @@ class Cluster:
             self.folder / f"{kind}-{node}",
             port=(self.plan.brokers if kind == "broker" else self.plan.controllers)[node],
             log_level=log_level,
-            arguments=["--config", str(self.settings_file(kind, node))],
             forked=True,
+            config_file=self.settings_file(kind, node),
         )
 
     def settings_file(self, kind: str, node: int) -> Path:

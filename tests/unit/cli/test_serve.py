@@ -125,14 +125,16 @@ def test_a_port_that_cannot_be_is_said_to_be_out_of_range(tmp_path: Path, port: 
 
 _AS_NOBODY = """
 import encodings.idna, os, sys
-from oncelog.testing.forking import _import_handlers, _import_server, _run_command
+import oncelog.cli.main, oncelog.cli.serve
+from oncelog.testing.forking import _import_handlers, _import_server
 _import_server()  # what nobody may not read
 _import_handlers()
 if os.getuid() == 0:
     os.setgroups([])
     os.setgid(65534)
     os.setuid(65534)
-sys.exit(_run_command({"arguments": sys.argv[1:], "environment": dict(os.environ), "folder": "/"}))
+os.chdir("/")
+oncelog.cli.main.main()
 """
 
 

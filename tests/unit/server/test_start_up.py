@@ -59,9 +59,13 @@ def test_others_are_served_between_these_imports(imported: Imported) -> None:
     assert imported.turns > 10
 
 
-@pytest.mark.parametrize(
-    "module", ["tls", "server.login", "security.scram", "controller.acl_changes", "storage.cleaner", "client"]
+UNUSED = (
+    *("tls", "server.login", "security.scram", "controller.acl_changes", "storage.cleaner", "client"),
+    *("coordinator.group.machine", "coordinator.txn.machine"),
 )
+
+
+@pytest.mark.parametrize("module", UNUSED)
 def test_a_plain_start_does_not_wait_for_what_it_does_not_use(imported: Imported, module: str) -> None:
     assert f"oncelog.{module}" not in imported.ready
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import oncelog.testing
+from oncelog.client.admin_configs import ConfigResource, ResourceType
 from oncelog.testing import BrokerProcess
 from oncelog.testing.launcher import LaunchedProcess
 
@@ -74,3 +75,21 @@ def test_a_signal_to_a_process_that_has_just_ended_is_no_error() -> None:
     os.write(told, b"0")
     os.close(told)
     assert process.wait(5) == 0
+
+
+def test_a_fork_and_the_command_line_start_the_same(tmp_path: Path) -> None:
+    """With options that a fork does not know, it is the command line."""
+    settings = {"num.partitions": 3, "auto.create.topics.enable": False}
+    file = tmp_path / "server.properties"
+    file.write_text("log.retention.ms=60000\n")
+    described = []
+    for arguments in ([], ["--failpoint", "nowhere"]):
+        broker = BrokerProcess(
+            tmp_path / f"data{len(described)}", settings, forked=True, throws_away=True, config_file=file
+        ).start(extra_arguments=arguments)
+        with broker.admin() as admin:
+            names = ["num.partitions", "auto.create.topics.enable", "log.retention.ms"]
+            found = admin.describe_configs(ConfigResource(ResourceType.BROKER, "1"), names)
+        assert broker.stop() == 0
+        described.append({name: entry.value for name, entry in found.items()})
+    assert described == [{"num.partitions": "3", "auto.create.topics.enable": "false", "log.retention.ms": "60000"}] * 2

@@ -71,9 +71,9 @@ def test_a_kill_loses_nothing_of_a_folder_that_is_thrown_away(broker: BrokerProc
     broker.start()
     assert broker.wait.transaction_ended("a") == "CompleteCommit"
     assert broker.wait.records(topic, 2) == 2
-    assert "--throw-away" in broker._arguments
+    assert broker.throws_away
     with oncelog.testing.broker(data_dir=tmp_path / "kept") as other:
-        assert "--throw-away" not in other._arguments
+        assert not other.throws_away
 
 
 def test_a_reset_takes_milliseconds() -> None:
