@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import shutil
 import uuid
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -169,7 +169,7 @@ class Server:
         try:
             await self._start_broker()
         finally:
-            self._worker.run(lambda: shutil.rmtree(old, ignore_errors=True))  # nobody waits for that
+            self._worker.run(partial(_remove, old))  # nobody waits for that
         self._close_connections()  # of clients that came back too soon
 
     async def _add_users(self) -> None:
@@ -379,6 +379,12 @@ class Server:
             raise ConfigError(f"oncelog.metrics.port: {listen_problem(Address(host, port), error)}") from error
         scheme = "http" if tls is None else "https"
         log.info("metrics for Prometheus on %s://%s:%d/metrics", scheme, host, port)
+
+
+def _remove(folder: Path) -> None:
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _endpoint(listener: Listener, told: Address) -> Endpoint:

@@ -7,7 +7,6 @@ thread: it works on paths alone.
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -76,6 +75,8 @@ def unlink_all(paths: Sequence[Path]) -> None:
     for path in paths:
         try:
             if path.is_dir():
+                import shutil  # with all that it can compress, too much for each start
+
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)

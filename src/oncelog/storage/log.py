@@ -22,7 +22,6 @@ A log has offsets and settings. The rest is done by
 from __future__ import annotations
 
 import logging
-import shutil
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -111,6 +110,8 @@ class Log:
             partition_metadata.write_topic_id(place.folder, topic_id, durable=False)
             log = cls(place, config, clean=True, on_truncated=on_truncated)
         except OSError:
+            import shutil
+
             shutil.rmtree(place.folder, ignore_errors=True)
             raise
         log.durability.folder_changes += 1
