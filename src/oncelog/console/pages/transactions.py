@@ -46,11 +46,14 @@ def transaction_list(console: Console, query: Query) -> Page:
 
 
 def transaction(console: Console, query: Query, transactional_id: str) -> Page:
-    found = describe_known(console.admin, [transactional_id]).get(transactional_id)
-    events = console.recent.get(
-        ("history", transactional_id),
-        lambda: read_history(console.admin, transactional_id, offsets_max=HISTORY_OFFSETS_MAX),
-    )
+    found, events = None, []
+    # Without an id there is no coordinator to ask: clusters refuse the question.
+    if transactional_id:
+        found = describe_known(console.admin, [transactional_id]).get(transactional_id)
+        events = console.recent.get(
+            ("history", transactional_id),
+            lambda: read_history(console.admin, transactional_id, offsets_max=HISTORY_OFFSETS_MAX),
+        )
     if found is None and not events:
         raise NotThere(
             f"No coordinator knows the transactional id {transactional_id!r}.",
