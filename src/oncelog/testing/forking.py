@@ -1,7 +1,7 @@
 """The program of the launcher: imports a broker once, and forks it for each message of its owner; see `launcher`.
 
 It is run by its path and imports nothing of its own package, which a broker does not need. What the first broker does
-not need to begin is imported behind it.
+not need to begin is imported a moment after it, or before the second.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from typing import Any, Final, NoReturn
 
 MESSAGE_BYTES_MAX: Final = 1 << 20
 _DESCRIPTORS: Final = 4
+PAUSE_S: Final = 0.5
+"""After the first broker, before what others do not import themselves: the first and its test need the cores."""
 _PROGRAM: Final = "oncelog.server.main"
 _MODULES: Final = (
     _PROGRAM,
@@ -39,6 +41,7 @@ class Forking:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._statuses: dict[int, int] = {}
+        self._has_launched = False
         self._has_everything = False
         self._woken, waking = os.pipe()
         os.set_blocking(waking, False)
@@ -48,20 +51,22 @@ class Forking:
 
     def run(self) -> None:
         while True:
-            ready = select.select([self._connection.fileno(), self._woken], [], [])[0]
+            pause_s = PAUSE_S if self._has_launched and not self._has_everything else None
+            ready = select.select([self._connection.fileno(), self._woken], [], [], pause_s)[0]
+            if not ready:
+                self._import_rest()
             if self._woken in ready:
                 os.read(self._woken, 4096)
                 self._report_ended()
             if self._connection.fileno() in ready and not self._launch():
                 return
-            if self._statuses and not self._has_everything:
-                _import_handlers()
-                self._has_everything = True
 
     def _launch(self) -> bool:
         message, descriptors, _, _ = socket.recv_fds(self._connection, MESSAGE_BYTES_MAX, _DESCRIPTORS)
         if not message:
             return False
+        if self._has_launched:
+            self._import_rest()
         *streams, status = descriptors
         launcher_pid = os.getpid()
         pid = os.fork()
@@ -71,12 +76,18 @@ class Forking:
         for descriptor in streams:
             os.close(descriptor)
         self._statuses[pid] = status
+        self._has_launched = True
         try:
             self._connection.send(str(pid).encode())
         except BrokenPipeError:  # the owner has ended meanwhile
             os.kill(pid, signal.SIGKILL)
             return False
         return True
+
+    def _import_rest(self) -> None:
+        if not self._has_everything:
+            _import_handlers()
+            self._has_everything = True
 
     def _become_broker(self, given: dict[str, Any], streams: Sequence[int]) -> NoReturn:
         code = 1
