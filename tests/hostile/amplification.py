@@ -135,7 +135,7 @@ ROWS: Final = (
     Row(ApiKey.FETCH, 11, "many partitions, waiting",
         {"max_wait_ms": 200, "min_bytes": 10 * MIB, "max_bytes": MIB, "topics": [{"topic": "wide", "partitions":
             _partitions(3_000, "partition", fetch_offset=0, partition_max_bytes=MIB)}]},
-        5, before=WIDE, cpu_s_max=15, memory_bytes_max=128 * MIB),
+        5, before=WIDE, cpu_s_max=15, memory_bytes_max=128 * MIB, answer_bytes_max=2 * MIB),
     Row(ApiKey.LIST_OFFSETS, 7, "many partitions",
         {"replica_id": -1, "topics": [{"name": "wide", "partitions": _partitions(3_000, timestamp=-1)}]}, 5,
         before=WIDE, cpu_s_max=20, memory_bytes_max=128 * MIB),
@@ -199,7 +199,7 @@ ROWS: Final = (
         {"group_id": "g", "generation_id": 1, "member_id": "m",
          "assignments": [{"member_id": f"m{n}", "assignment": b"x"} for n in range(50_000)]}),
     Row(ApiKey.DESCRIBE_GROUPS, 5, "one group, many times", {"groups": ["described"] * 10_000}, 20,
-        before=((ApiKey.JOIN_GROUP, 3, _join("described", bytes(500_000))),)),
+        before=((ApiKey.JOIN_GROUP, 3, {**_join("described", bytes(500_000)), "rebalance_timeout_ms": 1_000}),)),
     Row(ApiKey.LIST_GROUPS, 4, "states that there are not", {"states_filter": [f"s{n}" for n in range(50_000)]}),
     Row(ApiKey.SASL_HANDSHAKE, 1, "where there is no login", {"mechanism": _long_id(0)}, 100),
     Row(ApiKey.SASL_AUTHENTICATE, 2, "where there is no login", {"auth_bytes": bytes(900_000)}, 20),
