@@ -169,7 +169,7 @@ COORDINATOR_MUTANTS = [
     Mutant(
         "logs are read after a kill by the settings of the node's file",
         "oncelog.server.broker",
-        "            self.metadata.broker_configs = broker_configs(load_image(self._data_dir).image)\n",
+        "            self.metadata.broker_configs = broker_configs(load_settings(self._data_dir))\n",
         "            pass\n",
         (suite("tests/unit/server/test_own_controller.py", "-k", "logs_are_read"),),
     ),

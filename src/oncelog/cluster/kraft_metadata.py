@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -21,13 +21,21 @@ from oncelog.controller.replay import Replay
 from oncelog.core.errors import KafkaError
 from oncelog.core.ids import CLUSTER_METADATA_TOPIC
 from oncelog.protocol.batch import CorruptBatchError
-from oncelog.protocol.messages.cluster_metadata import MetadataRecord
+from oncelog.protocol.messages.cluster_metadata import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    ConfigRecord,
+    EndTransactionRecord,
+    MetadataRecord,
+    record_types,
+)
 from oncelog.protocol.primitives import MalformedRequest
 from oncelog.protocol.schema import Message
 from oncelog.storage.segment_names import LOG_SUFFIX
 
 log = logging.getLogger("oncelog.server")
 
+_SETTINGS: Final = record_types(ConfigRecord, BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord)
 _SNAPSHOT: Final = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
 
 
@@ -55,6 +63,12 @@ def load_image(data_folder: Path) -> LoadedImage:
     return _Loader(folder).load() if folder.is_dir() else NOTHING_LOADED
 
 
+def load_settings(data_folder: Path) -> Image:
+    """As `load_image`, an image that has nothing but settings: those are found in a fraction of the time."""
+    folder = data_folder / f"{CLUSTER_METADATA_TOPIC}-0"
+    return _Loader(folder, _SETTINGS).load().image if folder.is_dir() else EMPTY_IMAGE
+
+
 def parse_snapshot_name(name: str) -> SnapshotName | None:
     match = _SNAPSHOT.fullmatch(name)
     return None if match is None else SnapshotName(int(match[1]), int(match[2]))
@@ -76,8 +90,9 @@ def records_of(path: Path, start_offset: int = 0) -> Iterator[MetadataRecord]:
 
 
 class _Loader:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, types: Container[int] | None = None) -> None:
         self._folder = folder
+        self._types = types
         self._replay = Replay()
         self._is_complete = True
         self._is_torn = False
@@ -96,7 +111,7 @@ class _Loader:
         snapshots, segments = snapshot_files(self._folder), segment_files(self._folder)
         newest = max(snapshots, default=SnapshotName(0, 0))
         if newest in snapshots:
-            self._replay = Replay(decode_checkpoint(snapshots[newest].read_bytes(), self._known).image)
+            self._replay = Replay(decode_checkpoint(snapshots[newest].read_bytes(), self._known, self._types).image)
             self._end_offset = newest.end_offset
         for path in segments[:-1]:
             self._read_segment(path, newest.end_offset)
@@ -111,7 +126,7 @@ class _Loader:
             log.info("%s does not end with a whole batch: %s", segments[-1], error)
 
     def _read_segment(self, path: Path, start_offset: int) -> None:
-        for batch in read_batches(path.read_bytes(), start_offset):
+        for batch in read_batches(path.read_bytes(), start_offset, self._types):
             for message in map(self._known, batch.records):
                 if message is not None:
                     self._replay.apply(message)

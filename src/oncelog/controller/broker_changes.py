@@ -61,6 +61,19 @@ def restarted(view: View, broker_id: int, *, was_clean: bool) -> list[PartitionC
     return list(without(view, broker_id, places, unclean=(broker_id,)))
 
 
+def restarted_alone(view: View, broker_id: int) -> list[Message]:
+    """`restarted` of the only broker, after a crash: it leads what it has led, in a new epoch.
+
+    That is one change of each partition, and not two as if nobody led it meanwhile. Clients are not let in before it is
+    unfenced, and after a stop in order it leads while it is fenced as well.
+    """
+    return [
+        PartitionChangeRecord(partition_id=place.partition_index, topic_id=place.topic.topic_id, leader=broker_id)
+        for place in view.places()
+        if place.partition.leader == broker_id
+    ]
+
+
 def directories_failed(view: View, broker: BrokerRegistration, failed: Sequence[UUID]) -> list[Message]:
     """Replicas that lay in directories which are broken now are out of sync."""
     gone = [directory for directory in broker.directories if directory in failed]

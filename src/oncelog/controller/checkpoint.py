@@ -7,7 +7,7 @@ nothing to do with those of the log. All batches have the epoch of the snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -67,12 +67,17 @@ def encode_checkpoint(checkpoint: Checkpoint, *, epoch: int, timestamp_ms: int) 
 class CheckpointReader:
     """A snapshot that comes in pieces: the batches of each are read when it comes, so that no piece takes long.
 
-    Raises InvalidMetadata, KafkaError or MalformedRequest. `known` may leave records out.
+    Raises InvalidMetadata, KafkaError or MalformedRequest. `known` may leave records out; `types`: see `read_batches`.
     """
 
-    def __init__(self, known: Callable[[MetadataRecord], Message | None] = MetadataRecord.known) -> None:
+    def __init__(
+        self,
+        known: Callable[[MetadataRecord], Message | None] = MetadataRecord.known,
+        types: Container[int] | None = None,
+    ) -> None:
         self.size_bytes = 0
         self._known = known
+        self._types = types
         self._rest = bytearray()
         self._replay = Replay()
         self._controls: list[Message] = []
@@ -82,7 +87,7 @@ class CheckpointReader:
         self._rest += piece
         whole = bytes(whole_batches(self._rest))
         del self._rest[: len(whole)]
-        for batch in read_batches(whole):
+        for batch in read_batches(whole, types=self._types):
             self._controls += batch.controls
             for message in map(self._known, batch.records):
                 if message is not None:
@@ -101,9 +106,11 @@ class CheckpointReader:
 
 
 def decode_checkpoint(
-    data: Readable, known: Callable[[MetadataRecord], Message | None] = MetadataRecord.known
+    data: Readable,
+    known: Callable[[MetadataRecord], Message | None] = MetadataRecord.known,
+    types: Container[int] | None = None,
 ) -> Checkpoint:
     """As `CheckpointReader`."""
-    reader = CheckpointReader(known)
+    reader = CheckpointReader(known, types)
     reader.feed(data)
     return reader.finish()

@@ -5,7 +5,7 @@ Both are record batches as in any log. A batch holds metadata records or, if it 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import NamedTuple
 
 from oncelog.protocol.batch import (
@@ -36,8 +36,11 @@ class MetadataBatch(NamedTuple):
     """Control records of known types. Others do not change what records mean."""
 
 
-def read_batches(data: Readable, start_offset: int = 0) -> Iterator[MetadataBatch]:
-    """What is at `start_offset` and behind it. Raises KafkaError or MalformedRequest where a batch is damaged."""
+def read_batches(data: Readable, start_offset: int = 0, types: Container[int] | None = None) -> Iterator[MetadataBatch]:
+    """What is at `start_offset` and behind it. Raises KafkaError or MalformedRequest where a batch is damaged.
+
+    `types` are the numbers of the records that are wanted, all below 128; None: all of them.
+    """
     for position, header in iter_headers(data):
         if header.last_offset < start_offset:
             continue
@@ -50,6 +53,8 @@ def read_batches(data: Readable, start_offset: int = 0) -> Iterator[MetadataBatc
         if header.is_control:
             yield MetadataBatch(header, [], [control for record in wanted if (control := _control(record)) is not None])
         else:
+            if types is not None:
+                wanted = [record for record in wanted if record.value is None or record.value[1] in types]
             yield MetadataBatch(header, [_decoded(record) for record in wanted], [])
 
 

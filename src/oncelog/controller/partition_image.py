@@ -62,12 +62,14 @@ class PartitionImage:
 
     def merged(self, change: PartitionChangeRecord) -> Self:
         replicas = _changed(self.replicas, change.replicas)
-        directories = self.directories if change.directories is None else change.directories
+        directories = self.directories
+        if change.directories is not None or change.replicas is not None:
+            directories = _directories(directories if change.directories is None else change.directories, len(replicas))
         has_leader = change.leader != NO_LEADER_CHANGE
         recovery = change.leader_recovery_state
         return type(self)(
             replicas=replicas,
-            directories=_directories(directories, len(replicas)),
+            directories=directories,
             isr=_changed(self.isr, change.isr),
             removing_replicas=_changed(self.removing_replicas, change.removing_replicas),
             adding_replicas=_changed(self.adding_replicas, change.adding_replicas),
@@ -98,7 +100,7 @@ class PartitionImage:
 
 
 def _ids(numbers: Iterable[int]) -> tuple[NodeId, ...]:
-    return tuple(map(NodeId, numbers))
+    return tuple(numbers)  # type: ignore[arg-type]  # NodeId is an int, and a call for each would take longer than all else
 
 
 def _changed(old: tuple[NodeId, ...], new: list[int] | None) -> tuple[NodeId, ...]:

@@ -63,8 +63,10 @@ def register_broker(
     if not is_same:
         tells = who.api_version >= _TELLS_PREVIOUS_EPOCH and existing is not None
         was_clean = tells and existing is not None and existing.epoch == request.previous_broker_epoch
-        if not (is_alone and was_clean):
+        if not is_alone or (view.has_elr and not was_clean):
             records += broker_changes.restarted(view, request.broker_id, was_clean=was_clean)
+        elif not was_clean:
+            records += broker_changes.restarted_alone(view, request.broker_id)
     records.append(_registration(request, epoch, existing if is_same else None))
     return Decision(records, BrokerRegistrationResponse(broker_epoch=epoch))
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from oncelog.cluster.adoption import adopt_folders, complete_internal_topics, is_of_topic
 from oncelog.cluster.cluster_config import FEATURES, check_folder
 from oncelog.cluster.internal_topics import internal_partition_count, internal_topic_configs
-from oncelog.cluster.kraft_metadata import load_image
+from oncelog.cluster.kraft_metadata import load_settings
 from oncelog.cluster.log_configs import LogConfigs
 from oncelog.cluster.log_survey import LogSurvey, survey_logs
 from oncelog.cluster.metadata import Metadata, Topic, broker_configs
@@ -435,7 +435,7 @@ class Broker:
             self.previous_epoch = self._stopped_epoch
         if not self.is_in_cluster and not clean_shutdown.has_clean_stop(self._data_dir):
             # All logs are read before there is a controller: by what was set for this broker while it ran.
-            self.metadata.broker_configs = broker_configs(load_image(self._data_dir).image)
+            self.metadata.broker_configs = broker_configs(load_settings(self._data_dir))
         self._load_settings()
 
     def _open_own_controller(self) -> OwnController:

@@ -15,6 +15,7 @@ import pytest
 
 from oncelog.cluster.journal import JournalDamaged
 from oncelog.cluster.journal_entries import JournalState
+from oncelog.cluster.kraft_metadata import load_image, load_settings
 from oncelog.cluster.node_facts import JOURNAL_FILE, NodeFacts
 from oncelog.cluster.quorum_log import TOPIC
 from oncelog.controller import metadata_batches
@@ -487,14 +488,35 @@ def test_a_node_that_is_killed_again_and_again_has_no_more_to_read_each_time(
         return decode(value)
 
     monkeypatch.setattr(metadata_batches, "decode_metadata_record", count)
-    for _ in range(7):
+    for _ in range(9):
         node.clock.advance_ms(SHORTENED_AFTER_MS)
         decoded.append(0)
         node.restart(clean=False)
     # Each start changes all partitions, until the log is as long as its snapshot.
-    assert decoded[1] < decoded[2] < decoded[3]
-    assert decoded[4:] == decoded[1:4]
+    assert decoded[1] < decoded[2] < decoded[3] < decoded[4]
+    assert decoded[5:] == decoded[1:5]
     assert node.produce("wide", [b"one"], partition=399).error_code == ErrorCode.NONE
+
+
+def test_a_node_that_was_killed_changes_each_partition_once(node: BrokerInProcess) -> None:
+    node.create("orders", 3)
+    before = node.broker.metadata.image.topics[node.topic_id("orders")].partitions
+    node.restart(clean=False)
+    after = node.broker.metadata.image.topics[node.topic_id("orders")].partitions
+    for index in range(3):
+        assert after[index].leader == node.broker.node_id
+        assert after[index].leader_epoch == before[index].leader_epoch + 1
+        assert after[index].partition_epoch == before[index].partition_epoch + 1
+
+
+def test_settings_are_found_without_all_else(node: BrokerInProcess) -> None:
+    node.create("orders", 3, **{"retention.ms": "7"})
+    node.configure(ResourceType.BROKER, "", {"log.retention.ms": "9"})
+    node.stop(clean=False)
+    found, loaded = load_settings(node.folder), load_image(node.folder).image
+    assert found.settings == loaded.settings and len(found.settings) == 2
+    assert loaded.topics and not found.topics
+    node.broker = node._new()
 
 
 def test_topics_and_partitions_are_known_as_they_come_and_go(node: BrokerInProcess) -> None:

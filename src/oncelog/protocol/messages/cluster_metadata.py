@@ -352,6 +352,11 @@ class MetadataRecord(NamedTuple):
         return self.message
 
 
+def record_types(*classes: type[Message]) -> frozenset[int]:
+    """Their numbers, which are the second byte of a record."""
+    return frozenset(_TYPE_NUMBERS[cls] for cls in classes)
+
+
 def decode_metadata_record(value: Readable) -> MetadataRecord:
     """Raises MalformedRequest or IndexError."""
     frame, position = read_uvarint(value, 0)
