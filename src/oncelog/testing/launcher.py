@@ -87,7 +87,7 @@ class Launcher:
         """Starts the process, and does not wait for it: for those who know that they will ask for a broker."""
         with self._lock:
             if self._socket is None and sys.platform == "linux":
-                self._socket = self._start()
+                self._start()
 
     def launch(self, start: Mapping[str, object], stderr: int) -> LaunchedProcess:
         """A broker that takes orders. `start` are the arguments of `server.main.serve_for_test`."""
@@ -111,11 +111,10 @@ class Launcher:
 
     def _ask(self, message: bytes, descriptors: Sequence[int]) -> int:
         for is_last in (False, True):
-            if self._socket is None:
-                self._socket = self._start()
+            connection = self._socket if self._socket is not None else self._start()
             try:
-                socket.send_fds(self._socket, [message], descriptors)
-                answer = self._socket.recv(64)
+                socket.send_fds(connection, [message], descriptors)
+                answer = connection.recv(64)
             except (BrokenPipeError, ConnectionResetError):
                 answer = b""
             if answer:
@@ -126,7 +125,9 @@ class Launcher:
         raise RuntimeError("the process that starts brokers has ended; its last words are on the standard error")
 
     def _start(self) -> socket.socket:
+        # The socket first: whatever interrupts this, the process that may have been started ends when it is closed.
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket = ours
         with theirs:
             self._process = ChildProcess(
                 [sys.executable, "-P", _PROGRAM, str(theirs.fileno())],

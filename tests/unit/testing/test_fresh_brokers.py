@@ -134,6 +134,27 @@ def test_a_broker_ends_with_its_launcher_also_if_nobody_looks(own_launcher: Laun
         wait_until(lambda: not started.exists() or ") Z " in (started / "stat").read_text())
 
 
+def test_a_launcher_whose_start_was_interrupted_can_be_closed(
+    own_launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C at a bad moment: its traceback keeps what the interrupted function had, so nothing closes by itself."""
+
+    def interrupted(kind: str, pid: int) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt) as kept:
+        patch.setattr(sys.modules["oncelog.testing.launcher"].janitor, "take", interrupted)
+        own_launcher.warm_up()
+    process = own_launcher._process
+    assert process is not None
+    closing = threading.Thread(target=own_launcher.close, daemon=True)
+    closing.start()
+    closing.join(60)
+    hangs = closing.is_alive()
+    process.kill()
+    assert not hangs, kept
+
+
 def test_a_launch_that_is_interrupted_is_followed_by_one_that_is_not(own_launcher: Launcher) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
