@@ -170,7 +170,7 @@ def applied(image: Image, delta: Delta) -> Image:
     names = [
         field.name
         for field in dataclasses.fields(Image)
-        if field.name not in ("topics", "topic_ids", "similar_names", "next_producer_id")
+        if field.compare and field.name not in ("topics", "topic_ids", "similar_names", "next_producer_id")
     ]
     return Image(
         topics=topics,

@@ -70,7 +70,7 @@ def test_a_log_that_cannot_be_repaired_yet_is_told_of_once(
     refused_commit(node, "log.append.after_write")
     caplog.clear()
     with monkeypatch.context() as patch:
-        patch.setattr("oncelog.storage.log.replace_file", lambda *_, **__: no_space())
+        patch.setattr("oncelog.storage.log_health.replace_file", lambda *_, **__: no_space())
         for _ in range(5):
             node.clock.advance_ms(REPAIR_CHECK_INTERVAL_MS)
     assert [record.levelname for record in caplog.records if "repair" in record.message] == ["ERROR"]
