@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from tests.cluster.clusters import Cluster
+from tests.cluster.clusters import NOTHING, Cluster
 from tests.waiting import wait_until
 
 LAST = b"the last one"
@@ -23,9 +23,12 @@ _GIVE_UP_S = 180
 class TransactionalLoad:
     """Each transaction writes its number to all of the topics. Every third one is aborted on purpose."""
 
-    def __init__(self, cluster: Cluster, transactional_id: str, topics: Sequence[str]) -> None:
+    def __init__(
+        self, cluster: Cluster, transactional_id: str, topics: Sequence[str], settings: Mapping[str, object] = NOTHING
+    ) -> None:
         self._servers = cluster.bootstrap_servers
         self._id = transactional_id
+        self._settings = settings
         self._topics = topics
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -80,6 +83,7 @@ class TransactionalLoad:
                 "linger.ms": 0,
                 "socket.timeout.ms": 5000,
                 "log_level": 0,
+                **self._settings,
             }
         )
         self._repeat(lambda: producer.init_transactions(_CALL_S))
