@@ -239,9 +239,10 @@ CLUSTER_MUTANTS = [
     Mutant(
         "a broker leads before it is registered",
         _SERVER + "membership",
-        "        if self.loaded.done:\n            yield from self._broker.apply_image(update.image, update.delta)\n",
+        "        if self.loaded.done:\n"
+        "            yield from self._broker.metadata_changes.apply(update.image, update.delta)\n",
         "        if not self.loaded.done:\n            self.loaded.resolve(None)\n"
-        "        if True:\n            yield from self._broker.apply_image(update.image, update.delta)\n",
+        "        if True:\n            yield from self._broker.metadata_changes.apply(update.image, update.delta)\n",
         (_MEMBERS,),
     ),
     Mutant(
@@ -352,8 +353,8 @@ CLUSTER_MUTANTS = [
     ),
     Mutant(
         "the broker's own transaction.version counts in a cluster",
-        _SERVER + "broker",
-        "        self.transactions.follow_features(image.features)\n",
+        _SERVER + "metadata_changes",
+        "        self._broker.transactions.follow_features(image.features)\n",
         "",
         (_TRANSACTIONS,),
     ),

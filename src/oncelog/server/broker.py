@@ -13,22 +13,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from oncelog.cluster.adoption import adopt_folders, complete_internal_topics, is_of_topic
+from oncelog.cluster.adoption import adopt_folders, complete_internal_topics
 from oncelog.cluster.cluster_config import FEATURES, check_folder
 from oncelog.cluster.internal_topics import internal_partition_count, internal_topic_configs
 from oncelog.cluster.kraft_metadata import load_settings
 from oncelog.cluster.log_configs import LogConfigs
 from oncelog.cluster.log_survey import LogSurvey, survey_logs
 from oncelog.cluster.metadata import Metadata, Topic, broker_configs
-from oncelog.cluster.partition import EndOfLog, Partition
-from oncelog.cluster.partition_state import PartitionState, Role
+from oncelog.cluster.partition import EndOfLog
 from oncelog.cluster.partitions import PartitionTable
-from oncelog.controller.delta import TopicIdPartition
 from oncelog.core.address import ALL_ADDRESSES, LOOPBACK, Address
 from oncelog.core.broker_config import is_in_cluster
 from oncelog.core.clock import JUMP_BELIEVED_AFTER_MS, CautiousClock, Scheduler, SteadyClock
 from oncelog.core.config import Settings
-from oncelog.core.config_resources import ResourceType
 from oncelog.core.dataclass import dataclass
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import (
@@ -36,7 +33,6 @@ from oncelog.core.ids import (
     INTERNAL_TOPICS,
     NULL_UUID,
     NodeId,
-    TopicPartition,
 )
 from oncelog.core.invariant import invariant
 from oncelog.core.promise import Promise
@@ -55,13 +51,14 @@ from oncelog.server.log_starts import LogStarts
 from oncelog.server.log_upkeep import LogUpkeep
 from oncelog.server.markers import MarkerSender
 from oncelog.server.memory_budget import MemoryBudget
+from oncelog.server.metadata_changes import MetadataChanges
 from oncelog.server.metrics import Metrics
 from oncelog.server.producer_ids import ProducerIds
 from oncelog.server.producer_room import ProducerRoom
 from oncelog.server.quotas import FORGOTTEN_AFTER_MS, Quotas
 from oncelog.server.recurring import RecurringWork
 from oncelog.server.removals import Removals
-from oncelog.server.turns import Steps, Turns
+from oncelog.server.turns import Turns
 from oncelog.server.txn_runtime import TxnRuntime
 from oncelog.storage import clean_shutdown
 from oncelog.storage.batch_times import BatchTimesCache
@@ -70,7 +67,6 @@ from oncelog.storage.log_dir import LogDir
 
 if TYPE_CHECKING:
     from oncelog.cluster.metadata_draft import MetadataDraft
-    from oncelog.controller.delta import Delta
     from oncelog.controller.image import Image
     from oncelog.protocol.messages.broker_registration import Listener as Endpoint
     from oncelog.security.scram_decoys import Decoys
@@ -187,6 +183,7 @@ class Broker:
             steady_ms=self.steady_ms,
             admit_producer=self.producer_room.admit,
         )
+        self.metadata_changes = MetadataChanges(self)
         self.fetch_sessions = self.new_fetch_sessions()
         self.markers = MarkerSender(self)
         self.transactions = TxnRuntime(self)
@@ -196,7 +193,7 @@ class Broker:
         self.log_starts = LogStarts(self.upkeep.write_checkpoint)
         self.dispatcher = Dispatcher(self)
         self._decoys: Decoys | None = None
-        self._has_started = False
+        self.has_started = False
         self._has_ended = False
         self.stopped = False
 
@@ -276,6 +273,10 @@ class Broker:
             self._decoys = Decoys(shared or self.secret, ((user.mechanism, users[user]) for user in users))
         return self._decoys
 
+    def forget_decoys(self) -> None:
+        """Users have changed."""
+        self._decoys = None
+
     @property
     def controller_id(self) -> NodeId:
         """Whom clients send what controllers decide. In a cluster any broker passes it on."""
@@ -320,39 +321,6 @@ class Broker:
         """Their lowest and highest levels."""
         return {each.name: (each.min_supported_version, each.max_supported_version) for each in FEATURES}
 
-    def take_role(self, partition: TopicPartition, state: PartitionState) -> Partition | None:
-        """The metadata has changed. Coordinators follow the leadership of the partitions of their topics.
-
-        Returns the partition, if it is kept here. Raises KafkaError or OSError if it cannot take its role.
-        """
-        kept = self.partitions.opened(*partition)
-        if kept is None and not self.is_in_cluster and not (self._has_started and self._has_coordinator(partition)):
-            # It takes its role, and its folder is made, when it is first used. Coordinators load theirs at their start.
-            return None
-        is_new_epoch = kept is None or state.leader_epoch != kept.leader_epoch
-        if kept is not None:
-            kept.become(state, self.steady_ms())
-        else:
-            kept = self.partitions.find(*partition)
-        if kept is not None and is_new_epoch:
-            for coordinator in (self.transactions, self.groups):
-                coordinator.shards.follow(kept)
-        return kept
-
-    def _has_coordinator(self, partition: TopicPartition) -> bool:
-        return partition.topic in INTERNAL_TOPICS and self.partitions.has_data(*partition)
-
-    def remove_partitions(self, partitions: Sequence[TopicPartition]) -> Steps[None]:
-        """The topic is deleted, or other brokers keep these partitions now."""
-        if not partitions:
-            return
-        closing = yield from self.partitions.remove(partitions)
-        for partition in partitions:
-            if partition.topic in INTERNAL_TOPICS:
-                for coordinator in (self.transactions, self.groups):
-                    coordinator.shards.forget(partition)
-        self.removals.begin(closing)
-
     def join_own(self, endpoints: Sequence[Endpoint], listener: str) -> Membership:
         """`join` of a node that is alone. Raises KafkaError, InvalidMetadata or OSError."""
         controller = self.own_controller
@@ -379,56 +347,6 @@ class Broker:
         self.membership.start()
         return self.membership
 
-    def apply_image(self, image: Image, delta: Delta) -> Steps[None]:
-        """In this order: partitions of deleted topics go; what is answered from, settings and ACLs, roles, topics that
-        groups have offsets of. In between others have their turn, since all of that may be about thousands of
-        partitions. It is to be gone through to its end before the next image."""
-        metadata, replication = self.metadata, self.replication
-        invariant(replication is not None, "an image is applied once the broker has joined")
-        if replication is None:
-            return
-        is_first = not metadata.image.brokers and not metadata.image.features
-        deleted = metadata.forget_deleted(delta)
-        yield from self._remove_topics(deleted, replication)
-        metadata.become(image, delta)
-        if is_first:
-            self._set_strays_aside()
-        yield from self._follow_settings(delta)
-        self.transactions.follow_features(image.features)
-        yield from replication.take_roles(image, delta)
-        for topic in deleted:
-            self.groups.on_topic_deleted(topic)
-        if deleted:
-            self.cleaner.on_topics_deleted({topic.name for topic in deleted})
-
-    def _remove_topics(self, topics: Sequence[Topic], replication: Replication) -> Steps[None]:
-        keys = []
-        for topic in topics:
-            for index in range(topic.partition_count):
-                key = TopicPartition(topic.name, index)
-                if key in self.log_dir.logs:
-                    replication.follow_none(TopicIdPartition(topic.topic_id, *key))
-                    keys.append(key)
-                yield
-        yield from self.remove_partitions(keys)
-
-    def _set_strays_aside(self) -> None:
-        """Logs of topics that are gone, or that other brokers keep now: before a new one of the same name is made."""
-        # A node that is alone knows all topics of its folder, and has renamed what was deleted before a clean stop.
-        doubtful = {} if not self.is_in_cluster and self.log_dir.was_clean else self.log_dir.logs
-        for partition, found in list(doubtful.items()):
-            topic = self.metadata.topics.get(partition.topic)
-            is_ours = (
-                topic is not None
-                and is_of_topic(found, topic.topic_id)
-                and self.metadata.has_partition(*partition)
-                and self.metadata.partition_state(topic, partition.partition).role_of(self.node_id) is not Role.NONE
-            )
-            if not is_ours:
-                self.log_dir.set_aside(partition)
-        for topic in self.metadata.topics.values():
-            at_once(self.partitions.reconfigure(topic))
-
     def _load_metadata(self) -> None:
         self._stopped_epoch = clean_shutdown.read_broker_epoch(self._data_dir)
         if self._stopped_epoch is not None:
@@ -436,7 +354,7 @@ class Broker:
         if not self.is_in_cluster and not clean_shutdown.has_clean_stop(self._data_dir):
             # All logs are read before there is a controller: by what was set for this broker while it ran.
             self.metadata.broker_configs = broker_configs(load_settings(self._data_dir))
-        self._load_settings()
+        self.adopt_settings()
 
     def _open_own_controller(self) -> OwnController:
         from oncelog.server.own_controller import OwnController
@@ -464,28 +382,12 @@ class Broker:
         self.log_survey = None if is_first else survey
         adopt_folders(self.log_dir, draft, self.settings, survey)
 
-    def _load_settings(self) -> None:
+    def adopt_settings(self) -> None:
+        """Of the metadata, over those of the start."""
         self.broker_settings = BrokerSettings(self._static_settings, self.metadata.broker_configs, str(self.node_id))
         self.settings = self.broker_settings.settings
         self._log_configs = LogConfigs(self.broker_settings)
         self.fetch_max_bytes = self.settings.integer("fetch.max.bytes")
-
-    def _follow_settings(self, delta: Delta) -> Steps[None]:
-        """And ACLs, quotas and users."""
-        topics = self.metadata.topics
-        if delta.has_broker_settings:
-            self._load_settings()
-            changed = list(topics)
-        else:
-            changed = [each.name for each in delta.settings if each.type == ResourceType.TOPIC and each.name in topics]
-        for name in changed:
-            yield from self.partitions.reconfigure(topics[name])
-        if delta.acls and self.acls is not None:
-            self.acls.become(self.metadata.acls)
-        if delta.quotas:
-            self.quotas.changed()
-        if delta.scram:
-            self._decoys = None
 
     def log_config(self, topic: Topic) -> LogConfig:
         return self._log_configs.of(topic.configs)
@@ -523,7 +425,7 @@ class Broker:
     # Start and stop
 
     def start(self) -> None:
-        self._has_started = True
+        self.has_started = True
         if self.acks_fsync:
             # What was found after a crash may have been in the page cache only; from here on it counts as committed.
             self.log_dir.checkpoint(self.log_dir.high_watermarks)

@@ -202,7 +202,7 @@ class Membership:
 
     def _apply(self, update: Update) -> Steps[None]:
         if self.loaded.done:
-            yield from self._broker.apply_image(update.image, update.delta)
+            yield from self._broker.metadata_changes.apply(update.image, update.delta)
         else:
             if self.applied_offset < 0:
                 self.lifecycle.hurry()
@@ -216,7 +216,7 @@ class Membership:
     def _apply_first(self) -> None:
         image = self.quorum.image
         try:
-            at_once(self._broker.apply_image(image, Delta.between(EMPTY_IMAGE, image)))
+            at_once(self._broker.metadata_changes.apply(image, Delta.between(EMPTY_IMAGE, image)))
         except Exception as error:
             log.exception("the metadata up to offset %d could not be applied", self.applied_offset)
             self.end(f"the metadata could not be applied: {error}")

@@ -170,14 +170,14 @@ class Replication:
                     opened.become(PartitionState.from_image(image), self._broker.steady_ms())
                 moved.append(kept)
             yield
-        yield from self._broker.remove_partitions(moved)
+        yield from self._broker.metadata_changes.remove_partitions(moved)
 
     def _take_role(self, key: TopicIdPartition, state: PartitionState) -> None:
         self._failed.pop(key, None)
         if state.leader == self._broker.node_id:
             self.follow_none(key)
         try:
-            partition = self._broker.take_role(TopicPartition(key.topic, key.partition), state)
+            partition = self._broker.metadata_changes.take_role(TopicPartition(key.topic, key.partition), state)
         except (KafkaError, OSError) as error:
             log.error("%s-%d cannot take its role and will be tried again: %s", key.topic, key.partition, error)
             self.follow_none(key)

@@ -44,7 +44,7 @@ def change(node: BrokerInProcess, where: TopicPartition, leader: NodeId) -> None
     partition = node.broker.partitions.find(*where)
     assert partition is not None
     epoch = LeaderEpoch(partition.leader_epoch + 1)
-    node.broker.take_role(where, replace(partition.state, leader=leader, leader_epoch=epoch))
+    node.broker.metadata_changes.take_role(where, replace(partition.state, leader=leader, leader_epoch=epoch))
 
 
 def describe() -> DescribeTransactionsRequest:

@@ -208,7 +208,7 @@ def test_a_topic_whose_partitions_are_being_closed_is_gone_after_a_stop(
     for index in range(30):
         node.produce("wide", [b"v"], partition=index)
     monkeypatch.setattr(turns, "SLICE_MS", 0)
-    at_once(node.broker.remove_partitions([TopicPartition("wide", index) for index in range(30)]))
+    at_once(node.broker.metadata_changes.remove_partitions([TopicPartition("wide", index) for index in range(30)]))
     assert any(tmp_path.glob("wide-*")), "its folders have their names until all of its logs are closed"
     node.broker.stop()
     assert not [path for path in tmp_path.glob("wide-*") if not path.name.endswith("-delete")]

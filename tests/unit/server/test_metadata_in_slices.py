@@ -17,7 +17,7 @@ from oncelog.protocol.messages.create_topics import CreatableTopic, CreateTopics
 from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from oncelog.server import membership
-from oncelog.server.broker import Broker
+from oncelog.server.metadata_changes import MetadataChanges
 from tests.unit.server.conftest import FEW_PARTITIONS
 from tests.unit.server.harness import BrokerInProcess, batch_of
 
@@ -32,14 +32,14 @@ def node(tmp_path: Path) -> BrokerInProcess:
 
 def between_steps(monkeypatch: pytest.MonkeyPatch, look: Callable[[], None]) -> None:
     """What is called whenever others have their turn."""
-    original = Broker.apply_image
+    original = MetadataChanges.apply
 
-    def apply_image(self: Broker, *args: Any) -> Any:
+    def apply(self: MetadataChanges, *args: Any) -> Any:
         for step in original(self, *args):
             look()
             yield step
 
-    monkeypatch.setattr(Broker, "apply_image", apply_image)
+    monkeypatch.setattr(MetadataChanges, "apply", apply)
 
 
 def write(node: BrokerInProcess, index: int) -> int:

@@ -64,7 +64,7 @@ def test_a_follower_fetches_on_when_what_it_has_is_on_disk(
     state = replace(
         led.state, leader=LEADER, leader_epoch=LeaderEpoch(5), replicas=(node.broker.node_id, LEADER), in_sync=(LEADER,)
     )
-    partition = node.broker.take_role(where, state)
+    partition = node.broker.metadata_changes.take_role(where, state)
     assert partition is not None
     leader, worker = Leader(), hold_worker(node)
     membership: Any = SimpleNamespace(lifecycle=SimpleNamespace(epoch=1))
