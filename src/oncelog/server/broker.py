@@ -334,7 +334,8 @@ class Broker:
             kept.become(state, self.steady_ms())
         else:
             kept = self.partitions.find(*partition)
-        if kept is not None and is_new_epoch:
+        if kept is not None and (is_new_epoch or self._has_started):
+            # Also in the same epoch: one that has failed here is given its role again, and may be open by then.
             for coordinator in (self.transactions, self.groups):
                 coordinator.shards.follow(kept)
         return kept
