@@ -143,6 +143,27 @@ CONTROLLER_MUTANTS = [
         (_BROKERS, _ELECTIONS),
     ),
     Mutant(
+        "an eligible leader stays one under another minimum",
+        _CONTROLLER + "config_changes",
+        "        for record in records\n        if record.name == _MIN_ISR\n",
+        "        for record in records\n        if False\n",
+        (_ELECTIONS,),
+    ),
+    Mutant(
+        "eligible leaders of before ELR was off are kept",
+        _CONTROLLER + "feature_changes",
+        "        records.append(ClearElrRecord())\n",
+        "        pass\n",
+        (_ELECTIONS,),
+    ),
+    Mutant(
+        "a process that registers again gets another epoch",
+        _CONTROLLER + "registration",
+        "epoch = existing.epoch if existing is not None and is_same else new_epoch",
+        "epoch = new_epoch",
+        (_BROKERS,),
+    ),
+    Mutant(
         "a broker stops before the others know who leads instead",
         _CONTROLLER + "heartbeats",
         "if leads() or any(",
