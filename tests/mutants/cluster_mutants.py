@@ -359,6 +359,18 @@ CLUSTER_MUTANTS = [
         (_RUNTIME,),
     ),
     Mutant(
+        "replicas of topics that are gone are set aside after new ones are made",
+        _SERVER + "broker",
+        "        if is_first:\n            self._set_strays_aside()\n        yield from self._follow_settings(delta)\n"
+        "        self.transactions.follow_features(image.features)\n"
+        "        yield from replication.take_roles(image, delta)\n",
+        "        yield from self._follow_settings(delta)\n"
+        "        self.transactions.follow_features(image.features)\n"
+        "        yield from replication.take_roles(image, delta)\n"
+        "        if is_first:\n            self._set_strays_aside()\n",
+        (_MEMBERS,),
+    ),
+    Mutant(
         "a marker is applied under an old coordinator epoch",
         "oncelog.storage.producer_state",
         "        if control.coordinator_epoch < entry.coordinator_epoch:\n            raise",

@@ -143,6 +143,13 @@ CONTROLLER_MUTANTS = [
         (_BROKERS, _ELECTIONS),
     ),
     Mutant(
+        "the last known leader is elected while it is fenced",
+        _CONTROLLER + "partition_change",
+        "len(last_known) == 1 and self.is_acceptable(last_known[0])",
+        "len(last_known) == 1",
+        (_ELECTIONS,),
+    ),
+    Mutant(
         "an eligible leader stays one under another minimum",
         _CONTROLLER + "config_changes",
         "        for record in records\n        if record.name == _MIN_ISR\n",

@@ -180,7 +180,10 @@ def test_the_last_known_leader_comes_back_uncleanly_when_nobody_else_is_known() 
         kill(rig, broker_id)
     rig.restart(3, clean=True)
     assert rig.partition("orders").leader == -1
-    rig.restart(1, clean=False)
+    rig.now_ms += SESSION_MS + 1
+    rig.register(1, previous_broker_epoch=-1)
+    assert state(rig.partition("orders")) == (-1, [], []), "it has left the ELR, and is not in service yet"
+    rig.heartbeat(1)
     found = rig.partition("orders")
     assert (found.leader, found.isr, found.is_recovering) == (1, (1,), True)
     assert rig.alter("orders", [1], recovering=0).leader_recovery_state == 0
