@@ -154,6 +154,13 @@ CONTROLLER_MUTANTS = [
         _CONTROLLER + "config_changes",
         "        for record in records\n        if record.name == _MIN_ISR\n",
         "        for record in records\n        if False\n",
+        (_ELECTIONS, _CONTROLLERS),
+    ),
+    Mutant(
+        "the minimum of a partition is bounded by the replicas of another one",
+        _CONTROLLER + "view",
+        "len(place.partition.replicas))",
+        "len(next(iter(place.topic.partitions.values())).replicas))",
         (_ELECTIONS,),
     ),
     Mutant(

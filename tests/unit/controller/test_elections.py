@@ -142,6 +142,18 @@ def test_who_was_eligible_under_another_minimum_is_not_elected(is_topics: bool) 
     assert state(rig.partition("orders"))[:2] == (1, [1])
 
 
+def test_the_minimum_of_a_partition_is_bounded_by_its_own_replicas() -> None:
+    """Others of the topic may have fewer. Its leader commits nothing alone, so whoever has left has everything."""
+    rig = Rig()
+    rig.start(1, 2, 3)
+    rig.create("orders", [1, 2, 3], [1, 2, 3], min_insync_replicas="2")
+    assert reassign(rig, 1) == 0
+    for broker_id in (3, 2):
+        kill(rig, broker_id)
+    assert state(rig.partition("orders", 1)) == (1, [1], [2])
+    assert state(rig.partition("orders", 0)) == (1, [1], [])
+
+
 def test_who_was_eligible_before_elr_was_off_is_not_elected_when_it_is_on_again() -> None:
     """Nobody has kept the list meanwhile, as in KAFKA-16540: the leader has committed alone."""
     rig = three(min_insync_replicas="2")
