@@ -12,14 +12,20 @@ from oncelog.cluster.lifecycle import State
 from oncelog.cluster.zookeeper import NO_OWNER, Delete
 from oncelog.cluster.zookeeper_nodes import CONTROLLER
 from oncelog.core.address import Address
+from oncelog.core.config_resources import ResourceType
 from oncelog.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
     ReassignableTopic,
 )
-from oncelog.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from oncelog.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from oncelog.protocol.messages.elect_leaders import ElectLeadersRequest
+from oncelog.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from oncelog.protocol.schema import Message
 from oncelog.server import controller_node
 from tests.controller_simulation.judge import Judge
@@ -35,6 +41,7 @@ FAULTS = 0.06
 SNAPSHOT_BATCHES = 40
 TOPICS_MAX = 8
 LOSS = 0.01
+MIN_ISR = "min.insync.replicas"
 
 
 class History:
@@ -61,8 +68,9 @@ class History:
             self._heal()
             self._advance(HEALED_MS)
             self.judge.check_led()
-            self._help()
-            self._advance(HEALED_MS)
+            for _ in range(2):  # what cannot be cancelled because nobody of before is in sync can be when one is
+                self._help()
+                self._advance(HEALED_MS)
             self._check_end(set(BROKERS))
             self._lose_a_broker_and_its_controller()
 
@@ -151,7 +159,10 @@ class History:
         if draw < 0.1 and len(topics) < TOPICS_MAX:
             self._topics += 1
             factor = self.random.choice((1, 2, 3, 3))
-            topic = CreatableTopic(name=f"topic-{self._topics}", num_partitions=2, replication_factor=factor)
+            minimum = CreatableTopicConfig(name=MIN_ISR, value=self.random.choice("122"))
+            topic = CreatableTopic(
+                name=f"topic-{self._topics}", num_partitions=2, replication_factor=factor, configs=[minimum]
+            )
             self._ask(CreateTopicsRequest(topics=[topic]))
         elif draw < 0.14 and topics:
             name = self.random.choice(topics).name
@@ -162,7 +173,13 @@ class History:
             partition = ReassignablePartition(partition_index=self.random.randrange(2), replicas=given)
             wanted = ReassignableTopic(name=self.random.choice(topics).name, partitions=[partition])
             self._ask(AlterPartitionReassignmentsRequest(topics=[wanted]))
-        elif draw < 0.34:
+        elif draw < 0.32 and topics:
+            minimum = AlterableConfig(name=MIN_ISR, value=self.random.choice("123"))
+            changed = AlterConfigsResource(
+                resource_type=ResourceType.TOPIC, resource_name=self.random.choice(topics).name, configs=[minimum]
+            )
+            self._ask(IncrementalAlterConfigsRequest(resources=[changed]))
+        elif draw < 0.36:
             self._ask(ElectLeadersRequest(election_type=0, topic_partitions=None, timeout_ms=1000))
 
     def _pause(self, node: Controller | Broker) -> None:

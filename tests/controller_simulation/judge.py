@@ -4,7 +4,9 @@ epochs      the epochs of a partition never go back, and a new leader has a high
 image       whoever has read as far as an offset has the image that the log before it amounts to (10)
 one writer  an epoch has one controller, and from the moment it is won nothing of a lower one is written (11)
 committed   no decision was answered before its records were in the log (11)
-leaders     a leader is in sync and in service; so are all that are in sync, which are replicas (16)
+leaders     a leader is in sync and in service; so are all that are in sync, which are replicas (9)
+candidates  who may be elected without being in sync (ELR) is a replica, has all that could be committed, and has lost
+            nothing in a crash; nobody is kept so while enough are in sync (3, 9)
 liveness    once everything works again, all is led and in sync, moves have ended, and nobody waits (16)
 """
 
@@ -18,16 +20,18 @@ from uuid import UUID
 from oncelog.cluster.kraft_metadata import SnapshotName
 from oncelog.cluster.quorum_log import Leader
 from oncelog.controller.broker_changes import UNFENCE
-from oncelog.controller.image import EMPTY_IMAGE, Image, TopicImage
+from oncelog.controller.image import EMPTY_IMAGE, ConfigResource, Image, TopicImage
 from oncelog.controller.metadata_batches import read_batches
 from oncelog.controller.partition_image import PartitionImage
 from oncelog.controller.replay import Replay
+from oncelog.core.config_resources import ResourceType
 from oncelog.protocol.batch import read_header
 from oncelog.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from oncelog.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from oncelog.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
 from oncelog.protocol.messages.cluster_metadata import (
     BrokerRegistrationChangeRecord,
+    ClearElrRecord,
     PartitionChangeRecord,
     PartitionRecord,
     RegisterBrokerRecord,
@@ -63,6 +67,15 @@ class Judge(of_log.Judge):
         self._registered: set[tuple[int, int]] = set()
         self._unfenced: set[tuple[int, int]] = set()
         self._partition_epochs: dict[tuple[Any, int], int] = {}
+        self._has_all: dict[tuple[UUID, int], set[int]] = {}
+        """The replicas that have all that could be committed, by partition."""
+        self._crashed: set[UUID] = set()
+        """Processes that began after a crash of the one before."""
+
+    def on_start(self, incarnation_id: UUID, *, after_crash: bool) -> None:
+        """A broker starts, and registers later."""
+        if after_crash:
+            self._crashed.add(incarnation_id)
 
     def expect(self, promise: str, holds: bool, text: str, *parts: object) -> None:
         """`text % parts` is made only if it is needed: to show an image takes longer than to look at it."""
@@ -91,15 +104,26 @@ class Judge(of_log.Judge):
     def _count(self, record: Message) -> None:
         """Also what the rest of the batch makes undone."""
         if isinstance(record, PartitionRecord):
-            self._partition_epochs[record.topic_id, record.partition_id] = record.partition_epoch
+            key = record.topic_id, record.partition_id
+            self._partition_epochs[key], self._has_all[key] = record.partition_epoch, set(record.isr)
         elif isinstance(record, PartitionChangeRecord):
-            self._partition_epochs[record.topic_id, record.partition_id] += 1
+            key = record.topic_id, record.partition_id
+            self._partition_epochs[key] += 1
+            self._has_all[key] |= set(record.isr or ())  # within a batch nothing is committed
+        elif isinstance(record, ClearElrRecord):
+            for topic in self._replay.image().topics.values():
+                for index, partition in topic.partitions.items():
+                    self._partition_epochs[topic.topic_id, index] = partition.partition_epoch
         elif isinstance(record, TopicRecord):
             self._made[record.topic_id] = record.name
         elif isinstance(record, RemoveTopicRecord):
             self._deleted.add(self._made[record.topic_id])
         elif isinstance(record, RegisterBrokerRecord):
             self._registered.add((record.broker_id, record.broker_epoch))
+            if record.incarnation_id in self._crashed:
+                self._crashed.discard(record.incarnation_id)  # it may be registered again, and has lost nothing since
+                for has_all in self._has_all.values():
+                    has_all.discard(record.broker_id)
         elif isinstance(record, BrokerRegistrationChangeRecord) and record.fenced == UNFENCE:
             self._unfenced.add((record.broker_id, record.broker_epoch))
 
@@ -111,6 +135,7 @@ class Judge(of_log.Judge):
                 place = f"{topic.name}-{index}"
                 self._check_epochs(place, None if old is None else old.partitions.get(index), partition)
                 self._check_leader(place, partition)
+                self._check_candidates(place, topic, index, None if old is None else old.partitions.get(index))
 
     def _check_epochs(self, place: str, old: PartitionImage | None, new: PartitionImage) -> None:
         if old is not None and old is not new:
@@ -132,6 +157,28 @@ class Judge(of_log.Judge):
                 self.expect(
                     "leaders", serves, "%s: %s is in sync and not in service: %s %s", place, member, partition, broker
                 )
+
+    def _check_candidates(self, place: str, topic: TopicImage, index: int, old: PartitionImage | None) -> None:
+        """A leader commits while enough are in sync, and then whoever is not may lack something."""
+        partition, key = topic.partitions[index], (topic.topic_id, index)
+        isr, elr = set(partition.isr), set(partition.elr)
+        is_apart = not isr & elr and elr <= set(partition.replicas)
+        self.expect("candidates", is_apart, "%s: %s", place, partition)
+        is_enough = len(isr) >= self._minimum(topic, partition)
+        self.expect("candidates", not (is_enough and elr), "%s: they are not needed: %s", place, partition)
+        known = self._has_all[key]
+        if not partition.is_recovering:
+            self.expect("candidates", elr <= known, "%s: only %s have all: %s", place, known, partition)
+            is_elected = old is not None and old.leader == NO_LEADER != partition.leader
+            is_right = not is_elected or partition.leader in known
+            self.expect("candidates", is_right, "%s: only %s have all, and not the leader: %s", place, known, partition)
+        begins_anew = is_enough or partition.is_recovering
+        self._has_all[key] = isr if begins_anew else known & set(partition.replicas)
+
+    def _minimum(self, topic: TopicImage, partition: PartitionImage) -> int:
+        everywhere = self.image.settings.get(ConfigResource(ResourceType.BROKER, ""), {})
+        wanted = {**everywhere, **self.image.topic_settings(topic.name)}.get("min.insync.replicas", "1")
+        return min(int(wanted), len(partition.replicas))
 
     # Nodes
 

@@ -151,10 +151,10 @@ class Broker:
             cluster_id=CLUSTER_ID, replica_id=broker_id, directory_id=directory_id, bootstrap=bootstrap
         )
         listener = Listener(name="PLAINTEXT", host="127.0.0.1", port=9092)
+        incarnation_id = history.new_uuid()
+        history.judge.on_start(incarnation_id, after_crash=previous_epoch < 0)
         self.life = Lifecycle(
-            Identity(
-                broker_id, CLUSTER_ID, history.new_uuid(), [listener], FEATURES, None, directory_id, previous_epoch
-            ),
+            Identity(broker_id, CLUSTER_ID, incarnation_id, [listener], FEATURES, None, directory_id, previous_epoch),
             TIMING,
             history.scheduler.monotonic_ms(),
         )

@@ -18,6 +18,7 @@ _READS = suite("tests/unit/server/test_cluster_reads.py")
 _THROTTLE = suite("tests/unit/server/test_replication_throttle.py")
 _TRANSACTIONS = suite("tests/unit/server/test_cluster_transactions.py")
 _GROUPS = suite("tests/unit/server/test_cluster_groups.py")
+_RUNTIME = suite("tests/unit/server/test_coordinator_runtime.py")
 _DISK = suite("tests/unit/server/test_disk_watch.py")
 _PEERS = suite("tests/unit/server/test_peer_connections.py")
 _ACTION = suite("tests/unit/server/test_cluster_action.py")
@@ -343,6 +344,32 @@ CLUSTER_MUTANTS = [
         "        if not partition.is_leader:\n            self._resign(index)\n"
         "        if index not in self._live and partition.is_leader and",
         (_TRANSACTIONS,),
+    ),
+    Mutant(
+        "a role that is given again in its epoch does not reach its coordinator",
+        _SERVER + "metadata_changes",
+        "(is_new_epoch or self._broker.has_started)",
+        "is_new_epoch",
+        (_RUNTIME,),
+    ),
+    Mutant(
+        "an answer that fails keeps a coordinator from being unloaded",
+        _SERVER + "coordinator_runtime",
+        "            except Exception:  # noqa: BLE001  logged\n                self._log",
+        "            except OSError:\n                self._log",
+        (_RUNTIME,),
+    ),
+    Mutant(
+        "replicas of topics that are gone are set aside after new ones are made",
+        _SERVER + "metadata_changes",
+        "        if is_first:\n            self._set_strays_aside()\n        yield from self._follow_settings(delta)\n"
+        "        self._broker.transactions.follow_features(image.features)\n"
+        "        yield from replication.take_roles(image, delta)\n",
+        "        yield from self._follow_settings(delta)\n"
+        "        self._broker.transactions.follow_features(image.features)\n"
+        "        yield from replication.take_roles(image, delta)\n"
+        "        if is_first:\n            self._set_strays_aside()\n",
+        (_MEMBERS,),
     ),
     Mutant(
         "a marker is applied under an old coordinator epoch",

@@ -72,6 +72,13 @@ COORDINATOR_MUTANTS = [
         (histories(60, "nobody-waits", "lso-moves-on"), _TXN_PROPERTY),
     ),
     Mutant(
+        "an acknowledgement counts for whatever the id has open",
+        "oncelog.coordinator.txn.machine",
+        "if entry is None or entry.markers is not sent:",
+        "if entry is None or entry.markers is None:",
+        (suite("tests/unit/coordinator/txn/test_txn_markers.py"),),
+    ),
+    Mutant(
         "a transaction is complete before all of its markers are written",
         _TXN + "markers",
         "return not entry.unacknowledged and entry.in_flight is None",

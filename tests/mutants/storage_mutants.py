@@ -159,6 +159,13 @@ STORAGE_MUTANTS = [
         (suite("tests/unit/storage/test_last_heard_of.py"),),
     ),
     Mutant(
+        "leader epochs that do not fit the log are believed",
+        "oncelog.storage.recovery",
+        "        if self.epochs_are_lost or not self._are_epochs_right(end_offset):\n",
+        "        if self.epochs_are_lost:\n",
+        (suite("tests/unit/storage/test_log_truncation.py"),),
+    ),
+    Mutant(
         "a log start without a checksum is believed",
         "oncelog.storage.log_dir",
         "            if first < start:\n",

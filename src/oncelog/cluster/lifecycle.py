@@ -33,6 +33,7 @@ from oncelog.cluster.exchange import Exchange
 from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.config import setting
 from oncelog.core.errors import ErrorCode
+from oncelog.core.ids import uuid_to_text
 from oncelog.core.invariant import invariant
 from oncelog.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from oncelog.protocol.messages.broker_registration import (
@@ -263,8 +264,19 @@ class Lifecycle:
                 f"the controllers are not of cluster {identity.cluster_id}, to which this data folder belongs: check "
                 "controller.quorum.bootstrap.servers"
             )
+        if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            return (
+                f"the controller does not let broker {identity.broker_id} register: give the principal that it logs in "
+                "with ClusterAction on the cluster, or name it in super.users of the controllers"
+            )
+        if code == ErrorCode.INVALID_REGISTRATION:
+            return (
+                f"the controller does not register broker {identity.broker_id} with the data folder "
+                f"{uuid_to_text(identity.directory_id)}, which most likely was copied from another broker: start it "
+                "with a folder of its own, which may be empty"
+            )
         name = next((known.name for known in ErrorCode if known == code), f"error {code}")
-        return f"the controller refuses to register broker {identity.broker_id}: {name}"
+        return f"the controller refuses to register broker {identity.broker_id}: {name}; its log says why"
 
 
 _FINAL: Final = (

@@ -11,7 +11,7 @@ from oncelog.controller.view import ELR_FEATURE, View
 from oncelog.core.config_resources import ResourceType
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.protocol.messages.broker_registration import Feature
-from oncelog.protocol.messages.cluster_metadata import ConfigRecord, FeatureLevelRecord
+from oncelog.protocol.messages.cluster_metadata import ClearElrRecord, ConfigRecord, FeatureLevelRecord
 from oncelog.protocol.messages.update_features import (
     FeatureUpdateKey,
     UpdatableFeatureResult,
@@ -119,8 +119,14 @@ def _not_supported(view: View, name: str, level: int, supported: Sequence[Featur
 
 
 def _elr_safety(view: View) -> list[Message]:
-    """With ELR all brokers have the same min.insync.replicas."""
+    """With ELR all brokers have the same min.insync.replicas.
+
+    Without it nobody keeps the ELR that a partition had before: whoever is in it may lack what was committed since, and
+    would be elected. Kafka's controllers leave it where it is.
+    """
     records: list[Message] = []
+    if not view.has_elr and any(place.partition.elr or place.partition.last_known_elr for place in view.places()):
+        records.append(ClearElrRecord())
     everywhere = view.image.settings.get(ConfigResource(ResourceType.BROKER, ""), {})
     if _MIN_ISR not in everywhere:
         value = str(view.static.integer(_MIN_ISR))

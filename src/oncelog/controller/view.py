@@ -90,10 +90,14 @@ class View:
         own = self.image.topic_settings(topic).get(name)
         return self._inherited.get(name) if own is None else TOPIC_CONFIG[name].parse(own)
 
-    def min_isr(self, topic: TopicImage) -> int:
-        """No more than there are replicas."""
-        wanted = cast(int, self._topic_value(topic.name, "min.insync.replicas"))
-        return min(wanted, len(next(iter(topic.partitions.values())).replicas))
+    def min_isr(self, place: Place) -> int:
+        """No more than the partition has replicas, by which its leader commits too.
+
+        Kafka's controllers count those of the topic's first partition. Where that has fewer, they forget who is
+        eligible although the leader has committed nothing without them.
+        """
+        wanted = cast(int, self._topic_value(place.topic.name, "min.insync.replicas"))
+        return min(wanted, len(place.partition.replicas))
 
     def allows_unclean(self, topic: str) -> bool:
         return bool(self._topic_value(topic, "unclean.leader.election.enable"))
@@ -113,7 +117,7 @@ class View:
             return alive(broker_id) and self._is_online(broker_id, directories.get(NodeId(broker_id)))
 
         return PartitionChange(
-            partition, is_acceptable, self.directory_of, min_isr=self.min_isr(place.topic), has_elr=self.has_elr
+            partition, is_acceptable, self.directory_of, min_isr=self.min_isr(place), has_elr=self.has_elr
         )
 
     def change_as_told(self, place: Place, is_alive: Callable[[int], bool] | None = None) -> PartitionChange:

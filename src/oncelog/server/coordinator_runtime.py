@@ -50,6 +50,10 @@ class LiveShard(Generic[S]):
         self.replay_offset = 0
         """The offset of the last record that was replayed while loading."""
 
+    @property
+    def leads_still(self) -> bool:
+        return self.partition.is_leader and self.partition.leader_epoch == self.epoch
+
 
 class CoordinatorRuntime(Generic[S, E]):
     def __init__(
@@ -103,9 +107,16 @@ class CoordinatorRuntime(Generic[S, E]):
         }
 
     def follow(self, partition: Partition) -> None:
-        """The leader epoch of a partition has changed: its shard is given up, and loaded anew if this broker leads."""
+        """A partition has taken its role: a shard of another epoch is given up, and loaded anew if this broker leads.
+
+        It is the shard that is compared, and not the role with the one before: that may have been taken by halves, or
+        by a request that opened the partition, and then nobody would carry its transactions on.
+        """
         topic, index = partition.topic_partition
         if topic != self._topic:
+            return
+        live = self._live.get(index)
+        if live is not None and live.partition is partition and live.leads_still:
             return
         self._resign(index)
         if partition.is_leader and partition.log.log_end_offset > 0:
@@ -252,8 +263,12 @@ class CoordinatorRuntime(Generic[S, E]):
         live.partition.committed(info.last_offset).then(committed)
 
     def deliver(self, outcome: Outcome) -> None:
+        """An answer that fails is said, and keeps neither others nor what is to be done next from being carried out."""
         for reply in outcome.replies:
-            reply.reply_to(reply.response)
+            try:
+                reply.reply_to(reply.response)
+            except Exception:  # noqa: BLE001  logged
+                self._log.exception("%s: an answer could not be given", self._topic)
 
     def _apply(self, live: LiveShard[S], outcome: Outcome, info: AppendInfo) -> None:
         producer_id = NO_PRODUCER_ID if outcome.producer is None else outcome.producer.producer_id
@@ -270,7 +285,9 @@ class CoordinatorRuntime(Generic[S, E]):
             self._carry_out(effect)
 
     def _fail(self, live: LiveShard[S], outcome: Outcome, error: KafkaError) -> None:
-        self._log.warning("%s: records were not written: %s", live.partition.topic_partition, error)
+        # When another broker takes over, all that is in flight ends here, and clients go to the next coordinator.
+        level = logging.WARNING if live.leads_still else logging.DEBUG
+        self._log.log(level, "%s: records were not written: %s", live.partition.topic_partition, error)
         live.is_stale |= live.partition.log.has_failed
         instead = live.shard.append_failed(outcome, error.code, error.message, self._broker.steady_ms())
         self.write(live, instead)

@@ -203,7 +203,8 @@ class GroupRuntime:
         try:
             live = self.shards.live(self.partition_of(group_id))
         except KafkaError as error:
-            log.warning("group %s cannot be served: %s", group_id, error)
+            if error.code is not ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                log.warning("group %s cannot be served: %s", group_id, error)
             return Promise.resolved(refused(error_for_failed_append(error.code)))
         if not live.shard.is_loaded:
             return Promise.resolved(refused(live.shard.refusal))

@@ -112,7 +112,8 @@ class MetadataChanges:
             kept.become(state, self._broker.steady_ms())
         else:
             kept = self._broker.partitions.find(*partition)
-        if kept is not None and is_new_epoch:
+        if kept is not None and (is_new_epoch or self._broker.has_started):
+            # Also in the same epoch: one that has failed here is given its role again, and may be open by then.
             for coordinator in (self._broker.transactions, self._broker.groups):
                 coordinator.shards.follow(kept)
         return kept

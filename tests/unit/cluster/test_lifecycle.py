@@ -201,7 +201,9 @@ def test_a_broker_that_is_not_registered_stops_at_once() -> None:
         (ErrorCode.UNSUPPORTED_VERSION, {"metadata.version": 29}, "metadata.version is at level 29, supported are 30"),
         (ErrorCode.UNSUPPORTED_VERSION, {}, "a feature is at a level that it does not support"),
         (ErrorCode.INCONSISTENT_CLUSTER_ID, {}, "not of cluster c, to which this data folder belongs"),
-        (ErrorCode.INVALID_REGISTRATION, {}, "refuses to register broker 1: INVALID_REGISTRATION"),
+        (ErrorCode.INVALID_REGISTRATION, {}, "copied from another broker: start it with a folder of its own"),
+        (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, {}, "ClusterAction on the cluster, or name it in super.users"),
+        (ErrorCode.BROKER_ID_NOT_REGISTERED, {}, "broker 1: BROKER_ID_NOT_REGISTERED; its log says why"),
     ],
 )
 def test_a_refused_registration_says_what_to_do(code: int, finalised: dict[str, int], reason: str) -> None:

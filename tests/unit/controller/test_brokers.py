@@ -85,12 +85,31 @@ def test_an_id_is_taken_as_long_as_its_broker_sends_heartbeats() -> None:
 
 
 def test_the_same_process_may_register_again_in_its_epoch() -> None:
+    """KAFKA-16952: with another epoch, leaders would take its fetches for those of a process that is gone."""
     rig = Rig()
-    rig.start(1)
-    epoch = rig.epochs[1]
-    same = rig.registration(1).incarnation_id
-    assert rig.register(1, incarnation_id=same, rack="r9") == epoch
-    assert (rig.registration(1).rack, rig.registration(1).is_fenced) == ("r9", False)
+    rig.start(1, 2)
+    rig.create("orders", [1, 2])
+    epoch = rig.epochs[2]
+    same = rig.registration(2).incarnation_id
+    assert rig.register(2, incarnation_id=same, rack="r9") == epoch
+    assert (rig.registration(2).rack, rig.registration(2).is_fenced) == ("r9", False)
+    assert rig.registration(2).epoch == epoch
+    assert state(rig.partition("orders")) == (1, [1, 2], [])
+    assert not rig.heartbeat(2).is_fenced
+    rig.alter("orders", [1])
+    assert rig.alter("orders", [1, 2], epochs={1: rig.epochs[1], 2: epoch}).error_code == 0
+
+
+def test_a_process_that_registers_again_while_it_stops_goes_on_stopping() -> None:
+    """So it does in a session that is about to end: KAFKA-16952."""
+    rig = Rig()
+    rig.start(1, 2)
+    rig.create("orders", [1, 2])
+    assert not rig.heartbeat(1, want_shut_down=True).should_shut_down
+    rig.register(1, incarnation_id=rig.registration(1).incarnation_id)
+    assert rig.registration(1).in_controlled_shutdown
+    rig.heartbeat(2)
+    assert rig.heartbeat(1, want_shut_down=True).should_shut_down
 
 
 def test_a_broker_is_unfenced_once_it_has_read_its_registration() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from oncelog.core.config_resources import AlterOperation, ResourceType
 from oncelog.core.errors import ErrorCode
 from oncelog.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -14,7 +15,13 @@ from oncelog.protocol.messages.alter_partition_reassignments import (
 )
 from oncelog.protocol.messages.cluster_metadata import PartitionChangeRecord
 from oncelog.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from oncelog.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from oncelog.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+from oncelog.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from tests.unit.controller.rig import SESSION_MS, Rig, state
 
 
@@ -89,7 +96,10 @@ def test_a_fenced_or_stopping_broker_does_not_join_an_isr() -> None:
 
 
 def test_the_eligible_leader_replicas_of_a_partition_below_its_minimum() -> None:
-    """A history that a controller of Apache Kafka has played in the same way."""
+    """A history that a controller of Apache Kafka has played in the same way.
+
+    Whoever stopped uncleanly may have lost what was committed, and leaves the ELR when it registers (KAFKA-18635).
+    """
     rig = three(min_insync_replicas="2")
     kill(rig, 3)
     assert state(rig.partition("orders")) == (1, [1, 2], [])
@@ -112,6 +122,69 @@ def test_the_eligible_leader_replicas_of_a_partition_below_its_minimum() -> None
     assert state(rig.partition("orders")) == (2, [2, 3], [])
 
 
+@pytest.mark.parametrize("is_topics", [True, False], ids=["of the topic", "of the cluster"])
+def test_who_was_eligible_under_another_minimum_is_not_elected(is_topics: bool) -> None:
+    """KAFKA-16540, KAFKA-18649: below the old minimum nothing was committed, and under the new one it was."""
+    rig = three(min_insync_replicas="2") if is_topics else three()
+    if not is_topics:
+        set_minimum(rig, "2", is_topics=False)
+    for broker_id in (3, 2):
+        kill(rig, broker_id)
+    assert state(rig.partition("orders")) == (1, [1], [2])
+    set_minimum(rig, "1", is_topics=is_topics)
+    assert state(rig.partition("orders")) == (1, [1], []), "from here on the leader commits alone"
+    set_minimum(rig, "2", is_topics=is_topics)
+    kill(rig, 1)
+    assert state(rig.partition("orders")) == (-1, [], [1])
+    rig.restart(2, clean=True)
+    assert rig.partition("orders").leader == -1
+    rig.restart(1, clean=True)
+    assert state(rig.partition("orders"))[:2] == (1, [1])
+
+
+def test_the_minimum_of_a_partition_is_bounded_by_its_own_replicas() -> None:
+    """Others of the topic may have fewer. Its leader commits nothing alone, so whoever has left has everything."""
+    rig = Rig()
+    rig.start(1, 2, 3)
+    rig.create("orders", [1, 2, 3], [1, 2, 3], min_insync_replicas="2")
+    assert reassign(rig, 1) == 0
+    for broker_id in (3, 2):
+        kill(rig, broker_id)
+    assert state(rig.partition("orders", 1)) == (1, [1], [2])
+    assert state(rig.partition("orders", 0)) == (1, [1], [])
+
+
+def test_who_was_eligible_before_elr_was_off_is_not_elected_when_it_is_on_again() -> None:
+    """Nobody has kept the list meanwhile, as in KAFKA-16540: the leader has committed alone."""
+    rig = three(min_insync_replicas="2")
+    for broker_id in (3, 2):
+        kill(rig, broker_id)
+    assert state(rig.partition("orders")) == (1, [1], [2])
+    set_level(rig, 0)
+    set_minimum(rig, "1", is_topics=True)
+    set_level(rig, 1)
+    assert state(rig.partition("orders")) == (1, [1], [])
+    kill(rig, 1)
+    rig.restart(2, clean=True)
+    assert rig.partition("orders").leader == -1
+    rig.restart(1, clean=True)
+    assert rig.partition("orders").leader == 1
+
+
+def set_level(rig: Rig, level: int) -> None:
+    """Of eligible leader replicas."""
+    name = "eligible.leader.replicas.version"
+    update = FeatureUpdateKey(feature=name, max_version_level=level, upgrade_type=1 if level else 2)
+    assert rig.ask(UpdateFeaturesRequest(feature_updates=[update])).error_code == 0
+
+
+def set_minimum(rig: Rig, value: str, *, is_topics: bool) -> None:
+    config = AlterableConfig(name="min.insync.replicas", config_operation=AlterOperation.SET, value=value)
+    kind, name = (ResourceType.TOPIC, "orders") if is_topics else (ResourceType.BROKER, "")
+    resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=[config])
+    assert rig.ask(IncrementalAlterConfigsRequest(resources=[resource])).responses[0].error_code == 0
+
+
 def test_the_last_known_leader_comes_back_uncleanly_when_nobody_else_is_known() -> None:
     """Not while it is fenced (KAFKA-19522)."""
     rig = three(min_insync_replicas="1")
@@ -119,7 +192,10 @@ def test_the_last_known_leader_comes_back_uncleanly_when_nobody_else_is_known() 
         kill(rig, broker_id)
     rig.restart(3, clean=True)
     assert rig.partition("orders").leader == -1
-    rig.restart(1, clean=False)
+    rig.now_ms += SESSION_MS + 1
+    rig.register(1, previous_broker_epoch=-1)
+    assert state(rig.partition("orders")) == (-1, [], []), "it has left the ELR, and is not in service yet"
+    rig.heartbeat(1)
     found = rig.partition("orders")
     assert (found.leader, found.isr, found.is_recovering) == (1, (1,), True)
     assert rig.alter("orders", [1], recovering=0).leader_recovery_state == 0

@@ -151,6 +151,7 @@ def test_features_go_up_and_down_as_far_as_all_nodes_support_them(rig: Rig) -> N
 
 
 def test_elr_comes_with_one_minimum_for_all_brokers() -> None:
+    """KAFKA-16540: brokers that know different minimums would not agree on what is committed."""
     rig = Rig(elr=False, min_insync_replicas="2")
     rig.start(1)
     alter(rig, BROKER, "1", ("min.insync.replicas", SET, "1"))

@@ -205,8 +205,11 @@ def test_a_topic_that_is_made_again_has_nothing_of_the_old_one(new_cluster: Call
     cluster.until(lambda: end_offset(cluster, 1, "orders") == 1)
 
 
-def test_replicas_that_others_keep_by_now_are_set_aside_at_a_start(new_cluster: Callable[..., VirtualCluster]) -> None:
-    """Before new ones are made (KAFKA-14616)."""
+@pytest.mark.parametrize("is_ours", [True, False], ids=["kept here again", "kept elsewhere now"])
+def test_replicas_of_topics_that_are_gone_are_set_aside_at_a_start(
+    new_cluster: Callable[..., VirtualCluster], is_ours: bool
+) -> None:
+    """Before new ones of the same name are made, which would begin with the records of the old (KAFKA-14616)."""
     cluster = new_cluster()
     cluster.controller.create_topic("gone", [1, 2])
     cluster.controller.create_topic("kept", [1, 2])
@@ -215,12 +218,13 @@ def test_replicas_that_others_keep_by_now_are_set_aside_at_a_start(new_cluster: 
     cluster.nodes[2].kill()
     cluster.controller.fence(2)
     cluster.controller.delete_topic("gone")
-    cluster.controller.create_topic("gone", [1])
+    cluster.controller.create_topic("gone", [1, 2] if is_ours else [1])
     cluster.nodes[2].start()
     cluster.until(lambda: sorted(cluster.isr("kept")) == [1, 2])
     folders = sorted(path.name for path in (cluster.nodes[2].folder).iterdir() if path.is_dir())
-    assert [name.partition(".")[0] for name in folders] == ["gone-0", "kept-0"]
-    assert folders[0].endswith("-stray")
+    assert [name.partition(".")[0] for name in folders] == (["gone-0"] if is_ours else []) + ["gone-0", "kept-0"]
+    assert [name.endswith("-stray") for name in folders].count(True) == 1
+    assert end_offset(cluster, 2, "gone") == (0 if is_ours else -1)
 
 
 def test_a_controlled_shutdown_moves_leadership_first(new_cluster: Callable[..., VirtualCluster]) -> None:

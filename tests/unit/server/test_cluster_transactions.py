@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from oncelog.cluster import partitions
 from oncelog.core.errors import ErrorCode
 from oncelog.core.hashing import coordinator_partition
 from oncelog.core.ids import TRANSACTION_STATE_TOPIC
@@ -364,6 +365,40 @@ def test_a_decision_of_an_epoch_that_is_over_is_not_applied_when_it_is_committed
     sent = [call[2].markers for call in cluster.calls if isinstance(call[2], WriteTxnMarkersRequest)]
     assert {marker.coordinator_epoch for markers in sent for marker in markers} == {1}
     assert epochs_of_markers(cluster) == [1]
+
+
+def test_a_coordinator_whose_log_could_not_be_opened_carries_on_when_it_can_be(
+    cluster: VirtualCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in KAFKA-9307 the role is given again in the same epoch, and by then a request has opened the partition.
+
+    Nobody asks for the transaction: its producer has gone.
+    """
+    transaction = Transaction(cluster)
+    assert transaction.produce().error_code == 0
+    cluster.cut(LEADER, COORDINATOR)
+    assert transaction.end().error_code == 0
+    cluster.clock.advance_ms(100)
+    index = coordinator_partition(transaction.id, 3)
+    cluster.controller.change(TRANSACTION_STATE_TOPIC, index, isr=[COORDINATOR])
+    cluster.nodes[COORDINATOR].kill()
+    cluster.controller.fence(COORDINATOR)
+    cluster.heal()
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise OSError("the disk does not answer")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(partitions, "Partition", refuse)
+        cluster.nodes[COORDINATOR].start()
+        cluster.until(lambda: cluster.controller.is_active(COORDINATOR))
+        cluster.controller.change(TRANSACTION_STATE_TOPIC, index, leader=COORDINATOR)
+        cluster.until(cluster.is_known_to_all)
+    table = cluster.nodes[COORDINATOR].running.partitions
+    assert table.opened(TRANSACTION_STATE_TOPIC, index) is None
+    assert table.get(TRANSACTION_STATE_TOPIC, index).is_leader
+    assert epochs_of_markers(cluster) == []
+    cluster.until(lambda: epochs_of_markers(cluster) == [2], within_ms=20_000)
 
 
 def test_a_marker_of_a_coordinator_that_was_replaced_is_refused_by_the_next_leader_as_well(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import errno
+import logging
 from dataclasses import replace
 
 import pytest
 
 from oncelog.core import failpoints
-from oncelog.core.errors import ErrorCode
+from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, LeaderEpoch, NodeId, TopicPartition
 from oncelog.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from oncelog.protocol.messages.end_txn import EndTxnRequest
+from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from oncelog.server import shard_log
 from oncelog.server.log_upkeep import REPAIR_CHECK_INTERVAL_MS
 from tests.unit.server.harness import BrokerInProcess
@@ -45,6 +47,18 @@ def change(node: BrokerInProcess, where: TopicPartition, leader: NodeId) -> None
     assert partition is not None
     epoch = LeaderEpoch(partition.leader_epoch + 1)
     node.broker.metadata_changes.take_role(where, replace(partition.state, leader=leader, leader_epoch=epoch))
+
+
+def fail(_: object) -> None:
+    raise RuntimeError("injected")
+
+
+def join() -> JoinGroupRequest:
+    """By the protocol of clients that are not asked to come again with the id that they are given."""
+    return JoinGroupRequest(
+        group_id="g", session_timeout_ms=30_000, rebalance_timeout_ms=30_000, protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+    )  # fmt: skip
 
 
 def describe() -> DescribeTransactionsRequest:
@@ -160,3 +174,97 @@ def test_a_producer_is_told_who_leads(node: BrokerInProcess, version: int) -> No
     refused = node.produce("t", [b"a"], version=version)
     assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert refused.current_leader.leader_id == node.broker.node_id
+
+
+@pytest.mark.parametrize("settings", [{**SETTINGS, "oncelog.acks.fsync": "false"}])
+def test_a_role_that_was_taken_by_halves_is_taken_to_its_end_in_the_same_epoch(
+    node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KAFKA-9307: the second time the epoch is not a new one, and the coordinator was loading for ever."""
+    producer = Producer(node, "x")
+    producer.init()
+    producer.produce("t", b"a")
+    lose(node, TopicPartition("t", 0))
+    assert producer.end(True).value.error_code == ErrorCode.NONE, "its marker waits for a leader"
+    transactions = node.broker.transactions
+    where = TopicPartition(TRANSACTION_STATE_TOPIC, transactions.partition_of("x"))
+    lose(node, where)
+
+    def refuse(_: int) -> None:
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "injected")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(transactions.shards, "_load", refuse)
+        with pytest.raises(KafkaError, match="injected"):
+            regain(node, where)
+    regain(node, TopicPartition("t", 0))
+    partition = node.broker.partitions.get(*where)
+    node.broker.take_role(where, partition.state)
+    node.clock.advance_ms(1000)
+    written = node.broker.partitions.get("t", 0)
+    assert written.last_stable_offset == written.high_watermark == 2
+
+
+@pytest.mark.parametrize("settings", [{**SETTINGS, "oncelog.acks.fsync": "false"}])
+def test_what_changes_in_the_same_epoch_does_not_load_a_coordinator_again(node: BrokerInProcess) -> None:
+    producer = Producer(node, "x")
+    producer.init()
+    shards = node.broker.transactions.shards
+    index = node.broker.transactions.partition_of("x")
+    live = shards.live(index)
+    state = live.partition.state
+    node.broker.take_role(
+        TopicPartition(TRANSACTION_STATE_TOPIC, index), replace(state, partition_epoch=state.partition_epoch + 1)
+    )
+    assert shards.live(index) is live
+
+
+@pytest.mark.parametrize(
+    "settings", [{**SETTINGS, "oncelog.acks.fsync": "false", "group.initial.rebalance.delay.ms": "3000"}]
+)
+def test_an_answer_that_fails_when_a_coordinator_is_unloaded_keeps_nobody_waiting(
+    node: BrokerInProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    """KAFKA-18484: the shard that was left half unloaded could not be loaded again."""
+    node.until(node.broker.internal_topic(GROUP_METADATA_TOPIC))
+    commit_offset(node)
+    first, second = node.send(join(), 3), node.send(join(), 3)
+    assert not first.done and not second.done
+    first.then(fail)
+    where = TopicPartition(GROUP_METADATA_TOPIC, node.broker.groups.partition_of("g"))
+    lose(node, where)
+    assert second.value.error_code == ErrorCode.NOT_COORDINATOR
+    assert where.partition not in node.broker.groups._deadlines
+    assert "an answer could not be given" in caplog.text
+    regain(node, where)
+    assert fetch_offset(node).value == (ErrorCode.NONE, 5)
+    again = node.send(join(), 3)
+    node.clock.advance_ms(10_000)
+    assert again.value.error_code == ErrorCode.NONE
+
+
+def test_a_transaction_is_carried_out_although_its_answer_fails(node: BrokerInProcess) -> None:
+    """The other side of KAFKA-18484: what is logged and applied is not given up for one who does not hear of it."""
+    producer = Producer(node, "x")
+    producer.init()
+    producer.produce("t", b"a")
+    worker = hold_worker(node)
+    producer.end(True).then(fail)
+    settle(node, worker)
+    partition = node.broker.partitions.get("t", 0)
+    assert partition.last_stable_offset == partition.high_watermark == 2
+
+
+def test_a_coordinator_that_moves_is_no_reason_to_warn(node: BrokerInProcess, caplog: pytest.LogCaptureFixture) -> None:
+    """KAFKA-20635: an error for each write in flight, and for whoever asks again, although all of that is as usual."""
+    node.until(node.broker.internal_topic(GROUP_METADATA_TOPIC))
+    worker = hold_worker(node)
+    waiting = [commit_offset(node) for _ in range(3)]
+    where = TopicPartition(GROUP_METADATA_TOPIC, node.broker.groups.partition_of("g"))
+    with caplog.at_level(logging.WARNING):
+        lose(node, where)
+        waiting.append(commit_offset(node))
+        codes = {answer.value.topics[0].partitions[0].error_code for answer in waiting}
+        assert codes == {ErrorCode.NOT_COORDINATOR}
+        assert [record.getMessage() for record in caplog.records] == []
+    settle(node, worker)

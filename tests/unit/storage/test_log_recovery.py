@@ -185,6 +185,7 @@ def test_recovery_point_beyond_the_end_is_not_believed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", ["missing", "empty", "torn", "garbage"])
 @pytest.mark.parametrize("suffix", [".index", ".timeindex", ".snapshot", "leader-epoch-checkpoint"])
 def test_damaged_companions_are_rebuilt(tmp_path: Path, suffix: str, damage: str, clean: bool) -> None:
+    """A torn checkpoint of leader epochs (KAFKA-16541) is one of them."""
     log = mixed_log(tmp_path)
     expected = state_of(log)
     log.close()

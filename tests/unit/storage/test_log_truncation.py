@@ -10,6 +10,7 @@ from oncelog.core import failpoints
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.storage.deletions import DeletionQueue, unlink_all
 from oncelog.storage.file_cache import FileCache
+from oncelog.storage.leader_epochs import FILE_NAME
 from oncelog.storage.log import Log, LogPlace
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.retention import delete_old_segments
@@ -20,6 +21,7 @@ from tests.unit.storage.log_harness import (
     TOPIC_ID,
     append,
     append_txn,
+    batch,
     copy_log,
     delete_old,
     end_txn,
@@ -53,6 +55,29 @@ def test_truncated_log_ends_with_the_batch_before_the_offset(tmp_path: Path, tar
     again = copy_log(log, tmp_path / "copy")
     assert again.log_end_offset == end
     assert again.leader_epochs.entries == log.leader_epochs.entries
+
+
+@pytest.mark.parametrize("left", ["of before the cut", "empty", "torn"])
+def test_a_power_cut_behind_a_cut_leaves_epochs_that_fit_the_log(tmp_path: Path, left: str) -> None:
+    """KAFKA-16541. The file is not fsynced when the log is cut, so that what is left of it may be old, or a part.
+
+    What has been cut off was of an epoch that is above those of the batches that took its place.
+    """
+    log = new_log(tmp_path)
+    for epoch in (0, 0, 5, 5):
+        append(log, count=3, epoch=epoch)
+    log.flush()
+    path = log.folder / FILE_NAME
+    old = path.read_bytes()
+    log.truncate_to(6, now_ms=NOW_MS)
+    for base_offset, epoch in ((6, 3), (9, 4), (12, 7)):
+        log.append_as_follower(batch(3, base_offset=base_offset, leader_epoch=epoch), leader_epoch=7, now_ms=NOW_MS)
+    right = list(log.leader_epochs.entries)
+    assert right == [(0, 0), (3, 6), (4, 9), (7, 12)]
+    path.write_bytes({"of before the cut": old, "empty": b"", "torn": path.read_bytes()[:-4]}[left])
+    again = copy_log(log, tmp_path / "copy")
+    assert list(again.leader_epochs.entries) == right
+    assert again.end_offset_for_epoch(5) == (4, 12), "what a follower would be cut by"
 
 
 def test_producer_goes_on_where_the_log_was_cut(tmp_path: Path) -> None:

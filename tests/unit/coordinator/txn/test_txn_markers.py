@@ -69,7 +69,7 @@ def test_an_acknowledgement_twice_does_not_log_complete_twice() -> None:
 def test_a_late_acknowledgement_of_the_last_transaction_does_not_count_for_the_next(
     version: TransactionVersion,
 ) -> None:
-    """Under TV0 the two have the same producer id and epoch."""
+    """Under TV0 the two have the same producer id and epoch, and an id does not tell them apart (KAFKA-16352)."""
     harness = Harness()
     harness.install(metadata(O))
     harness.end(CURRENT, commit=True, version=version)
