@@ -191,11 +191,15 @@ def read(bootstrap: str, topic: str, isolation: str = "read_committed") -> dict[
 
 
 def by_partition(messages: Iterable[Message], starts: Mapping[int, int] = MappingProxyType({})) -> dict[int, list[str]]:
-    """The values, by partition, in order; without those below the offset where their partition starts."""
+    """The values, by partition, in order; without those below the offset where their partition starts, if that is
+    given: then the first one must be there."""
     values: dict[int, list[str]] = defaultdict(list)
     for message in messages:
-        if message.offset() >= starts.get(message.partition(), 0):
-            values[message.partition()].append(message.value().decode())
+        partition, offset = message.partition(), message.offset()
+        if offset >= starts.get(partition, 0):
+            is_first = partition in starts and partition not in values
+            assert not is_first or offset == starts[partition], "acknowledged records were lost, the oldest ones"
+            values[partition].append(message.value().decode())
     return values
 
 

@@ -20,6 +20,11 @@ RANDOM = "0b5f7f0e-4ad1-4a56-8f6e-5b3f6a2c9d10"
         (f"file:/tmp/temporary-{RANDOM}", "/data", "copy", True),
         (f"file:/data/all/{RANDOM}", "/data/all", None, True),
         (f"hdfs://host:9000/data/all/{RANDOM}", "hdfs://host:9000/data/all/", None, True),
+        (f"file:/home/me/all/{RANDOM}", "all", None, True),
+        (f"file:/home/me/all/{RANDOM}", "./all", None, True),
+        (f"file:/home/all/{RANDOM}", "../all", None, True),
+        (f"file:/data/all/{RANDOM}", "/data//all", None, True),
+        (f"file:/data/all/{RANDOM}", "file:///data/old/../all", None, True),
         ("file:/data/all/copy", "/data/all", "copy", False),
         # Given by hand.
         (f"file:/data/all/{RANDOM}", None, None, False),

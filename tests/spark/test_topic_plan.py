@@ -117,6 +117,15 @@ def test_a_topic_that_was_made_again_is_not_the_one_the_stream_was_reading(monke
     assert plan.batch_ranges(StreamOffset({A0: 50, B0: 0}), known, is_first=False) == [OffsetRange(B0, 0, 1)]
 
 
+def test_a_partition_that_appeared_without_its_beginning_is_lost_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    topics, known = Topics({A0: 5, A1: 100}, begin={A1: 60}), StreamOffset({A0: 5})
+    plan = make_plan(monkeypatch, topics, subscribe="a")
+    with pytest.raises(DataLost, match=r"a-1 is new to the stream, and its offsets 0 to 60 are deleted already"):
+        plan.begin_of_next(known, plan.latest_offsets())
+    plan = make_plan(monkeypatch, topics, subscribe="a", failOnDataLoss="false")
+    assert plan.begin_of_next(known, plan.latest_offsets()).first == {A1: 60}
+
+
 def test_a_checkpoint_without_topic_ids_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = make_plan(monkeypatch, Topics({A0: 150, B0: 1}, ids={"a": "new", "b": "same"}))
     known = StreamOffset({A0: 100, B0: 1})

@@ -7,6 +7,7 @@ started again gets another, without its state and without the plan of its last b
 
 from __future__ import annotations
 
+import posixpath
 import re
 
 DEFAULT_LOCATION = "spark.sql.streaming.checkpointLocation"
@@ -20,4 +21,6 @@ def is_made_up(checkpoint: str, *, default_location: str | None, query_name: str
         return True
     if not default_location or query_name is not None or not re.fullmatch(_RANDOM, folder):
         return False
-    return parent.endswith(re.sub("^[a-z0-9]+:/*", "/", default_location).rstrip("/"))
+    # Spark shows a path made absolute, without dots and doubled slashes.
+    path = re.sub("^[a-z0-9]+:", "", default_location).strip("/")
+    return parent.endswith(posixpath.normpath(f"/{path}").rstrip("/"))

@@ -139,12 +139,14 @@ class TopicPlan:
     def begin_of_next(self, known: StreamOffset, latest: StreamOffset) -> StreamOffset:
         """Where the batch after `known` begins, and what is new in it: partitions that appeared, at their beginning.
 
-        Raises DataLost for a topic that is gone, another one than it was, or shorter than the stream has read already.
+        Raises DataLost for a topic that is gone, another one than it was, or shorter than the stream has read already,
+        and for a partition that appeared and has lost its beginning by now.
         """
         again = self._recreated(known.topic_ids, latest.topic_ids)
         begin = {p: offset for p, offset in known.ends.items() if p.topic not in again}
         self._check_not_lost(begin, latest.ends)
         first = self._list([p for p in latest.ends if p not in begin], EARLIEST)
+        self._check_whole(first)
         return StreamOffset({p: o for p, o in {**begin, **first}.items() if p in latest.ends}, first)
 
     def _recreated(self, known: Mapping[str, str], now: Mapping[str, str]) -> set[str]:
@@ -165,6 +167,14 @@ class TopicPlan:
                 self._lost(
                     f"{partition} ends at {end}, before offset {offset} where the stream is: the topic was deleted and "
                     "created again, or lost its log"
+                )
+
+    def _check_whole(self, first: Offsets) -> None:
+        for partition, offset in sorted(first.items()):
+            if offset > 0:
+                self._lost(
+                    f"{partition} is new to the stream, and its offsets 0 to {offset} are deleted already "
+                    "(retention, or DeleteRecords) and were never read"
                 )
 
     def _high_watermark(self, partition: TopicPartition) -> int:
