@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import click
@@ -21,6 +23,7 @@ __all__ = [
     "print_json",
     "print_lines",
     "print_table",
+    "print_wrapped",
     "show_bytes",
     "show_duration",
     "show_time",
@@ -53,6 +56,12 @@ def print_lines(lines: Iterable[str]) -> None:
         write = sys.stdout.write
         for line in lines:
             write(line + "\n")
+
+
+def print_wrapped(text: str, indent: int) -> None:
+    """A line. Where it is too long for the terminal, it goes on in further ones, indented; names stay whole."""
+    wrap = partial(textwrap.wrap, break_on_hyphens=False, break_long_words=False, subsequent_indent=" " * indent)
+    print_lines(wrap(text, columns_of(sys.stdout) or sys.maxsize))
 
 
 def print_table(
