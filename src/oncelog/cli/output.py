@@ -6,7 +6,6 @@ import json
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any, Final, TypeVar
 
 import click
@@ -27,6 +26,7 @@ __all__ = [
     "show_bytes",
     "show_duration",
     "show_time",
+    "wrapped",
 ]
 
 TEXT_COLUMNS_MIN: Final = 8
@@ -58,10 +58,16 @@ def print_lines(lines: Iterable[str]) -> None:
             write(line + "\n")
 
 
+def wrapped(text: str, indent: int) -> list[str]:
+    """A line. Where it is too long for the terminal, it goes on in further ones, indented; words stay whole."""
+    columns = columns_of(sys.stdout)
+    if columns is None or len(text) <= columns:
+        return [text]
+    return textwrap.wrap(text, columns, break_on_hyphens=False, break_long_words=False, subsequent_indent=" " * indent)
+
+
 def print_wrapped(text: str, indent: int) -> None:
-    """A line. Where it is too long for the terminal, it goes on in further ones, indented; names stay whole."""
-    wrap = partial(textwrap.wrap, break_on_hyphens=False, break_long_words=False, subsequent_indent=" " * indent)
-    print_lines(wrap(text, columns_of(sys.stdout) or sys.maxsize))
+    print_lines(wrapped(text, indent))
 
 
 def print_table(
