@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from oncelog.cli.lab.catalogue import LABS
 from oncelog.cli.lab.stage import Stage
 from oncelog.cli.main import cli
 from oncelog.client.consumer_records import ConsumerRecord
+from tests.unit.cli.test_expected_conveniences import on_a_terminal
 
 
 def run(*arguments: object) -> Result:
@@ -97,3 +99,13 @@ def test_labs_are_listed() -> None:
     listed = run("--list").stdout
     assert all(name in listed for name in LABS)
     assert run("nothing").exit_code == 2
+
+
+def test_a_lab_fits_a_terminal() -> None:
+    code, shown = on_a_terminal(["lab", "fencing"], 80)
+    assert code == 0
+    lines = [re.sub(r"\x1b\[[0-9;]*[a-zA-Z]|.*\r", "", line) for line in shown.splitlines()]
+    assert max(map(len, lines)) <= 80
+    # Rows are whole; sentences go on in the next line.
+    assert sum(line.endswith("(first-transactional)") for line in lines) == 9
+    assert "the leader of that partition is its coordinator." in " ".join(" ".join(lines).split())

@@ -11,7 +11,7 @@ from oncelog.cluster.zookeeper import NO_OWNER, Delete
 from oncelog.cluster.zookeeper_log import ZooKeeperMetadataLog
 from oncelog.cluster.zookeeper_nodes import CONTROLLER, LOG, SNAPSHOTS
 from oncelog.core.address import Address
-from oncelog.core.errors import KafkaError
+from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.promise import Promise
 from tests.metadata_log_simulation.fake_zookeeper import SESSION_MS, Ensemble, FakeZooKeeper, Process
 from tests.metadata_log_simulation.judge import Judge
@@ -69,6 +69,8 @@ class Controller(ImageKeeper):
         if isinstance(result, int):
             self._judge.on_confirmed(values[0], result)
             assert self.end_offset > result, "kept: answered before the controller itself has it"
+        elif result.code is ErrorCode.NOT_CONTROLLER:
+            self._judge.refused.update(values)
 
     def snapshot(self) -> None:
         if self.log.is_active and not self.replay.is_in_transaction:

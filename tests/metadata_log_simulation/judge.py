@@ -4,6 +4,7 @@ prefix      what a controller has got is a prefix of the log; a snapshot is what
 one writer  an epoch has one controller, and from the moment it is won nothing of a lower one is written
 no gap      offsets and numbers of the log follow on each other; nothing that was asked for is there twice
 kept        what was confirmed is in the log, at the offset that was told, and was there when it was told
+refused     what was answered with NOT_CONTROLLER is not in the log: whoever asked goes to the next controller with it
 liveness    once everything works again, one controller is active, all have read everything, nobody waits
 """
 
@@ -35,6 +36,7 @@ class Judge:
         ensemble.on_commit = self._on_commit
         self.confirmed: dict[str, int] = {}
         """Offsets by the value that was appended."""
+        self.refused: set[str] = set()
 
     def log(self) -> list[bytes]:
         """Every batch that was ever committed, in order."""
@@ -91,6 +93,7 @@ class Judge:
     # At the end
 
     def check(self) -> None:
+        assert self.refused.isdisjoint(self._offsets), "refused: the log has it all the same"
         offset = epoch = 0
         writers: dict[int, int] = {}
         for batch in self.log():

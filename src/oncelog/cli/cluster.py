@@ -11,8 +11,8 @@ from oncelog.cli import progress
 from oncelog.cli.cluster_access import ClusterAccess, cluster_options, confirm, require_partitions, yes_option
 from oncelog.cli.cluster_up import up_command
 from oncelog.cli.completion import complete_topics
-from oncelog.cli.output import count_of, output_option, print_json, print_table, show_bytes
-from oncelog.cli.parsing import NewPath
+from oncelog.cli.output import count_of, output_option, print_json, print_table, print_wrapped, show_bytes
+from oncelog.cli.parsing import IntRange, NewPath
 
 
 @click.group("cluster")
@@ -88,7 +88,7 @@ def _print_description(facts: dict[str, Any]) -> None:
     print_table([column.replace("_", " ") for column in columns], rows)
     for key, text in (("without_leader", "without a leader"), ("under_replicated", "with replicas out of sync")):
         if facts[key]:
-            click.echo(f"partitions {text}: {', '.join(facts[key])}")
+            print_wrapped(f"partitions {text}: {', '.join(facts[key])}", 2)
 
 
 @cluster_command.command("info")
@@ -120,7 +120,7 @@ def info_command(access: ClusterAccess, output: str) -> None:
     size = f"{count_of(facts['topics'], 'topic')}, {count_of(facts['partitions'], 'partition')}"
     if internal := facts["internal_partitions"]:
         size += f", {internal} more of internal topics"
-    click.echo(f"cluster {facts['cluster_id']}: {size}")
+    print_wrapped(f"cluster {facts['cluster_id']}: {size}", 2)
     for name, level in facts["features"].items():
         click.echo(f"  {name}={level}")
     columns = ["broker", "address", "rack", "controller", "leads", "stored"]
@@ -204,7 +204,7 @@ def elect_command(access: ClusterAccess, partitions: tuple[str, ...], unclean: b
 
 
 @cluster_command.command("unregister")
-@click.argument("node", type=click.IntRange(min=0), metavar="NODE")
+@click.argument("node", type=IntRange(min=0), metavar="NODE")
 @yes_option
 @cluster_options
 def unregister_command(access: ClusterAccess, node: int, yes: bool) -> None:
@@ -230,7 +230,7 @@ def unregister_command(access: ClusterAccess, node: int, yes: bool) -> None:
               help="The data folder of a node of its own that is stopped.")  # fmt: skip
 @click.option("--controller-dir", required=True, type=NewPath(file_okay=False, path_type=Path),
               help="A new folder, for the controller.")  # fmt: skip
-@click.option("--controller-id", type=click.IntRange(min=0), default=100, show_default=True,
+@click.option("--controller-id", type=IntRange(min=0), default=100, show_default=True,
               help="The node.id of the controller.")  # fmt: skip
 def split_command(data_dir: Path, controller_dir: Path, controller_id: int) -> None:
     """Make a cluster of a node of its own, so that other brokers can join it.

@@ -14,7 +14,7 @@ import click
 from oncelog.cli import progress
 from oncelog.cli.console_process import check_console_address, console_beside
 from oncelog.cli.extras import require_extra
-from oncelog.cli.parsing import NewPath
+from oncelog.cli.parsing import IntRange, NewPath
 from oncelog.core.address import parse_address
 from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.config import ConfigError
@@ -32,14 +32,14 @@ NODE_SETTINGS: Final = {"process.roles", "node.id", "cluster.id", "listeners", "
 
 
 @click.command("up")
-@click.option("--brokers", type=click.IntRange(1, 50), help="[default: 3, or as many as the folder has]")
-@click.option("--controllers", type=click.IntRange(1, 9),
+@click.option("--brokers", type=IntRange(1, 50), help="[default: 3, or as many as the folder has]")
+@click.option("--controllers", type=IntRange(1, 9),
               help="With 1 there is no ZooKeeper.  [default: 3, or as many as the folder has]")  # fmt: skip
 @click.option("--data-dir", "folder", type=NewPath(path_type=Path), default="oncelog-cluster", show_default=True,
               help="The folder of all nodes; a cluster that is in it goes on.")  # fmt: skip
 @click.option("--zookeeper", metavar="HOST:PORT[/CHROOT]",
               help="A ZooKeeper that runs already.  [default: one is started]")  # fmt: skip
-@click.option("--port", type=click.IntRange(0, _LAST_FIRST_PORT),
+@click.option("--port", type=IntRange(0, _LAST_FIRST_PORT),
               help="Of the first broker; others have the next ones, controllers 100 more, ZooKeeper 200 more; 0 picks "
                    "free ones.  [default: 9092, or those of the folder]")  # fmt: skip
 @click.option(

@@ -13,7 +13,7 @@ from oncelog.cli import parsing, progress
 from oncelog.cli.cluster_access import ClusterAccess, client_options, require_partitions
 from oncelog.cli.completion import complete_topics
 from oncelog.cli.content_types import content_type_options
-from oncelog.cli.parsing import Choice
+from oncelog.cli.parsing import Choice, IntRange
 from oncelog.cli.record_printer import Printer
 from oncelog.cli.schema_types import SchemaTypes, registry_option
 from oncelog.core.ids import TopicPartition
@@ -37,7 +37,7 @@ _OPTIONS_OF: Final = {"group.id": "--group", "enable.auto.commit": "--group, whi
 @click.option("--to", "stop", metavar="latest|OFFSET|TIME",
               help="Where to end, not included.  [default: where the topic ends now]")  # fmt: skip
 @click.option("-f", "--follow", is_flag=True, help="Continue with new records until Ctrl-C.")
-@click.option("-n", "--count", type=click.IntRange(min=0), metavar="N", help="Stop after this number of records.")
+@click.option("-n", "--count", type=IntRange(min=0), metavar="N", help="Stop after this number of records.")
 @click.option("-g", "--group", metavar="GROUP",
               help="Read as a member of this group, and commit what was printed. Partitions that are named are read "
                    "alone, without joining it.")  # fmt: skip

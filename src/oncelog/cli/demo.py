@@ -18,6 +18,7 @@ from oncelog.cli.cluster_access import ClusterAccess
 from oncelog.cli.cluster_up import require_zookeeper
 from oncelog.cli.console_process import check_console_address, console_beside
 from oncelog.cli.extras import require_extra
+from oncelog.cli.parsing import IntRange
 
 if TYPE_CHECKING:
     from oncelog.spark.demo.nodes import Nodes
@@ -32,8 +33,8 @@ KEPT_ADDRESS = "127.0.0.1:9092"
 
 
 @click.command("demo")
-@click.option("--records", type=click.IntRange(min=100), default=150_000, show_default=True, help="Orders to generate.")
-@click.option("--brokers", type=click.IntRange(min=1), default=1, show_default=True,
+@click.option("--records", type=IntRange(min=100), default=150_000, show_default=True, help="Orders to generate.")
+@click.option("--brokers", type=IntRange(min=1), default=1, show_default=True,
               help="More than one: a cluster, with three controllers on a ZooKeeper.")  # fmt: skip
 @click.option("--kills",
               help="What to kill with -9, in this order; 'none' for nothing.  [default: driver,executor,broker; in a "

@@ -14,7 +14,7 @@ import click
 from oncelog.cli import parsing, progress
 from oncelog.cli.cluster_access import ClusterAccess, cluster_options
 from oncelog.cli.output import count_of, json_line, output_option, print_json, print_table, show_bytes, show_time
-from oncelog.cli.parsing import Choice
+from oncelog.cli.parsing import Choice, IntRange
 
 if TYPE_CHECKING:
     from oncelog.inspection.search import Found
@@ -227,12 +227,12 @@ def _verdict(report: Report) -> str:
 @log_command.command("find")
 @_PATH
 @_selection_options
-@click.option("--offset", type=click.IntRange(min=0), help="Where this offset is, and how a broker finds it.")
+@click.option("--offset", type=IntRange(min=0), help="Where this offset is, and how a broker finds it.")
 @click.option("--time", "moment", metavar="TIME", help="The first record that is not older.")
 @click.option("--key", help="Records with this key.")
 @click.option("--text", help="Records whose value contains this.")
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=100, show_default=True, help="Stop after this number of results."
+    "--limit", type=IntRange(min=1), default=100, show_default=True, help="Stop after this number of results."
 )
 @output_option
 def find_command(
@@ -334,7 +334,7 @@ def _way_lines(way: dict[str, Any]) -> Iterator[str]:
 @_PATH
 @click.option("--producer", "producers", type=int, multiple=True, metavar="ID", help="Of this producer id.")
 @click.option("--transactional-id", metavar="ID", help="Of this transactional id.")
-@click.option("--limit", type=click.IntRange(min=0), default=20, show_default=True,
+@click.option("--limit", type=IntRange(min=0), default=20, show_default=True,
               help="Number of last transactions to list; 0 for all.")  # fmt: skip
 @output_option
 def timeline_command(

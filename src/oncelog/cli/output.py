@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
@@ -21,9 +22,11 @@ __all__ = [
     "print_json",
     "print_lines",
     "print_table",
+    "print_wrapped",
     "show_bytes",
     "show_duration",
     "show_time",
+    "wrapped",
 ]
 
 TEXT_COLUMNS_MIN: Final = 8
@@ -53,6 +56,18 @@ def print_lines(lines: Iterable[str]) -> None:
         write = sys.stdout.write
         for line in lines:
             write(line + "\n")
+
+
+def wrapped(text: str, indent: int) -> list[str]:
+    """A line. Where it is too long for the terminal, it goes on in further ones, indented; words stay whole."""
+    columns = columns_of(sys.stdout)
+    if columns is None or len(text) <= columns:
+        return [text]
+    return textwrap.wrap(text, columns, break_on_hyphens=False, break_long_words=False, subsequent_indent=" " * indent)
+
+
+def print_wrapped(text: str, indent: int) -> None:
+    print_lines(wrapped(text, indent))
 
 
 def print_table(

@@ -34,6 +34,16 @@ class Choice(_AnyChoice):
             raise click.BadParameter(error.message.removesuffix(".") + near, ctx, param) from None
 
 
+class IntRange(click.IntRange):
+    """Click calls these an "integer range", and so a word that is no number no valid one."""
+
+    name = "integer"
+
+
+class FloatRange(click.FloatRange):
+    name = "number"
+
+
 class NewPath(click.Path):
     """A file or folder that need not exist. Click takes '' for the current folder: nobody means that with "$UNSET"."""
 

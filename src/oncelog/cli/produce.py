@@ -17,7 +17,7 @@ from oncelog.cli.cluster_access import ClusterAccess, client_options, require_to
 from oncelog.cli.completion import complete_topics
 from oncelog.cli.content_types import content_type_options
 from oncelog.cli.output import count_of, show_bytes
-from oncelog.cli.parsing import Choice
+from oncelog.cli.parsing import Choice, IntRange
 from oncelog.cli.record_input import Block, InvalidLine, LineFormat, blocks, file_blocks
 from oncelog.cli.schema_types import SchemaTypes, registry_option, schema_file_options
 from oncelog.core.codec import PRODUCER_CODECS
@@ -38,11 +38,11 @@ MARKERS_WAIT_MS: Final = 5_000
 @click.option("-K", "--key-delimiter", metavar="TEXT", help="Every line is a key, this text, and a value.")
 @click.option("--null", "null_text", metavar="TEXT", help="A key or value that equals this text is null: a tombstone.")
 @click.option("-H", "--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header of every record.")
-@click.option("-p", "--partition", type=click.IntRange(min=0), help="Write to this partition, whatever the keys are.")
+@click.option("-p", "--partition", type=IntRange(min=0), help="Write to this partition, whatever the keys are.")
 @click.option("-z", "--compression", type=Choice(tuple(PRODUCER_CODECS)), default="none",
               show_default=True, help="How batches are compressed.")  # fmt: skip
 @click.option("--transactional-id", metavar="ID", help="Write in a transaction: all of the input or nothing.")
-@click.option("--transaction-size", type=click.IntRange(min=1), metavar="N",
+@click.option("--transaction-size", type=IntRange(min=1), metavar="N",
               help="Commit after this number of records, instead of once at the end.")  # fmt: skip
 @content_type_options
 @registry_option

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from oncelog.cli.parsing import NewPath
+from oncelog.cli.parsing import IntRange, NewPath
 from oncelog.core.config import ConfigError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def new_data_dir_options(command: F) -> F:
     """For commands that may come before the first start."""
     for option in (
         click.option(
-            "--node-id", type=click.IntRange(0), default=1, show_default=True,
+            "--node-id", type=IntRange(0), default=1, show_default=True,
             help="The node.id of the broker, if the folder is new.",
         ),
         click.option(

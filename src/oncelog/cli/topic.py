@@ -22,6 +22,7 @@ from oncelog.cli.cluster_access import (
 from oncelog.cli.completion import complete_topics
 from oncelog.cli.hints import outside_hint
 from oncelog.cli.output import output_option, print_json, print_table
+from oncelog.cli.parsing import IntRange
 from oncelog.core.ids import TopicPartition
 
 if TYPE_CHECKING:
@@ -71,10 +72,10 @@ def list_command(access: ClusterAccess, internal: bool, output: str) -> None:
 @click.option(
     "-p",
     "--partitions",
-    type=click.IntRange(min=1),
+    type=IntRange(min=1),
     help="Number of partitions.  [default: the broker's num.partitions]",
 )
-@click.option("-r", "--replication-factor", type=click.IntRange(min=1), help="Replicas of each partition.")
+@click.option("-r", "--replication-factor", type=IntRange(min=1), help="Replicas of each partition.")
 @click.option("--topic-config", "configs", metavar="NAME=VALUE", multiple=True, help="A setting of the topic.")
 @click.option("--if-not-exists", is_flag=True, help="Do nothing for topics that exist.")
 @output_option
@@ -158,7 +159,7 @@ def _description(
 
 @topic_command.command("alter")
 @click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
-@click.option("-p", "--partitions", type=click.IntRange(min=1), help="Increase to this number of partitions.")
+@click.option("-p", "--partitions", type=IntRange(min=1), help="Increase to this number of partitions.")
 @click.option("--topic-config", "configs", metavar="NAME=VALUE", multiple=True, help="Change a setting.")
 @click.option("--unset", "unset", metavar="NAME", multiple=True, help="Reset a setting to its default.")
 @cluster_options

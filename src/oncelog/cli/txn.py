@@ -30,6 +30,7 @@ from oncelog.cli.output import (
     show_duration,
     show_time,
 )
+from oncelog.cli.parsing import IntRange
 from oncelog.core.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -351,7 +352,7 @@ def history_command(access: ClusterAccess, transactional_id: str, output: str) -
 
 @txn_command.command("watch")
 @click.option("--for", "lasting", metavar="DURATION", help="Stop after this time.")
-@click.option("-n", "--count", type=click.IntRange(min=1), metavar="N", help="Stop after this number of events.")
+@click.option("-n", "--count", type=IntRange(min=1), metavar="N", help="Stop after this number of events.")
 @click.option(
     "--interval", default="500ms", show_default=True, metavar="DURATION", help="How often the screen is updated."
 )

@@ -11,7 +11,7 @@ import click
 
 from oncelog.cli.cluster_access import ClusterAccess, cluster_options, confirm, yes_option
 from oncelog.cli.output import output_option, print_json, print_table
-from oncelog.cli.parsing import Choice
+from oncelog.cli.parsing import Choice, IntRange
 from oncelog.cli.stopped import data_dir_option, new_data_dir_options, stopped_broker
 from oncelog.security.sasl import SCRAM_SHA_256, SCRAM_SHA_512
 from oncelog.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, SALT_BYTES, ScramMechanism, make_credential
@@ -33,7 +33,7 @@ def user_command() -> None:
 @click.option("--mechanism", "mechanisms", multiple=True, type=Choice(_MECHANISMS, case_sensitive=False),
               help="Which one to use; may be repeated.  [default: both]")  # fmt: skip
 @click.option("--iterations", default=ITERATIONS_MIN, show_default=True,
-              type=click.IntRange(ITERATIONS_MIN, ITERATIONS_MAX), help="How much work a guess takes.")  # fmt: skip
+              type=IntRange(ITERATIONS_MIN, ITERATIONS_MAX), help="How much work a guess takes.")  # fmt: skip
 @click.option("--password-file", type=click.File("r"), help="A file with the password, - for the standard input.")
 @new_data_dir_options
 @cluster_options

@@ -29,7 +29,7 @@ from uuid import UUID
 from oncelog.cluster.committed_log import CommittedLog, Snapshot, data_batches
 from oncelog.cluster.kraft_metadata import SnapshotName, segment_files, snapshot_files
 from oncelog.cluster.metadata_damage import damage_before_the_end
-from oncelog.cluster.metadata_log import Follower, no_longer_active
+from oncelog.cluster.metadata_log import Follower, no_longer_active, outcome_unknown
 from oncelog.cluster.quorum_log import TOPIC, TOPIC_ID, Leader
 from oncelog.controller.checkpoint import Checkpoint, Quorum, encode_checkpoint
 from oncelog.controller.errors import InvalidMetadata
@@ -125,7 +125,14 @@ class FileMetadataLog:
         snapshot = self._newest_snapshot()
         self._log = log = self._log or self._open()
         if snapshot is not None:
-            self._load(log, follower, snapshot)
+            try:
+                self._load(log, follower, snapshot)
+            except (KafkaError, InvalidMetadata, MalformedRequest) as error:
+                raise InvalidMetadata(
+                    f"{self._folder / snapshot_file_name(snapshot.name)} cannot be read: {error}. Restore "
+                    f"{self._folder} from a copy. A node that is alone can do without it: if you remove that folder, "
+                    "topics are taken over from theirs, and settings, users, ACLs and quotas are lost"
+                ) from error
         offset = self.committed.end_offset
         if not log.log_start_offset <= offset:
             raise InvalidMetadata(
@@ -269,9 +276,12 @@ class FileMetadataLog:
                 self._log.truncate_to(self.next_offset, now_ms=now_ms)
             info = self._log.append_as_follower(b"".join(batches), leader_epoch=self._epoch, now_ms=now_ms)
         except KafkaError as error:
-            if self._log.has_failed and not self._log.can_be_repaired:
+            if not self._log.has_failed:
+                return Promise.resolved(error)
+            if not self._log.can_be_repaired:
                 self._fail(error)
-            return Promise.resolved(error)
+            # The batch may be there, and a start that finds it goes on with it.
+            return Promise.resolved(outcome_unknown(error.message))
         append = _Append(info.first_offset, info.last_offset + 1, batches, Promise())
         self._waiting.append(append)
         self._flush()
@@ -316,16 +326,16 @@ class FileMetadataLog:
     def _fail(self, error: KafkaError) -> None:
         """What is on disk of the appends that wait is unknown: the next start will show it."""
         logger.error("the controller stops deciding: %s", error.message)
-        self._leave(error)
+        self._leave(error.message)
         self._on_fault(error.message)
 
-    def _leave(self, error: KafkaError) -> None:
+    def _leave(self, reason: str) -> None:
         was_active, self.leader = self.leader is not None, None
         if was_active and self._follower is not None:
             self._follower.on_leader(None)
         waiting, self._waiting = self._waiting, deque()
         for append in waiting:
-            append.promise.resolve(error)
+            append.promise.resolve(outcome_unknown(reason))
 
     def resign(self) -> None:
         """Appends that are being flushed go on: nobody else can write this log."""
@@ -365,7 +375,7 @@ class FileMetadataLog:
 
     def close(self, *, clean: bool = True) -> None:
         self._follower = None
-        self._leave(no_longer_active("the controller stops"))
+        self._leave("the controller stops")
         log, self._log = self._log, None
         if log is None:
             return
@@ -391,7 +401,9 @@ def read_quorum_epoch(folder: Path) -> int:
     except FileNotFoundError:
         return 0
     except (ValueError, KeyError, TypeError) as error:
-        raise InvalidMetadata(f"{path} cannot be read: {error}") from error
+        raise InvalidMetadata(
+            f"{path} is empty or damaged ({error}). Remove it: the epoch is then taken from the log beside it"
+        ) from error
 
 
 def write_quorum_state(folder: Path, leader_id: int, epoch: int, *, folder_follows: bool = False) -> None:

@@ -15,7 +15,8 @@ and callbacks happen on the thread that owns the state.
 A batch is handed to the follower before the promise of its append is resolved: a controller applies records in one
 place, whether it is active or not. When it loses its office, `on_leader` comes first. Then appends that are known not
 to be written fail with NOT_CONTROLLER, and an append of which that is unknown keeps its promise open until it is found
-in the log or the session is over. So an append can be confirmed after its controller has lost its office.
+in the log or nobody waits any longer. So an append can be confirmed after its controller has lost its office. One that
+stays unknown fails with REQUEST_TIMED_OUT: whoever asked must look, since a repetition would be refused as done before.
 
 An append is all or nothing for readers, however large it is: one that does not fit into one batch becomes a metadata
 transaction. If it breaks off, the next active controller aborts it, before anybody else can append.
@@ -87,3 +88,8 @@ class MetadataLog(Protocol):
 
 def no_longer_active(detail: str = "this controller is not active") -> KafkaError:
     return KafkaError(ErrorCode.NOT_CONTROLLER, detail)
+
+
+def outcome_unknown(reason: str) -> KafkaError:
+    """Of an append that may be in the log. Kafka's controllers answer with this code when they stop."""
+    return KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{reason}; look whether it was done all the same")

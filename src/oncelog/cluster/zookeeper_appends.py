@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from oncelog.cluster.committed_log import BATCH_BYTES_MAX
-from oncelog.cluster.metadata_log import no_longer_active
+from oncelog.cluster.metadata_log import no_longer_active, outcome_unknown
 from oncelog.cluster.zookeeper import Create
 from oncelog.cluster.zookeeper_nodes import log_node, log_path
 from oncelog.core.errors import KafkaError
@@ -32,9 +32,9 @@ class Entry(NamedTuple):
         if self.is_last:
             self.promise.resolve(self.first_offset)
 
-    def fail(self, reason: str) -> None:
+    def fail(self, error: KafkaError) -> None:
         if not self.promise.done:
-            self.promise.resolve(no_longer_active(reason))
+            self.promise.resolve(error)
 
 
 class PendingAppends:
@@ -93,9 +93,17 @@ class PendingAppends:
     def fail_waiting(self, reason: str) -> None:
         failed, self._waiting = self._waiting, deque()
         for entry in failed:
-            entry.fail(reason)
+            entry.fail(no_longer_active(reason))
 
     def fail_sent(self, reason: str) -> None:
+        """They are known not to be written."""
+        self._fail_sent(no_longer_active(reason))
+
+    def give_up_sent(self, reason: str) -> None:
+        """Nobody will know whether they are written."""
+        self._fail_sent(outcome_unknown(reason))
+
+    def _fail_sent(self, error: KafkaError) -> None:
         failed, self._sent = self._sent, deque()
         for entry in failed:
-            entry.fail(reason)
+            entry.fail(error)

@@ -169,7 +169,7 @@ class ZooKeeperMetadataLog:
     def close(self) -> None:
         self._follower = None
         self.on_disconnected("it stops")
-        self._appends.fail_sent("the controller has stopped")
+        self._appends.give_up_sent("the controller has stopped")
         self._zookeeper.close()
 
     # The connection
@@ -292,6 +292,8 @@ class ZooKeeperMetadataLog:
             return
         self.committed.load(snapshot)
         self._next_number = log
+        # What was sent is in the snapshot, or is not.
+        self._appends.give_up_sent("another controller has replaced the log by a snapshot")
         if self._follower is not None:
             self._follower.on_snapshot(snapshot)
 
@@ -431,7 +433,7 @@ class ZooKeeperMetadataLog:
 
     def _on_silence(self) -> None:
         self._leave("ZooKeeper has not answered for the time of a session")
-        self._appends.fail_sent("ZooKeeper has not answered for the time of a session")
+        self._appends.give_up_sent("ZooKeeper has not answered for the time of a session")
 
     def _leave(self, reason: str) -> None:
         """Leave the office. Nothing that was decided in it is written from here on."""

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from oncelog.controller.acl_changes import acl_of, acl_of_record
 from oncelog.core.config import ConfigError, ConfigTable
 from oncelog.core.config_resources import AlterOperation, ResourceType
+from oncelog.core.errors import KafkaError
 from oncelog.core.topic_config import TOPIC_CONFIG
 from oncelog.core.topic_settings import known_settings
 from oncelog.protocol.api_keys import ApiKey
-from oncelog.security.acl import Acl
+from oncelog.security.acl import Acl, Resource
 from oncelog.security.scram import ScramMechanism
 from oncelog.server.config_resources import warn_of_no_effect
 from oncelog.server.turns import Steps
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("oncelog.server")
 
 HIDDEN: Final = "(hidden)"
+_MECHANISMS: Final = {int(mechanism): mechanism.sasl_name for mechanism in ScramMechanism}
 
 
 def report(broker: Broker, context: RequestContext, request: Any, answer: Any) -> Steps[None]:
@@ -81,18 +84,19 @@ def _configured(broker: Broker, context: RequestContext, request: Any, answer: A
         table = TOPIC_CONFIG if is_topic else broker.broker_settings.table
         detail = ", ".join(_change(table, config) for config in resource.configs) or "the defaults"
         verb = "settings are now" if context.api_key == ApiKey.ALTER_CONFIGS else "settings changed"
-        context.tell_change(_kind_name(kind), name, f"{verb}: {detail}")
+        context.tell_change(_name(ResourceType, kind), name, f"{verb}: {detail}")
         yield
         if kind in (ResourceType.TOPIC, ResourceType.BROKER):
             whose = f"{'topic' if is_topic else 'broker'} {name}".strip()
             _warn(broker, table, whose, {config.name: config.value for config in resource.configs if _is_set(config)})
 
 
-def _kind_name(kind: int) -> str:
+def _name(kind: type[IntEnum], number: int) -> str:
+    """Controllers may be newer, and know what this broker does not."""
     try:
-        return ResourceType(kind).name
+        return kind(number).name
     except ValueError:
-        return str(kind)
+        return str(number)
 
 
 def _is_set(config: Any) -> bool:
@@ -144,25 +148,34 @@ def _users(_: Broker, context: RequestContext, request: Any, answer: Any) -> Ste
     for done, users in (("set", request.upsertions), ("deleted", request.deletions)):
         for user in users:
             if user.name in changed:
-                mechanism = ScramMechanism(user.mechanism).sasl_name
+                mechanism = _MECHANISMS.get(user.mechanism, str(user.mechanism))
                 context.tell_change("USER", user.name, f"{done} its {mechanism} credential")
                 yield
 
 
 def _acls_added(_: Broker, context: RequestContext, request: Any, answer: Any) -> Steps[None]:
     done = zip(request.creations, answer.results, strict=True)
-    yield from _tell_of_acls(context, [acl_of(creation) for creation, result in done if not result.error_code], "added")
+    yield from _tell_of_acls(context, [_acl(acl_of, each) for each, result in done if not result.error_code], "added")
 
 
 def _acls_deleted(_: Broker, context: RequestContext, request: Any, answer: Any) -> Steps[None]:
     found = [each for result in answer.filter_results if not result.error_code for each in result.matching_acls]
-    gone = (acl_of_record(each) for each in found if not each.error_code)
+    gone = (_acl(acl_of_record, each) for each in found if not each.error_code)
     yield from _tell_of_acls(context, dict.fromkeys(gone), "deleted")
 
 
-def _tell_of_acls(context: RequestContext, acls: Iterable[Acl], done: str) -> Steps[None]:
-    for acl in acls:
-        context.tell_change(acl.resource.name, acl.name, f"{done} {acl}")
+def _acl(read: Callable[[Any], Acl], given: Any) -> tuple[str, str, str]:
+    """Kind and name of the resource, and all that the ACL says."""
+    try:
+        acl = read(given)
+    except KafkaError:
+        return _name(Resource, given.resource_type), given.resource_name, f"an ACL that is not known here: {given}"
+    return acl.resource.name, acl.name, str(acl)
+
+
+def _tell_of_acls(context: RequestContext, acls: Iterable[tuple[str, str, str]], done: str) -> Steps[None]:
+    for kind, name, text in acls:
+        context.tell_change(kind, name, f"{done} {text}")
         yield
 
 

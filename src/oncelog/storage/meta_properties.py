@@ -47,16 +47,27 @@ def read_meta_properties(folder: Path) -> MetaProperties | None:
     except FileNotFoundError:
         return None
     except (ConfigError, UnicodeDecodeError) as error:
-        raise MetaPropertiesError(f"{path}: {error}") from error
+        raise _unreadable(path, str(error)) from error
     if fields.get("version") not in ("0", "1"):
-        raise MetaPropertiesError(f"{path}: version {fields.get('version')} is unknown, expected 0 or 1")
+        found = (
+            f"version {fields['version']} is unknown, expected 0 or 1" if "version" in fields else "it has no version"
+        )
+        raise _unreadable(path, found)
     try:
         directory_id = uuid_from_text(fields["directory.id"]) if "directory.id" in fields else None
         return MetaProperties(fields["cluster.id"], int(fields.get("node.id") or fields["broker.id"]), directory_id)
     except KeyError as error:
-        raise MetaPropertiesError(f"{path}: {error.args[0]} is missing") from error
+        raise _unreadable(path, f"{error.args[0]} is missing") from error
     except ValueError as error:
-        raise MetaPropertiesError(f"{path}: {error}") from error
+        raise _unreadable(path, str(error)) from error
+
+
+def _unreadable(path: Path, problem: str) -> MetaPropertiesError:
+    return MetaPropertiesError(
+        f"{path} is damaged: {problem}. Restore it from a copy, or write the lines version=1, cluster.id=... and "
+        "node.id=... into it, with the cluster.id of the other nodes. A node that is alone makes a new one, with "
+        "another cluster.id, if you remove it"
+    )
 
 
 def ensure_meta_properties(folder: Path, *, cluster_id: str | None, node_id: int) -> MetaProperties:

@@ -186,7 +186,9 @@ class _Loader:
         entries = self.epochs.entries
         try:
             last = self._batch_from(end_offset - 1)
-            are_right = last is None or last.leader_epoch == self.epochs.epoch_for_offset(last.base_offset)
+            if last is not None and last.last_offset < self.log_start_offset:
+                return False  # all records are deleted: the file has no epoch for the batches that are still there
+            are_right = last is None or last.leader_epoch == self._noted_epoch(last)
             are_right &= not entries or not self._has_batch_before(entries[0].start_offset)
             for number, (epoch, start_offset) in enumerate(entries):
                 next_start = entries[number + 1].start_offset if number + 1 < len(entries) else None
@@ -197,6 +199,10 @@ class _Loader:
         if not are_right:
             logger.warning("%s: rebuilding the leader epochs: %s do not fit the log", self.place.partition, entries)
         return are_right
+
+    def _noted_epoch(self, batch: BatchHeader) -> int:
+        """The log may start within the batch."""
+        return self.epochs.epoch_for_offset(max(batch.base_offset, self.log_start_offset))
 
     def _has_batch_before(self, offset: int) -> bool:
         """Whether a batch of the log begins before `offset`, and so before the first epoch that is known."""

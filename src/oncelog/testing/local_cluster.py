@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from oncelog.testing.broker import BrokerProcess, temporary_folder
+from oncelog.testing.broker import BrokerProcess, setting_texts, temporary_folder, topic_configs
 from oncelog.testing.cluster_plan import ClusterPlan, make_folder, write_properties
 from oncelog.testing.cluster_waiting import AsyncClusterWaits, ClusterWaits
 from oncelog.testing.waiting import unique_name
@@ -152,9 +152,8 @@ class Cluster:
         from oncelog.client.admin import NewTopic
 
         name = unique_name(prefix)
-        configs = {key.replace("_", "."): str(value) for key, value in settings.items()}
         with self.admin() as admin:
-            admin.create_topics([NewTopic(name, partitions, replicas, configs=configs)])
+            admin.create_topics([NewTopic(name, partitions, replicas, configs=topic_configs(settings))])
         self.wait.led(name)
         return name
 
@@ -216,8 +215,8 @@ def _run(
     log_level: str,
     end: Callable[[Cluster], None],
 ) -> Iterator[Cluster]:
-    given = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in settings.items()}
-    made = Cluster(folder, _plan(folder, brokers, controllers, QUICK | given), log_level=log_level)
+    plan = _plan(folder, brokers, controllers, QUICK | setting_texts(settings))
+    made = Cluster(folder, plan, log_level=log_level)
     try:
         yield made.start()
     except BaseException:

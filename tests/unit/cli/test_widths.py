@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import click
-from click.testing import CliRunner
+import pytest
+from click.testing import CliRunner, Result
 from rich.console import Console
 
 from oncelog.cli import timeline_view
 from oncelog.cli.main import cli
+from oncelog.client import Producer
 from oncelog.core.ids import TopicPartition
 from oncelog.inspection.transactions import PartitionHistory
 from oncelog.monitoring.transaction_spans import TransactionOutcome, TransactionSpan
+from oncelog.testing import BrokerProcess
 from tests.unit.cli.test_expected_conveniences import on_a_terminal
 
 COLUMNS = 80
@@ -41,13 +44,29 @@ def test_the_help_of_every_command_fits() -> None:
     assert wide == []
 
 
-def test_the_list_of_labs_fits_a_terminal_and_has_a_line_each_in_a_pipe() -> None:
-    code, shown = on_a_terminal(["lab", "--list"], COLUMNS)
+@pytest.mark.parametrize("command", ["lab", "bench suite"])
+def test_a_list_fits_a_terminal_and_has_a_line_each_in_a_pipe(command: str) -> None:
+    arguments = [*command.split(), "--list"]
+    code, shown = on_a_terminal(arguments, COLUMNS)
     assert code == 0
     assert max(map(len, shown.splitlines())) <= COLUMNS
-    piped = CliRunner().invoke(cli, ["lab", "--list"]).output
+    piped = CliRunner().invoke(cli, arguments).output
     assert " ".join(shown.split()) == " ".join(piped.split())
     assert all(not line.startswith(" ") for line in piped.splitlines())
+
+
+def test_the_size_of_a_cluster_fits(shared_broker: BrokerProcess, transactional: Callable[..., Producer]) -> None:
+    transactional("id-of-this-test")
+    code, shown = on_a_terminal(["cluster", "info", "-b", shared_broker.bootstrap_servers], COLUMNS)
+    assert code == 0
+    assert "more of internal topics metadata.version=" in " ".join(shown.split())
+    assert max(map(len, shown.splitlines())) <= COLUMNS
+
+
+def test_a_word_is_no_number(run: Callable[..., Result]) -> None:
+    assert "'x' is not a valid integer.\n" in run("topic", "create", "t", "-p", "x").output
+    assert "'x' is not a valid number.\n" in run("bench", "produce", "--linger-ms", "x").output
+    assert "0 is not in the range x>=1" in run("topic", "create", "t", "-p", "0").output
 
 
 def timeline(*, terminal: bool) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from oncelog.core.promise import Promise
 from oncelog.core.worker import InlineWorker
 from oncelog.protocol.batch import iter_headers
 from oncelog.protocol.messages.cluster_metadata import LeaderChangeMessage, VotersRecord
+from oncelog.storage.segment import Segment
 from peers.kafka.dump import check_data_dir, dump_files
 from peers.kafka.jars import kafka_available
 from tests.unit.cluster.metadata_log import LEVEL, ImageKeeper, setting, snapshot_of, voters
@@ -219,12 +221,68 @@ def test_a_failed_fsync_ends_the_office(tmp_path: Path) -> None:
     node.settle()
     worker.finish()
     assert isinstance(promise.value, KafkaError)
-    assert promise.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert promise.value.code == ErrorCode.REQUEST_TIMED_OUT, "the next start may find it"
     assert node.follower.leaders[-1] is None
     assert node.faults == ["the metadata log cannot be written: [Errno 5] Input/output error"]
     later = node.log.append([setting("2")]).value
     assert isinstance(later, KafkaError)
     assert later.code == ErrorCode.NOT_CONTROLLER
+
+
+def test_an_append_on_its_way_when_the_controller_stops_is_not_called_refused(tmp_path: Path) -> None:
+    worker = HeldWorker()
+    node = Node(tmp_path, worker)
+    node.log.campaign()
+    node.settle()
+    worker.finish()
+    promise = node.log.append([setting("1")])
+    node.log.close()
+    assert isinstance(promise.value, KafkaError)
+    assert promise.value.code == ErrorCode.REQUEST_TIMED_OUT
+    assert Node(tmp_path).retention == "1"
+
+
+def test_an_append_that_failed_behind_its_write_is_not_called_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node(tmp_path).lead()
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Segment, "commit_write", fail)
+        result = node.log.append([setting("1")]).value
+    assert isinstance(result, KafkaError)
+    assert result.code == ErrorCode.REQUEST_TIMED_OUT
+    assert Node(tmp_path).retention == "1", "it is on disk"
+
+
+@pytest.mark.parametrize("content", [b"", b'{"leaderId":1,"leaderEp', b"[]", b"\0" * 20])
+def test_a_quorum_state_that_cannot_be_read_is_refused_with_what_to_do(tmp_path: Path, content: bytes) -> None:
+    node = Node(tmp_path).lead()
+    node.append("1")
+    node.log.close()
+    path = tmp_path / "__cluster_metadata-0" / "quorum-state"
+    path.write_bytes(content)
+    with pytest.raises(InvalidMetadata, match=f"{path} is empty or damaged.*Remove it"):
+        Node(tmp_path)
+    path.unlink()
+    again = Node(tmp_path).lead()
+    assert (again.retention, again.log.epoch) == ("1", 2)
+
+
+def test_a_snapshot_that_cannot_be_read_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    node = Node(tmp_path).lead()
+    node.append("1")
+    assert node.log.write_snapshot(snapshot_of(node.log.committed, node.follower.image)).value is None
+    node.log.close()
+    [path] = (tmp_path / "__cluster_metadata-0").glob("*.checkpoint")
+    content = path.read_bytes()
+    for damaged in (b"", content[:-5], content[:70] + b"?" + content[71:]):
+        path.write_bytes(damaged)
+        with pytest.raises(InvalidMetadata, match=f"{path} cannot be read: .* Restore {path.parent} from a copy"):
+            Node(tmp_path)
 
 
 def test_a_snapshot_replaces_the_log_before_it(tmp_path: Path) -> None:

@@ -113,6 +113,10 @@ def is_not_active(result: int | KafkaError | None) -> bool:
     return isinstance(result, KafkaError) and result.code == ErrorCode.NOT_CONTROLLER
 
 
+def is_unknown(result: int | KafkaError | None) -> bool:
+    return isinstance(result, KafkaError) and result.code == ErrorCode.REQUEST_TIMED_OUT
+
+
 def test_the_first_is_active_and_the_others_follow(world: World) -> None:
     first, second = world.node(1), world.node(2)
     leader = Leader(1, 1, Address("127.0.0.1", 9001))
@@ -259,7 +263,8 @@ def test_the_pause_after_a_lost_answer_ends_with_the_next_connection(world: Worl
     assert node.retention == "29"
 
 
-def test_an_append_without_an_answer_fails_within_the_time_of_a_session(world: World) -> None:
+def test_an_append_without_an_answer_is_given_up_within_the_time_of_a_session(world: World) -> None:
+    """NOT_CONTROLLER would be wrong: it is in the log."""
     first = world.node(1)
     promise = first.append("1")
     world.scheduler.advance_ms(1)
@@ -268,7 +273,35 @@ def test_an_append_without_an_answer_fails_within_the_time_of_a_session(world: W
     world.run(SESSION_MS - 200)
     assert not promise.done
     world.run(400)
-    assert is_not_active(promise.value)
+    assert is_unknown(promise.value)
+    assert world.log_nodes() == [0, 1]
+
+
+def test_an_append_on_its_way_when_the_controller_stops_is_not_called_refused(world: World) -> None:
+    first = world.node(1)
+    promise = first.append("1")
+    world.scheduler.advance_ms(1)
+    first.log.close()
+    assert is_unknown(promise.value)
+    assert world.log_nodes() == [0, 1]
+
+
+def test_an_append_that_may_be_in_the_snapshot_of_another_controller_is_not_called_refused(world: World) -> None:
+    first, second = world.node(1), world.node(2)
+    promise = first.append("1")
+    world.scheduler.advance_ms(1)
+    first.zookeeper.isolate()
+    first.zookeeper.cut()
+    # Before the first one gives up, the second is in office and replaces the log.
+    world.ensemble.commit([Delete(CONTROLLER)], 0)
+    world.run(200)
+    assert second.log.is_active
+    assert second.snapshot() is None
+    assert second.appended("2")
+    assert not promise.done
+    first.zookeeper.heal()
+    world.run(200)
+    assert is_unknown(promise.value)
 
 
 def test_the_office_ends_if_nothing_is_answered_even_if_the_connection_seems_to_be_there(world: World) -> None:
@@ -277,7 +310,7 @@ def test_the_office_ends_if_nothing_is_answered_even_if_the_connection_seems_to_
     promise = first.append("1")
     world.run(SESSION_MS + 100)
     assert not first.log.is_active
-    assert is_not_active(promise.value)
+    assert is_unknown(promise.value)
 
 
 def test_a_node_of_ones_own_session_does_not_keep_one_out_of_office(world: World) -> None:

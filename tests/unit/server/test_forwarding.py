@@ -26,13 +26,26 @@ from oncelog.protocol.messages.alter_configs import AlterConfigsRequest
 from oncelog.protocol.messages.alter_configs import AlterConfigsResource as WholeResource
 from oncelog.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    AlterUserScramCredentialsResult,
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
-from oncelog.protocol.messages.create_acls import AclCreation, CreateAclsRequest
+from oncelog.protocol.messages.create_acls import (
+    AclCreation,
+    AclCreationResult,
+    CreateAclsRequest,
+    CreateAclsResponse,
+)
 from oncelog.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from oncelog.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from oncelog.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
+from oncelog.protocol.messages.delete_acls import (
+    DeleteAclsFilter,
+    DeleteAclsFilterResult,
+    DeleteAclsMatchingAcl,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+)
 from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from oncelog.protocol.messages.elect_leaders import (
     ElectLeadersRequest,
@@ -220,6 +233,35 @@ def test_the_audit_log_is_told_of_elections(node: BrokerInProcess, caplog: pytes
             ("TOPIC", "t", "partition 0 got an unclean leader"),
             ("TOPIC", "t", "partition 0 got the preferred leader"),
         ]
+
+
+def test_the_audit_log_is_told_of_what_only_a_newer_controller_knows(
+    node: BrokerInProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    acl = {"resource_name": "tea", "pattern_type": 3, "principal": "User:eve", "host": "*", "permission_type": 3}
+    new = DeleteAclsMatchingAcl(resource_type=99, operation=98, **acl)
+    usual = DeleteAclsMatchingAcl(resource_type=TOPIC, operation=3, **acl)
+    deleted = DeleteAclsResponse(filter_results=[DeleteAclsFilterResult(matching_acls=[new, usual])])
+    creation = AclCreation(resource_type=99, resource_name="tea", principal="User:eve", host="*", operation=3)
+    added = CreateAclsResponse(results=[AclCreationResult()])
+    user = AlterUserScramCredentialsResponse(results=[AlterUserScramCredentialsResult(user="eve")])
+    with caplog.at_level(logging.INFO):
+        for key, request, answer in (
+            (ApiKey.DELETE_ACLS, DeleteAclsRequest(), deleted),
+            (ApiKey.CREATE_ACLS, CreateAclsRequest(creations=[creation]), added),
+            (
+                ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+                AlterUserScramCredentialsRequest(deletions=[ScramCredentialDeletion(name="eve", mechanism=9)]),
+                user,
+            ),
+        ):
+            context = RequestContext(0, "test", node.peer, node.broker.authorizer, key)
+            at_once(report(node.broker, context, request, answer))
+    found = told(caplog)
+    assert [place for *place, _ in found] == [["99", "tea"], ["TOPIC", "tea"], ["99", "tea"], ["USER", "eve"]]
+    assert "operation=98" in found[0][2]
+    assert found[1][2] == "deleted ALLOW READ to User:eve from * on TOPIC LITERAL 'tea'"
+    assert found[3][2] == "deleted its 9 credential"
 
 
 def test_settings_without_effect_are_warned_of(node: BrokerInProcess, caplog: pytest.LogCaptureFixture) -> None:

@@ -66,10 +66,12 @@ def test_kafkas_file_with_comments_and_the_old_broker_id(tmp_path: Path) -> None
     assert ensure_meta_properties(tmp_path, cluster_id=CLUSTER, node_id=7).directory_id is not None
 
 
-@pytest.mark.parametrize("text", ["version=2\n", "version=1\nnode.id=1\n", f"version=1\ncluster.id={CLUSTER}\n", "x\n"])
+@pytest.mark.parametrize(
+    "text", ["", "version=2\n", "version=1\nnode.id=1\n", f"version=1\ncluster.id={CLUSTER}\n", "x\n"]
+)
 def test_meta_properties_without_sense_are_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "meta.properties").write_text(text)
-    with pytest.raises(MetaPropertiesError, match=r"meta\.properties"):
+    with pytest.raises(MetaPropertiesError, match=r"meta\.properties is damaged: .* Restore it from a copy, or write"):
         read_meta_properties(tmp_path)
 
 

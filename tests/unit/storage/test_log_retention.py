@@ -238,3 +238,22 @@ def test_many_segments_are_deleted_in_parts(tmp_path: Path) -> None:
     assert delete_old(log, NOW_MS) == 10
     assert len(log.segments) == 1
     assert append(log).first_offset == log.log_start_offset
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("before", [4, 5, 7, 9])
+def test_leader_epochs_fit_a_log_whose_records_were_deleted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, before: int, clean: bool
+) -> None:
+    """At the start of a batch, within one, and to the end. The last epoch has no batch yet."""
+    log = new_log(tmp_path)
+    append(log, count=5, epoch=1)
+    append(log, count=4, epoch=3)
+    log.begin_epoch(4)
+    log.delete_records(before)
+    log.flush()
+    log = reopen(log, clean=clean)
+    assert log.log_start_offset == before
+    assert log.leader_epochs.entries == ([(1, 4), (3, 5)] if before == 4 else [(3, before)])
+    assert [record.message for record in caplog.records if "leader epochs" in record.message] == []
+    assert append(log, epoch=5).first_offset == 9

@@ -38,6 +38,17 @@ def test_kill_and_start_goes_on_with_the_same_folder_and_port(tmp_path: Path) ->
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
 
 
+def test_settings_and_those_of_topics_can_be_plain_values() -> None:
+    settings = {"log.cleanup.policy": ["compact", "delete"], "auto.create.topics.enable": False}
+    with oncelog.testing.broker(settings) as process, process.admin() as admin:
+        topic = process.create_topic(cleanup_policy=("delete", "compact"), preallocate=True)
+        own = admin.describe_configs(ConfigResource(ResourceType.BROKER, "1"))
+        found = admin.describe_configs(ConfigResource(ResourceType.TOPIC, topic))
+    assert own["log.cleanup.policy"].value == "compact,delete"
+    assert own["auto.create.topics.enable"].value == "false"
+    assert [found[name].value for name in ("cleanup.policy", "preallocate")] == ["delete,compact", "true"]
+
+
 def test_a_bad_setting_is_reported_with_the_brokers_own_words(tmp_path: Path) -> None:
     with pytest.raises(
         RuntimeError, match=r"ended with exit code 1 before it was ready.*\n.*did you mean num\.partitions"

@@ -18,7 +18,8 @@ from oncelog.cli.bench.options import (
     sides_of,
     split_settings,
 )
-from oncelog.cli.parsing import NewPath
+from oncelog.cli.output import print_wrapped
+from oncelog.cli.parsing import IntRange, NewPath
 from oncelog.core.config import did_you_mean
 
 
@@ -38,7 +39,7 @@ def bench_command(context: click.Context) -> None:
 @clusters_option
 @click.option("--quick", is_flag=True, help="Only the main figures, with smaller workloads.")
 @click.option("--only", multiple=True, metavar="NAME,...", help="Groups or workloads, see --list.")
-@click.option("--rounds", type=click.IntRange(1), help="Number of rounds, instead of the suite's.")
+@click.option("--rounds", type=IntRange(1), help="Number of rounds, instead of the suite's.")
 @settings_option
 @click.option("--results", "folder", type=NewPath(file_okay=False, path_type=Path),
               help="Where the report goes; parts run one by one are merged there.  "
@@ -59,7 +60,7 @@ def suite_command(
     """
     if is_list:
         for group in catalogue.FULL:
-            click.echo(f"{group.name}: {', '.join(workload.name for workload in group.workloads)}")
+            print_wrapped(f"{group.name}: {', '.join(workload.name for workload in group.workloads)}", 4)
         return
     require_driver()
     choice = suite.Choice(quick, suite.split_names(only), rounds, split_settings(client_settings))
@@ -79,7 +80,7 @@ def suite_command(
 @bench_command.command("profile")
 @click.argument("workload")
 @seconds_option(10.0, "How long to look, at least.")
-@click.option("--rate", default=200, show_default=True, type=click.IntRange(1), help="Samples per second.")
+@click.option("--rate", default=200, show_default=True, type=IntRange(1), help="Samples per second.")
 @click.option("--results", "path", type=NewPath(dir_okay=False, path_type=Path),
               help="The flame graph.  [default: bench-results/profile-WORKLOAD.svg]")  # fmt: skip
 @click.option("--native", "with_native", is_flag=True, help="Show frames of C libraries as well.")

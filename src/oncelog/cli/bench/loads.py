@@ -16,19 +16,19 @@ from oncelog.cli.bench.options import (
     setup_options,
     size_option,
 )
-from oncelog.cli.parsing import Choice
+from oncelog.cli.parsing import Choice, FloatRange, IntRange
 from oncelog.core.codec import PRODUCER_CODECS
 
 
 @click.command("produce")
 @records_option(1_000_000)
 @size_option()
-@click.option("--throughput", default=-1, show_default=True, type=click.IntRange(-1),
+@click.option("--throughput", default=-1, show_default=True, type=IntRange(-1),
               help="Records per second that are offered; -1 for no limit.")  # fmt: skip
 @click.option("--acks", default="all", show_default=True, type=Choice(["0", "1", "all"]))
 @click.option("--compression", default="none", show_default=True, type=Choice(tuple(PRODUCER_CODECS)))
-@click.option("--batch-size", default=262_144, show_default=True, type=click.IntRange(1), help="Bytes of a batch.")
-@click.option("--linger-ms", default=5.0, show_default=True, type=click.FloatRange(0),
+@click.option("--batch-size", default=262_144, show_default=True, type=IntRange(1), help="Bytes of a batch.")
+@click.option("--linger-ms", default=5.0, show_default=True, type=FloatRange(0),
               help="How long a batch waits for more.")  # fmt: skip
 @click.option("--idempotence/--no-idempotence", default=None, help="[default: on with acks=all]")
 @partitions_option
@@ -66,7 +66,7 @@ def produce_command(
 @size_option()
 @click.option("--isolation", default="read_committed", show_default=True,
               type=Choice(["read_committed", "read_uncommitted"]))  # fmt: skip
-@click.option("--aborted", "aborted_percent", type=click.IntRange(0, 100), metavar="PERCENT",
+@click.option("--aborted", "aborted_percent", type=IntRange(0, 100), metavar="PERCENT",
               help="Fill the topic with transactions of 1,000 records, so many of them aborted.")  # fmt: skip
 @partitions_option
 @setup_options(rounds=3, warm_ups=1)
@@ -89,7 +89,7 @@ def consume_command(
 
 
 @click.command("latency")
-@click.option("--rate", default=1000, show_default=True, type=click.IntRange(1), help="Records per second.")
+@click.option("--rate", default=1000, show_default=True, type=IntRange(1), help="Records per second.")
 @seconds_option(10.0)
 @size_option()
 @click.option("--acks", default="all", show_default=True, type=Choice(["0", "1", "all"]))
@@ -107,13 +107,13 @@ def latency_command(setup: Setup, rate: int, seconds: float, size_bytes: int, ac
 
 
 @click.command("transactions")
-@click.option("--transactions", default=1000, show_default=True, type=click.IntRange(1), help="Transactions per round.")
-@click.option("--records-per-transaction", default=1, show_default=True, type=click.IntRange(1))
-@click.option("--commit-interval", "interval_ms", type=click.IntRange(1), metavar="MS",
+@click.option("--transactions", default=1000, show_default=True, type=IntRange(1), help="Transactions per round.")
+@click.option("--records-per-transaction", default=1, show_default=True, type=IntRange(1))
+@click.option("--commit-interval", "interval_ms", type=IntRange(1), metavar="MS",
               help="Send records without a pause and commit so often, instead of by count.")  # fmt: skip
 @seconds_option(5.0, "Length of a round with --commit-interval.")
-@click.option("--producers", default=1, show_default=True, type=click.IntRange(1), help="Producers at the same time.")
-@click.option("--aborted", "aborted_percent", default=0, show_default=True, type=click.IntRange(0, 100),
+@click.option("--producers", default=1, show_default=True, type=IntRange(1), help="Producers at the same time.")
+@click.option("--aborted", "aborted_percent", default=0, show_default=True, type=IntRange(0, 100),
               metavar="PERCENT", help="Share of transactions that are aborted.")  # fmt: skip
 @size_option()
 @partitions_option
@@ -158,11 +158,11 @@ def _refuse(why: str, *names: str) -> None:
 
 
 @click.command("commit-cost")
-@click.option("--commit-interval", "interval_ms", default=100, show_default=True, type=click.IntRange(1),
+@click.option("--commit-interval", "interval_ms", default=100, show_default=True, type=IntRange(1),
               help="Milliseconds between commits.")  # fmt: skip
 @seconds_option(4.0)
 @size_option(1000)
-@click.option("--partitions", default=4, show_default=True, type=click.IntRange(1))
+@click.option("--partitions", default=4, show_default=True, type=IntRange(1))
 @setup_options(rounds=8, warm_ups=1)
 def commit_cost_command(setup: Setup, interval_ms: int, seconds: float, size_bytes: int, partitions: int) -> None:
     """Measure the throughput that transactions cost a producer at full speed.
@@ -178,8 +178,8 @@ def commit_cost_command(setup: Setup, interval_ms: int, seconds: float, size_byt
 
 
 @click.command("groups")
-@click.option("--commits", default=1000, show_default=True, type=click.IntRange(1), help="Offset commits per round.")
-@click.option("--partitions", default=4, show_default=True, type=click.IntRange(2))
+@click.option("--commits", default=1000, show_default=True, type=IntRange(1), help="Offset commits per round.")
+@click.option("--partitions", default=4, show_default=True, type=IntRange(2))
 @setup_options(rounds=3, warm_ups=1)
 def groups_command(setup: Setup, commits: int, partitions: int) -> None:
     """Time joining a consumer group, a rebalance, and offset commits."""

@@ -16,7 +16,7 @@ from oncelog.cli import progress
 from oncelog.cli.bench.title import titled
 from oncelog.cli.cluster_access import ClusterAccess, split_assignment
 from oncelog.cli.extras import require_extra
-from oncelog.cli.parsing import Choice
+from oncelog.cli.parsing import Choice, FloatRange, IntRange
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -106,9 +106,9 @@ def setup_options(rounds: int, warm_ups: int) -> Callable[[F], F]:
 
         for option in reversed([
             clusters_option,
-            click.option("--rounds", default=rounds, show_default=True, type=click.IntRange(1),
+            click.option("--rounds", default=rounds, show_default=True, type=IntRange(1),
                          help="Rounds per cluster, alternating; all are kept, medians are shown."),
-            click.option("--warm-ups", default=warm_ups, show_default=True, type=click.IntRange(0),
+            click.option("--warm-ups", default=warm_ups, show_default=True, type=IntRange(0),
                          help="Rounds before those, which are thrown away."),
             settings_option,
             click.option("-o", "--output", type=Choice(["text", "json"]), default="text", show_default=True,
@@ -122,18 +122,18 @@ def setup_options(rounds: int, warm_ups: int) -> Callable[[F], F]:
 
 def size_option(default: int = 100) -> Callable[[F], F]:
     return click.option("--record-size", "--size", "size_bytes", default=default, show_default=True,
-                        type=click.IntRange(16), help="Bytes of a record's value.")  # fmt: skip
+                        type=IntRange(16), help="Bytes of a record's value.")  # fmt: skip
 
 
 def records_option(default: int) -> Callable[[F], F]:
     return click.option("--num-records", "--records", "records", default=default, show_default=True,
-                        type=click.IntRange(2), help="Records per round; one goes ahead, untimed.")  # fmt: skip
+                        type=IntRange(2), help="Records per round; one goes ahead, untimed.")  # fmt: skip
 
 
 def seconds_option(default: float, text: str = "Length of a round.") -> Callable[[F], F]:
-    return click.option("--seconds", default=default, show_default=True, type=click.FloatRange(0, min_open=True),
+    return click.option("--seconds", default=default, show_default=True, type=FloatRange(0, min_open=True),
                         help=text)  # fmt: skip
 
 
-partitions_option = click.option("--partitions", default=1, show_default=True, type=click.IntRange(1),
+partitions_option = click.option("--partitions", default=1, show_default=True, type=IntRange(1),
                                  help="Partitions of the topic, written to in turn.")  # fmt: skip

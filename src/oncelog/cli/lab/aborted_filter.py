@@ -31,11 +31,11 @@ def run(stage: Stage) -> None:
     a.commit_transaction()
     b.commit_transaction()
     stage.show_log("orders")
-    stage.say("   A read_committed reader is sent everything up to the last stable offset, and the list of aborted")
     stage.say(
-        "   transactions. From a batch that reaches the first offset of an entry on it skips that producer, until"
+        "   A read_committed reader is sent everything up to the last stable offset, and the list of aborted "
+        "transactions. From a batch that reaches the first offset of an entry on it skips that producer, until its "
+        "abort marker comes by."
     )
-    stage.say("   its abort marker comes by.")
     stage.show_readers("orders")
     id_a, id_b = (stage.states(name)[-1][1] for name in ("A", "B"))
     offsets = [record.offset for record in stage.records("orders")]

@@ -8,16 +8,14 @@ from pathlib import Path
 import click
 
 from oncelog.cli.lab.catalogue import LABS
-from oncelog.cli.output import output_option, print_json
+from oncelog.cli.output import output_option, print_json, print_wrapped
 from oncelog.cli.parsing import Choice, NewPath
-from oncelog.cli.terminal import columns_of
 
 
 def _list(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:
     if wanted:
-        width = columns_of(sys.stdout) or sys.maxsize
         for name, lab in LABS.items():
-            click.echo(click.wrap_text(f"{name:<18} {lab.summary}", width, subsequent_indent=" " * 19))
+            print_wrapped(f"{name:<18} {lab.summary}", 19)
         ctx.exit()
 
 

@@ -24,8 +24,11 @@ def run(stage: Stage) -> None:
     visible = [len(stage.records(OUTPUT, number)) for number in range(2)]
     stage.say(f"   written so far {sum(seen)}, committed {sum(visible)}")
 
-    stage.step("A second instance takes over. The partitions come to it, and with them the wait for what is pending:")
-    stage.say("   the offsets in the open transaction are not stable until its time-out has aborted it.")
+    stage.step("A second instance takes over.")
+    stage.say(
+        "   The partitions come to it, and with them the wait for what is pending: the offsets in the open transaction "
+        "are not stable until its time-out has aborted it."
+    )
     stage.say(f"   it said: {', '.join(stage.worker('exactly-once', 'copier-2'))}")
     stage.show_states("copier-1")
 

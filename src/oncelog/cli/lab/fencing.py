@@ -20,8 +20,10 @@ def run(stage: Stage) -> None:
     with first.transaction():
         stage.send(first, "orders", "order 1", "order 2")
     owner = coordinator_partition(ID, 50)
-    stage.say(f"   Java's hash of the id is {java_string_hash(ID)}: its state is in partition {owner} of the 50 of")
-    stage.say(f"   {TRANSACTION_STATE_TOPIC}, and the leader of that partition is its coordinator.")
+    stage.say(
+        f"   Java's hash of the id is {java_string_hash(ID)}: its state is in partition {owner} of the 50 of "
+        f"{TRANSACTION_STATE_TOPIC}, and the leader of that partition is its coordinator."
+    )
     stage.show_states(ID)
 
     stage.step("It begins another one, writes to it, and is slow.")

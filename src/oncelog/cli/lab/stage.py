@@ -16,7 +16,7 @@ import click
 
 from oncelog.cli import progress
 from oncelog.cli.interruption import await_readable
-from oncelog.cli.output import show_time
+from oncelog.cli.output import show_time, wrapped
 from oncelog.client.admin import Admin, NewTopic, OffsetSpec
 from oncelog.client.config import ClientConfig
 from oncelog.client.consumer_records import ConsumerRecord, iter_records
@@ -69,27 +69,31 @@ class Stage:
 
     # Output
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, **style: Any) -> None:
+        """A line, or on a narrow terminal several, which go on further to the right."""
         if not self._quiet:
-            progress.echo(text)
+            indent = len(text) - len(text.lstrip())
+            progress.echo(click.style("\n".join(wrapped(text, indent + 2)), **style))
 
     def step(self, text: str) -> None:
         if self._pause and self.steps and not self._quiet:
             with progress.hidden():
                 _await_enter()
         self.steps.append(text)
-        self.say(click.style(f"\n{len(self.steps)}. {text}", bold=True))
+        self.say("")
+        self.say(f"{len(self.steps)}. {text}", bold=True)
 
     def check(self, claim: str, holds: bool, found: object = None) -> None:
         """A claim of the lab; `found` is shown when it does not hold."""
         self.checks.append({"claim": claim, "holds": holds, **({} if holds else {"found": repr(found)})})
 
     def conclude(self) -> None:
-        self.say(click.style("\nChecks", bold=True))
+        self.say("")
+        self.say("Checks", bold=True)
         for check in self.checks:
-            mark = click.style("holds", fg="green") if check["holds"] else click.style("FAILS", fg="red", bold=True)
-            found = "" if check["holds"] else f": {check['found']}"
-            self.say(f"  {mark}  {check['claim']}{found}")
+            color, found = ("green", "") if check["holds"] else ("red", f": {check['found']}")
+            mark = "holds" if check["holds"] else "FAILS"
+            self.say(f"  {mark}  {check['claim']}{found}", fg=color)
 
     @property
     def passed(self) -> bool:
@@ -210,7 +214,7 @@ class Stage:
             else:
                 values = [(record.value or b"").decode(errors="replace") for record in batch.records()]
                 what = ", ".join(values) if len(values) <= 4 else f"{values[0]} ... {values[-1]}"
-            self.say(f"     {offsets:>9}  {what:<28} {who}")
+            self.say(f"     {offsets:>7}  {what:<24} {who}".rstrip())
         stable, end = self.offsets(topic, partition)
         self.say(f"     last stable offset {stable}, high watermark {end}")
 
